@@ -1,0 +1,55 @@
+# Two commands do everything: `make demo` and `make test`. Both create .venv first if it is missing.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test test-all lint format bench docs clean
+
+help:
+	@echo "make demo      install, then answer the question for one head: a table and a picture"
+	@echo "make test      install, then lint, types and all quick tests"
+	@echo "make test-all  the same with the slow tests"
+	@echo "make lint      ruff and mypy"
+	@echo "make format    let ruff rewrite the files"
+	@echo "make bench     measure accuracy and speed (benchmarks/)"
+	@echo "make docs      check the documentation's examples"
+
+setup: $(STAMP)
+
+# Reinstalled only when what is to be installed changes.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/esscher theory --horizon 1.2 --dim 8 --sizes 1e2:1e12:11 --check \
+		--figure demo-output/theory.png
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint
+	$(BIN)/pytest -m "not slow"
+
+test-all: lint
+	$(BIN)/pytest
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/accuracy.py
+
+docs: $(STAMP)
+	$(BIN)/pytest --doctest-glob='*.md' docs README.md
+	$(BIN)/pytest --doctest-modules src/esscher
+
+clean:
+	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,121 @@
+"""Checks of what callers hand in, with errors that name the value, the place and the remedy."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from esscher.errors import InputError
+
+Array: TypeAlias = NDArray[np.float64]
+
+#: Relative asymmetry (and negative eigenvalue) of a covariance that is put down to rounding.
+ROUNDING = 1e-8
+
+
+def as_array(value: ArrayLike, name: str, ndim: int | None = None) -> Array:
+    """Return ``value`` as a finite float64 array, of ``ndim`` dimensions if that is given."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is not an array of numbers: {error}") from error
+    if ndim is not None and array.ndim != ndim:
+        raise InputError(f"{name} has shape {array.shape}; it must have {ndim} dimension(s)")
+    bad = np.argwhere(~np.isfinite(array))
+    if bad.size:
+        place = tuple(int(i) for i in bad[0])
+        raise InputError(f"{name} is not finite: entry {place} is {array[place]}")
+    return array
+
+
+def as_dim(value: int, name: str = "dim") -> int:
+    """Return ``value`` as a positive dimension."""
+    number = _as_number(value, name)
+    if not number.is_integer() or number < 1:
+        raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
+    return int(number)
+
+
+def _as_number(value: object, name: str) -> float:
+    """Return ``value`` as a float that may still be out of range, but is a number."""
+    if isinstance(value, bool):
+        raise InputError(f"{name} is {value!r}; it must be a number")
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{name} is {value!r}; it must be a number") from error
+    return number
+
+
+def as_positive(value: float, name: str) -> float:
+    """Return ``value`` as a positive finite number."""
+    number = _as_number(value, name)
+    if not np.isfinite(number) or number <= 0:
+        raise InputError(f"{name} is {value!r}; it must be a positive finite number")
+    return number
+
+
+def as_nonnegative(value: float, name: str) -> float:
+    """Return ``value`` as a finite number that is not negative."""
+    number = _as_number(value, name)
+    if not np.isfinite(number) or number < 0:
+        raise InputError(f"{name} is {value!r}; it must be finite and at least 0")
+    return number
+
+
+def as_covariance(value: ArrayLike, name: str = "covariance") -> Array:
+    """Return ``value`` as a symmetric positive semidefinite matrix, or say what is wrong."""
+    matrix = as_array(value, name, ndim=2)
+    if matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
+        raise InputError(f"{name} has shape {matrix.shape}; it must be square and not empty")
+    scale = float(np.max(np.abs(matrix)))
+    gap = np.abs(matrix - matrix.T)
+    if scale > 0 and float(gap.max()) > ROUNDING * scale:
+        i, j = (int(k) for k in np.unravel_index(np.argmax(gap), gap.shape))
+        raise InputError(
+            f"{name} is not symmetric: entry ({i}, {j}) is {matrix[i, j]:g} "
+            f"but entry ({j}, {i}) is {matrix[j, i]:g}; pass (C + C.T) / 2 if rounding is to blame"
+        )
+    matrix = (matrix + matrix.T) / 2
+    if not is_positive_semidefinite(matrix):
+        smallest = float(np.linalg.eigvalsh(matrix)[0])
+        raise InputError(
+            f"{name} is not positive semidefinite: its smallest eigenvalue is {smallest:g}"
+        )
+    return matrix
+
+
+def is_positive_semidefinite(matrix: Array) -> bool:
+    """Tell whether a symmetric matrix has no eigenvalue below minus rounding (one Cholesky)."""
+    jitter = ROUNDING * max(float(np.max(np.abs(np.diag(matrix)))), 0.0)
+    try:
+        np.linalg.cholesky(matrix + jitter * np.eye(len(matrix)))
+    except np.linalg.LinAlgError:
+        return not matrix.any()
+    return True
+
+
+def as_sizes(value: ArrayLike, name: str = "sizes", smallest: int = 2) -> Array:
+    """Return strictly increasing whole numbers of tokens, as floats (they may exceed 2**63)."""
+    sizes = np.atleast_1d(as_array(value, name))
+    if sizes.ndim != 1 or sizes.size == 0:
+        raise InputError(f"{name} has shape {sizes.shape}; it must be a non-empty list of sizes")
+    if np.any(sizes != np.round(sizes)):
+        raise InputError(f"{name} must be whole numbers; got {sizes[sizes != np.round(sizes)][0]}")
+    if sizes.min() < smallest:
+        raise InputError(
+            f"{name} contains n = {sizes.min():g}; a number of tokens must be at least {smallest}"
+        )
+    if np.any(np.diff(sizes) <= 0):
+        raise InputError(f"{name} must be strictly increasing; got {sizes.tolist()}")
+    return sizes
+
+
+def as_points(value: ArrayLike, dim: int, name: str) -> Array:
+    """Return an array whose last axis has length ``dim`` (any leading axes)."""
+    points = as_array(value, name)
+    if points.ndim == 0 or points.shape[-1] != dim:
+        raise InputError(f"{name} has shape {points.shape}; its last axis must have length {dim}")
+    return points
