@@ -1,0 +1,65 @@
+"""Laws of tokens: how to draw them, and the exact infinite-token limit of attention to them."""
+
+from __future__ import annotations
+
+import inspect
+from difflib import get_close_matches
+
+from esscher.errors import InputError
+from esscher.laws._law import Law, TiltDomain
+from esscher.laws._product import ProductLaw
+from esscher.laws.cube import Cube
+from esscher.laws.finite import FiniteTokens
+from esscher.laws.gaussian import Gaussian
+from esscher.laws.laplace import Laplace
+from esscher.laws.mixture import GaussianMixture
+from esscher.laws.signs import Signs
+from esscher.laws.sphere import Sphere
+from esscher.laws.standard import STANDARD_LAWS, standard_law
+from esscher.laws.student import StudentT
+
+__all__ = [
+    "LAWS",
+    "STANDARD_LAWS",
+    "Cube",
+    "FiniteTokens",
+    "Gaussian",
+    "GaussianMixture",
+    "Laplace",
+    "Law",
+    "ProductLaw",
+    "Signs",
+    "Sphere",
+    "StudentT",
+    "TiltDomain",
+    "make_law",
+    "standard_law",
+]
+
+#: The laws by the names that configurations and the command line use.
+LAWS: dict[str, type[Law]] = {
+    law.name: law
+    for law in (Gaussian, GaussianMixture, Sphere, Cube, Signs, Laplace, StudentT, FiniteTokens)
+}
+
+
+def make_law(name: str, **parameters: object) -> Law:
+    """Return the law called ``name`` with the given constructor parameters.
+
+    Raises
+    ------
+    InputError
+        For a name that is not in ``LAWS``, or parameters that the law does not take or misses.
+    """
+    if name not in LAWS:
+        close = get_close_matches(str(name), LAWS, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise InputError(f"there is no law called {name!r}{hint}; known laws: {', '.join(LAWS)}")
+    signature = inspect.signature(LAWS[name])
+    try:
+        signature.bind(**parameters)
+    except TypeError as error:
+        raise InputError(
+            f"the law {name!r} does not fit: {error}; it takes ({', '.join(signature.parameters)})"
+        ) from error
+    return LAWS[name](**parameters)
