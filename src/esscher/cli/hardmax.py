@@ -1,0 +1,65 @@
+"""``esscher hardmax``: the mean output when the tilt goes to infinity at fixed n."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+
+from esscher.cli.options import geometric_sizes, plain_table, print_json
+from esscher.errors import InputError
+from esscher.theory import hardmax_curve
+
+
+@click.command()
+@click.option("--sizes", metavar="A:B[:K]", default="1e2:1e12", show_default=True, help="Sizes n.")
+@click.option("--dim", type=int, default=1, show_default=True, help="Dimension of the tokens.")
+@click.option("--scale", type=float, default=1.0, show_default=True, help="Standard deviation.")
+@click.option("--replicates", type=int, default=400, show_default=True, help="Simulated samples.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the simulation.")
+@click.option(
+    "--queries",
+    type=click.Choice(["population", "tokens"]),
+    default="population",
+    show_default=True,
+    help="Queries independent of the keys, or the tokens themselves.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def hardmax(
+    sizes: str, dim: int, scale: float, replicates: int, seed: int, queries: str, as_json: bool
+) -> None:
+    r"""Print E|mean output| of hardmax attention: exact, leading term, simulated.
+
+    \b
+    Examples:
+      esscher hardmax --sizes 1e2:1e12
+      esscher hardmax --dim 3 --sizes 1e2:1e9:8 --json
+    """
+    if seed < 0:
+        raise InputError(f"--seed is {seed}; it must be at least 0")
+    curve = hardmax_curve(
+        geometric_sizes(sizes),
+        dim=dim,
+        scale=scale,
+        replicates=replicates,
+        seed=seed,
+        queries=queries,
+    )
+    if as_json:
+        print_json(curve.to_dict())
+        return
+    table = plain_table(f"Hardmax attention, d = {dim}, queries: {queries}")
+    for name in ("n", "exact", "leading term", "simulated", "+-"):
+        table.add_column(name, justify="right")
+    for row in curve.to_frame().to_dict("records"):
+        table.add_row(
+            f"{row['n']:.4g}",
+            _cell(row.get("exact")),
+            _cell(row.get("leading")),
+            _cell(row["simulated"]),
+            f"{row['standard_error']:.1g}",
+        )
+    Console().print(table)
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None or value != value else f"{value:.6f}"

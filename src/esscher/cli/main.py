@@ -1,0 +1,44 @@
+"""The ``esscher`` command: a group whose errors are one line and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from esscher import __version__
+from esscher.cli.hardmax import hardmax
+from esscher.cli.theory import theory
+from esscher.errors import EsscherError
+
+
+class _Group(click.Group):
+    """Turns errors that the user can put right into usage errors."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except EsscherError as error:
+            raise click.UsageError(str(error)) from error
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            raise click.UsageError(f"{place}{error.strerror or error}") from error
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="esscher")
+def main() -> None:
+    r"""Tell how many tokens attention needs.
+
+    Softmax attention over n tokens estimates an infinite-token limit; its error falls like
+    C n^-beta. Esscher computes the limit, the exponent, the constant and the n from which they
+    hold.
+
+    \b
+    Example:
+      esscher theory --horizon 1.5 --sizes 1e3:1e12
+    """
+
+
+main.add_command(theory)
+main.add_command(hardmax)

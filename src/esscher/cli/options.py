@@ -1,0 +1,70 @@
+"""How the command line reads grids and lists of numbers, and how it prints results."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from esscher.errors import InputError
+from esscher.validation import Array, as_sizes
+
+
+def geometric_sizes(text: str, smallest: int = 2) -> Array:
+    """Read ``a:b:k`` (k sizes in geometric progression), ``a:b`` (one per decade) or ``a,b,c``."""
+    parts = text.split(":")
+    if len(parts) == 1:
+        return as_sizes(numbers(text, "--sizes"), "--sizes", smallest)
+    if len(parts) > 3:
+        raise InputError(f"--sizes is {text!r}; write first:last:count, first:last or a list a,b,c")
+    first, last = (_number(part, "--sizes") for part in parts[:2])
+    if not (smallest <= first < last < np.inf):
+        raise InputError(
+            f"--sizes is {text!r}; it must start at n = {smallest} or more and end above its start"
+        )
+    count = round(np.log10(last / first)) + 1 if len(parts) == 2 else _number(parts[2], "--sizes")
+    if count != int(count) or not 2 <= count <= 10_000:
+        raise InputError(f"--sizes is {text!r}; the count must be a whole number of at least 2")
+    grid = np.unique(np.round(np.geomspace(first, last, int(max(count, 2)))))
+    return as_sizes(grid, "--sizes", smallest)
+
+
+def numbers(text: str, option: str) -> Array:
+    """Read a list of numbers separated by commas."""
+    return np.array([_number(part, option) for part in text.split(",")])
+
+
+def _number(text: str, option: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{option}: {text!r} is not a number") from None
+    if not np.isfinite(value):
+        raise InputError(f"{option}: {text!r} is not finite")
+    return value
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print one JSON object; a number that JSON cannot hold is an error here, not in the reader."""
+    click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def plain_table(title: str) -> Table:
+    """Return an empty table in the style of all commands."""
+    return Table(title=title, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD)
+
+
+def with_error(value: float, error: float) -> str:
+    """Print ``0.0757`` with standard error 0.002 as ``0.076(2)``; without error to four digits."""
+    if not error > 1e-4 * abs(value):
+        return f"{value:.4g}"
+    scale = 0 if abs(value) >= 1e-3 else int(np.floor(np.log10(max(abs(value), error))))
+    mantissa, noise = value / 10.0**scale, error / 10.0**scale
+    decimals = max(0, -int(np.floor(np.log10(noise))))
+    digits = round(noise * 10**decimals)
+    suffix = f"e{scale}" if scale else ""
+    return f"{mantissa:.{decimals}f}({digits}){suffix}"

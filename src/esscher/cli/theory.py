@@ -1,0 +1,243 @@
+"""``esscher theory``: limit, exponents, constants, burn-in and predicted curves of a head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from esscher.cli.options import geometric_sizes, numbers, plain_table, print_json, with_error
+from esscher.errors import InputError
+from esscher.heads import WeightHead, law_head
+from esscher.laws import standard_law
+from esscher.limits import NoLimit
+from esscher.sweep.direct import DirectErrors, direct_errors
+from esscher.theory import Prediction, predict
+from esscher.validation import as_dim
+
+#: Largest n, number of queries and of replicates that ``--check`` simulates directly.
+CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
+
+
+@click.command()
+@click.option("--horizon", type=float, help="Attention horizon H; the spectrum is flat.")
+@click.option("--dim", type=int, help="Dimension of the tokens (default 1).")
+@click.option("--spectrum", metavar="LIST", help="Singular values of M, e.g. 1.5,0.7,0.2.")
+@click.option("--tau", metavar="LIST", help="Mean tilt; one number means along the first axis.")
+@click.option("--law", default="gaussian", show_default=True, help="Law of the tokens.")
+@click.option("--df", type=float, default=5.0, show_default=True, help="For --law student.")
+@click.option("--sizes", metavar="A:B[:K]", help="Predict error curves at these n, e.g. 1e3:1e12.")
+@click.option(
+    "--queries",
+    type=click.Choice(["population", "tokens"]),
+    default="population",
+    show_default=True,
+    help="Queries independent of the keys, or the tokens themselves.",
+)
+@click.option("--check", is_flag=True, help=f"Simulate sizes up to {CHECK_SIZE} beside them.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of what is sampled.")
+@click.option("--figure", type=click.Path(dir_okay=False, path_type=Path), help="Draw the curves.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def theory(
+    horizon: float | None,
+    dim: int | None,
+    spectrum: str | None,
+    tau: str | None,
+    law: str,
+    df: float,
+    sizes: str | None,
+    queries: str,
+    check: bool,
+    seed: int,
+    figure: Path | None,
+    as_json: bool,
+) -> None:
+    r"""Print what theory says about a head: its limit, how fast and from which n it is reached.
+
+    \b
+    Examples:
+      esscher theory --horizon 1.5
+      esscher theory --spectrum 1.5,0.7,0.2 --tau 0.5 --sizes 1e3:1e12
+      esscher theory --horizon 0.8 --dim 8 --sizes 100:1e6:9 --check --figure curves.png
+      esscher theory --law laplace --horizon 0.5 --dim 4
+    """
+    if seed < 0:
+        raise InputError(f"--seed is {seed}; it must be at least 0")
+    if (check or figure) and sizes is None:
+        raise InputError("--check and --figure need --sizes")
+    head = _head(law, horizon, dim, spectrum, tau, df)
+    n = None if sizes is None else geometric_sizes(sizes)
+    prediction = predict(head, n, queries=queries, seed=seed)
+    simulated = _simulate(prediction, seed) if check else None
+    if figure is not None:
+        from esscher.report.figures import save_prediction_figure
+
+        save_prediction_figure(prediction, simulated, figure)
+    if as_json:
+        out = prediction.to_dict() | {"law": law}
+        if simulated is not None:
+            error, standard_error = simulated.map_rms()
+            out["check"] = {
+                "n": simulated.sizes.tolist(),
+                "map_rms": error.tolist(),
+                "map_rms_standard_error": standard_error.tolist(),
+            }
+        print_json(out)
+        return
+    _print(prediction, simulated)
+    if figure is not None:
+        Console().print(f"Figure: {figure}", soft_wrap=True)
+
+
+def _head(
+    law: str,
+    horizon: float | None,
+    dim: int | None,
+    spectrum: str | None,
+    tau: str | None,
+    df: float,
+) -> WeightHead:
+    if (horizon is None) == (spectrum is None):
+        raise InputError("give either --horizon or --spectrum, e.g. --horizon 1.5")
+    values = None if spectrum is None else numbers(spectrum, "--spectrum")
+    size = as_dim(dim, "--dim") if dim is not None else (1 if values is None else len(values))
+    if values is not None and len(values) != size:
+        raise InputError(f"--dim is {size} but --spectrum has {len(values)} values")
+    return law_head(
+        standard_law(law, size, df=df),
+        horizon=horizon,
+        spectrum=values,
+        tau=None if tau is None else numbers(tau, "--tau"),
+    )
+
+
+def _simulate(prediction: Prediction, seed: int) -> DirectErrors | None:
+    n = prediction.sizes[prediction.sizes <= CHECK_SIZE]
+    if not len(n) or isinstance(prediction.limit, NoLimit):
+        return None
+    return direct_errors(
+        prediction.head,
+        n,
+        replicates=CHECK_REPLICATES,
+        seed=seed,
+        queries=prediction.queries,
+        limit=(prediction.limit.mean, prediction.limit.covariance),
+        query_count=CHECK_QUERIES,
+    )
+
+
+def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
+    console = Console()
+    head = prediction.head
+    console.print(_headline(prediction), soft_wrap=True)
+    console.print()
+    facts = Table(show_header=False, box=None, pad_edge=False)
+    facts.add_row("horizon H", f"{head.horizon:.4g}", "two-sided, 1/sqrt(d_k) included")
+    facts.add_row("Frobenius horizon F", f"{head.frobenius:.4g}", "")
+    facts.add_row("mean tilt |tau|", f"{np.linalg.norm(head.tau):.4g}", "")
+    burn_in = prediction.log_burn_in / np.log(10)
+    facts.add_row("burn-in", _power(burn_in), "exp(F^2 + |tau|^2) tokens; no exponent shows before")
+    if isinstance(prediction.limit, NoLimit):
+        console.print(facts)
+        return
+    limit = prediction.limit
+    error = float(np.sqrt(np.sum(np.diag(limit.covariance_error) ** 2)))
+    facts.add_row(
+        "output variance", f"{np.trace(limit.covariance):.5g}", f"{limit.method}, +- {error:.1g}"
+    )
+    console.print(facts)
+    for note in prediction.notes:
+        console.print(f"Note: {note}.", soft_wrap=True)
+    console.print()
+    console.print(_exponent_table(prediction))
+    if prediction.curves:
+        console.print()
+        console.print(_curve_table(prediction, simulated))
+
+
+def _headline(prediction: Prediction) -> str:
+    if prediction.exponents is None:
+        return str(prediction.limit)
+    beta, h = prediction.exponents.mean, prediction.head.horizon
+    kind = "like 1/sqrt(n)" if beta == 0.5 else f"like n^-{beta:.3g}, slower than 1/sqrt(n)"
+    text = f"The mean output of this head (H = {h:.4g}) converges {kind}"
+    return f"{text}, once n is past about {_power(prediction.log_burn_in / np.log(10))} tokens."
+
+
+def _power(log10: float) -> str:
+    return f"{10**log10:.3g}" if log10 < 15 else f"10^{log10:.1f}"
+
+
+def _exponent_table(prediction: Prediction) -> Table:
+    beta, c = prediction.exponents, prediction.constants
+    assert beta is not None
+    assert c is not None
+    table = plain_table("Asymptotic exponents beta of error ~ C n^-beta")
+    table.add_column("error of")
+    table.add_column("beta", justify="right")
+    table.add_column("C", justify="right")
+    table.add_column("source")
+    root = [None if x is None else x**0.5 for x in (c.mean, c.cov, c.map)]
+    rows = (
+        ("mean output, expected norm", beta.mean, c.mean_norm, "sharp"),
+        ("mean output, root mean square", beta.mean_rms, root[0], "sharp"),
+        ("covariance, expected norm", beta.cov, None, "sharp"),
+        ("covariance, root mean square", beta.mean_rms, root[1], "sharp"),
+        ("map, expected norm", beta.map_l1, None, "sharp"),
+        ("map, root mean square", beta.map_rms, root[2], "sharp"),
+        ("mean output", beta.paper_reference, None, "published reference"),
+        ("mean output", beta.paper_bound, None, "published bound"),
+    )
+    for name, exponent, constant, source in rows:
+        table.add_row(
+            name, f"{exponent:.4f}", "" if constant is None else f"{constant:.4g}", source
+        )
+    table.caption = (
+        f"Received attention has tail index {beta.tail_index:.4g}. "
+        f"C is exact (queries: {prediction.queries}).\n"
+        "Published: reference 1/(2(1+H^2)), bound 1/(2(1+32 H^2))."
+    )
+    return table
+
+
+def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> Table:
+    curves = prediction.curves
+    title = f"Predicted errors at finite n (queries: {prediction.queries})"
+    table = plain_table(title)
+    table.add_column("n", justify="right")
+    for name in curves:
+        label = {"map": "map rms", "mean_rms": "mean rms", "cov_rms": "cov rms"}.get(name, name)
+        table.add_column(label, justify="right")
+    check = {}
+    if simulated is not None:
+        table.add_column("map simulated", justify="right")
+        check = dict(zip(simulated.sizes, zip(*simulated.map_rms(), strict=True), strict=True))
+    for i, n in enumerate(prediction.sizes):
+        row = [f"{n:.6g}"]
+        for curve in curves.values():
+            noise = curve.standard_error[i]
+            row.append(with_error(curve.error[i], noise))
+        if simulated is not None:
+            row.append(with_error(*check[n]) if n in check else "")
+        table.add_row(*row)
+    if len(prediction.sizes) > 1:
+        blank = [""] if simulated is not None else []
+        slopes = [f"{c.slope():.3f}" for c in curves.values()]
+        asymptotic = [f"{prediction.asymptotic(k):.3f}" for k in curves]
+        settled = [_settled(prediction.settled_from(k)) for k in curves]
+        table.add_section()
+        table.add_row("slope", *slopes, *blank)
+        table.add_row("asymptotic", *asymptotic, *blank)
+        table.add_row("settled at", *settled, *blank)
+        table.caption = (
+            "In brackets: standard error of the last digit. Slope: fitted on this range.\n"
+            "Settled: from there on the local slope is within 0.05 of the asymptotic one."
+        )
+    return table
+
+
+def _settled(n: float | None) -> str:
+    return "-" if n is None else f"{n:.3g}"
