@@ -42,7 +42,7 @@ def simulate_line(
     """
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(17,)))
     top = 8.5 * abs(h)
-    grid = np.linspace(-top, top, 401)
+    grid = np.linspace(-top, top, 201)
     mass = np.exp(-((grid / h) ** 2) / 2)
     mass /= mass.sum()
     population = np.empty((replicates, len(sizes)))

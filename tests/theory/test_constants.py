@@ -174,7 +174,7 @@ def test_there_is_no_constant_beyond_the_parametric_regime() -> None:
         esscher.mean_constant(head)
     with pytest.raises(esscher.UndefinedError, match=r"H = 1\.2"):
         esscher.cov_constant(head)
-    with pytest.raises(esscher.UndefinedError, match="H.2 < 1.2"):
+    with pytest.raises(esscher.UndefinedError, match="needs H"):
         esscher.map_constant(esscher.gaussian_head(0.8))
     assert esscher.constants(head).mean is None
     with pytest.raises(esscher.InputError, match="population"):

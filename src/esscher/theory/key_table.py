@@ -20,8 +20,8 @@ from scipy.interpolate import CubicSpline
 from esscher.theory.softmax_mean import LaplaceTable
 from esscher.validation import Array
 
-#: Spacing of the table in the fixed key's log-weight: everything varies on the scale 1.
-SPACING = 0.5
+#: Largest spacing of the table in the fixed key's log-weight: everything varies on the scale 1.
+SPACING = 0.4
 #: exp(-exp(CUT)) vanishes in double precision.
 CUT = 6.6
 
@@ -92,14 +92,24 @@ class KeyTable:
         self._table, self._sizes, self._own_logit = table, sizes, own_logit
         taken = 1.0 if own_logit is None else 2.0
         t = _Transforms.build(table, sizes - taken, own_logit)
-        self._grid = np.arange(-table.ell[-1] - 8, -table.ell[0] + 4 + SPACING, SPACING)
-        weight = np.exp(np.minimum(self._grid[:, None] + table.ell, CUT))
+        # The kernels depend on L + ell only. With a spacing in L that divides the step in ell they
+        # are computed once per value of the sum, and a strided view lays them out as a matrix.
+        ratio = max(1, int(np.ceil(table.step / SPACING)))
+        spacing = table.step / ratio
+        count = int(np.ceil((table.ell[-1] - table.ell[0] + 12) / spacing)) + 1
+        self._grid = -table.ell[-1] - 8 + spacing * np.arange(count)
+        span = ratio * (len(table.ell) - 1) + 1
+        sums = self._grid[0] + table.ell[0] + spacing * np.arange(count + span - 1)
+        weight = np.exp(np.minimum(sums, CUT))
         decay = np.exp(-weight)
-        decay1 = weight * decay
+        kernels = [
+            np.lib.stride_tricks.sliding_window_view(x, span)[:, ::ratio]
+            for x in (decay, weight * decay, weight * weight * decay)
+        ]
         columns = (t.own, t.rest, t.own_own, t.own_rest, t.along, t.across)
-        plain = decay @ np.concatenate(columns).T
-        once = decay1 @ np.concatenate([t.none, t.own, t.rest]).T
-        twice = (weight * decay1) @ t.none.T
+        plain = kernels[0] @ np.concatenate(columns).T
+        once = kernels[1] @ np.concatenate([t.none, t.own, t.rest]).T
+        twice = kernels[2] @ t.none.T
         own, rest, own_own, own_rest, along, across = np.split(plain, 6, axis=1)
         key, key_own, key_rest = np.split(once, 3, axis=1)
         values = Expectations(

@@ -25,8 +25,9 @@ from esscher.theory.softmax_mean import STRONGEST, LaplaceTable, laplace_table, 
 from esscher.theory.tilt_law import TiltLaw, TiltRule
 from esscher.validation import Array, as_sizes
 
-#: Queries drawn when the self-attention of a head without symmetry is averaged by sampling.
-SELF_SAMPLES = 256
+#: Heads without symmetry: the effect of a query's own key is averaged over batches of queries until
+#: the curve is known to this precision, or the largest number of queries is reached.
+SELF_BATCH, SELF_LARGEST, SELF_PRECISION = 256, 2048, 0.01
 #: Trapezoidal step for those: a relative error of 1e-5 is far below their sampling error.
 SELF_STEP = 0.7
 #: Marks this file's random streams, so that they differ from every other use of the same seed.
@@ -51,9 +52,9 @@ def map_curve(head: Head, sizes: ArrayLike, queries: str = "population", seed: i
         square = _isotropic_self_square(coupling, n, rule)
         square_error, method = np.zeros_like(n), "exact reduction with the query's own key"
     else:
-        difference, square_error = _self_difference(coupling, n, seed)
+        difference, square_error, used = _self_difference(coupling, n, population, seed)
         square = population + difference
-        method = f"exact reduction, own key averaged over {SELF_SAMPLES} queries"
+        method = f"exact reduction, own key averaged over {used} queries"
     error = np.sqrt(square)
     return Curve("map", "rms", n, error, square_error / (2 * error), queries, method, validity)
 
@@ -86,42 +87,57 @@ def _isotropic_self_square(coupling: Coupling, n: Array, rule: TiltRule) -> Arra
     return square
 
 
-def _self_difference(coupling: Coupling, n: Array, seed: int) -> tuple[Array, Array]:
-    """Average of (error with the own key) - (error without), and its standard error.
+def _self_difference(
+    coupling: Coupling, n: Array, population: Array, seed: int
+) -> tuple[Array, Array, int]:
+    """Average of (error with the own key) - (error without), standard error, queries used.
 
     Where the own key takes all the attention the error is its offset from the limit, whose mean
-    square is known: it serves as a control variate.
+    square is known: it serves as a control variate. Batches of queries are added until the standard
+    error is small against the whole.
     """
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM,)))
-    queries = coupling.sample_queries(SELF_SAMPLES, rng)
-    loading, gram = coupling.loading, coupling.value_gram
+    rows: list[Array] = []
+    controls: list[Array] = []
+    while True:
+        queries = coupling.sample_queries(SELF_BATCH, rng)
+        controls.append(np.sum(queries.offsets**2, axis=1))
+        rows += [
+            _own_key_effect(coupling, n, tilt, float(logit), offset)
+            for tilt, logit, offset in zip(*queries, strict=True)
+        ]
+        values, control = np.array(rows), np.concatenate(controls)
+        centred = control - control.mean()
+        slopes = centred @ (values - values.mean(axis=0)) / (centred @ centred)
+        adjusted = values - np.outer(control - coupling.mean_square_offset, slopes)
+        mean = adjusted.mean(axis=0)
+        error = adjusted.std(axis=0, ddof=2) / np.sqrt(len(values))
+        # the square's relative error is twice that of its root
+        precise = np.all(error <= 2 * SELF_PRECISION * np.maximum(population + mean, 0.0))
+        if precise or len(values) >= SELF_LARGEST:
+            return mean, error, len(values)
+
+
+def _own_key_effect(
+    coupling: Coupling, n: Array, tilt: Array, own_logit: float, offset: Array
+) -> Array:
+    """Squared error at one query with its own key among the n keys, minus that without, per n."""
+    gram = coupling.value_gram
     total = float(np.trace(gram)) + coupling.residual_trace
-    values = np.empty((SELF_SAMPLES, len(n)))
-    for i, (tilt, logit, offset) in enumerate(
-        zip(queries.tilts, queries.own_logits, queries.offsets, strict=True)
-    ):
-        s = float(np.linalg.norm(tilt))
-        u = tilt / s
-        along = float(u @ gram @ u)
-        strength = min(s, STRONGEST)
-        table = laplace_table(strength, float(n.max()), SELF_STEP)
-        for j, size in enumerate(n):
-            mine = _square_with_own_key(
-                table,
-                size,
-                float(logit) * strength / s,
-                float(offset @ offset),
-                float(offset @ loading @ u),
-                along,
-                total - along,
-            )
-            alone = table.squared_error(size) * along + table.collision(size) * (total - along)
-            values[i, j] = mine - alone
-    control = np.sum(queries.offsets**2, axis=1)
-    centred = control - control.mean()
-    slopes = centred @ (values - values.mean(axis=0)) / (centred @ centred)
-    adjusted = values - np.outer(control - coupling.mean_square_offset, slopes)
-    return adjusted.mean(axis=0), adjusted.std(axis=0, ddof=2) / np.sqrt(SELF_SAMPLES)
+    s = float(np.linalg.norm(tilt))
+    u = tilt / s
+    along = float(u @ gram @ u)
+    strength = min(s, STRONGEST)
+    table = laplace_table(strength, float(n.max()), SELF_STEP)
+    square, off_along = float(offset @ offset), float(offset @ coupling.loading @ u)
+    out = np.empty(len(n))
+    for j, size in enumerate(n):
+        mine = _square_with_own_key(
+            table, size, own_logit * strength / s, square, off_along, along, total - along
+        )
+        alone = table.squared_error(size) * along + table.collision(size) * (total - along)
+        out[j] = mine - alone
+    return out
 
 
 def _square_with_own_key(

@@ -12,7 +12,7 @@ from scipy import special
 from esscher.validation import Array
 
 #: Step, in ln(frequency), of the rule over frequencies, and its range in units of 1/scale.
-LOG_STEP, LOWEST, HIGHEST = 0.08, 1e-5, 1e4
+LOG_STEP, LOWEST, HIGHEST = 0.08, 1e-5, 5e2
 
 
 def expected_gaussian_norm(variances: Array) -> float:
@@ -44,8 +44,11 @@ def expected_isotropic_norm(n: float, lengths: Array, masses: Array, dim: int) -
         return 0.0
     omega = _frequencies(scale)
     gap = np.array([np.dot(masses, radial_gap(w * lengths, dim)) for w in omega])
-    # phi may be negative at high frequencies, where its n-th power has long vanished
-    body = 1 - np.exp(n * np.log1p(-np.minimum(gap, 1 - 1e-12)))
+    # relative accuracy of the gap near 0, the sign of phi away from it
+    near = gap < 0.5
+    power = np.where(near, np.exp(n * np.log1p(-np.where(near, gap, 0.5))), (1 - gap) ** n)
+    body = 1 - power
+    body[-1] /= 2  # end of the trapezoidal rule; beyond it body = 1
     constant = (
         2 / np.sqrt(np.pi) * np.exp(special.gammaln((dim + 1) / 2) - special.gammaln(dim / 2))
     )
@@ -65,9 +68,10 @@ def expected_absolute(n: float, values: Array, masses: Array, shift: float) -> f
         real = np.dot(masses, 2 * np.sin(phase / 2) ** 2)
         imaginary = -np.dot(masses, _sine_gap(phase))
         # ln(1 - real + i imaginary) with relative accuracy, which numpy's complex log1p lacks
-        modulus = 0.5 * np.log1p(-2 * real + real**2 + imaginary**2)
+        modulus = 0.5 * np.log1p(max(-2 * real + real**2 + imaginary**2, -1 + 1e-16))
         angle = np.arctan2(imaginary, 1 - real)
         body[i] = 1 - np.exp(n * modulus) * np.cos(n * angle + w * shift)
+    body[-1] /= 2  # as above
     return float(2 / np.pi * (LOG_STEP * np.sum(body / omega) + 1 / omega[-1]))
 
 

@@ -19,7 +19,7 @@ from esscher.validation import Array
 
 #: Nodes of the rules over the norm of the fixed key and over its cosine with the tilt.
 RADIAL_NODES, ANGLE_NODES = 64, 160
-#: Nodes of the finer rule over norms for oscillating integrands.
+#: Nodes of the midpoint rule over norms for oscillating integrands.
 FINE_NODES = 1501
 #: Trapezoidal step of the Laplace integrals: a relative error of 1e-5 is far below what the
 #: projection itself neglects.
@@ -34,11 +34,12 @@ def isotropic_errors(
     """Return predicted ``mean``, ``mean_rms``, ``cov_rms`` and, in one dimension, ``cov``."""
     h, gain = isotropy
     d = len(coupling.tau)
-    norms, masses = _norm_rule(d, float(n.max()))
+    low, high = _norm_range(d, float(n.max()))
+    x, w = np.polynomial.legendre.leggauss(RADIAL_NODES)
+    norms, masses = _norm_rule(d, low + (high - low) * (x + 1) / 2, w)
     mean, radial, transverse = _influence(coupling, h, n, norms, queries)
-    fine = np.linspace(norms[0], norms[-1], FINE_NODES)
-    density = np.exp(np.log(2 * np.maximum(fine, 1e-300)) + stats.chi2(d).logpdf(fine**2 + 1e-300))
-    fine_masses = density / density.sum()
+    midpoints = low + (high - low) * (np.arange(FINE_NODES) + 0.5) / FINE_NODES
+    fine, fine_masses = _norm_rule(d, midpoints, np.ones(FINE_NODES))
 
     rows: dict[str, list[float]] = {"mean": [], "mean_rms": [], "cov_rms": [], "cov": []}
     for i, size in enumerate(n):
@@ -60,15 +61,17 @@ def isotropic_errors(
     return {name: np.array(values) for name, values in rows.items() if values}
 
 
-def _norm_rule(d: int, largest_n: float) -> tuple[Array, Array]:
-    """Rule for the norm of a standard normal vector, out to the extremes of n draws."""
+def _norm_range(d: int, largest_n: float) -> tuple[float, float]:
+    """Norms of a standard normal vector that matter, out to the extremes of n draws."""
     law = stats.chi2(d)
     low = 0.0 if d <= 3 else float(np.sqrt(law.ppf(1e-14)))
-    high = float(np.sqrt(law.isf(max(1e-9 / largest_n, 1e-300))))
-    x, w = np.polynomial.legendre.leggauss(RADIAL_NODES)
-    r = low + (high - low) * (x + 1) / 2
-    mass = np.exp(np.log(2 * r) + law.logpdf(r * r)) * w
-    return r, mass / mass.sum()
+    return low, float(np.sqrt(law.isf(max(1e-9 / largest_n, 1e-300))))
+
+
+def _norm_rule(d: int, nodes: Array, weights: Array) -> tuple[Array, Array]:
+    """Turn a rule for integrals over norms into one for averages over a standard normal vector."""
+    masses = np.exp(np.log(2 * nodes) + stats.chi2(d).logpdf(nodes * nodes)) * weights
+    return nodes, masses / masses.sum()
 
 
 def _cosine_rule(d: int) -> tuple[Array, Array]:

@@ -1,0 +1,186 @@
+"""The command line as a user meets it: output, JSON, figures, and errors without tracebacks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import esscher
+from esscher.cli import main
+from esscher.cli.options import geometric_sizes, with_error
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def test_theory_prints_json() -> None:
+    result = run("theory", "--horizon", "1.5", "--json")
+    assert result.exit_code == 0
+    out = json.loads(result.output)
+    beta = out["exponents"]
+    assert out["horizon"] == 1.5
+    assert out["frobenius"] == pytest.approx(1.5)
+    assert out["tail_index"] == pytest.approx(1 + 1 / 2.25)
+    assert out["burn_in"] == pytest.approx(np.exp(2.25))
+    assert beta["mean"] == beta["cov"] == pytest.approx(1 / 3.25)
+    assert beta["map_rms"] == pytest.approx((np.sqrt(1 + 4 / 2.25) - 1) / 4)
+    assert beta["mean_rms"] == pytest.approx((np.sqrt(1 + 8 / 2.25) - 1) / 4)
+    assert beta["paper_bound"] == pytest.approx(1 / (2 * (1 + 32 * 2.25)))
+    assert beta["paper_reference"] == pytest.approx(1 / (2 * 3.25))
+    assert "curve" not in out
+
+
+def test_theory_curves_are_the_library_s() -> None:
+    result = run(
+        "theory", "--spectrum", "0.9,0.4,0.4", "--tau", "0.5", "--sizes", "1e3:1e12", "--json"
+    )
+    assert result.exit_code == 0, result.output
+    out = json.loads(result.output)
+    assert out["curve"]["n"] == [10.0**k for k in range(3, 13)]
+    head = esscher.gaussian_head(spectrum=[0.9, 0.4, 0.4], tau=0.5)
+    np.testing.assert_allclose(
+        out["curve"]["map_rms"], esscher.map_curve(head, out["curve"]["n"]).error
+    )
+    assert out["tau"] == pytest.approx(0.5)
+    assert out["constants"]["mean"] == pytest.approx(
+        esscher.mean_constant(head, "population").squared
+    )
+
+
+def test_theory_table_names_both_published_lines() -> None:
+    result = run("theory", "--horizon", "0.5", "--sizes", "100:10000:3", "--check")
+    assert result.exit_code == 0, result.output
+    for words in ("converges like 1/sqrt(n)", "published bound", "map simulated", "asymptotic"):
+        assert words in result.output
+
+
+def test_theory_check_is_within_its_error(tmp_path: Path) -> None:
+    result = run(
+        "theory", "--horizon", "0.8", "--dim", "3", "--sizes", "30,300", "--check", "--json"
+    )
+    out = json.loads(result.output)
+    gap = np.subtract(out["check"]["map_rms"], out["curve"]["map_rms"])
+    assert np.all(np.abs(gap) < 4 * np.array(out["check"]["map_rms_standard_error"]))
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_theory_figure(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / "new" / f"curves.{suffix}"
+    result = run("theory", "--horizon", "0.8", "--sizes", "10:1000:4", "--figure", str(path))
+    assert result.exit_code == 0, result.output
+    assert path.stat().st_size > 1000
+
+
+def test_a_law_without_limit_is_an_answer() -> None:
+    result = run("theory", "--law", "laplace", "--horizon", "0.5", "--json")
+    assert result.exit_code == 0
+    out = json.loads(result.output)
+    # tilt 0.5 x, b = 1/sqrt(2): no limit once |x| >= 2 sqrt(2), that is with probability e^-4
+    assert out["limit"]["exists"] is False
+    assert out["limit"]["fraction"] == pytest.approx(np.exp(-4))
+    assert out["exponents"] is None
+    student = json.loads(run("theory", "--law", "student", "--horizon", "0.5", "--json").output)
+    assert student["limit"]["fraction"] == 1.0
+
+
+@pytest.mark.parametrize("law", ["mixture", "sphere", "cube", "signs"])
+def test_other_laws_say_that_the_theory_is_gaussian(law: str) -> None:
+    result = run("theory", "--law", law, "--horizon", "0.5", "--dim", "2", "--json")
+    assert result.exit_code == 0, result.output
+    out = json.loads(result.output)
+    assert out["limit"]["exists"] is True
+    assert any("not Gaussian" in note for note in out["notes"])
+
+
+def test_hardmax_prints_json() -> None:
+    out = json.loads(run("hardmax", "--sizes", "1e2:1e12", "--json").output)
+    assert out["n"] == [10.0**k for k in range(2, 13)]
+    exact, simulated = np.array(out["exact"]), np.array(out["simulated"])
+    assert np.all(np.abs(exact - simulated) < 4.5 * np.array(out["standard_error"]))
+    np.testing.assert_allclose(
+        out["leading"], np.log(4) / (2 * np.sqrt(2 * np.log(out["n"]))), rtol=1e-12
+    )
+    assert run("hardmax", "--sizes", "1e2:1e4").exit_code == 0
+    assert (
+        run("hardmax", "--sizes", "100:1000:2", "--dim", "2", "--replicates", "20").exit_code == 0
+    )
+
+
+BAD = [
+    (("theory",), "--horizon 1.5"),
+    (("theory", "--horizon", "-1"), "horizon is -1.0"),
+    (("theory", "--horizon", "nan"), "nan"),
+    (("theory", "--horizon", "x"), "x"),
+    (("theory", "--horizon", "1", "--spectrum", "1"), "either"),
+    (("theory", "--spectrum", "1,two"), "two"),
+    (("theory", "--spectrum", "1,2", "--dim", "3"), "--dim is 3"),
+    (("theory", "--horizon", "1", "--dim", "0"), "--dim is 0"),
+    (("theory", "--horizon", "1", "--law", "cauchy"), "cauchy"),
+    (("theory", "--horizon", "1", "--law", "student", "--df", "2"), "df is 2"),
+    (("theory", "--horizon", "1", "--tau", "1,2"), "tau"),
+    (("theory", "--horizon", "1", "--sizes", "1:100"), "1:100"),
+    (("theory", "--horizon", "1", "--sizes", "1"), "n = 1"),
+    (("theory", "--horizon", "1", "--sizes", "100:10"), "100:10"),
+    (("theory", "--horizon", "1", "--sizes", "10:100:1.5"), "whole number"),
+    (("theory", "--horizon", "1", "--sizes", "a:b"), "'a' is not a number"),
+    (("theory", "--horizon", "1", "--check"), "--sizes"),
+    (("theory", "--horizon", "1", "--seed", "-1"), "--seed"),
+    (("theory", "--horizon", "1", "--sizes", "10,20", "--figure", "x.gif"), "x.gif"),
+    (("hardmax", "--sizes", "0:10"), "0:10"),
+    (("hardmax", "--dim", "0"), "dim"),
+    (("hardmax", "--scale", "-1"), "scale"),
+    (("hardmax", "--replicates", "1"), "replicates"),
+    (("nonsense",), "nonsense"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD)
+def test_bad_input_is_one_clear_error(arguments: tuple[str, ...], words: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "Error:" in result.output
+    assert words in result.output
+    assert "Traceback" not in result.output
+
+
+def test_an_unwritable_figure_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "figure.png"
+    result = run("theory", "--horizon", "1", "--sizes", "10,20", "--figure", str(path))
+    assert result.exit_code == 2
+    assert "Error:" in result.output
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    for command in ((), ("theory",), ("hardmax",)):
+        result = run(*command, "--help")
+        assert result.exit_code == 0
+        assert "Example" in result.output
+        assert "esscher " in result.output
+
+
+def test_the_installed_command_runs() -> None:
+    script = Path(sys.executable).with_name("esscher")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert esscher.__version__ in done.stdout
+
+
+def test_size_grids() -> None:
+    np.testing.assert_array_equal(geometric_sizes("1e3:1e6"), [1e3, 1e4, 1e5, 1e6])
+    np.testing.assert_array_equal(geometric_sizes("200:20000:3"), [200, 2000, 20000])
+    np.testing.assert_array_equal(geometric_sizes("2:5:20"), [2, 3, 4, 5])
+    np.testing.assert_array_equal(geometric_sizes("7,70"), [7, 70])
+
+
+def test_errors_are_printed_to_the_digits_they_leave() -> None:
+    assert with_error(0.07571, 0.0021) == "0.076(2)"
+    assert with_error(0.0002971, 0.00001) == "3.0(1)e-4"
+    assert with_error(12.34, 1.6) == "12(2)"
+    assert with_error(1.5, 0.0) == "1.5"
