@@ -39,10 +39,10 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 test: lint
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" --doctest-glob='*.md' tests docs README.md
 
 test-all: lint
-	$(BIN)/pytest
+	$(BIN)/pytest --doctest-glob='*.md' tests docs README.md
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/accuracy.py

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import esscher
-from esscher.sweep import direct
+from esscher.sweep import direct, line
 from esscher.sweep.direct import attend, direct_errors
+from esscher.sweep.line import line_errors
 
 
 def test_attend_is_softmax_attention(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,3 +62,20 @@ def test_unknown_queries_are_refused() -> None:
         direct_errors(
             head, [4], replicates=1, seed=0, queries="all", limit=(np.zeros(1), np.eye(1))
         )
+
+
+def test_the_line_is_attention_in_one_dimension() -> None:
+    """The grid of tilts against exact attention of every token."""
+    for h in (0.6, -2.0):
+        run = line_errors(h, [50, 300], replicates=2, seed=1)
+        for r in range(2):
+            stream = np.random.SeedSequence(1, spawn_key=(line.STREAM, r))
+            sample = np.random.default_rng(stream).standard_normal(300)
+            for i, n in enumerate((50, 300)):
+                x = sample[:n, None]
+                output = attend(h * x, x, x)
+                # cubic interpolation on 201 nodes
+                assert run.mean[r, i] == pytest.approx(output.mean(), abs=2e-4)
+                assert run.cov[r, i] == pytest.approx(output.var() - h * h, abs=2e-3)
+    with pytest.raises(esscher.InputError, match="not 0"):
+        line_errors(0.0, [10], replicates=1, seed=0)

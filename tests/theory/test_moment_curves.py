@@ -7,6 +7,7 @@ import pytest
 from scipy import special
 
 import esscher
+from esscher.sweep.line import line_errors
 from esscher.theory.norms import (
     expected_absolute,
     expected_gaussian_norm,
@@ -14,7 +15,7 @@ from esscher.theory.norms import (
     radial_gap,
 )
 from esscher.theory.projection_sampled import sampled_errors
-from tests.theory.simulation import simulate, simulate_line
+from tests.theory.simulation import simulate
 
 
 @pytest.mark.parametrize("queries", ["tokens", "population"])
@@ -40,14 +41,14 @@ def test_the_line_against_simulation(h: float) -> None:
     The projection neglects interactions of tokens: 4% is what it is documented to cost at most.
     """
     sizes, replicates = [100, 600, 3000], 300
-    population, mean, variance = simulate_line(h, sizes, replicates, seed=4)
+    run = line_errors(h, sizes, replicates=replicates, seed=4)
     head = esscher.gaussian_head(spectrum=[h])
     tokens = esscher.moment_curves(head, sizes, "tokens")
     outside = esscher.moment_curves(head, sizes, "population")
     for sample, curve in (
-        (population, outside["mean"]),
-        (mean, tokens["mean"]),
-        (variance, tokens["cov"]),
+        (run.population, outside["mean"]),
+        (run.mean, tokens["mean"]),
+        (run.cov, tokens["cov"]),
     ):
         size = np.abs(sample)
         error = size.std(axis=0) / np.sqrt(replicates)

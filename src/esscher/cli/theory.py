@@ -132,14 +132,14 @@ def _simulate(prediction: Prediction, seed: int) -> DirectErrors | None:
 def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
     console = Console()
     head = prediction.head
-    console.print(_headline(prediction), soft_wrap=True)
+    console.print(prediction.headline, soft_wrap=True)
     console.print()
     facts = Table(show_header=False, box=None, pad_edge=False)
     facts.add_row("horizon H", f"{head.horizon:.4g}", "two-sided, 1/sqrt(d_k) included")
     facts.add_row("Frobenius horizon F", f"{head.frobenius:.4g}", "")
     facts.add_row("mean tilt |tau|", f"{np.linalg.norm(head.tau):.4g}", "")
-    burn_in = prediction.log_burn_in / np.log(10)
-    facts.add_row("burn-in", _power(burn_in), "exp(F^2 + |tau|^2) tokens; no exponent shows before")
+    burn_in = prediction.burn_in_text
+    facts.add_row("burn-in", burn_in, "exp(F^2 + |tau|^2) tokens; no exponent shows before")
     if isinstance(prediction.limit, NoLimit):
         console.print(facts)
         return
@@ -156,19 +156,6 @@ def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
     if prediction.curves:
         console.print()
         console.print(_curve_table(prediction, simulated))
-
-
-def _headline(prediction: Prediction) -> str:
-    if prediction.exponents is None:
-        return str(prediction.limit)
-    beta, h = prediction.exponents.mean, prediction.head.horizon
-    kind = "like 1/sqrt(n)" if beta == 0.5 else f"like n^-{beta:.3g}, slower than 1/sqrt(n)"
-    text = f"The mean output of this head (H = {h:.4g}) converges {kind}"
-    return f"{text}, once n is past about {_power(prediction.log_burn_in / np.log(10))} tokens."
-
-
-def _power(log10: float) -> str:
-    return f"{10**log10:.3g}" if log10 < 15 else f"10^{log10:.1f}"
 
 
 def _exponent_table(prediction: Prediction) -> Table:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
 from esscher.errors import InputError, UndefinedError
-from esscher.heads import Head
+from esscher.heads import PSI_CONVENTIONS, Head
 from esscher.limits import NoLimit, OutputMoments, limit_moments
 from esscher.theory.constants import QUERIES, cov_constant, map_constant, mean_constant
 from esscher.theory.curve import Curve
@@ -88,6 +90,39 @@ class Prediction:
         """Sizes of the curves."""
         return next(iter(self.curves.values())).sizes if self.curves else np.array([])
 
+    @property
+    def headline(self) -> str:
+        """The answer in one sentence."""
+        if self.exponents is None:
+            return str(self.limit)
+        beta, head = self.exponents.mean, self.head
+        kind = "like 1/sqrt(n)" if beta == 0.5 else f"like n^-{beta:.3g}, slower than 1/sqrt(n)"
+        return (
+            f"The mean output of this head (H = {head.horizon:.4g}) converges {kind}, "
+            f"once n is past about {self.burn_in_text} tokens."
+        )
+
+    @property
+    def burn_in_text(self) -> str:
+        """The burn-in in print, also where it exceeds the range of floats."""
+        log10 = self.log_burn_in / np.log(10)
+        return f"{10**log10:.3g}" if log10 < 15 else f"10^{log10:.1f}"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the curves as a data frame, one row per size."""
+        columns = {_json_name(name): curve.error for name, curve in self.curves.items()}
+        return pd.DataFrame({"n": self.sizes} | columns)
+
+    def __repr__(self) -> str:
+        rows = [self.headline]
+        if self.curves:
+            rows.append(self.to_frame().to_string(index=False, float_format="{:.4g}".format))
+        return "\n".join(rows + [f"Note: {note}." for note in self.notes])
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().to_html(index=False, float_format="{:.4g}".format)
+        return f"<p>{html.escape(self.headline)}</p>" + (table if self.curves else "")
+
     def asymptotic(self, name: str) -> float:
         """Asymptotic exponent that belongs to a curve."""
         if self.exponents is None:
@@ -114,7 +149,7 @@ class Prediction:
             "frobenius": head.frobenius,
             "spectrum": head.spectrum.tolist(),
             "tau": float(np.linalg.norm(head.tau)),
-            "psi": {"two-sided": head.psi("two-sided"), "one-sided": head.psi("one-sided")},
+            "psi": {convention: _psi(head, convention) for convention in PSI_CONVENTIONS},
             "queries": self.queries,
             "tail_index": _finite(self.exponents.tail_index) if self.exponents else None,
             "burn_in": _finite(self.burn_in),
@@ -199,6 +234,13 @@ def predict(
 
 def _json_name(curve: str) -> str:
     return "map_rms" if curve == "map" else curve
+
+
+def _psi(head: Head, convention: str) -> float | None:
+    try:
+        return head.psi(convention)
+    except UndefinedError:
+        return None
 
 
 def _finite(value: float) -> float | None:
