@@ -35,8 +35,8 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 format: $(STAMP)
-	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
 
 test: lint
 	$(BIN)/pytest -m "not slow" --doctest-glob='*.md' tests docs README.md

@@ -37,8 +37,8 @@ def numbers(head: esscher.Head) -> dict[str, Array]:
         "frobenius": np.array(head.frobenius),
         "spectrum": head.spectrum,
         "tau": np.array(np.linalg.norm(head.tau)),
-        "mean": esscher.mean_constant(head).covariance,
-        "cov": np.array(esscher.cov_constant(head)),
+        "mean": esscher.mean_constant(head, "tokens").covariance,
+        "cov": np.array(esscher.cov_constant(head, "tokens")),
         "map": np.array(esscher.map_constant(head)),
     }
 
@@ -174,7 +174,7 @@ def test_singular_keys_live_in_their_range() -> None:
         esscher.Gaussian(dim=3), query=np.eye(3) * 0.5, key=np.diag([1.0, 1.0, 0.0]), scale=1.0
     )
     assert len(head.spectrum) == 2
-    assert esscher.mean_constant(head).covariance.shape == (3, 3)
+    assert esscher.mean_constant(head, "tokens").covariance.shape == (3, 3)
 
 
 def test_what_is_refused() -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from esscher.errors import InputError
 from esscher.validation import ROUNDING, Array
 
 #: Eigenvalues of a key covariance below this share of the largest one count as zero.
@@ -112,7 +113,9 @@ class Coupling:
     def from_moments(cls, moments: Moments) -> Coupling:
         """Whiten the keys and turn to the eigenvectors of G."""
         values, vectors = np.linalg.eigh(moments.cov_kk)
-        keep = values > RANK_TOLERANCE * max(float(values[-1]), 0.0)
+        keep = values > RANK_TOLERANCE * max(float(values[-1]), 1e-300)
+        if not keep.any():
+            raise InputError("the keys of this head do not vary: attention to them is uniform")
         roots, basis = np.sqrt(values[keep]), vectors[:, keep]
         root, inverse = basis * roots, basis / roots
         g = root.T @ moments.cov_tt @ root

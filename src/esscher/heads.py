@@ -24,7 +24,7 @@ from esscher.errors import InputError, UndefinedError
 from esscher.laws import FiniteTokens, Gaussian, Law, TiltDomain
 from esscher.validation import Array, as_array, as_dim, as_nonnegative
 
-#: Names of the conventions for the coupling Psi found in the literature (theory, section 1).
+#: Names of the conventions for the coupling Psi found in the literature.
 PSI_CONVENTIONS = ("two-sided", "one-sided")
 
 

@@ -57,7 +57,7 @@ def test_queries_outside_the_domain_are_named():
     assert found.missing.fraction == 0.5
     assert found.missing.fraction_error == 0.0
     assert "|t_i| < 2" in str(found.missing)
-    assert "0.5 of the queries" in repr(found)
+    assert "50% of the queries" in repr(found)
 
 
 @pytest.mark.parametrize(("df", "at_zero"), [(3.0, True), (1.0, False)])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import esscher
-from esscher.sweep import direct, line
+from esscher.streams import random_stream
+from esscher.sweep import direct
 from esscher.sweep.direct import attend, direct_errors
 from esscher.sweep.line import line_errors
 
@@ -37,8 +38,7 @@ def test_errors_are_what_they_say() -> None:
     head = esscher.gaussian_head(0.5, 2)
     limit = np.zeros(2), 0.25 * np.eye(2)
     run = direct_errors(head, [12], replicates=1, seed=0, limit=limit)
-    stream = np.random.SeedSequence(0, spawn_key=(direct.STREAM, 0))
-    tokens = head.sample(12, np.random.default_rng(stream))
+    tokens = head.sample(12, random_stream(0, "direct", 0))
     output = attend(*tokens)
     np.testing.assert_allclose(run.mean[0, 0], output.mean(axis=0))
     np.testing.assert_allclose(run.cov[0, 0], np.cov(output.T, bias=True) - 0.25 * np.eye(2))
@@ -69,8 +69,7 @@ def test_the_line_is_attention_in_one_dimension() -> None:
     for h in (0.6, -2.0):
         run = line_errors(h, [50, 300], replicates=2, seed=1)
         for r in range(2):
-            stream = np.random.SeedSequence(1, spawn_key=(line.STREAM, r))
-            sample = np.random.default_rng(stream).standard_normal(300)
+            sample = random_stream(1, "line", r).standard_normal(300)
             for i, n in enumerate((50, 300)):
                 x = sample[:n, None]
                 output = attend(h * x, x, x)
@@ -79,3 +78,15 @@ def test_the_line_is_attention_in_one_dimension() -> None:
                 assert run.cov[r, i] == pytest.approx(output.var() - h * h, abs=2e-3)
     with pytest.raises(esscher.InputError, match="not 0"):
         line_errors(0.0, [10], replicates=1, seed=0)
+
+
+def test_streams_differ_from_the_user_s_own() -> None:
+    plain = np.random.default_rng(0).standard_normal(4)
+    first = random_stream(0, "direct", 0).standard_normal(4)
+    assert not np.array_equal(plain, first)
+    np.testing.assert_array_equal(first, random_stream(0, "direct", 0).standard_normal(4))
+    for other in (random_stream(0, "direct", 1), random_stream(1, "direct", 0)):
+        assert not np.array_equal(first, other.standard_normal(4))
+    for seed in (-1, 1.5, True):
+        with pytest.raises(esscher.InputError, match="seed"):
+            random_stream(seed, "direct")  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esscher.streams import random_stream
 from esscher.errors import InputError, UndefinedError
 from esscher.heads import array_head, gaussian_head, law_head, weight_head
 from esscher.laws import Cube, FiniteTokens, Gaussian, Laplace, Signs, Sphere
@@ -178,7 +179,7 @@ class TestMeasuredSupremum:
         tilt, n = 2.5, 40
         measured = measured_supremum(law, tilt, [n], replicates=8, seed=3)
         grid = np.linspace(-tilt, tilt, 20_001)[:, None]
-        rng = np.random.default_rng([3, 1, n])
+        rng = random_stream(3, "ball", n)
         for value in measured.samples[0]:
             tokens = FiniteTokens(law.sample(n, rng))
             gap = np.abs(tokens.tilted_mean(grid) - law.tilted_mean(grid)).max()

@@ -11,7 +11,7 @@ from tests.theory.simulation import simulate
 
 
 def page_formula(m: Array, tau: Array, queries: str) -> Array:
-    """``G + M + M' + C`` of section 4, written as on the page."""
+    """``G + M + M' + C``, written with matrices as in the documentation."""
     g, identity = m @ m.T, np.eye(len(m))
     inverse = np.linalg.inv(identity - g)
     c = np.linalg.inv(identity - g @ g) + inverse @ np.outer(tau, tau) @ inverse
@@ -51,7 +51,7 @@ def test_mean_constant_is_the_page_formula(queries: str, with_tau: bool) -> None
 @pytest.mark.parametrize("h", [-0.7, -0.5, 0.3, 0.5, 0.7])
 def test_one_dimension(h: float) -> None:
     head = esscher.gaussian_head(spectrum=[h])
-    constant = esscher.mean_constant(head)
+    constant = esscher.mean_constant(head, "tokens")
     assert constant.squared == pytest.approx(h * h + 2 * h + (1 - h**4) ** -1.5)
     assert constant.norm == pytest.approx(np.sqrt(2 / np.pi * constant.squared), rel=1e-9)
 
@@ -150,7 +150,7 @@ def test_constants_against_attention_itself(name: str) -> None:
     n, replicates = 500, 300
     run = simulate(head, [n], replicates)
     error = n * np.sum(run.mean[:, 0] ** 2, axis=1)
-    exact = esscher.mean_constant(head).squared
+    exact = esscher.mean_constant(head, "tokens").squared
     assert abs(error.mean() - exact) < 3.5 * error.std() / np.sqrt(replicates) + 0.02 * exact
 
 
@@ -171,9 +171,9 @@ def test_covariance_constant_against_attention_itself(h: float, queries: str) ->
 def test_there_is_no_constant_beyond_the_parametric_regime() -> None:
     head = esscher.gaussian_head(1.2)
     with pytest.raises(esscher.UndefinedError, match=r"H = 1\.2"):
-        esscher.mean_constant(head)
+        esscher.mean_constant(head, "tokens")
     with pytest.raises(esscher.UndefinedError, match=r"H = 1\.2"):
-        esscher.cov_constant(head)
+        esscher.cov_constant(head, "tokens")
     with pytest.raises(esscher.UndefinedError, match="needs H"):
         esscher.map_constant(esscher.gaussian_head(0.8))
     assert esscher.constants(head).mean is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import esscher
 
-# H, min(1/2, 1/(1+H^2)), authors' line, bound with 32 (theory, section 9)
+# H, min(1/2, 1/(1+H^2)), authors' line, bound with 32
 PAGE = [
     (0.5, 0.500, 0.400, 0.056),
     (0.7, 0.500, 0.336, 0.030),
@@ -71,7 +71,7 @@ def test_exact_curves_reach_the_asymptotic_exponents(h: float) -> None:
     n = 10.0 ** np.array([27, 28, 29, 30])
     head = esscher.gaussian_head(h)
     beta = esscher.exponents(h)
-    curves = esscher.moment_curves(head, n)
+    curves = esscher.moment_curves(head, n, "tokens")
     # a factor (ln n)^c changes the slope by c / ln n, here at most 0.015 for c = 1
     for name, expected in (
         ("mean", beta.mean),

@@ -61,7 +61,7 @@ def test_before_burn_in_in_high_dimension(h: float, d: int) -> None:
     head = esscher.gaussian_head(h, d)
     sizes, replicates = [200, 1000], 24
     run = simulate(head, sizes, replicates)
-    curves = esscher.moment_curves(head, sizes)
+    curves = esscher.moment_curves(head, sizes, "tokens")
     for sample, curve in (
         (np.linalg.norm(run.mean, axis=2), curves["mean"]),
         (np.linalg.norm(run.cov, axis=(2, 3)), curves["cov_rms"]),
@@ -98,7 +98,7 @@ def test_a_head_without_symmetry_against_simulation() -> None:
     )
     sizes, replicates = [100, 600], 150
     run = simulate(head, sizes, replicates)
-    curves = esscher.moment_curves(head, sizes)
+    curves = esscher.moment_curves(head, sizes, "tokens")
     for sample, curve in (
         (np.sum(run.mean**2, axis=2), curves["mean_rms"]),
         (np.sum(run.cov**2, axis=(2, 3)), curves["cov_rms"]),

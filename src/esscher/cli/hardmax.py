@@ -27,13 +27,17 @@ from esscher.theory import hardmax_curve
 def hardmax(
     sizes: str, dim: int, scale: float, replicates: int, seed: int, queries: str, as_json: bool
 ) -> None:
-    r"""Print E|mean output| of hardmax attention: exact, leading term, simulated.
+    """Print the error of the mean output of hardmax attention: exact, leading, simulated.
+
+    The tilt is infinite, so that each query picks one key. In one dimension the error is
+    E|mean output|; in more it is the root mean square. The leading term is that of population
+    queries.
 
     \b
     Examples:
       esscher hardmax --sizes 1e2:1e12
       esscher hardmax --dim 3 --sizes 1e2:1e9:8 --json
-    """
+    """  # noqa: D301 - click's mark for verbatim lines
     if seed < 0:
         raise InputError(f"--seed is {seed}; it must be at least 0")
     curve = hardmax_curve(

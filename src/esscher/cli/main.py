@@ -28,7 +28,7 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="esscher")
 def main() -> None:
-    r"""Tell how many tokens attention needs.
+    """Tell how many tokens attention needs.
 
     Softmax attention over n tokens estimates an infinite-token limit; its error falls like
     C n^-beta. Esscher computes the limit, the exponent, the constant and the n from which they
@@ -37,7 +37,7 @@ def main() -> None:
     \b
     Example:
       esscher theory --horizon 1.5 --sizes 1e3:1e12
-    """
+    """  # noqa: D301 - click's mark for verbatim lines
 
 
 main.add_command(theory)

@@ -64,7 +64,8 @@ def with_error(value: float, error: float) -> str:
         return f"{value:.4g}"
     scale = 0 if abs(value) >= 1e-3 else int(np.floor(np.log10(max(abs(value), error))))
     mantissa, noise = value / 10.0**scale, error / 10.0**scale
-    decimals = max(0, -int(np.floor(np.log10(noise))))
-    digits = round(noise * 10**decimals)
+    # one digit of the error; 0.096 rounds up to 0.1, which is one digit less
+    decimals = max(0, -int(np.floor(np.log10(noise * (1 + 0.5 / 9.5) * 0.999999))))
+    digits = max(1, round(noise * 10**decimals))
     suffix = f"e{scale}" if scale else ""
     return f"{mantissa:.{decimals}f}({digits}){suffix}"

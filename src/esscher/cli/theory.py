@@ -55,7 +55,7 @@ def theory(
     figure: Path | None,
     as_json: bool,
 ) -> None:
-    r"""Print what theory says about a head: its limit, how fast and from which n it is reached.
+    """Print what theory says about a head: its limit, how fast and from which n it is reached.
 
     \b
     Examples:
@@ -63,7 +63,7 @@ def theory(
       esscher theory --spectrum 1.5,0.7,0.2 --tau 0.5 --sizes 1e3:1e12
       esscher theory --horizon 0.8 --dim 8 --sizes 100:1e6:9 --check --figure curves.png
       esscher theory --law laplace --horizon 0.5 --dim 4
-    """
+    """  # noqa: D301 - click's mark for verbatim lines
     if seed < 0:
         raise InputError(f"--seed is {seed}; it must be at least 0")
     if (check or figure) and sizes is None:
@@ -138,11 +138,10 @@ def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
     facts.add_row("horizon H", f"{head.horizon:.4g}", "two-sided, 1/sqrt(d_k) included")
     facts.add_row("Frobenius horizon F", f"{head.frobenius:.4g}", "")
     facts.add_row("mean tilt |tau|", f"{np.linalg.norm(head.tau):.4g}", "")
-    burn_in = prediction.burn_in_text
-    facts.add_row("burn-in", burn_in, "exp(F^2 + |tau|^2) tokens; no exponent shows before")
     if isinstance(prediction.limit, NoLimit):
         console.print(facts)
         return
+    facts.add_row("burn-in", prediction.burn_in_text, "tokens; no exponent shows before")
     limit = prediction.limit
     error = float(np.sqrt(np.sum(np.diag(limit.covariance_error) ** 2)))
     facts.add_row(
@@ -184,7 +183,7 @@ def _exponent_table(prediction: Prediction) -> Table:
         )
     table.caption = (
         f"Received attention has tail index {beta.tail_index:.4g}. "
-        f"C is exact (queries: {prediction.queries}).\n"
+        f"C is for queries from the {prediction.queries}.\n"
         "Published: reference 1/(2(1+H^2)), bound 1/(2(1+32 H^2))."
     )
     return table

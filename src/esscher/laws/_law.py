@@ -44,7 +44,7 @@ class TiltDomain:
         if self.kind == "all":
             return "every tilt"
         if self.kind == "zero":
-            return "t = 0 only"
+            return "t = 0"
         return f"|t_i| < {self.half_width:g} in every coordinate"
 
 

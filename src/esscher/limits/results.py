@@ -45,10 +45,10 @@ class NoLimit:
     reason: str
 
     def __str__(self) -> str:
-        error = f" +- {self.fraction_error:.2g}" if self.fraction_error > 0 else ""
+        error = f" +- {100 * self.fraction_error:.2g}" if self.fraction_error > 0 else ""
         return (
             f"no infinite-token limit for {self.law}: "
-            f"{self.fraction:.6g}{error} of the queries have none ({self.reason})"
+            f"{100 * self.fraction:.4g}%{error} of the queries have none ({self.reason})"
         )
 
 

@@ -13,12 +13,11 @@ from numpy.typing import ArrayLike
 
 from esscher.errors import InputError
 from esscher.heads import Head, Tokens
+from esscher.streams import random_stream
 from esscher.validation import Array, as_dim, as_sizes
 
 #: Queries times keys whose logits are held at a time.
 BLOCK = 1_000_000
-#: Marks this file's random streams, so that they differ from every other use of the same seed.
-STREAM = 0x64697265
 
 
 def attend(tilts: Array, keys: Array, values: Array) -> Array:
@@ -75,7 +74,8 @@ def direct_errors(
     queries
         ``"tokens"``: the n tokens attend to each other. ``"population"``: ``query_count`` queries
         independent of the keys (default 256); the error of the limit's own mean and covariance over
-        those queries is removed, so that only the error of the keys remains.
+        those queries is removed. Averages over so few queries still carry noise: the squared map
+        error divided by ``query_count``, for the mean.
     limit
         Mean and covariance of the output in the limit.
     query_count
@@ -89,7 +89,7 @@ def direct_errors(
     square = np.empty((replicates, len(n)))
     mean, cov = np.empty((replicates, len(n), d)), np.empty((replicates, len(n), d, d))
     for r in range(replicates):
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM, r)))
+        rng = random_stream(seed, "direct", r)
         tokens = head.sample(int(n[-1]), rng)
         outside = head.sample(query_count or 256, rng) if queries == "population" else tokens
         for i, size in enumerate(n):

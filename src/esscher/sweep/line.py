@@ -13,14 +13,13 @@ from numpy.typing import ArrayLike
 from scipy.interpolate import CubicSpline
 
 from esscher.errors import InputError
+from esscher.streams import random_stream
 from esscher.validation import Array, as_dim, as_sizes
 
 #: Nodes of the grid of tilts, and its half-width in standard deviations of the tilt.
 NODES, HALF_WIDTH = 201, 8.5
 #: Keys taken at a time.
 BLOCK = 20_000
-#: Marks this file's random streams, so that they differ from every other use of the same seed.
-STREAM = 0x6C696E65
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +48,7 @@ def line_errors(h: float, sizes: ArrayLike, *, replicates: int, seed: int) -> Li
     mass /= mass.sum()
     population, mean, cov = (np.empty((count, len(n))) for _ in range(3))
     for r in range(count):
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM, r)))
+        rng = random_stream(seed, "line", r)
         sample = rng.standard_normal(int(n[-1]))
         for i, size in enumerate(n):
             tokens = sample[:size]

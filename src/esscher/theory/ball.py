@@ -1,4 +1,4 @@
-"""Uniform convergence on a ball of tilts, with an explicit constant (theory, section 6).
+"""Uniform convergence on a ball of tilts, with an explicit constant.
 
 For tokens ``|X| <= r`` and tilts ``|t| <= T`` write ``Gamma_n - Gamma = D(t) / Z_n(t)`` with
 ``D = (N_n - N) - Gamma (Z_n - Z)``, ``Z = E e^{<t,X>}`` and ``N = E X e^{<t,X>}``. Expanding the
@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike
 from esscher.errors import InputError, UndefinedError
 from esscher.heads import Head, WeightHead
 from esscher.laws import FiniteTokens, Law
+from esscher.streams import random_stream
 from esscher.validation import Array, as_dim, as_nonnegative, as_positive, as_sizes
 
 #: Radii, as shares of T, of the spheres on which the search for the supremum starts.
@@ -221,14 +222,14 @@ def measured_supremum(
         raise InputError(f"replicates is {replicates}; a standard error needs at least 2")
     if isinstance(seed, bool) or int(seed) != seed or seed < 0:
         raise InputError(f"seed is {seed!r}; it must be a whole number of at least 0")
-    units = np.random.default_rng([seed, 0]).standard_normal((rays, law.dim))
+    units = random_stream(seed, "ball rays").standard_normal((rays, law.dim))
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     grid = np.vstack([np.zeros((1, law.dim)), *[tilt * share * units for share in SHELLS]])
     limit = law.tilted_mean(grid)
     samples = np.empty((len(n), count))
     for row, size in enumerate(n.astype(int)):
         # One stream per size: a size's numbers do not depend on the other sizes asked for.
-        rng = np.random.default_rng([seed, 1, int(size)])
+        rng = random_stream(seed, "ball", int(size))
         for column in range(count):
             tokens = FiniteTokens(law.sample(int(size), rng))
             samples[row, column] = _supremum(law, tokens, tilt, grid, limit)

@@ -1,4 +1,4 @@
-"""Exact constants of the parametric regime: n * E|error|^2 as n grows (theory, section 4).
+"""Exact constants of the parametric regime: n * E|error|^2 as n grows.
 
 Everything is written in whitened key coordinates in which ``G`` is diagonal (``Coupling``). The
 error of the mean output is, to first order, the average over tokens of
@@ -64,7 +64,7 @@ def select_coupling(head: Head, queries: str) -> Coupling:
     return head.coupling if queries == "tokens" else head.coupling.population()
 
 
-def mean_constant(head: Head, queries: str = "tokens") -> MeanConstant:
+def mean_constant(head: Head, queries: str = "population") -> MeanConstant:
     """Exact limit of ``n Cov(mean_n)`` for H < 1, any spectrum, any mean tilt.
 
     Reduces to ``V Sigma^{1/2} [G + M + M' + C] Sigma^{1/2} V'`` of the theory page when values are
@@ -83,7 +83,7 @@ def mean_constant(head: Head, queries: str = "tokens") -> MeanConstant:
     return MeanConstant((covariance + covariance.T) / 2, queries)
 
 
-def cov_constant(head: Head, queries: str = "tokens") -> float:
+def cov_constant(head: Head, queries: str = "population") -> float:
     """Exact limit of ``n E ||Cov_n - Cov||_F^2`` for H < 1, any spectrum, any mean tilt."""
     c = select_coupling(head, queries)
     mass = received_square(c)

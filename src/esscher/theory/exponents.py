@@ -1,4 +1,4 @@
-"""Asymptotic exponents: error ~ C n^-beta as n grows, for Gaussian tokens (theory, section 4).
+"""Asymptotic exponents: error ~ C n^-beta as n grows, for Gaussian tokens.
 
 All of them depend on the head through its horizon H alone; how far n must go before they show is
 another matter (``burn_in``), and logarithms are ignored.
@@ -6,7 +6,7 @@ another matter (``burn_in``), and logarithms are ignored.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -73,6 +73,13 @@ def exponents(horizon: float, psi: float | None = None) -> Exponents:
         paper_bound=1 / (2 * (1 + 32 * coupling)),
         khat=h2 / (1 + h2),
     )
+
+
+def bounded_exponents(horizon: float) -> Exponents:
+    """Exponents of bounded tokens: all sharp ones are 1/2, and received attention has no tail."""
+    gaussian = exponents(horizon)
+    half = dict.fromkeys(("mean", "cov", "map_l1", "map_rms", "mean_rms"), 0.5)
+    return replace(gaussian, tail_index=float("inf"), khat=0.0, **half)
 
 
 def _root_exponent(ratio: float) -> float:

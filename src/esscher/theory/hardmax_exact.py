@@ -1,4 +1,4 @@
-"""Exact error of the hardmax mean at finite n, by quadrature (theory, section 7).
+"""Exact error of the hardmax mean at finite n, by quadrature.
 
 Tokens are N(0, scale^2 I_d) and the tilt is infinite: each query picks the key with the largest
 projection on its direction. In one dimension the mean output is ``(max + min)/2``, and

@@ -1,4 +1,4 @@
-"""Simulated error of the hardmax mean, at n far beyond memory (theory, section 7).
+"""Simulated error of the hardmax mean, at n far beyond memory.
 
 Only the keys that some query can pick are drawn. In one dimension those are the two extremes. In
 d dimensions they are the keys outside a radius r0: their number is binomial, their norms follow
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.special import gammaincc, gammainccinv, ndtri
 
 from esscher.errors import InputError, UndefinedError
+from esscher.streams import random_stream
 from esscher.theory.hardmax_exact import ONE_SIDED, check_queries, hardmax_exact
 from esscher.validation import Array, as_dim, as_positive, as_sizes
 
@@ -128,7 +129,7 @@ def hardmax_simulated(
     samples, certified = np.empty((len(n), count)), np.ones(len(n))
     for row, size in enumerate(n):
         # One stream per size: a size's numbers do not depend on the other sizes asked for.
-        rng = np.random.default_rng([int(seed), d, int(size)])
+        rng = random_stream(seed, "hardmax", d, int(size))
         if d == 1:
             samples[row] = sigma * _absolute_means(float(size), count, queries, rng)
         else:
@@ -290,7 +291,7 @@ def fit_logarithmic(
     weights = (simulation.value / simulation.standard_error) ** 2
     x = x - np.average(x, weights=weights)
     slope = -weights * x / float(weights @ x**2)
-    rng = np.random.default_rng(seed)
+    rng = random_stream(seed, "hardmax fit")
     rows = np.arange(len(x))[:, None]
     fits = np.empty(as_dim(resamples, "resamples"))
     # The logarithm of a root is half the logarithm; tiny keeps an unlucky resample finite.

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from esscher.coupling import Coupling
 from esscher.heads import Head
+from esscher.streams import random_stream
 from esscher.theory.constants import select_coupling
 from esscher.theory.curve import Curve
 from esscher.theory.softmax_mean import STRONGEST, LaplaceTable, laplace_table, softmax_moments
@@ -30,8 +31,6 @@ from esscher.validation import Array, as_sizes
 SELF_BATCH, SELF_LARGEST, SELF_PRECISION = 256, 2048, 0.01
 #: Trapezoidal step for those: a relative error of 1e-5 is far below their sampling error.
 SELF_STEP = 0.7
-#: Marks this file's random streams, so that they differ from every other use of the same seed.
-STREAM = 0x6F776E
 
 
 def map_curve(head: Head, sizes: ArrayLike, queries: str = "population", seed: int = 0) -> Curve:
@@ -47,6 +46,9 @@ def map_curve(head: Head, sizes: ArrayLike, queries: str = "population", seed: i
     population = _population_square(coupling, n, rule)
     validity = "every n" if head.is_gaussian else "Gaussian theory applied to the second moments"
     if queries == "population":
+        square, square_error, method = population, np.zeros_like(n), "exact reduction"
+    elif coupling.horizon == 0 and not coupling.tau.any():
+        # attention is uniform: a query's own key is one among n, as any other
         square, square_error, method = population, np.zeros_like(n), "exact reduction"
     elif coupling.isotropy is not None:
         square = _isotropic_self_square(coupling, n, rule)
@@ -76,7 +78,7 @@ def _isotropic_self_square(coupling: Coupling, n: Array, rule: TiltRule) -> Arra
     for s, weight in zip(rule.strengths, rule.weights, strict=True):
         strength = min(float(s), STRONGEST)
         table = laplace_table(strength, float(n.max()))
-        own = s / h if h != 0 else 0.0
+        own = s / h
         off = own - s
         for i, size in enumerate(n):
             square[i] += (
@@ -96,7 +98,7 @@ def _self_difference(
     square is known: it serves as a control variate. Batches of queries are added until the standard
     error is small against the whole.
     """
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM,)))
+    rng = random_stream(seed, "own key")
     rows: list[Array] = []
     controls: list[Array] = []
     while True:
@@ -125,7 +127,7 @@ def _own_key_effect(
     gram = coupling.value_gram
     total = float(np.trace(gram)) + coupling.residual_trace
     s = float(np.linalg.norm(tilt))
-    u = tilt / s
+    u = tilt / max(s, 1e-300)
     along = float(u @ gram @ u)
     strength = min(s, STRONGEST)
     table = laplace_table(strength, float(n.max()), SELF_STEP)
@@ -133,7 +135,13 @@ def _own_key_effect(
     out = np.empty(len(n))
     for j, size in enumerate(n):
         mine = _square_with_own_key(
-            table, size, own_logit * strength / s, square, off_along, along, total - along
+            table,
+            size,
+            own_logit * min(1.0, strength / max(s, 1e-300)),
+            square,
+            off_along,
+            along,
+            total - along,
         )
         alone = table.squared_error(size) * along + table.collision(size) * (total - along)
         out[j] = mine - alone

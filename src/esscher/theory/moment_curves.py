@@ -32,7 +32,7 @@ MOMENT_CURVES = ("mean", "mean_rms", "cov", "cov_rms")
 
 
 def moment_curves(
-    head: Head, sizes: ArrayLike, queries: str = "tokens", seed: int = 0
+    head: Head, sizes: ArrayLike, queries: str = "population", seed: int = 0
 ) -> dict[str, Curve]:
     """Predicted errors of mean and covariance of the output, for Gaussian tokens.
 
@@ -54,7 +54,7 @@ def moment_curves(
     else:
         values, errors = sampled_errors(coupling, n, queries, seed)
         method = "exact finite-n projection on single tokens, sampled"
-    validity = "first order in the interaction of tokens; within a few percent of simulation"
+    validity = "first order in the interaction of tokens"
     if not head.is_gaussian:
         validity += "; Gaussian theory applied to the second moments"
     return {

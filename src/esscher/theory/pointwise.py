@@ -1,4 +1,4 @@
-"""Error at one query, for any law with exponential moments (theory, section 3).
+"""Error at one query, for any law with exponential moments.
 
 Softmax attention is self-normalised importance sampling: with ``w = exp<t, X>`` and
 ``G = grad K(t)``,
@@ -29,7 +29,8 @@ class PointwiseError:
     """Asymptotic error at given queries, as scale and shape so that nothing overflows.
 
     ``n Cov(Gamma_n(x)) -> exp(log_inflation) * shape``. The effective sample size at n tokens is
-    ``n exp(-log_inflation)``; ``log_inflation`` is infinite where the variance is.
+    ``n exp(-log_inflation)``; ``log_inflation`` is infinite where the variance is, and ``nan``
+    where there is no limit at all.
     """
 
     log_inflation: Array
@@ -39,7 +40,8 @@ class PointwiseError:
     def covariance(self) -> Array:
         """Limit of ``n Cov(Gamma_n(x))``, one matrix per query (may overflow to infinity)."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.exp(self.log_inflation)[..., None, None] * self.shape
+            finite = np.exp(self.log_inflation)[..., None, None] * self.shape
+        return np.where(np.isposinf(self.log_inflation)[..., None, None], np.inf, finite)
 
     def tokens_for(self, relative_error: float) -> Array:
         """Tokens at which the effective sample size reaches ``1 / relative_error^2``."""
@@ -56,7 +58,9 @@ def pointwise_error(head: Head, tilts: ArrayLike) -> PointwiseError:
     u = head.law_tilts(t)
     if isinstance(head, ArrayHead):
         u = np.concatenate([u, np.zeros((*u.shape[:-1], head.value_dim))], axis=-1)
-    inflation = law.log_mgf(2 * u) - 2 * law.log_mgf(u)
+    once, twice = law.log_mgf(u), law.log_mgf(2 * u)
+    exists = np.isfinite(once)
+    inflation = np.where(exists, twice - 2 * np.where(exists, once, 0.0), np.nan)
     lean = law.tilted_mean(2 * u) - law.tilted_mean(u)
     spread = law.tilted_covariance(2 * u) + lean[..., :, None] * lean[..., None, :]
     return PointwiseError(np.asarray(inflation), value @ spread @ value.T)

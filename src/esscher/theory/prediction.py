@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
 from esscher.errors import InputError, UndefinedError
-from esscher.heads import PSI_CONVENTIONS, Head
+from esscher.heads import PSI_CONVENTIONS, Head, WeightHead
 from esscher.limits import NoLimit, OutputMoments, limit_moments
 from esscher.theory.constants import QUERIES, cov_constant, map_constant, mean_constant
 from esscher.theory.curve import Curve
-from esscher.theory.exponents import Exponents, exponents
+from esscher.theory.exponents import Exponents, bounded_exponents, exponents
 from esscher.theory.map_curve import map_curve
 from esscher.theory.moment_curves import moment_curves
+from esscher.theory.sampled_constants import sampled_constants
 from esscher.validation import Array, as_sizes
 
 #: A curve has settled once its local exponent stays within this distance of the asymptotic one.
@@ -39,7 +40,7 @@ class Constants:
         return {"mean": self.mean, "mean_norm": self.mean_norm, "cov": self.cov, "map": self.map}
 
 
-def constants(head: Head, queries: str = "tokens") -> Constants:
+def constants(head: Head, queries: str = "population") -> Constants:
     """Exact constants of the parametric regime, None where it does not exist."""
     if queries not in QUERIES:
         raise InputError(f"queries is {queries!r}; it must be one of {', '.join(QUERIES)}")
@@ -95,12 +96,18 @@ class Prediction:
         """The answer in one sentence."""
         if self.exponents is None:
             return str(self.limit)
-        beta, head = self.exponents.mean, self.head
+        beta = self.exponents.mean
         kind = "like 1/sqrt(n)" if beta == 0.5 else f"like n^-{beta:.3g}, slower than 1/sqrt(n)"
+        which = "this head" if self.is_exact else "a Gaussian head with these second moments"
         return (
-            f"The mean output of this head (H = {head.horizon:.4g}) converges {kind}, "
-            f"once n is past about {self.burn_in_text} tokens."
+            f"The mean output of {which} (H = {self.head.horizon:.4g}) converges {kind}, "
+            f"and not before about {self.burn_in_text} tokens."
         )
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether exponents and constants are the head's own, not those of a Gaussian stand-in."""
+        return self.head.is_gaussian or _is_bounded(self.head)
 
     @property
     def burn_in_text(self) -> str:
@@ -204,10 +211,12 @@ def predict(
     limit = limit_moments(head, seed=seed)
     if isinstance(limit, NoLimit):
         return Prediction(head, queries, limit, None, None, log_burn_in(head), {}, (str(limit),))
+    if _is_bounded(head):
+        return _predict_bounded(head, n, queries, limit, seed)
     notes = []
     if not head.is_gaussian:
         notes.append(
-            "tokens are not Gaussian: exponents and curves are those of Gaussian tokens "
+            "tokens are not Gaussian: exponents, constants and curves are those of Gaussian tokens "
             "with the same second moments"
         )
     curves: dict[str, Curve] = {}
@@ -228,6 +237,37 @@ def predict(
         constants(head, queries),
         log_burn_in(head),
         curves,
+        tuple(notes),
+    )
+
+
+def _is_bounded(head: Head) -> TypeGuard[WeightHead]:
+    """Whether tokens are bounded, so that every error falls like 1/sqrt(n) in the end.
+
+    Arrays of captured tokens are bounded too, but stand for a law that need not be.
+    """
+    return isinstance(head, WeightHead) and bool(np.isfinite(head.law.support_radius))
+
+
+def _predict_bounded(
+    head: WeightHead, sizes: Array | None, queries: str, limit: OutputMoments, seed: int
+) -> Prediction:
+    """Bounded tokens: parametric rates with sampled constants; Gaussian curves do not apply."""
+    sampled = sampled_constants(head, queries, seed)
+    notes = [
+        "tokens are bounded: all rates are parametric in the end, and constants are sampled, with "
+        f"standard errors {sampled.mean_error:.2g} (mean) and {sampled.map_error:.2g} (map)"
+    ]
+    if sizes is not None:
+        notes.append("curves at finite n are predicted for Gaussian tokens only")
+    return Prediction(
+        head,
+        queries,
+        limit,
+        bounded_exponents(head.horizon),
+        Constants(queries, sampled.mean, None, None, sampled.map),
+        sampled.log_burn_in,
+        {},
         tuple(notes),
     )
 

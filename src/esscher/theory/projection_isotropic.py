@@ -49,14 +49,16 @@ def isotropic_errors(
         rows["mean"].append(
             float(np.sqrt(gain)) * expected_isotropic_norm(size, lengths, fine_masses, d)
         )
-        level = float(np.dot(masses, radial[:, i] + (d - 1) * transverse[:, i])) / d
-        # the covariance is taken about the sample's own mean
-        bias = level - square / d
-        spread = (radial[:, i] - level) ** 2 + (d - 1) * (transverse[:, i] - level) ** 2
+        # the covariance is taken about the sample's own mean, which takes h h' off each token's
+        # influence and n E[h h'] off the whole
+        along = radial[:, i] - mean[:, i] ** 2
+        level = float(np.dot(masses, along + (d - 1) * transverse[:, i])) / d
+        bias = level - square * (1 - 1 / size) / d
+        spread = (along - level) ** 2 + (d - 1) * (transverse[:, i] - level) ** 2
         noise = float(size * np.dot(masses, spread))
         rows["cov_rms"].append(gain * float(np.sqrt(d * bias**2 + noise)))
         if d == 1:
-            terms = CubicSpline(norms, radial[:, i])(fine)
+            terms = CubicSpline(norms, along)(fine)
             rows["cov"].append(gain * expected_absolute(size, terms, fine_masses, bias))
     return {name: np.array(values) for name, values in rows.items() if values}
 

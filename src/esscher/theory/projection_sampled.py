@@ -21,6 +21,7 @@ from scipy import special
 
 from esscher.coupling import Coupling, symmetric_root
 from esscher.errors import UndefinedError
+from esscher.streams import random_stream
 from esscher.theory.key_table import Expectations, KeyTable
 from esscher.theory.norms import expected_gaussian_norm
 from esscher.theory.softmax_mean import STRONGEST, laplace_table
@@ -28,8 +29,6 @@ from esscher.validation import Array
 
 #: Tokens per batch and number of batches.
 TOKENS, BATCHES = 128, 12
-#: Marks this file's random streams, so that they differ from every other use of the same seed.
-STREAM = 0x70726F6A
 #: Trapezoidal step: a relative error of 1e-5 is far below the sampling error.
 STEP = 0.7
 #: Components of the mixture that keys are drawn from, from N(0, I) to the widest.
@@ -38,7 +37,7 @@ COMPONENTS = 4
 LARGEST_DIM = 128
 #: Largest n at which sampled tokens still reach the extremes, with few and with many directions
 #: of comparable strength (measured against the deterministic projection of isotropic heads).
-FEW_DIRECTIONS, LARGEST_N_FEW, LARGEST_N_MANY = 2, 1e12, 1e8
+FEW_DIRECTIONS, LARGEST_N_FEW, LARGEST_N_MANY = 2, 1e12, 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +68,12 @@ def sampled_errors(
             f"predicted curves of mean and covariance of a head with {directions} comparable "
             f"directions and no symmetry are limited to n = {largest:g}; got {n.max():g}"
         )
-    streams = np.random.SeedSequence(seed, spawn_key=(STREAM,)).spawn(BATCHES)
     widest = _widest(coupling, float(n.max()))
     batches = [
-        _batch_squares(coupling, n, _draw(coupling, queries, widest, np.random.default_rng(s)))
-        for s in streams
+        _batch_squares(
+            coupling, n, _draw(coupling, queries, widest, random_stream(seed, "projection", i))
+        )
+        for i in range(BATCHES)
     ]
     mean_square, cov_square = (np.array([b[k] for b in batches]) for k in (0, 1))
     shape = np.mean([b[2] for b in batches], axis=0)
@@ -209,12 +209,22 @@ def _batch_squares(coupling: Coupling, n: Array, batch: _Batch) -> tuple[Array, 
     spread = np.einsum("j,jnd,jne->nde", key_weights, *means, optimize=True) / count
     spread = n[:, None, None] * (spread + spread.transpose(0, 2, 1)) / 2
     mean_square = np.trace(spread, axis1=1, axis2=2) + np.sum(biases[0][0] * biases[1][0], axis=1)
+    # the covariance is taken about the sample's own mean, which takes h h' off each token's
+    # influence and n E[h h'] off the whole
+    own_mean_square = _outer_product(means[0], means[1])
+    own_mean_square -= np.einsum("j,jnd->nd", key_weights, own_mean_square) / count
+    squares = [square - own_mean_square for square in squares]
     fluctuation = n * np.einsum("j,jnd,jnd->n", key_weights, *squares, optimize=True) / count
-    # the covariance is taken about the sample's own mean
     about = (spread + np.einsum("nd,ne->nde", biases[0][0], biases[1][0])).reshape(sizes, d * d)
     offsets = [bias[1] - about for bias in biases]
     cov_square = np.sum(offsets[0] * offsets[1], axis=1) + fluctuation
     return mean_square, cov_square, spread
+
+
+def _outer_product(p: Array, q: Array) -> Array:
+    """Symmetric part of ``p q'`` for arrays (token, size, d), flattened to (token, size, d*d)."""
+    product = p[..., :, None] * q[..., None, :]
+    return np.asarray((product + product.swapaxes(-1, -2)).reshape(*p.shape[:2], -1) / 2)
 
 
 def _mix(coefficients: Array, vectors: Array) -> Array:

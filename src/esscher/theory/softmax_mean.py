@@ -1,7 +1,7 @@
 """Exact finite-n moments of a one-dimensional softmax mean of standard normals.
 
 For ``x_1..x_n`` standard normal and a tilt of strength ``s``, put ``w_j = exp(s x_j - s^2/2)`` and
-``p_j = w_j / sum w``. The d-dimensional map error at any n needs only (theory, section 3)
+``p_j = w_j / sum w``. The d-dimensional map error at any n needs only
 
     a(n, s) = E (sum_j p_j x_j - s)^2,     b(n, s) = E sum_j p_j^2.
 
