@@ -161,7 +161,9 @@ def main() -> None:
     cells = []
     for queries in ("tokens", "population"):
         part = [
-            cell(h, d, options.sizes, options.replicates, queries) for d in DIMS for h in HORIZONS
+            cell(h, d, options.sizes, max(8, int(options.share * REPLICATES[d])), queries)
+            for d in DIMS
+            for h in HORIZONS
         ]
         tables[queries] = grid_table(part)
         cells += part

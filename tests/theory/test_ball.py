@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esscher.streams import random_stream
 from esscher.errors import InputError, UndefinedError
 from esscher.heads import array_head, gaussian_head, law_head, weight_head
 from esscher.laws import Cube, FiniteTokens, Gaussian, Laplace, Signs, Sphere
+from esscher.streams import random_stream
 from esscher.theory.ball import ball_bound, head_ball_bound, measured_supremum
 
 LAWS = [Sphere(3), Sphere(3, radius=2.0), Cube(2), Signs(2), Signs(1)]
