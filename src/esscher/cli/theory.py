@@ -182,7 +182,8 @@ def _exponent_table(prediction: Prediction) -> Table:
             name, f"{exponent:.4f}", "" if constant is None else f"{constant:.4g}", source
         )
     table.caption = (
-        f"Received attention has tail index {beta.tail_index:.4g}; C: {prediction.queries} queries.\n"
+        f"Received attention has tail index {beta.tail_index:.4g}; "
+        f"C: {prediction.queries} queries.\n"
         "Published: reference 1/(2(1+H^2)), bound 1/(2(1+32 H^2))."
     )
     return table
