@@ -48,6 +48,7 @@ from esscher.limits import (
     limit_map,
     limit_moments,
 )
+from esscher.sweep import ErrorCurve, SweepInterrupted, load_curve, sweep
 from esscher.theory import (
     Curve,
     Exponents,
@@ -72,6 +73,7 @@ __all__ = [
     "AttentionLayer",
     "Cube",
     "Curve",
+    "ErrorCurve",
     "EsscherError",
     "Exponents",
     "FiniteTokens",
@@ -90,6 +92,7 @@ __all__ = [
     "Sphere",
     "StackLimit",
     "StudentT",
+    "SweepInterrupted",
     "Tokens",
     "UndefinedError",
     "WeightHead",
@@ -105,6 +108,7 @@ __all__ = [
     "law_head",
     "limit_map",
     "limit_moments",
+    "load_curve",
     "make_law",
     "map_constant",
     "map_curve",
@@ -114,5 +118,6 @@ __all__ = [
     "pointwise_error",
     "predict",
     "standard_law",
+    "sweep",
     "weight_head",
 ]

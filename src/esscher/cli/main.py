@@ -8,6 +8,8 @@ import click
 
 from esscher import __version__
 from esscher.cli.hardmax import hardmax
+from esscher.cli.runs import list_runs, show
+from esscher.cli.sweep import sweep
 from esscher.cli.theory import theory
 from esscher.errors import EsscherError
 
@@ -40,5 +42,5 @@ def main() -> None:
     """  # noqa: D301 - click's mark for verbatim lines
 
 
-main.add_command(theory)
-main.add_command(hardmax)
+for command in (theory, hardmax, sweep, list_runs, show):
+    main.add_command(command)

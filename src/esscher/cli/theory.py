@@ -9,26 +9,20 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from esscher.cli.options import geometric_sizes, numbers, plain_table, print_json, with_error
+from esscher.cli.options import geometric_sizes, plain_table, print_json, with_error
+from esscher.cli.synthetic import head_options, synthetic_head
 from esscher.errors import InputError
-from esscher.heads import WeightHead, law_head
-from esscher.laws import standard_law
 from esscher.limits import NoLimit
 from esscher.sweep.direct import DirectErrors, direct_errors
 from esscher.theory import Prediction, predict
-from esscher.validation import as_dim
 
 #: Largest n, number of queries and of replicates that ``--check`` simulates directly.
 CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
 
 
 @click.command()
-@click.option("--horizon", type=float, help="Attention horizon H; the spectrum is flat.")
-@click.option("--dim", type=int, help="Dimension of the tokens (default 1).")
-@click.option("--spectrum", metavar="LIST", help="Singular values of M, e.g. 1.5,0.7,0.2.")
-@click.option("--tau", metavar="LIST", help="Mean tilt; one number means along the first axis.")
+@head_options
 @click.option("--law", default="gaussian", show_default=True, help="Law of the tokens.")
-@click.option("--df", type=float, default=5.0, show_default=True, help="For --law student.")
 @click.option("--sizes", metavar="A:B[:K]", help="Predict error curves at these n, e.g. 1e3:1e12.")
 @click.option(
     "--queries",
@@ -68,7 +62,7 @@ def theory(
         raise InputError(f"--seed is {seed}; it must be at least 0")
     if (check or figure) and sizes is None:
         raise InputError("--check and --figure need --sizes")
-    head = _head(law, horizon, dim, spectrum, tau, df)
+    head = synthetic_head(law, horizon, dim, spectrum, tau, df)
     n = None if sizes is None else geometric_sizes(sizes)
     prediction = predict(head, n, queries=queries, seed=seed)
     simulated = _simulate(prediction, seed) if check else None
@@ -90,28 +84,6 @@ def theory(
     _print(prediction, simulated)
     if figure is not None:
         Console().print(f"Figure: {figure}", soft_wrap=True)
-
-
-def _head(
-    law: str,
-    horizon: float | None,
-    dim: int | None,
-    spectrum: str | None,
-    tau: str | None,
-    df: float,
-) -> WeightHead:
-    if (horizon is None) == (spectrum is None):
-        raise InputError("give either --horizon or --spectrum, e.g. --horizon 1.5")
-    values = None if spectrum is None else numbers(spectrum, "--spectrum")
-    size = as_dim(dim, "--dim") if dim is not None else (1 if values is None else len(values))
-    if values is not None and len(values) != size:
-        raise InputError(f"--dim is {size} but --spectrum has {len(values)} values")
-    return law_head(
-        standard_law(law, size, df=df),
-        horizon=horizon,
-        spectrum=values,
-        tau=None if tau is None else numbers(tau, "--tau"),
-    )
 
 
 def _simulate(prediction: Prediction, seed: int) -> DirectErrors | None:

@@ -1,0 +1,99 @@
+"""One worker thread per core, each with single-threaded torch, without touching the caller's.
+
+Blocks of attention are small, and torch's own threads waste much of the time on them (most of it on
+a busy machine), so blocks of queries go to worker threads instead. In those, torch must not start
+threads of its own. ``torch.set_num_threads`` is no way to say so: called in a worker it also sets
+the number that every thread started later begins with. What it calls underneath has thread-local
+forms, which libtorch carries: ``omp_set_num_threads`` (local by the OpenMP standard) and
+``MKL_Set_Num_Threads_Local``. Where they are missing, or do not have the effect, there are no
+workers and torch's own threads do the work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import torch
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Workers:
+    """Run functions in single-threaded workers; a context that always ends its threads.
+
+    The number of workers is the caller's number of torch threads. On a GPU, or with one thread,
+    everything runs in the calling thread.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        count = torch.get_num_threads() if device.type == "cpu" else 1
+        self._pool: ThreadPoolExecutor | None = None
+        self._ahead = 2 * count
+        if count > 1:
+            pool = ThreadPoolExecutor(count, "esscher-attention", initializer=_one_thread_here)
+            if pool.submit(_is_alone).result():
+                self._pool = pool
+            else:
+                pool.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def call(self, function: Callable[[T], R], item: T) -> R:
+        """One call in a worker, waited for."""
+        return function(item) if self._pool is None else self._pool.submit(function, item).result()
+
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """Results in the order of the items, which are taken only a few ahead."""
+        if self._pool is None:
+            yield from map(function, items)
+            return
+        waiting: deque[Future[R]] = deque()
+        for item in items:
+            waiting.append(self._pool.submit(function, item))
+            if len(waiting) > self._ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _one_thread_here() -> None:
+    """Make torch single-threaded in the thread that calls this, if the library lets us."""
+    torch.get_num_threads()  # torch sets a thread's number at its first use: let it do so now
+    for name in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local"):
+        setter = _torch_function(name)
+        if setter is not None:
+            setter(1)
+
+
+def _is_alone() -> bool:
+    """Whether torch is single-threaded in this thread, matrix products included."""
+    mkl = bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
+    local_mkl = _torch_function("MKL_Set_Num_Threads_Local") is not None
+    return torch.get_num_threads() == 1 and (local_mkl or not mkl)
+
+
+def _torch_function(name: str) -> Callable[[int], object] | None:
+    """A C function of the library that torch has loaded (or of one that it depends on)."""
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        function: Callable[[int], object] = getattr(ctypes.CDLL(str(library)), name)
+    except (OSError, AttributeError):
+        return None
+    return function

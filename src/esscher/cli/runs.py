@@ -1,0 +1,122 @@
+"""``esscher ls`` and ``esscher show``: what stored runs there are, and what is in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from esscher.cli.options import plain_table, print_json
+from esscher.cli.sweep import print_curve
+from esscher.errors import InputError
+from esscher.sweep.engine import load_curve
+from esscher.sweep.lock import is_locked
+from esscher.sweep.store import CONFIG, PARTS, Run, read_run
+
+
+@click.command(name="ls")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path), default=Path())
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def list_runs(folder: Path, as_json: bool) -> None:
+    """List the runs below a directory.
+
+    \b
+    Example:
+      esscher ls runs
+    """  # noqa: D301 - click's mark for verbatim lines
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a directory")
+    rows = [_row(path, folder) for path in _run_folders(folder)]
+    if as_json:
+        print_json({"runs": rows})
+        return
+    if not rows:
+        click.echo(f"There are no runs below {folder}.")
+        return
+    table = plain_table(f"Runs below {folder}")
+    for name in ("run", "law", "horizon", "sizes", "replicates", "state"):
+        table.add_column(name, justify="right" if name == "replicates" else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(str(row[k]) for k in ("run", "law")), *_cells(row), str(row["state"]))
+    Console().print(table)
+
+
+@click.command()
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def show(run: Path, as_json: bool) -> None:
+    """Print the results of a stored run, complete or not.
+
+    \b
+    Example:
+      esscher show runs/gaussian
+    """  # noqa: D301 - click's mark for verbatim lines
+    curve = load_curve(run)
+    if as_json:
+        print_json({"law": curve.configuration["head"]["law"]} | curve.to_dict())
+        return
+    print_curve(curve)
+
+
+def _run_folders(folder: Path) -> Iterator[Path]:
+    """Directories that hold a run, in the order of their names; nothing inside a run is searched.
+
+    ``config.json`` is a common name: a directory without ``parts`` is something else.
+    """
+    for place, folders, files in os.walk(folder):
+        if CONFIG in files and PARTS in folders:
+            folders.clear()
+            yield Path(place)
+        folders.sort()
+
+
+def _row(path: Path, below: Path) -> dict[str, Any]:
+    name = str(path.relative_to(below))
+    try:
+        run = read_run(path)
+        head, scales = run.configuration["head"], run.configuration["scales"]
+        sizes, request = run.configuration["sizes"], run.request
+        horizons = [head["horizon"] * scale for scale in scales]
+        law = head["law"] or head["kind"]
+    except (InputError, LookupError, TypeError):
+        blank = dict.fromkeys(("law", "horizons", "sizes", "done", "asked", "precision"))
+        return {"run": name, **blank, "state": "damaged"}
+    done = len(run.part_paths())
+    return {
+        "run": name,
+        "law": law,
+        "horizons": horizons,
+        "sizes": sizes,
+        "done": done,
+        "asked": request.max_replicates or request.replicates,
+        "precision": request.precision,
+        "state": _state(run, done),
+    }
+
+
+def _state(run: Run, done: int) -> str:
+    if is_locked(run.folder):
+        return "running"
+    results = run.read_results() or {}
+    if results.get("complete") and results.get("replicates") == done:
+        enough = run.request.precision is not None or done >= run.request.replicates
+        return "complete" if enough else "stopped"
+    return "stopped"
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, str, str]:
+    if row["sizes"] is None:
+        return "", "", ""
+    asked = f"<={row['asked']}" if row["precision"] is not None else f"{row['asked']}"
+    return _grid(row["horizons"]), _grid(row["sizes"]), f"{row['done']} of {asked}"
+
+
+def _grid(values: list[float]) -> str:
+    """Print a grid the way the command line takes it: first:last:count."""
+    if len(values) == 1:
+        return f"{values[0]:.6g}"
+    return f"{min(values):.6g}:{max(values):.6g}:{len(values)}"

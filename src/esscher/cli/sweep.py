@@ -1,0 +1,199 @@
+"""``esscher sweep``: measure error curves, in parallel, in a run that can be killed and resumed."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+
+from esscher.cli.options import geometric_sizes, numbers, plain_table, print_json, with_error
+from esscher.cli.synthetic import head_options, synthetic_head
+from esscher.errors import InputError
+from esscher.laws import STANDARD_LAWS
+from esscher.sweep.curve import ErrorCurve
+from esscher.sweep.engine import SweepInterrupted
+from esscher.sweep.engine import sweep as run_sweep
+from esscher.validation import Array
+
+#: Exit code of a command that was stopped from outside, by convention 128 + SIGINT.
+STOPPED = 130
+
+
+@click.command()
+@click.argument("law", metavar="LAW")
+@head_options
+@click.option("--sizes", metavar="A:B:K", required=True, help="Geometric grid of sizes n.")
+@click.option("--alpha", metavar="A:B:K", help="Geometric grid of multipliers of the tilts.")
+@click.option(
+    "--replicates",
+    type=int,
+    default=64,
+    show_default=True,
+    help="Independent samples of tokens; with --precision, those to begin with.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the tokens.")
+@click.option(
+    "--precision", type=float, help="Go on until the exponent of the mean is known to +- this."
+)
+@click.option("--max-replicates", type=int, help="But no further (default 16 x --replicates).")
+@click.option(
+    "--queries",
+    type=click.Choice(["tokens", "population"]),
+    default="tokens",
+    show_default=True,
+    help="The tokens themselves, or queries independent of the keys.",
+)
+@click.option("--query-count", type=int, help="Number of queries (default: all, or 1024).")
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True
+)
+@click.option("--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch.")
+@click.option("--workers", type=int, default=1, show_default=True, help="Worker processes.")
+@click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def sweep(
+    law: str,
+    horizon: float | None,
+    dim: int | None,
+    spectrum: str | None,
+    tau: str | None,
+    df: float,
+    sizes: str,
+    alpha: str | None,
+    replicates: int,
+    seed: int,
+    precision: float | None,
+    max_replicates: int | None,
+    queries: str,
+    query_count: int | None,
+    dtype: str,
+    device: str,
+    workers: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure how fast attention over n tokens converges to its limit.
+
+    LAW is the law of the tokens: gaussian, mixture, sphere, cube, signs (laplace and student have
+    no limit). Stopped or killed, the same command resumes.
+
+    \b
+    Examples:
+      esscher sweep gaussian --dim 8 --horizon 1.5 --sizes 200:20000:10 --out RUN
+      esscher sweep sphere --dim 8 --horizon 1 --alpha 0.1:10:5 --sizes 100:5000:6 --workers 2
+      esscher sweep gaussian --horizon 0.5 --sizes 100:3000:6 --precision 0.02
+    """  # noqa: D301 - click's mark for verbatim lines
+    if law not in STANDARD_LAWS:
+        raise InputError(f"there is no law {law!r}; choose from {', '.join(STANDARD_LAWS)}")
+    try:
+        with _stoppable():
+            curve = run_sweep(
+                synthetic_head(law, horizon, dim, spectrum, tau, df),
+                geometric_sizes(sizes),
+                replicates,
+                seed,
+                scales=(1.0,) if alpha is None else geometric_scales(alpha),
+                queries=queries,
+                query_count=query_count,
+                dtype=dtype,
+                device=device,
+                workers=workers,
+                out=out,
+                precision=precision,
+                max_replicates=max_replicates,
+            )
+    except KeyboardInterrupt as stop:
+        click.echo(_how_to_resume(stop, out), err=True)
+        raise click.exceptions.Exit(STOPPED) from None
+    if as_json:
+        print_json({"law": law} | curve.to_dict())
+        return
+    print_curve(curve)
+    if out is not None:
+        Console().print(f"Run: {out}", soft_wrap=True)
+
+
+def geometric_scales(text: str) -> Array:
+    """Read ``a:b:k`` (k scales in geometric progression), or ``a,b,c``."""
+    parts = text.split(":")
+    if len(parts) == 1:
+        return numbers(text, "--alpha")
+    if len(parts) != 3:
+        raise InputError(f"--alpha is {text!r}; write first:last:count or a list a,b,c")
+    first, last, count = numbers(",".join(parts), "--alpha")
+    if not 0 < first < last:
+        raise InputError(f"--alpha is {text!r}; it must start above 0 and end above its start")
+    if count != int(count) or not 2 <= count <= 10_000:
+        raise InputError(f"--alpha is {text!r}; the count must be a whole number of at least 2")
+    return np.geomspace(first, last, int(count))
+
+
+def print_curve(curve: ErrorCurve) -> None:
+    """Print the errors at every scale and size."""
+    console = Console()
+    head = curve.configuration["head"]
+    state = "" if curve.complete else " (not complete)"
+    console.print(
+        f"{len(curve.replicates)} replicates{state} of {head['law'] or head['kind']} tokens, "
+        f"d = {head['key_dim']}, queries: {curve.queries}, seed {curve.seed}",
+        soft_wrap=True,
+    )
+    for note in curve.notes:
+        console.print(f"Note: {note}.", soft_wrap=True)
+    for alpha, rows in curve.to_frame().groupby("alpha", sort=False):
+        horizon = rows["horizon"].iloc[0]
+        table = plain_table(f"Errors at horizon H = {horizon:.4g} (alpha = {alpha:.4g})")
+        for name in ("n", "mean", "median", "cov", "median", "map", "median"):
+            table.add_column(name, justify="right")
+        for row in rows.to_dict("records"):
+            table.add_row(f"{row['n']:.6g}", *_cells(row))
+        console.print(table)
+    console.print(
+        "Errors of the mean output, of its covariance (Frobenius norm) and of the map (rms):\n"
+        "mean and median over replicates, in brackets the standard error of the last digit.",
+        soft_wrap=True,
+    )
+
+
+def _cells(row: dict[Any, Any]) -> list[str]:
+    cells = []
+    for metric in ("mean", "cov", "map"):
+        noise = row[f"{metric}_standard_error"]
+        cells.append(with_error(row[metric], noise if np.isfinite(noise) else 0.0))
+        cells.append(f"{row[f'{metric}_median']:.4g}")
+    return cells
+
+
+def _how_to_resume(stop: KeyboardInterrupt, out: Path | None) -> str:
+    if out is None:
+        return "Stopped. Nothing is stored; with --out RUN a sweep can be resumed."
+    done = f" with {stop.done} replicates stored" if isinstance(stop, SweepInterrupted) else ""
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return f"Stopped{done} in {out}. Run the same command again to resume:\n  {command}"
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Make a request to terminate (SIGTERM) stop the command as Ctrl-C does."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread: leave signals alone
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,52 @@
+"""Options that describe a synthetic head, shared by the commands that take one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from esscher.cli.options import numbers
+from esscher.errors import InputError
+from esscher.heads import WeightHead, law_head
+from esscher.laws import standard_law
+from esscher.validation import as_dim
+
+OPTIONS = (
+    click.option("--horizon", type=float, help="Attention horizon H; the spectrum is flat."),
+    click.option("--dim", type=int, help="Dimension of the tokens (default 1)."),
+    click.option("--spectrum", metavar="LIST", help="Singular values of M, e.g. 1.5,0.7,0.2."),
+    click.option("--tau", metavar="LIST", help="Mean tilt; one number means along the first axis."),
+    click.option("--df", type=float, default=5.0, show_default=True, help="For the law student."),
+)
+
+
+def head_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that :func:`synthetic_head` reads, in this order, to a command."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def synthetic_head(
+    law: str,
+    horizon: float | None,
+    dim: int | None,
+    spectrum: str | None,
+    tau: str | None,
+    df: float,
+) -> WeightHead:
+    """Build the head that the options describe, over a standard law."""
+    if (horizon is None) == (spectrum is None):
+        raise InputError("give either --horizon or --spectrum, e.g. --horizon 1.5")
+    values = None if spectrum is None else numbers(spectrum, "--spectrum")
+    size = as_dim(dim, "--dim") if dim is not None else (1 if values is None else len(values))
+    if values is not None and len(values) != size:
+        raise InputError(f"--dim is {size} but --spectrum has {len(values)} values")
+    return law_head(
+        standard_law(law, size, df=df),
+        horizon=horizon,
+        spectrum=values,
+        tau=None if tau is None else numbers(tau, "--tau"),
+    )

@@ -1,0 +1,164 @@
+"""Measured error curves: what a sweep returns."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from esscher.errors import InputError
+from esscher.sweep.measure import METRICS
+from esscher.validation import Array
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ErrorCurve:
+    """Errors of attention over n tokens, measured on independent replicates.
+
+    Attributes
+    ----------
+    errors
+        Raw errors by metric, axes [scale, replicate, size]: ``"mean"`` (norm of the error of the
+        mean output), ``"cov"`` (Frobenius norm of the error of its covariance), ``"map"`` (root of
+        the mean over queries of the squared error of the map).
+    replicates
+        Numbers of the replicates, in increasing order; 0, 1, 2, ... once a sweep is complete.
+    configuration
+        All that the errors are a function of: head, sizes, scales, seed, queries, precision of the
+        arithmetic, engine.
+    versions
+        Versions of the software that measured them.
+    complete
+        Whether every replicate that was asked for is there.
+    notes
+        What a reader must know.
+    """
+
+    errors: dict[str, Array]
+    replicates: NDArray[np.int64]
+    configuration: dict[str, Any]
+    versions: dict[str, str | None]
+    complete: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> Array:
+        """Numbers of tokens."""
+        return np.asarray(self.configuration["sizes"], dtype=np.float64)
+
+    @property
+    def scales(self) -> Array:
+        """Multipliers alpha of the head's tilts."""
+        return np.asarray(self.configuration["scales"], dtype=np.float64)
+
+    @property
+    def horizons(self) -> Array:
+        """Attention horizon at each scale."""
+        return self.scales * float(self.configuration["head"]["horizon"])
+
+    @property
+    def seed(self) -> int:
+        """Seed of the random streams."""
+        return int(self.configuration["seed"])
+
+    @property
+    def queries(self) -> str:
+        """``"tokens"`` or ``"population"``."""
+        return str(self.configuration["queries"])
+
+    def raw(self, metric: str) -> Array:
+        """Raw errors of a metric, axes [scale, replicate, size]."""
+        if metric not in self.errors:
+            raise InputError(f"metric is {metric!r}; it must be one of {', '.join(METRICS)}")
+        return self.errors[metric]
+
+    def mean(self, metric: str) -> Array:
+        """Mean over the replicates, axes [scale, size]; ``nan`` without replicates."""
+        raw = self.raw(metric)
+        if not raw.shape[1]:
+            return np.full((len(self.scales), len(self.sizes)), np.nan)
+        return np.asarray(raw.mean(axis=1))
+
+    def median(self, metric: str) -> Array:
+        """Median over the replicates: worth more than the mean where tails are heavy (H > 1)."""
+        raw = self.raw(metric)
+        return np.asarray(np.median(raw, axis=1)) if raw.shape[1] else self.mean(metric)
+
+    def standard_error(self, metric: str) -> Array:
+        """Standard error of the mean; ``nan`` for fewer than 2 replicates."""
+        raw = self.raw(metric)
+        if raw.shape[1] < 2:
+            return np.full_like(self.mean(metric), np.nan)
+        return np.asarray(raw.std(axis=1, ddof=1) / np.sqrt(raw.shape[1]))
+
+    def to_frame(self, raw: bool = False) -> pd.DataFrame:
+        """Return a data frame, one row per scale and size, or per replicate too (``raw=True``)."""
+        scales, sizes, count = len(self.scales), len(self.sizes), len(self.replicates)
+        if raw:
+            columns: dict[str, Any] = {
+                "alpha": np.repeat(self.scales, count * sizes),
+                "horizon": np.repeat(self.horizons, count * sizes),
+                "replicate": np.tile(np.repeat(self.replicates, sizes), scales),
+                "n": np.tile(self.sizes, scales * count),
+            }
+            return pd.DataFrame(columns | {m: self.errors[m].ravel() for m in METRICS})
+        columns = {
+            "alpha": np.repeat(self.scales, sizes),
+            "horizon": np.repeat(self.horizons, sizes),
+            "n": np.tile(self.sizes, scales),
+        }
+        for metric in METRICS:
+            columns[metric] = self.mean(metric).ravel()
+            columns[f"{metric}_median"] = self.median(metric).ravel()
+            columns[f"{metric}_standard_error"] = self.standard_error(metric).ravel()
+        return pd.DataFrame(columns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return configuration and summaries as plain numbers, lists and strings (JSON-safe)."""
+        scales = []
+        for s, (alpha, horizon) in enumerate(zip(self.scales, self.horizons, strict=True)):
+            entry: dict[str, Any] = {"alpha": float(alpha), "horizon": float(horizon)}
+            for metric in METRICS:
+                entry[metric] = {
+                    "mean": _plain(self.mean(metric)[s]),
+                    "median": _plain(self.median(metric)[s]),
+                    "standard_error": _plain(self.standard_error(metric)[s]),
+                }
+            scales.append(entry)
+        return {
+            "sizes": list(self.configuration["sizes"]),
+            "replicates": len(self.replicates),
+            "complete": self.complete,
+            "seed": self.seed,
+            "queries": self.queries,
+            "scales": scales,
+            "configuration": self.configuration,
+            "versions": self.versions,
+            "notes": list(self.notes),
+        }
+
+    def __repr__(self) -> str:
+        table = self.to_frame()[["alpha", "horizon", "n", *METRICS]]
+        rows = [self._headline(), table.to_string(index=False, float_format="{:.4g}".format)]
+        return "\n".join(rows + [f"Note: {note}." for note in self.notes])
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().to_html(index=False, float_format="{:.4g}".format)
+        return f"<p>{html.escape(self._headline())}</p>{table}"
+
+    def _headline(self) -> str:
+        head = self.configuration["head"]
+        law = head["law"] or head["kind"]
+        state = "" if self.complete else ", not complete"
+        return (
+            f"Mean errors over {len(self.replicates)} replicates{state}: {law}, "
+            f"d = {head['key_dim']}, queries: {self.queries}, seed {self.seed}"
+        )
+
+
+def _plain(row: Array) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in row]

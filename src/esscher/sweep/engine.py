@@ -1,0 +1,282 @@
+"""``sweep``: error curves from independent replicates, reproducible, resumable, in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from esscher.errors import InputError
+from esscher.heads import Head
+from esscher.sweep.arguments import make_configuration, make_request
+from esscher.sweep.curve import ErrorCurve
+from esscher.sweep.measure import METRICS, Plan
+from esscher.sweep.parts import Part
+from esscher.sweep.pool import Crew
+from esscher.sweep.precision import checkpoints, slope_half_width
+from esscher.sweep.progress import Reporter
+from esscher.sweep.provenance import versions
+from esscher.sweep.reference import Reference, reference_moments
+from esscher.sweep.store import LOG, Request, Run, open_run, read_run
+from esscher.sweep.threads import one_blas_thread
+from esscher.validation import as_dim
+
+#: The metric whose exponent a precision is about.
+PRECISION_METRIC = "mean"
+
+
+class SweepInterrupted(KeyboardInterrupt):
+    """A sweep was stopped; what it had stored is kept, and the same call resumes it."""
+
+    def __init__(self, done: int, folder: Path | None) -> None:
+        super().__init__(f"stopped after {done} replicates")
+        self.done, self.folder = done, folder
+
+
+def sweep(
+    head: Head,
+    sizes: ArrayLike,
+    replicates: int = 64,
+    seed: int = 0,
+    *,
+    scales: ArrayLike = (1.0,),
+    queries: str = "tokens",
+    query_count: int | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+    engine: str = "auto",
+    executor: Executor | None = None,
+    workers: int = 1,
+    out: str | Path | None = None,
+    precision: float | None = None,
+    max_replicates: int | None = None,
+    progress: bool | None = None,
+) -> ErrorCurve:
+    """Measure how the errors of attention over n tokens fall with n.
+
+    Replicate r draws the largest number of tokens and gives the errors at all sizes from one pass.
+    Its random stream is a function of (seed, r), so that the result is the same to the bit for any
+    number of workers, any order of completion, and however often the sweep was killed and resumed.
+
+    Parameters
+    ----------
+    head
+        Any head whose law has an infinite-token limit.
+    sizes
+        Strictly increasing numbers of tokens, each at least 2.
+    replicates
+        Number of replicates; with ``precision``, the number after which it is judged first.
+    seed
+        Seed of the random streams.
+    scales
+        Multipliers alpha of the head's tilts, all measured on the same tokens.
+    queries
+        ``"tokens"``: the n tokens attend to each other. ``"population"``: ``query_count`` queries
+        independent of the keys (default 1024); only the error of the keys is measured.
+    query_count
+        With ``"tokens"``: only the first ``query_count`` tokens ask (default: all).
+    dtype
+        ``"float32"`` (sums in float64) or ``"float64"``.
+    device
+        ``"cpu"``, or a device of PyTorch such as ``"cuda"``.
+    engine
+        ``"torch"``, ``"numpy"``, or ``"auto"``: the first if it is installed.
+    executor
+        Any ``concurrent.futures.Executor`` to run replicates on; it is not shut down.
+    workers
+        Or a number of worker processes, which share the cores.
+    out
+        Directory of the run. If it holds the same sweep, begun or with fewer replicates, that one
+        is resumed.
+    precision
+        Run replicates until half the width of the 95% interval of the slope of the mean error is at
+        most this at every scale, or ``max_replicates`` (default 16 times ``replicates``).
+    max_replicates
+        See ``precision``.
+    progress
+        Whether to draw a progress bar; by default if standard error is a terminal.
+
+    Raises
+    ------
+    InputError
+        For arguments that cannot be used, a law without limit, a directory of another
+        configuration, one that another process works on, a damaged part, a full disk.
+    SweepInterrupted
+        On Ctrl-C (it is a ``KeyboardInterrupt``).
+    """
+    configuration = make_configuration(
+        head, sizes, seed, scales, queries, query_count, dtype, device, engine
+    )
+    request = make_request(replicates, precision, max_replicates, configuration)
+    crew_size = _workers(workers, executor)
+
+    def reference() -> Reference:
+        return _reference(head, configuration)
+
+    folder = None if out is None else Path(out)
+    with _opened(folder, configuration, request, reference) as (run, limits):
+        parts = {} if run is None else run.read_parts()
+        if request.precision is None:
+            _refuse_to_shrink(parts, request.replicates, folder)
+        plan = _plan(head, configuration, limits)
+        try:
+            with (
+                Reporter(None if folder is None else folder / LOG, progress) as reporter,
+                Crew(plan, executor, crew_size) as crew,
+            ):
+                for target in targets(request):
+                    missing = [r for r in range(target) if r not in parts]
+                    reporter.expect(target, target - len(missing))
+                    for part in crew.run(missing):
+                        if run is not None:
+                            run.write_part(part)
+                        parts[part.replicate] = part
+                        reporter.advance()
+                    if _reached(parts, target, request, configuration):
+                        break
+        except KeyboardInterrupt:
+            if run is not None:
+                parts = run.read_parts()  # the last may have been stored and not yet counted
+                run.write_results(_curve(parts, request, configuration, limits.notes()).to_dict())
+            raise SweepInterrupted(len(parts), folder) from None
+        _refuse_to_shrink(parts, target, folder)
+        curve = _curve(parts, request, configuration, limits.notes())
+        if run is not None:
+            run.write_results(curve.to_dict())
+        return curve
+
+
+def load_curve(out: str | Path) -> ErrorCurve:
+    """Read the curve of a stored run, complete or not, from its raw errors."""
+    run = read_run(Path(out))
+    notes = tuple(run.about["limit"]["notes"])
+    return _curve(run.read_parts(), run.request, run.configuration, notes)
+
+
+def targets(request: Request) -> Iterator[int]:
+    """Numbers of replicates after which a sweep may end, the last one being the end."""
+    if request.precision is None or request.max_replicates is None:
+        return iter((request.replicates,))
+    return checkpoints(request.replicates, request.max_replicates)
+
+
+@contextmanager
+def _opened(
+    folder: Path | None,
+    configuration: dict[str, Any],
+    request: Request,
+    reference: Callable[[], Reference],
+) -> Iterator[tuple[Run | None, Reference]]:
+    if folder is None:
+        yield None, reference()
+        return
+    with open_run(folder, configuration, request, reference) as opened:
+        yield opened
+
+
+def _reference(head: Head, configuration: dict[str, Any]) -> Reference:
+    with one_blas_thread():
+        return reference_moments(
+            head,
+            configuration["scales"],
+            largest=configuration["sizes"][-1],
+            seed=configuration["seed"],
+            queries=configuration["queries"],
+        )
+
+
+def _plan(head: Head, configuration: dict[str, Any], limits: Reference) -> Plan:
+    return Plan(
+        head=head,
+        sizes=tuple(configuration["sizes"]),
+        scales=tuple(configuration["scales"]),
+        seed=configuration["seed"],
+        queries=configuration["queries"],
+        query_count=configuration["query_count"],
+        dtype=configuration["dtype"],
+        device=configuration["device"],
+        engine=configuration["engine"],
+        means=limits.means,
+        covariances=limits.covariances,
+    )
+
+
+def _workers(workers: int, executor: Executor | None) -> int:
+    count = as_dim(workers, "workers")
+    if executor is not None and count > 1:
+        raise InputError(f"workers is {workers} and there is an executor; give one of them")
+    return count
+
+
+def _refuse_to_shrink(parts: dict[int, Part], target: int, folder: Path | None) -> None:
+    if any(replicate >= target for replicate in parts):
+        raise InputError(
+            f"{folder} holds {len(parts)} replicates, more than the {target} asked for now; "
+            f"ask for at least {max(parts) + 1}, or choose another directory"
+        )
+
+
+def _half_width(parts: dict[int, Part], target: int, configuration: dict[str, Any]) -> float:
+    metric = METRICS.index(PRECISION_METRIC)
+    errors = np.stack([parts[r].errors[metric] for r in range(target)], axis=1)
+    sizes = np.asarray(configuration["sizes"], dtype=np.float64)
+    with one_blas_thread():
+        return slope_half_width(errors, sizes, configuration["seed"])
+
+
+def _reached(
+    parts: dict[int, Part], target: int, request: Request, configuration: dict[str, Any]
+) -> bool:
+    """Whether a sweep with all replicates up to ``target`` is precise enough to end."""
+    if request.precision is None:
+        return True
+    return _half_width(parts, target, configuration) <= request.precision
+
+
+def _curve(
+    parts: dict[int, Part],
+    request: Request,
+    configuration: dict[str, Any],
+    notes: tuple[str, ...],
+) -> ErrorCurve:
+    """The curve of the replicates that are there."""
+    complete = False
+    ending: tuple[str, ...] = ()
+    for target in targets(request):
+        if any(r not in parts for r in range(target)):
+            break
+        if _reached(parts, target, request, configuration):
+            complete, ending = True, ()
+            break
+        if target == request.max_replicates:
+            complete, ending = True, (_imprecise(parts, target, request, configuration),)
+    numbers = sorted(parts)
+    shape = len(METRICS), len(configuration["scales"]), 0, len(configuration["sizes"])
+    errors = np.stack([parts[r].errors for r in numbers], axis=2) if numbers else np.empty(shape)
+    made_by = [parts[r].versions for r in numbers] or [versions()]
+    mixed = any(other != made_by[0] for other in made_by)
+    if mixed:
+        ending += ("replicates were measured by different versions of the software",)
+    return ErrorCurve(
+        errors=dict(zip(METRICS, errors, strict=True)),
+        replicates=np.array(numbers, dtype=np.int64),
+        configuration=configuration,
+        versions=made_by[0],
+        complete=complete,
+        notes=notes + ending,
+    )
+
+
+def _imprecise(
+    parts: dict[int, Part], target: int, request: Request, configuration: dict[str, Any]
+) -> str:
+    width = _half_width(parts, target, configuration)
+    return (
+        f"after {target} replicates the slope of the {PRECISION_METRIC} error is known to "
+        f"+- {width:.2g}, not to the +- {request.precision:g} asked for"
+    )

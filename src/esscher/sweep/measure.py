@@ -1,0 +1,137 @@
+"""One replicate: draw tokens, attend in one pass, compare with the limit at every size.
+
+The errors of replicate r are a function of the plan and r, to the bit: the random stream depends on
+(seed, r) only, and arithmetic outside the kernel runs on one thread (see ``threads.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import numpy as np
+
+from esscher.errors import InputError
+from esscher.heads import Head
+from esscher.streams import random_stream
+from esscher.sweep.nested import OutputStatistics, nested_statistics
+from esscher.sweep.threads import one_blas_thread
+from esscher.validation import Array
+
+#: Errors that a sweep measures: norm of the error of the mean output, Frobenius norm of the error
+#: of its covariance, root mean square over the queries of the error of the map.
+METRICS = ("mean", "cov", "map")
+#: Purpose of the random streams: replicate r draws from that of (seed, "sweep", r).
+PURPOSE = "sweep"
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All that the errors of a replicate depend on, besides its number.
+
+    ``means`` and ``covariances`` are those of the limit's outputs, axes [scale, ...]; they are used
+    only when the queries are the tokens.
+    """
+
+    head: Head
+    sizes: tuple[int, ...]
+    scales: tuple[float, ...]
+    seed: int
+    queries: str
+    query_count: int | None
+    dtype: str
+    device: str
+    engine: str
+    means: Array
+    covariances: Array
+
+
+def available_engine(name: str = "auto") -> str:
+    """Return the name of the engine to use: ``"torch"`` if PyTorch is there, else ``"numpy"``."""
+    if name == "auto":
+        return "torch" if find_spec("torch") is not None else "numpy"
+    if name not in ENGINES:
+        raise InputError(f"engine is {name!r}; it must be 'auto' or one of {', '.join(ENGINES)}")
+    if name == "torch" and find_spec("torch") is None:
+        raise InputError("engine 'torch' needs PyTorch: pip install torch")
+    return name
+
+
+def measure_replicate(plan: Plan, replicate: int) -> Array:
+    """Errors of one replicate, axes [metric, scale, size] with the metrics of ``METRICS``."""
+    with one_blas_thread():
+        rng = random_stream(plan.seed, PURPOSE, replicate)
+        tokens = plan.head.sample(plan.sizes[-1], rng)
+        if plan.queries == "population":
+            tilts = plan.head.sample(plan.query_count or plan.sizes[-1], rng).tilts
+        else:
+            tilts = tokens.tilts[: plan.query_count]
+        exact = np.empty((len(plan.scales), len(tilts), tokens.values.shape[1]))
+        for s, alpha in enumerate(plan.scales):
+            exact[s] = plan.head.limit_map(alpha * tilts)
+        found = ENGINES[plan.engine](plan, tilts, tokens.keys, tokens.values, exact)
+        means, covariances = plan.means, plan.covariances
+        if plan.queries == "population":
+            # The error of the limit's own moments over these queries is no error of the keys.
+            means, covariances = _moments(exact)
+        mean = np.linalg.norm(found.mean - means[:, None], axis=-1)
+        cov = np.linalg.norm(found.covariance - covariances[:, None], axis=(-2, -1))
+        # Rounding can leave a tiny negative square where the error is 0.
+        return np.stack([mean, cov, np.sqrt(np.maximum(found.map_square, 0.0))])
+
+
+def _moments(exact: Array) -> tuple[Array, Array]:
+    """Mean and covariance over the queries, of arrays with axes [scale, query, d_v]."""
+    means = exact.mean(axis=1)
+    centred = exact - means[:, None]
+    return means, centred.transpose(0, 2, 1) @ centred / exact.shape[1]
+
+
+def _numpy(plan: Plan, tilts: Array, keys: Array, values: Array, exact: Array) -> OutputStatistics:
+    return nested_statistics(
+        tilts,
+        keys,
+        values,
+        exact,
+        sizes=plan.sizes,
+        scales=plan.scales,
+        separate=plan.queries == "population",
+        dtype=plan.dtype,
+    )
+
+
+def _torch(plan: Plan, tilts: Array, keys: Array, values: Array, exact: Array) -> OutputStatistics:
+    # Imported here: `import esscher` must not cost the import of torch.
+    import torch
+
+    from esscher.attention import attention_statistics
+
+    separate, mask = plan.queries == "population", None
+    if not separate and len(tilts) < len(keys):
+        # Queries beyond the first ones are masked; the kernel still wants their rows.
+        mask = torch.arange(len(keys), device=plan.device) < len(tilts)
+        tilts = np.pad(tilts, ((0, len(keys) - len(tilts)), (0, 0)))
+        exact = np.pad(exact, ((0, 0), (0, len(keys) - exact.shape[1]), (0, 0)))
+    q, k, v, limit = (torch.from_numpy(x).to(plan.device) for x in (tilts, keys, values, exact))
+    found = attention_statistics(
+        q,
+        k,
+        v,
+        sizes=plan.sizes,
+        scales=plan.scales,
+        queries="separate" if separate else "tokens",
+        factor=1.0,
+        limit=limit,
+        query_mask=mask,
+        dtype=torch.float32 if plan.dtype == "float32" else torch.float64,
+    )
+    assert found.map_square is not None  # a limit was given
+    return OutputStatistics(found.mean, found.covariance, found.map_square)
+
+
+#: What computes the statistics of one pass.
+ENGINES: dict[str, Callable[[Plan, Array, Array, Array, Array], OutputStatistics]] = {
+    "torch": _torch,
+    "numpy": _numpy,
+}

@@ -1,0 +1,143 @@
+"""Who measures the replicates: this process, worker processes, or any executor."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    as_completed,
+)
+from contextlib import contextmanager
+from threading import Thread
+from types import TracebackType
+from typing import Self
+
+from esscher.errors import InputError
+from esscher.sweep.measure import Plan, measure_replicate
+from esscher.sweep.parts import Part
+from esscher.sweep.provenance import versions
+from esscher.sweep.threads import threads_per_worker
+
+
+def measure_part(plan: Plan, replicate: int) -> Part:
+    """Measure one replicate; runs wherever the executor runs it."""
+    start = time.perf_counter()
+    errors = measure_replicate(plan, replicate)
+    return Part(replicate, errors, versions(), time.perf_counter() - start)
+
+
+class Crew:
+    """Measures replicates of one plan; a context that leaves no process behind.
+
+    Parameters
+    ----------
+    plan
+        What to measure.
+    executor
+        Any executor; it is used, not shut down. The plan travels with every replicate.
+    workers
+        Or a number of processes of our own, more than 1; they get the plan once.
+    """
+
+    def __init__(self, plan: Plan, executor: Executor | None = None, workers: int = 1) -> None:
+        self._plan, self._executor = plan, executor
+        self._pool: ProcessPoolExecutor | None = None
+        if executor is None and workers > 1:
+            self._pool = ProcessPoolExecutor(
+                workers,
+                # Not fork: it would copy locks of running threads (torch has some) in any state.
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_start_worker,
+                initargs=(plan, threads_per_worker(workers)),
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._pool is None:
+            return
+        if kind is not None:
+            # Replicates in flight may take minutes; they are dropped, not waited for.
+            for process in list((self._pool._processes or {}).values()):
+                process.terminate()
+        self._pool.shutdown(cancel_futures=True)
+
+    def run(self, replicates: Sequence[int]) -> Iterator[Part]:
+        """Yield replicates as they are done, in any order."""
+        if self._pool is None and self._executor is None:
+            for replicate in replicates:
+                yield measure_part(self._plan, replicate)
+            return
+        waiting: list[Future[Part]] = []
+        try:
+            with _interrupt_held():
+                for replicate in replicates:
+                    waiting.append(self._submit(replicate))
+            for future in as_completed(waiting):
+                yield future.result()
+        except BrokenExecutor as error:
+            raise InputError(
+                f"a worker process died ({error}); the machine may have run out of memory. "
+                "Every replicate stored so far is kept: start again, with fewer workers"
+            ) from error
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def _submit(self, replicate: int) -> Future[Part]:
+        if self._pool is not None:
+            return self._pool.submit(_work, replicate)
+        assert self._executor is not None
+        return self._executor.submit(measure_part, self._plan, replicate)
+
+
+#: In a worker process, the plan it was started with; empty everywhere else.
+_PLANS: list[Plan] = []
+
+
+def _start_worker(plan: Plan, threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    Thread(target=_end_with_parent, daemon=True).start()
+    if plan.engine == "torch":
+        import torch
+
+        torch.set_num_threads(threads)
+    _PLANS[:] = [plan]
+
+
+def _end_with_parent() -> None:
+    """Leave when the parent is gone: after ``kill -9`` nobody else ends this process."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _work(replicate: int) -> Part:
+    return measure_part(_PLANS[0], replicate)
+
+
+@contextmanager
+def _interrupt_held() -> Iterator[None]:
+    """Hold Ctrl-C back while processes start, which inherit this and print no tracebacks later."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)

@@ -1,0 +1,144 @@
+"""Progress: a bar with rate and time left on a terminal, a line a minute in a log file."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+#: Seconds between two lines of the log.
+INTERVAL = 60.0
+
+
+class Reporter:
+    """Counts replicates and tells the terminal and the log about it.
+
+    Parameters
+    ----------
+    log
+        File to append to, if any.
+    bar
+        Whether to draw a bar; None draws one if standard error is a terminal.
+    """
+
+    def __init__(self, log: Path | None, bar: bool | None = None) -> None:
+        self._log, self._bar = log, bar
+        self._stack = ExitStack()
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._total = self._done = self._before = 0
+        self._start = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._progress = _bar(self._bar)
+        if self._progress is not None:
+            self._stack.enter_context(self._progress)
+            self._task = self._progress.add_task("replicates", total=None)
+        if self._log is not None:
+            stop = Event()
+            thread = Thread(target=self._every_minute, args=(stop,), daemon=True)
+            thread.start()
+            self._stack.callback(thread.join)
+            self._stack.callback(stop.set)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        reason = "" if kind is None else f" ({kind.__name__})"
+        self.say(f"{'ended' if kind is None else 'stopped'}{reason}: {self.status()}")
+        self._stack.close()
+
+    def expect(self, total: int, done: int) -> None:
+        """Say how many replicates are wanted now, and how many of them are there."""
+        if not self._total:
+            self._before, self._start = done, time.monotonic()
+            self.say(f"started: {done} of {total} replicates are there")
+        self._total, self._done = total, done
+        self._draw()
+
+    def advance(self) -> None:
+        """One more replicate is stored."""
+        self._done += 1
+        self._draw()
+
+    def status(self) -> str:
+        """Replicates done, rate and time left, in words."""
+        text = f"{self._done} of {self._total} replicates"
+        new, elapsed = self._done - self._before, time.monotonic() - self._start
+        if new <= 0 or elapsed <= 0:
+            return text
+        rate = new / elapsed
+        left = _duration((self._total - self._done) / rate)
+        return f"{text}, {rate * 60:.3g} a minute, {left} left"
+
+    def say(self, text: str) -> None:
+        """Append a line to the log."""
+        if self._log is None:
+            return
+        stamp = datetime.now(UTC).isoformat(timespec="seconds")
+        # A log that cannot be written must not end a run whose results can.
+        with suppress(OSError), self._log.open("a", encoding="utf-8") as log:
+            log.write(f"{stamp} {text}\n")
+
+    def _draw(self) -> None:
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, total=self._total, completed=self._done)
+
+    def _every_minute(self, stop: Event) -> None:
+        while not stop.wait(INTERVAL):
+            self.say(self.status())
+
+
+def _bar(wanted: bool | None) -> Progress | None:
+    """Return a bar on standard error, if one is wanted (by default: on a terminal)."""
+    if wanted is False:
+        return None
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """Replicates a minute."""
+
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed * 60:.3g} a minute")
+
+    console = Console(stderr=True)
+    if wanted is None and not console.is_terminal:
+        return None
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Rate(),
+        TimeRemainingColumn(),
+        console=console,
+        speed_estimate_period=600,
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

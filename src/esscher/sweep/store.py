@@ -1,0 +1,274 @@
+"""A run is a directory: configuration, raw errors per replicate, derived results.
+
+``config.json``
+    Written once the run is set up; what the errors are a function of, the request, provenance.
+``limit.npz``
+    Moments of the limit, so that a resumed run compares with the very same numbers.
+``parts/000017.parquet``
+    Raw errors of one replicate (see ``parts.py``): the source of truth.
+``results.json``, ``run.log``, ``lock``
+    Derived summaries, a line a minute, and the lock of the process at work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from esscher.errors import InputError
+from esscher.sweep.atomic import TEMPORARY, clean_leftovers, write_atomically
+from esscher.sweep.lock import LOCK, run_lock
+from esscher.sweep.parts import SCHEMA, Part, PartLayout
+from esscher.sweep.provenance import git_revision, versions
+from esscher.sweep.reference import Reference
+
+CONFIG, LIMIT, RESULTS, LOG, PARTS = "config.json", "limit.npz", "results.json", "run.log", "parts"
+_PART_NAME = re.compile(r"(\d{6,})\.parquet")
+#: Characters of a value that a message shows.
+_SHOWN = 160
+
+
+@dataclass(frozen=True)
+class Request:
+    """How many replicates are wanted; may change from one start of a run to the next."""
+
+    replicates: int
+    precision: float | None = None
+    max_replicates: int | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory, opened: reading and writing parts and results."""
+
+    folder: Path
+    configuration: dict[str, Any]
+    about: dict[str, Any]
+
+    @property
+    def layout(self) -> PartLayout:
+        """What every part has in common."""
+        return PartLayout(
+            tuple(self.configuration["scales"]),
+            tuple(self.configuration["sizes"]),
+            configuration_hash(self.configuration),
+        )
+
+    @property
+    def request(self) -> Request:
+        """What was asked for when the run was last started."""
+        return Request(**self.about["request"])
+
+    def part_paths(self) -> dict[int, Path]:
+        """Files of the replicates that are there, in the order of their numbers."""
+        found = {}
+        for path in (self.folder / PARTS).glob("*.parquet"):
+            match = _PART_NAME.fullmatch(path.name)
+            if match:
+                found[int(match[1])] = path
+        return dict(sorted(found.items()))
+
+    def read_parts(self) -> dict[int, Part]:
+        """All replicates that are there, checked."""
+        layout = self.layout
+        return {
+            replicate: layout.decode(path.read_bytes(), replicate, str(path))
+            for replicate, path in self.part_paths().items()
+        }
+
+    def write_part(self, part: Part) -> None:
+        """Store one replicate."""
+        path = self.folder / PARTS / f"{part.replicate:06d}.parquet"
+        write_atomically(path, self.layout.encode(part))
+
+    def write_results(self, results: dict[str, Any]) -> None:
+        """Replace the derived results."""
+        write_atomically(self.folder / RESULTS, _json(results))
+
+    def read_results(self) -> dict[str, Any] | None:
+        """Derived results, if there are readable ones."""
+        try:
+            found = json.loads((self.folder / RESULTS).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+
+def configuration_hash(configuration: dict[str, Any]) -> str:
+    """SHA-256 of a configuration."""
+    return hashlib.sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def open_run(
+    folder: Path,
+    configuration: dict[str, Any],
+    request: Request,
+    reference: Callable[[], Reference],
+) -> Iterator[tuple[Run, Reference]]:
+    """Set up a run directory, or take up the one that is there, and hold its lock.
+
+    Raises
+    ------
+    InputError
+        If the directory is something else, belongs to another configuration (the message shows the
+        difference), is damaged, or another process works on it.
+    """
+    config = folder / CONFIG
+    # Computed before anything is created: a law without limit must not leave a directory behind.
+    fresh = None
+    if not config.exists():
+        _check_free(folder)
+        fresh = reference()
+    try:
+        (folder / PARTS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot create {folder / PARTS}: {error.strerror}") from error
+    with run_lock(folder):
+        clean_leftovers(folder)
+        clean_leftovers(folder / PARTS)
+        if config.exists():
+            run = read_run(folder)
+            _check_same(run, configuration)
+            limits = _read_limit(run)
+            if run.request != request:
+                run = Run(folder, configuration, run.about | {"request": asdict(request)})
+                write_atomically(config, _json(run.about))
+        else:
+            limits = reference() if fresh is None else fresh
+            run = _create(folder, configuration, request, limits)
+        yield run, limits
+
+
+def read_run(folder: Path) -> Run:
+    """Open a run directory for reading; no lock is needed, files are never half-written."""
+    config = folder / CONFIG
+    try:
+        about = json.loads(config.read_bytes())
+        schema, configuration = about["schema"], about["configuration"]
+        Request(**about["request"])
+    except FileNotFoundError as error:
+        raise InputError(f"{folder} is not a run: it has no {CONFIG}") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise InputError(
+            f"{config} is damaged ({error}); restore it, or start the sweep in another directory"
+        ) from error
+    if schema != SCHEMA:
+        raise InputError(
+            f"{folder} has layout version {schema}; this version of Esscher reads {SCHEMA}"
+        )
+    return Run(folder, configuration, about)
+
+
+def _check_free(folder: Path) -> None:
+    """Refuse a directory with other things in it; leftovers of a run just begun are no obstacle."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; choose a directory for the run")
+    if any((folder / PARTS).glob("*.parquet")):
+        raise InputError(
+            f"{folder} holds replicates but no {CONFIG}; restore it, or choose a new directory"
+        )
+    own = {LOCK, LOG, LIMIT, PARTS}
+    for path in sorted(folder.iterdir()) if folder.exists() else []:
+        if path.name not in own and not path.name.endswith(TEMPORARY):
+            raise InputError(
+                f"{folder} is not a run and not empty (it contains {path.name}); "
+                "choose a new directory"
+            )
+
+
+def _create(
+    folder: Path, configuration: dict[str, Any], request: Request, limits: Reference
+) -> Run:
+    data = io.BytesIO()
+    np.savez(
+        data,
+        means=limits.means,
+        covariances=limits.covariances,
+        methods=np.array(limits.methods),
+        mean_error=limits.mean_error,
+        cov_error=limits.cov_error,
+    )
+    write_atomically(folder / LIMIT, data.getvalue())
+    about = {
+        "schema": SCHEMA,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "configuration": configuration,
+        "request": asdict(request),
+        "versions": versions(),
+        "git_revision": git_revision(),
+        "limit": {
+            "methods": list(limits.methods),
+            "notes": list(limits.notes()),
+            "sha256": hashlib.sha256(data.getvalue()).hexdigest(),
+        },
+    }
+    # Last: a directory with this file is a run, whatever happens next.
+    write_atomically(folder / CONFIG, _json(about))
+    return Run(folder, configuration, about)
+
+
+def _read_limit(run: Run) -> Reference:
+    path = run.folder / LIMIT
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; restore it") from error
+    if hashlib.sha256(data).hexdigest() != run.about.get("limit", {}).get("sha256"):
+        raise InputError(
+            f"{path} is damaged (its checksum differs from the one in {CONFIG}); restore it, "
+            "or start the sweep in another directory"
+        )
+    with np.load(io.BytesIO(data)) as arrays:
+        return Reference(
+            arrays["means"],
+            arrays["covariances"],
+            tuple(str(method) for method in arrays["methods"]),
+            arrays["mean_error"],
+            arrays["cov_error"],
+        )
+
+
+def _check_same(run: Run, configuration: dict[str, Any]) -> None:
+    old, new = _flat(run.configuration), _flat(configuration)
+    different = [
+        f"  {field}: stored {_shown(old.get(field))}, now {_shown(new.get(field))}"
+        for field in dict.fromkeys([*old, *new])
+        if old.get(field) != new.get(field)
+    ]
+    if different:
+        raise InputError(
+            f"{run.folder} holds a run with another configuration:\n"
+            + "\n".join(different)
+            + "\nGive the stored values to resume it, or choose another directory."
+        )
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Names with dots for nested fields, values as JSON holds them."""
+    out: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            out |= _flat(value, f"{prefix}{name}.")
+        else:
+            out[prefix + name] = value
+    return out
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()

@@ -1,0 +1,66 @@
+"""How many threads arithmetic may use, so that neither bits nor speed depend on the workers.
+
+Sums in numpy's linear algebra may be ordered differently on another number of threads. Around a
+replicate it therefore always has one; the attention kernel brings its own threads, whose number
+does not change its results.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+
+class _Limit:
+    """The limit of this process, shared by all threads that are inside :func:`one_blas_thread`.
+
+    Linear algebra has one setting per process: the first to come sets it, the last to leave puts
+    back what was there.
+    """
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.inside = 0
+        self.limits: threadpool_limits | None = None
+
+    def enter(self) -> None:
+        with self.lock:
+            if self.inside == 0:
+                self.limits = threadpool_limits(limits=1, user_api="blas")
+            self.inside += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside == 0 and self.limits is not None:
+                self.limits.restore_original_limits()
+                self.limits = None
+
+
+_LIMIT = _Limit()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Run numpy's linear algebra on one thread inside the block; may be nested and shared."""
+    _LIMIT.enter()
+    try:
+        yield
+    finally:
+        _LIMIT.leave()
+
+
+def available_cores() -> int:
+    """Number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def threads_per_worker(workers: int) -> int:
+    """Threads for each of ``workers`` processes, so that together they fill the cores."""
+    return max(1, available_cores() // workers)
