@@ -45,6 +45,7 @@ test-all: lint
 	$(BIN)/pytest --doctest-glob='*.md' tests docs README.md
 
 bench: $(STAMP)
+	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/accuracy.py
 
 docs: $(STAMP)

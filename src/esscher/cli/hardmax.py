@@ -14,7 +14,9 @@ from esscher.theory import hardmax_curve
 @click.option("--sizes", metavar="A:B[:K]", default="1e2:1e12", show_default=True, help="Sizes n.")
 @click.option("--dim", type=int, default=1, show_default=True, help="Dimension of the tokens.")
 @click.option("--scale", type=float, default=1.0, show_default=True, help="Standard deviation.")
-@click.option("--replicates", type=int, default=400, show_default=True, help="Simulated samples.")
+@click.option(
+    "--replicates", type=int, help="Simulated samples (default 100000 for d = 1, else 200)."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the simulation.")
 @click.option(
     "--queries",
@@ -25,7 +27,13 @@ from esscher.theory import hardmax_curve
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def hardmax(
-    sizes: str, dim: int, scale: float, replicates: int, seed: int, queries: str, as_json: bool
+    sizes: str,
+    dim: int,
+    scale: float,
+    replicates: int | None,
+    seed: int,
+    queries: str,
+    as_json: bool,
 ) -> None:
     """Print the error of the mean output of hardmax attention: exact, leading, simulated.
 

@@ -38,6 +38,10 @@ __all__ = [
 ]
 
 
+#: Replicates of the simulation unless the caller says: a replicate on the line costs two numbers.
+LINE_REPLICATES, REPLICATES = 100_000, 200
+
+
 def hardmax_leading(sizes: ArrayLike, scale: float = 1.0, dim: int = 1) -> Array:
     """Leading term of the error of the hardmax mean as n grows.
 
@@ -153,7 +157,7 @@ def hardmax_curve(
     sizes: ArrayLike,
     dim: int = 1,
     scale: float = 1.0,
-    replicates: int = 200,
+    replicates: int | None = None,
     seed: int = 0,
     queries: str = "population",
 ) -> HardmaxCurve:
@@ -166,10 +170,13 @@ def hardmax_curve(
     dim, scale
         Dimension and standard deviation of the tokens.
     replicates, seed
-        Replicates of the simulation (at least 2) and its seed.
+        Replicates of the simulation (at least 2; unless given, 100,000 on the line, where only the
+        extremes are drawn, and 200 above) and its seed.
     queries
         ``"population"`` (directions independent of the keys) or ``"tokens"``.
     """
+    if replicates is None:
+        replicates = LINE_REPLICATES if dim == 1 else REPLICATES
     simulation = hardmax_simulated(sizes, replicates, seed, dim, scale, check_queries(queries))
     available = simulation.dim == 1 or queries == "population"
     exact = hardmax_exact(sizes, scale, queries, dim) if available else None
