@@ -211,7 +211,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes, nothing written")
     parser.add_argument("--repeats", type=int, default=None, help="default 7, quick 3")
     parser.add_argument("--out", type=Path, default=None, help=f"default {RESULTS}")
+    parser.add_argument(
+        "--threads", type=int, default=None, help="1 is fairest when others use the machine too"
+    )
     options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
     load = os.getloadavg()[0]
     bench = run(options.repeats or (3 if options.quick else 7), options.quick)
     low, median, high = np.quantile(bench.rates, [0.1, 0.5, 0.9]) / 1e9

@@ -180,4 +180,4 @@ def test_student_has_a_limit_at_zero_only():
     np.testing.assert_array_equal(law.log_mgf(tilts), [0.0, np.inf])
     np.testing.assert_array_equal(law.tilted_mean(tilts), [[0.0, 0.0], [np.nan, np.nan]])
     assert np.isnan(law.tilted_covariance(tilts)[1]).all()
-    assert str(law.tilt_domain) == "t = 0 only"
+    assert str(law.tilt_domain) == "t = 0"

@@ -73,7 +73,8 @@ def attention_statistics(
     received_sizes
         Sizes at which received attention (column sums) is wanted; costs 0.6 of a pass in all.
     weights
-        Any of ``"participation"`` and ``"largest"``: per-query numbers, summarised.
+        Any of ``"participation"`` and ``"largest"``: per-query numbers, summarised. Each costs
+        about a tenth of a pass.
     per_query
         Also return those numbers themselves.
     dtype
@@ -159,18 +160,18 @@ def _blocks(
 def _work(block: tuple[ReadyHead, BlockPlan], options: PassOptions) -> _Part:
     head, plan = block
     sums = block_sums(head, plan, options)
-    received = received_by_keys(head, plan, options, sums.normalisers) if options.received else None
+    received = None
+    if options.received:
+        received = received_by_keys(head, plan, options, sums.normalisers)
     return _Part(
-        head,
-        plan,
-        *(
-            None if tensor is None else tensor.cpu().numpy()
-            for tensor in (sums.first, sums.second, sums.square)
-        ),
-        *(
-            None if tensor is None else tensor.cpu().numpy()
-            for tensor in (sums.participation, sums.largest, received)
-        ),
+        head=head,
+        plan=plan,
+        first=sums.first.cpu().numpy(),
+        second=sums.second.cpu().numpy(),
+        square=sums.square.cpu().numpy(),
+        participation=None if sums.participation is None else sums.participation.cpu().numpy(),
+        largest=None if sums.largest is None else sums.largest.cpu().numpy(),
+        received=None if received is None else received.cpu().numpy(),
     )
 
 
