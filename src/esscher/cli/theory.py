@@ -192,7 +192,7 @@ def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> Tabl
         table.add_row("settled at", *settled, *blank)
         table.caption = (
             "In brackets: standard error of the last digit. Slope: fitted on this range.\n"
-            "Settled: from there on the local slope is within 0.05 of the asymptotic one."
+            "Settled at: local slope within 0.05 of the asymptotic one from there on."
         )
     return table
 
