@@ -65,15 +65,21 @@ def save_prediction_figure(
             drawn.add(beta)
     reference = prediction.exponents
     assert reference is not None
-    right.axhline(reference.paper_reference, color="grey", linestyle="--", linewidth=1)
-    right.annotate(
-        "published reference",
-        (n[0], reference.paper_reference),
-        textcoords="offset points",
-        xytext=(2, 3),
-        fontsize=7,
-        color="grey",
-    )
+    for line, label in (
+        (reference.paper_reference, "published reference"),
+        (reference.paper_bound, "published bound"),
+    ):
+        right.axhline(line, color="grey", linestyle="--", linewidth=1)
+        right.annotate(
+            label,
+            (0.985, line),
+            xycoords=right.get_yaxis_transform(),
+            textcoords="offset points",
+            xytext=(0, 3),
+            ha="right",
+            fontsize=7,
+            color="grey",
+        )
     for axis in (left, right):
         if n[0] < prediction.burn_in < n[-1]:
             axis.axvline(prediction.burn_in, color="grey", linewidth=0.8, alpha=0.7)
