@@ -82,7 +82,7 @@ def test_the_sampled_projection_agrees_with_the_deterministic_one(
     coupling = head.coupling if queries == "tokens" else head.coupling.population()
     values, errors = sampled_errors(coupling, sizes, queries, seed=0)
     for name in ("mean_rms", "cov_rms"):
-        # 24 comparisons; the error comes from 12 batches, so that t, not normal, quantiles apply
+        # 24 comparisons; the error comes from 16 batches, so that t, not normal, quantiles apply
         assert np.all(np.abs(values[name] - exact[name].error) < 5 * errors[name])
         assert np.all(errors[name] < 0.2 * values[name])
 

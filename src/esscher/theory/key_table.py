@@ -26,6 +26,11 @@ SPACING = 0.4
 CUT = 6.6
 
 
+#: Expectations by the power of the fixed key's weight in them, without and with the own key.
+PLAIN, PLAIN_OWN = ("rest", "along", "across"), ("own", "own_own", "own_rest")
+ONCE, ONCE_OWN = ("key", "key_rest"), ("key_own",)
+
+
 class Expectations(NamedTuple):
     """Expectations given the fixed key (see the module); all arrays of the same shape."""
 
@@ -106,21 +111,29 @@ class KeyTable:
             np.lib.stride_tricks.sliding_window_view(x, span)[:, ::ratio]
             for x in (decay, weight * decay, weight * weight * decay)
         ]
-        columns = (t.own, t.rest, t.own_own, t.own_rest, t.along, t.across)
-        plain = kernels[0] @ np.concatenate(columns).T
-        once = kernels[1] @ np.concatenate([t.none, t.own, t.rest]).T
-        twice = kernels[2] @ t.none.T
-        own, rest, own_own, own_rest, along, across = np.split(plain, 6, axis=1)
-        key, key_own, key_rest = np.split(once, 3, axis=1)
-        values = Expectations(
-            key, own, rest, twice, key_own, key_rest, own_own, own_rest, along, across
+        plain = [t.rest, t.along, t.across]
+        once = [t.none, t.rest]
+        self._fields = [*PLAIN, *ONCE, "key_key"]
+        if own_logit is not None:
+            plain += [t.own, t.own_own, t.own_rest]
+            once += [t.own]
+            self._fields = [*PLAIN, *PLAIN_OWN, *ONCE, *ONCE_OWN, "key_key"]
+        values = np.hstack(
+            [
+                kernels[0] @ np.concatenate(plain).T,
+                kernels[1] @ np.concatenate(once).T,
+                kernels[2] @ t.none.T,
+            ]
         )
-        self._spline = CubicSpline(self._grid, table.step * np.stack(values), axis=1)
+        self._spline = CubicSpline(self._grid, table.step * values)
 
     def __call__(self, log_weights: Array) -> Expectations:
         """Expectations at log-weights; the last axis of each runs over the sizes."""
         inside = np.clip(log_weights, self._grid[0], self._grid[-1])
-        return Expectations(*self._spline(inside))
+        parts = np.split(self._spline(inside), len(self._fields), axis=-1)
+        found = dict(zip(self._fields, parts, strict=True))
+        absent = np.zeros_like(parts[0])
+        return Expectations(*(found.get(name, absent) for name in Expectations._fields))
 
     def without_key(self) -> Expectations:
         """The same when no key is fixed: n keys (or n - 1 and the own one), all averaged out."""

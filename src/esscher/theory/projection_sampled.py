@@ -28,7 +28,7 @@ from esscher.theory.softmax_mean import STRONGEST, laplace_table
 from esscher.validation import Array
 
 #: Tokens per batch and number of batches.
-TOKENS, BATCHES = 128, 12
+TOKENS, BATCHES = 128, 16
 #: Trapezoidal step: a relative error of 1e-5 is far below the sampling error.
 STEP = 0.7
 #: Components of the mixture that keys are drawn from, from N(0, I) to the widest.
