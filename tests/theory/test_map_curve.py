@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import esscher
+from esscher.streams import random_stream
+from esscher.sweep.direct import attend
 from tests.theory.simulation import simulate
 
 DECAY = 1 / np.sqrt(np.arange(1, 51))
@@ -46,12 +48,30 @@ def test_within_five_percent_of_simulation(spectrum: list[float], queries: str) 
 @pytest.mark.parametrize("decaying", [False, True])
 @pytest.mark.parametrize("h", [0.5, 1.0, 2.0])
 def test_within_five_percent_up_to_a_hundred_thousand(d: int, decaying: bool, h: float) -> None:
+    """Rare strong tilts carry much of the error: queries are drawn from a wider law and weighted.
+
+    Drawn from their own law, 3000 queries miss them more often than not, and the simulated error
+    comes out low by 4% (d = 8, n = 1e5, over six seeds).
+    """
     spectrum = h * (DECAY[:d] if decaying else np.ones(d))
     head = esscher.gaussian_head(spectrum=spectrum)
-    sizes = [10_000, 100_000]
-    measured, error = simulate(head, sizes, 24, "population", query_count=128).map_rms()
+    sizes, queries = [10_000, 100_000], 128
+    replicates = {1: 240, 8: 120, 50: 24}[d]  # rare keys carry much of it as well
+    best = 1 / np.maximum(1 - 2 * spectrum**2, 1 / 3)  # variance ratio of the tilts that count
+    ratio = np.minimum(best, 1 + 2 / np.sqrt(d))
+    squares = np.empty((replicates, 2))
+    for r in range(replicates):
+        rng = random_stream(5, "wide queries", r)
+        x = rng.standard_normal((queries, d)) * np.sqrt(ratio)
+        weights = np.exp(0.5 * np.sum(np.log(ratio) - x**2 * (1 - 1 / ratio), axis=1))
+        keys = rng.standard_normal((sizes[-1], d))
+        for i, n in enumerate(sizes):
+            error = attend(x * spectrum, keys[:n], keys[:n]) - x * spectrum
+            squares[r, i] = np.mean(weights * np.sum(error**2, axis=1))
+    measured = np.sqrt(squares.mean(axis=0))
+    noise = squares.std(axis=0) / np.sqrt(replicates) / (2 * measured)
     curve = esscher.map_curve(head, sizes)
-    assert np.all(np.abs(curve.error / measured - 1) < np.maximum(0.05, 4 * error / measured))
+    assert np.all(np.abs(curve.error / measured - 1) < np.maximum(0.05, 4 * noise / measured))
 
 
 def test_the_example_of_the_theory_page() -> None:
