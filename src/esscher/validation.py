@@ -13,6 +13,8 @@ Array: TypeAlias = NDArray[np.float64]
 
 #: Relative asymmetry (and negative eigenvalue) of a covariance that is put down to rounding.
 ROUNDING = 1e-8
+#: Where queries come from: drawn independently of the keys, or the tokens themselves.
+QUERIES = ("population", "tokens")
 
 
 def as_array(value: ArrayLike, name: str, ndim: int | None = None) -> Array:
@@ -111,6 +113,13 @@ def as_sizes(value: ArrayLike, name: str = "sizes", smallest: int = 2) -> Array:
     if np.any(np.diff(sizes) <= 0):
         raise InputError(f"{name} must be strictly increasing; got {sizes.tolist()}")
     return sizes
+
+
+def as_queries(value: str) -> str:
+    """Return ``value`` if it names where queries come from, one of ``QUERIES``."""
+    if value not in QUERIES:
+        raise InputError(f"queries is {value!r}; it must be one of {', '.join(QUERIES)}")
+    return value
 
 
 def as_points(value: ArrayLike, dim: int, name: str) -> Array:

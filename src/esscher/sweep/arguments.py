@@ -12,7 +12,7 @@ from esscher.heads import Head
 from esscher.sweep.measure import available_engine
 from esscher.sweep.provenance import describe_head
 from esscher.sweep.store import Request
-from esscher.validation import as_array, as_dim, as_positive, as_sizes
+from esscher.validation import as_array, as_dim, as_positive, as_queries, as_sizes
 
 #: Queries of a replicate that are drawn apart from its keys, unless a number is given.
 POPULATION_QUERIES = 1024
@@ -42,8 +42,7 @@ def make_configuration(
         raise InputError(f"scales are {alphas.tolist()}; they must be positive numbers")
     if len(np.unique(alphas)) < alphas.size:
         raise InputError(f"scales are {alphas.tolist()}; each may occur only once")
-    if queries not in ("tokens", "population"):
-        raise InputError(f"queries is {queries!r}; it must be 'tokens' or 'population'")
+    as_queries(queries)
     count = None if query_count is None else as_dim(query_count, "query_count")
     if dtype not in ("float32", "float64"):
         raise InputError(f"dtype is {dtype!r}; it must be 'float32' or 'float64'")

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from esscher.errors import InputError
 from esscher.heads import Head, Tokens
 from esscher.streams import random_stream
-from esscher.validation import Array, as_dim, as_sizes
+from esscher.validation import Array, as_dim, as_queries, as_sizes
 
 #: Queries times keys whose logits are held at a time.
 BLOCK = 1_000_000
@@ -83,8 +82,7 @@ def direct_errors(
     """
     n = as_sizes(sizes).astype(int)
     as_dim(replicates, "replicates")
-    if queries not in ("tokens", "population"):
-        raise InputError(f"queries is {queries!r}; it must be 'tokens' or 'population'")
+    as_queries(queries)
     d = head.value_dim
     square = np.empty((replicates, len(n)))
     mean, cov = np.empty((replicates, len(n), d)), np.empty((replicates, len(n), d, d))

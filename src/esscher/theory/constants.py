@@ -27,12 +27,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from esscher.coupling import Coupling
-from esscher.errors import InputError, UndefinedError
+from esscher.errors import UndefinedError
 from esscher.heads import Head
 from esscher.theory.norms import expected_gaussian_norm
-from esscher.validation import Array
-
-QUERIES = ("tokens", "population")
+from esscher.validation import Array, as_queries
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +57,7 @@ class MeanConstant:
 
 def select_coupling(head: Head, queries: str) -> Coupling:
     """Return the head's coupling, with queries from the tokens or from the population."""
-    if queries not in QUERIES:
-        raise InputError(f"queries is {queries!r}; it must be one of {', '.join(QUERIES)}")
-    return head.coupling if queries == "tokens" else head.coupling.population()
+    return head.coupling if as_queries(queries) == "tokens" else head.coupling.population()
 
 
 def mean_constant(head: Head, queries: str = "population") -> MeanConstant:

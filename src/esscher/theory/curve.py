@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,6 @@ class Curve:
     queries: str
     method: str
     validity: str = ""
-    extra: dict[str, Array] = field(default_factory=dict)
 
     def slope(self, n_min: float | None = None, n_max: float | None = None) -> float:
         """Exponent beta fitted to the curve on [n_min, n_max] (least squares in log-log)."""
@@ -66,7 +65,6 @@ class Curve:
         """Return the curve as a data frame, one row per size."""
         return pd.DataFrame(
             {"n": self.sizes, "error": self.error, "standard_error": self.standard_error}
-            | self.extra
         )
 
     def to_dict(self) -> dict[str, Any]:

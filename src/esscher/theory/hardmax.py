@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from esscher.theory.hardmax_exact import check_queries, hardmax_exact, rms_leading_constant
+from esscher.theory.hardmax_exact import hardmax_exact, rms_leading_constant
 from esscher.theory.hardmax_simulation import (
     HardmaxSimulation,
     LogarithmicFit,
@@ -23,7 +23,7 @@ from esscher.theory.hardmax_simulation import (
     hardmax_exponent,
     hardmax_simulated,
 )
-from esscher.validation import Array, as_dim, as_positive, as_sizes
+from esscher.validation import Array, as_dim, as_positive, as_queries, as_sizes
 
 __all__ = [
     "HardmaxCurve",
@@ -177,7 +177,7 @@ def hardmax_curve(
     """
     if replicates is None:
         replicates = LINE_REPLICATES if dim == 1 else REPLICATES
-    simulation = hardmax_simulated(sizes, replicates, seed, dim, scale, check_queries(queries))
+    simulation = hardmax_simulated(sizes, replicates, seed, dim, scale, as_queries(queries))
     available = simulation.dim == 1 or queries == "population"
     exact = hardmax_exact(sizes, scale, queries, dim) if available else None
     return HardmaxCurve(simulation, hardmax_leading(sizes, scale, dim), exact)

@@ -28,23 +28,14 @@ from scipy.linalg import eigh_tridiagonal
 from scipy.special import erf, erfc, expit, gammaln, log_ndtr, ndtr, ndtri, ndtri_exp
 
 from esscher.errors import InputError
-from esscher.validation import Array, as_dim, as_positive, as_sizes
+from esscher.validation import Array, as_dim, as_positive, as_queries, as_sizes
 
-#: Where the mean is taken over: fresh directions, or the directions of the tokens themselves.
-QUERIES = ("population", "tokens")
 #: Probabilities below exp(-CUT) are left out of an integral.
 CUT = 40.0
 #: Nodes of the Gauss rule for the number of positive tokens; exact for n below it.
 SIGN_NODES = 48
 #: Largest n at which all tokens may share a sign with a probability that matters (2^-n).
 ONE_SIDED = 128
-
-
-def check_queries(queries: str) -> str:
-    """Return ``queries`` if it is one of ``QUERIES``."""
-    if queries not in QUERIES:
-        raise InputError(f"queries is {queries!r}; it must be one of {', '.join(QUERIES)}")
-    return queries
 
 
 def hardmax_exact(
@@ -65,7 +56,7 @@ def hardmax_exact(
         root-mean-square ``sqrt(E|mean|^2)`` with population queries, to about 1e-7.
     """
     n, sigma, d = as_sizes(sizes), as_positive(scale, "scale"), as_dim(dim)
-    check_queries(queries)
+    as_queries(queries)
     if d > 1:
         if queries == "tokens":
             raise InputError(

@@ -18,8 +18,8 @@ from scipy.special import gammaincc, gammainccinv, ndtri
 
 from esscher.errors import InputError, UndefinedError
 from esscher.streams import random_stream
-from esscher.theory.hardmax_exact import ONE_SIDED, check_queries, hardmax_exact
-from esscher.validation import Array, as_dim, as_positive, as_sizes
+from esscher.theory.hardmax_exact import ONE_SIDED, hardmax_exact
+from esscher.validation import Array, as_dim, as_positive, as_queries, as_sizes
 
 #: Keys beyond r0 expected along a query: a query goes uncertified with probability exp(-16).
 CANDIDATES = 16.0
@@ -119,7 +119,7 @@ def hardmax_simulated(
         Query directions per replicate for d > 1, in opposite pairs, rounded up to a multiple of 4.
     """
     n, sigma, d = as_sizes(sizes), as_positive(scale, "scale"), as_dim(dim)
-    check_queries(queries)
+    as_queries(queries)
     count = as_dim(replicates, "replicates")
     if count < 2:
         raise InputError(f"replicates is {replicates}; a standard error needs at least 2")

@@ -43,17 +43,17 @@ def map_curve(head: Head, sizes: ArrayLike, queries: str = "population", seed: i
     n = as_sizes(sizes)
     coupling = select_coupling(head, queries)
     rule = TiltLaw(coupling).rule(float(n.max()))
-    population = _population_square(coupling, n, rule)
     validity = "every n" if head.is_gaussian else "Gaussian theory applied to the second moments"
-    if queries == "population":
-        square, square_error, method = population, np.zeros_like(n), "exact reduction"
-    elif coupling.horizon == 0 and not coupling.tau.any():
-        # attention is uniform: a query's own key is one among n, as any other
-        square, square_error, method = population, np.zeros_like(n), "exact reduction"
+    # without tilts attention is uniform: a query's own key is one among n, as any other
+    uniform = coupling.horizon == 0 and not coupling.tau.any()
+    if queries == "population" or uniform:
+        square = _population_square(coupling, n, rule)
+        square_error, method = np.zeros_like(n), "exact reduction"
     elif coupling.isotropy is not None:
         square = _isotropic_self_square(coupling, n, rule)
         square_error, method = np.zeros_like(n), "exact reduction with the query's own key"
     else:
+        population = _population_square(coupling, n, rule)
         difference, square_error, used = _self_difference(coupling, n, population, seed)
         square = population + difference
         method = f"exact reduction, own key averaged over {used} queries"

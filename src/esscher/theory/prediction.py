@@ -10,16 +10,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from esscher.errors import InputError, UndefinedError
+from esscher.errors import UndefinedError
 from esscher.heads import PSI_CONVENTIONS, Head, WeightHead
 from esscher.limits import NoLimit, OutputMoments, limit_moments
-from esscher.theory.constants import QUERIES, cov_constant, map_constant, mean_constant
+from esscher.theory.constants import cov_constant, map_constant, mean_constant
 from esscher.theory.curve import Curve
 from esscher.theory.exponents import Exponents, bounded_exponents, exponents
 from esscher.theory.map_curve import map_curve
 from esscher.theory.moment_curves import moment_curves
 from esscher.theory.sampled_constants import sampled_constants
-from esscher.validation import Array, as_sizes
+from esscher.validation import Array, as_queries, as_sizes
 
 #: A curve has settled once its local exponent stays within this distance of the asymptotic one.
 SETTLED = 0.05
@@ -42,8 +42,7 @@ class Constants:
 
 def constants(head: Head, queries: str = "population") -> Constants:
     """Exact constants of the parametric regime, None where it does not exist."""
-    if queries not in QUERIES:
-        raise InputError(f"queries is {queries!r}; it must be one of {', '.join(QUERIES)}")
+    as_queries(queries)
     mean = mean_norm = cov = map_ = None
     if head.horizon < 1:
         limit = mean_constant(head, queries)
@@ -205,8 +204,7 @@ def predict(
     seed
         Seed of whatever has to be sampled (limits without closed form, heads without symmetry).
     """
-    if queries not in QUERIES:
-        raise InputError(f"queries is {queries!r}; it must be one of {', '.join(QUERIES)}")
+    as_queries(queries)
     n = None if sizes is None else as_sizes(sizes)
     limit = limit_moments(head, seed=seed)
     if isinstance(limit, NoLimit):
