@@ -16,7 +16,6 @@ from esscher.sweep import ErrorCurve, nested, sweep
 from esscher.sweep import measure as measuring
 from esscher.sweep.direct import direct_errors
 from esscher.sweep.measure import METRICS
-from esscher.sweep.precision import checkpoints, slope_half_width
 
 SIZES = [10, 40, 130]
 
@@ -171,53 +170,6 @@ def test_replicates_do_not_depend_on_their_number_but_on_the_seed() -> None:
     other = sweep(head, SIZES, 2, 2, engine="numpy")
     assert not np.array_equal(few.raw("map"), other.raw("map"))
     assert len(np.unique(many.raw("map")[0, :, 0])) == 4
-
-
-def test_precision_is_reached_and_deterministic(tmp_path: Path) -> None:
-    head = esscher.gaussian_head(0.3, 1)
-    found = sweep(head, [20, 200], 8, 0, precision=0.15, engine="numpy", queries="population")
-    count = len(found.replicates)
-    assert count in list(checkpoints(8, 128))
-    assert 8 < count < 128
-    half = slope_half_width(found.raw("mean"), found.sizes, 0)
-    assert half <= 0.15
-    before = [n for n in checkpoints(8, 128) if n < count][-1]
-    assert slope_half_width(found.raw("mean")[:, :before], found.sizes, 0) > 0.15
-    arguments = {"precision": 0.15, "engine": "numpy", "queries": "population"}
-    with ThreadPoolExecutor(3) as threads:
-        assert_same(found, sweep(head, [20, 200], 8, 0, executor=threads, **arguments))  # type: ignore[arg-type]
-    out = tmp_path / "run"
-    assert_same(found, sweep(head, [20, 200], 8, 0, out=out, **arguments))  # type: ignore[arg-type]
-    for path in sorted((out / "parts").iterdir())[3::4]:
-        path.unlink()
-    assert_same(found, sweep(head, [20, 200], 8, 0, out=out, **arguments))  # type: ignore[arg-type]
-
-
-def test_precision_that_is_not_reached_says_so() -> None:
-    head = esscher.gaussian_head(0.3, 1)
-    found = sweep(head, [20, 40], 4, 0, precision=1e-3, max_replicates=9, engine="numpy")
-    assert len(found.replicates) == 9
-    assert found.complete
-    assert "0.001 asked for" in found.notes[0]
-
-
-def test_checkpoints() -> None:
-    assert list(checkpoints(8, 40)) == [8, 12, 16, 24, 32, 40]
-    assert list(checkpoints(8, 8)) == [8]
-    assert list(checkpoints(1, 4)) == [1, 1, 2, 3, 4]
-
-
-def test_the_half_width_is_that_of_the_slope() -> None:
-    """Errors n^-1/2 times lognormal noise: the slope's standard error is known."""
-    rng = np.random.default_rng(0)
-    sizes = np.array([10.0, 100.0, 1000.0])
-    errors = sizes**-0.5 * np.exp(0.2 * rng.standard_normal((1, 400, 3)))
-    x = np.log(sizes) - np.log(sizes).mean()
-    relative = np.sqrt(np.expm1(0.2**2) / 400)
-    expected = 1.96 * relative / np.sqrt(x @ x)
-    assert slope_half_width(errors, sizes, 0) == pytest.approx(expected, rel=0.15)
-    assert slope_half_width(errors[:, :1], sizes, 0) == np.inf
-    assert slope_half_width(0 * errors, sizes, 0) == np.inf
 
 
 def test_a_curve_prints_and_converts_itself() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -71,10 +72,15 @@ class ReadyHead:
     values: Tensor
     centre: Tensor
     limit: Tensor | None
-    key_covariance: Tensor
     largest_key: float
     query_positions: NDArray[np.int64]
     key_positions: NDArray[np.int64]
+
+    @cached_property
+    def key_covariance(self) -> Tensor:
+        """Of the keys; needed only where the longest key says too little about the logits."""
+        centred = self.keys[:, :-1]
+        return centred.T @ centred / len(centred)
 
     def plans(self, options: PassOptions) -> Iterator[BlockPlan]:
         """The blocks of queries, with their keys cut at the sizes."""
@@ -133,7 +139,6 @@ def make_ready(raw: RawHead, options: PassOptions) -> ReadyHead:
         values=values,
         centre=centre.to(torch.float64),
         limit=limit,
-        key_covariance=centred.T @ centred / len(centred),
         largest_key=float(torch.linalg.vector_norm(centred, dim=1).max()),
         query_positions=kept_queries,
         key_positions=kept_keys,

@@ -15,6 +15,7 @@ import ctypes
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -89,6 +90,7 @@ def _is_alone() -> bool:
     return torch.get_num_threads() == 1 and (local_mkl or not mkl)
 
 
+@cache
 def _torch_function(name: str) -> Callable[[int], object] | None:
     """A C function of the library that torch has loaded (or of one that it depends on)."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"

@@ -44,7 +44,7 @@ STOPPED = 130
 @click.option(
     "--precision", type=float, help="Go on until the exponent of the mean is known to +- this."
 )
-@click.option("--max-replicates", type=int, help="But no further (default 16 x --replicates).")
+@click.option("--max-replicates", type=int, help="But no more work than that (default 16 x --replicates).")
 @click.option(
     "--queries",
     type=click.Choice(["tokens", "population"]),

@@ -22,7 +22,8 @@ class ErrorCurve:
     Attributes
     ----------
     errors
-        Raw errors by metric, axes [scale, replicate, size]: ``"mean"`` (norm of the error of the
+        Raw errors by metric, axes [scale, replicate, size], ``nan`` at the sizes above the last of
+        a replicate that a precision made end early: ``"mean"`` (norm of the error of the
         mean output), ``"cov"`` (Frobenius norm of the error of its covariance), ``"map"`` (root of
         the mean over queries of the squared error of the map).
     replicates
@@ -81,19 +82,24 @@ class ErrorCurve:
         raw = self.raw(metric)
         if not raw.shape[1]:
             return np.full((len(self.scales), len(self.sizes)), np.nan)
-        return np.asarray(raw.mean(axis=1))
+        return np.asarray(np.nanmean(raw, axis=1))
 
     def median(self, metric: str) -> Array:
         """Median over the replicates: worth more than the mean where tails are heavy (H > 1)."""
         raw = self.raw(metric)
-        return np.asarray(np.median(raw, axis=1)) if raw.shape[1] else self.mean(metric)
+        return np.asarray(np.nanmedian(raw, axis=1)) if raw.shape[1] else self.mean(metric)
 
     def standard_error(self, metric: str) -> Array:
         """Standard error of the mean; ``nan`` for fewer than 2 replicates."""
         raw = self.raw(metric)
         if raw.shape[1] < 2:
             return np.full_like(self.mean(metric), np.nan)
-        return np.asarray(raw.std(axis=1, ddof=1) / np.sqrt(raw.shape[1]))
+        return np.asarray(np.nanstd(raw, axis=1, ddof=1) / np.sqrt(self.counts))
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of replicates at each size."""
+        return np.asarray(np.isfinite(self.errors[METRICS[0]][0]).sum(axis=0), dtype=np.int64)
 
     def to_frame(self, raw: bool = False) -> pd.DataFrame:
         """Return a data frame, one row per scale and size, or per replicate too (``raw=True``)."""
@@ -105,11 +111,13 @@ class ErrorCurve:
                 "replicate": np.tile(np.repeat(self.replicates, sizes), scales),
                 "n": np.tile(self.sizes, scales * count),
             }
-            return pd.DataFrame(columns | {m: self.errors[m].ravel() for m in METRICS})
+            rows = pd.DataFrame(columns | {m: self.errors[m].ravel() for m in METRICS})
+            return rows.dropna(ignore_index=True)
         columns = {
             "alpha": np.repeat(self.scales, sizes),
             "horizon": np.repeat(self.horizons, sizes),
             "n": np.tile(self.sizes, scales),
+            "replicates": np.tile(self.counts, scales),
         }
         for metric in METRICS:
             columns[metric] = self.mean(metric).ravel()
@@ -132,6 +140,7 @@ class ErrorCurve:
         return {
             "sizes": list(self.configuration["sizes"]),
             "replicates": len(self.replicates),
+            "replicates_at_size": self.counts.tolist(),
             "complete": self.complete,
             "seed": self.seed,
             "queries": self.queries,

@@ -13,21 +13,18 @@ from numpy.typing import ArrayLike
 
 from esscher.errors import InputError
 from esscher.heads import Head
+from esscher.sweep.adaptive import Schedule
 from esscher.sweep.arguments import make_configuration, make_request
 from esscher.sweep.curve import ErrorCurve
 from esscher.sweep.measure import METRICS, Plan
 from esscher.sweep.parts import Part
 from esscher.sweep.pool import Crew
-from esscher.sweep.precision import checkpoints, slope_half_width
 from esscher.sweep.progress import Reporter
 from esscher.sweep.provenance import versions
 from esscher.sweep.reference import Reference, reference_moments
 from esscher.sweep.store import LOG, Request, Run, open_run, read_run
 from esscher.sweep.threads import one_blas_thread
 from esscher.validation import as_dim
-
-#: The metric whose exponent a precision is about.
-PRECISION_METRIC = "mean"
 
 
 class SweepInterrupted(KeyboardInterrupt):
@@ -94,10 +91,12 @@ def sweep(
         Directory of the run. If it holds the same sweep, begun or with fewer replicates, that one
         is resumed.
     precision
-        Run replicates until half the width of the 95% interval of the slope of the mean error is at
-        most this at every scale, or ``max_replicates`` (default 16 times ``replicates``).
+        Go on until half the width of the 95% interval of the slope of the mean error is at most
+        this at every scale. Replicates after the first ``replicates`` end at whatever size lowers
+        the variance of the slope most for its work: most of them are small and cheap.
     max_replicates
-        See ``precision``.
+        With ``precision``: the most work, in replicates of the largest size (default 16 times
+        ``replicates``).
     progress
         Whether to draw a progress bar; by default if standard error is a terminal.
 
@@ -121,30 +120,28 @@ def sweep(
     folder = None if out is None else Path(out)
     with _opened(folder, configuration, request, reference) as (run, limits):
         parts = {} if run is None else run.read_parts()
-        if request.precision is None:
-            _refuse_to_shrink(parts, request.replicates, folder)
+        schedule = Schedule(request, configuration, folder)
+        schedule.check(parts)
         plan = _plan(head, configuration, limits)
         try:
             with (
                 Reporter(None if folder is None else folder / LOG, progress) as reporter,
                 Crew(plan, executor, crew_size) as crew,
             ):
-                for target in targets(request):
-                    missing = [r for r in range(target) if r not in parts]
-                    reporter.expect(target, target - len(missing))
-                    for part in crew.run(missing):
+                while (batch := schedule.next_batch(parts)) is not None:
+                    missing = [r for r in range(batch.start, batch.stop) if r not in parts]
+                    reporter.expect(batch.stop, batch.stop - len(missing))
+                    for part in crew.run(missing, batch.depth):
                         if run is not None:
                             run.write_part(part)
                         parts[part.replicate] = part
                         reporter.advance()
-                    if _reached(parts, target, request, configuration):
-                        break
         except KeyboardInterrupt:
             if run is not None:
                 parts = run.read_parts()  # the last may have been stored and not yet counted
                 run.write_results(_curve(parts, request, configuration, limits.notes()).to_dict())
             raise SweepInterrupted(len(parts), folder) from None
-        _refuse_to_shrink(parts, target, folder)
+        schedule.check(parts)
         curve = _curve(parts, request, configuration, limits.notes())
         if run is not None:
             run.write_results(curve.to_dict())
@@ -156,13 +153,6 @@ def load_curve(out: str | Path) -> ErrorCurve:
     run = read_run(Path(out))
     notes = tuple(run.about["limit"]["notes"])
     return _curve(run.read_parts(), run.request, run.configuration, notes)
-
-
-def targets(request: Request) -> Iterator[int]:
-    """Numbers of replicates after which a sweep may end, the last one being the end."""
-    if request.precision is None or request.max_replicates is None:
-        return iter((request.replicates,))
-    return checkpoints(request.replicates, request.max_replicates)
 
 
 @contextmanager
@@ -213,31 +203,6 @@ def _workers(workers: int, executor: Executor | None) -> int:
     return count
 
 
-def _refuse_to_shrink(parts: dict[int, Part], target: int, folder: Path | None) -> None:
-    if any(replicate >= target for replicate in parts):
-        raise InputError(
-            f"{folder} holds {len(parts)} replicates, more than the {target} asked for now; "
-            f"ask for at least {max(parts) + 1}, or choose another directory"
-        )
-
-
-def _half_width(parts: dict[int, Part], target: int, configuration: dict[str, Any]) -> float:
-    metric = METRICS.index(PRECISION_METRIC)
-    errors = np.stack([parts[r].errors[metric] for r in range(target)], axis=1)
-    sizes = np.asarray(configuration["sizes"], dtype=np.float64)
-    with one_blas_thread():
-        return slope_half_width(errors, sizes, configuration["seed"])
-
-
-def _reached(
-    parts: dict[int, Part], target: int, request: Request, configuration: dict[str, Any]
-) -> bool:
-    """Whether a sweep with all replicates up to ``target`` is precise enough to end."""
-    if request.precision is None:
-        return True
-    return _half_width(parts, target, configuration) <= request.precision
-
-
 def _curve(
     parts: dict[int, Part],
     request: Request,
@@ -245,16 +210,11 @@ def _curve(
     notes: tuple[str, ...],
 ) -> ErrorCurve:
     """The curve of the replicates that are there."""
-    complete = False
-    ending: tuple[str, ...] = ()
-    for target in targets(request):
-        if any(r not in parts for r in range(target)):
-            break
-        if _reached(parts, target, request, configuration):
-            complete, ending = True, ()
-            break
-        if target == request.max_replicates:
-            complete, ending = True, (_imprecise(parts, target, request, configuration),)
+    schedule = Schedule(request, configuration)
+    complete = True
+    while complete and (batch := schedule.next_batch(parts)) is not None:
+        complete = all(replicate in parts for replicate in range(batch.start, batch.stop))
+    ending = schedule.notes if complete else ()
     numbers = sorted(parts)
     shape = len(METRICS), len(configuration["scales"]), 0, len(configuration["sizes"])
     errors = np.stack([parts[r].errors for r in numbers], axis=2) if numbers else np.empty(shape)
@@ -269,14 +229,4 @@ def _curve(
         versions=made_by[0],
         complete=complete,
         notes=notes + ending,
-    )
-
-
-def _imprecise(
-    parts: dict[int, Part], target: int, request: Request, configuration: dict[str, Any]
-) -> str:
-    width = _half_width(parts, target, configuration)
-    return (
-        f"after {target} replicates the slope of the {PRECISION_METRIC} error is known to "
-        f"+- {width:.2g}, not to the +- {request.precision:g} asked for"
     )

@@ -7,7 +7,7 @@ The errors of replicate r are a function of the plan and r, to the bit: the rand
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -45,6 +45,10 @@ class Plan:
     engine: str
     means: Array
     covariances: Array
+
+    def up_to(self, depth: int) -> Plan:
+        """The plan of a replicate that ends at the size number ``depth``."""
+        return self if depth == len(self.sizes) else replace(self, sizes=self.sizes[:depth])
 
 
 def available_engine(name: str = "auto") -> str:

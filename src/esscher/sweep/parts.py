@@ -1,7 +1,8 @@
 """One replicate as a Parquet file that can tell whether it is whole.
 
-Columns: replicate, scale (its place in the list), alpha, n, and the errors mean, cov, map. The
-schema's metadata carry the configuration's hash and a checksum of the columns.
+Columns: replicate, scale (its place in the list), alpha, n, and the errors mean, cov, map (NaN at
+the sizes above the last of a replicate that a precision made end early). The schema's metadata
+carry the configuration's hash and a checksum of the columns.
 """
 
 from __future__ import annotations
@@ -25,12 +26,20 @@ _KEY = b"esscher"
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The errors of one replicate, axes [metric, scale, size], and what measured them."""
+    """The errors of one replicate, axes [metric, scale, size], and what measured them.
+
+    A replicate that ends before the largest size has ``nan`` from there on.
+    """
 
     replicate: int
     errors: Array
     versions: dict[str, str | None]
     seconds: float
+
+    @property
+    def depth(self) -> int:
+        """Number of sizes at which it was measured."""
+        return int(np.isfinite(self.errors[0, 0]).sum())
 
 
 @dataclass(frozen=True)

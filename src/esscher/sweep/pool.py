@@ -19,17 +19,20 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+
 from esscher.errors import InputError
-from esscher.sweep.measure import Plan, measure_replicate
+from esscher.sweep.measure import METRICS, Plan, measure_replicate
 from esscher.sweep.parts import Part
 from esscher.sweep.provenance import versions
 from esscher.sweep.threads import threads_per_worker
 
 
-def measure_part(plan: Plan, replicate: int) -> Part:
-    """Measure one replicate; runs wherever the executor runs it."""
+def measure_part(plan: Plan, replicate: int, depth: int) -> Part:
+    """Measure one replicate at the first ``depth`` sizes; runs wherever the executor runs it."""
     start = time.perf_counter()
-    errors = measure_replicate(plan, replicate)
+    errors = np.full((len(METRICS), len(plan.scales), len(plan.sizes)), np.nan)
+    errors[..., :depth] = measure_replicate(plan.up_to(depth), replicate)
     return Part(replicate, errors, versions(), time.perf_counter() - start)
 
 
@@ -75,17 +78,17 @@ class Crew:
                 process.terminate()
         self._pool.shutdown(cancel_futures=True)
 
-    def run(self, replicates: Sequence[int]) -> Iterator[Part]:
-        """Yield replicates as they are done, in any order."""
+    def run(self, replicates: Sequence[int], depth: int) -> Iterator[Part]:
+        """Yield replicates, up to the same size, as they are done, in any order."""
         if self._pool is None and self._executor is None:
             for replicate in replicates:
-                yield measure_part(self._plan, replicate)
+                yield measure_part(self._plan, replicate, depth)
             return
         waiting: list[Future[Part]] = []
         try:
             with _interrupt_held():
                 for replicate in replicates:
-                    waiting.append(self._submit(replicate))
+                    waiting.append(self._submit(replicate, depth))
             for future in as_completed(waiting):
                 yield future.result()
         except BrokenExecutor as error:
@@ -97,11 +100,11 @@ class Crew:
             for future in waiting:
                 future.cancel()
 
-    def _submit(self, replicate: int) -> Future[Part]:
+    def _submit(self, replicate: int, depth: int) -> Future[Part]:
         if self._pool is not None:
-            return self._pool.submit(_work, replicate)
+            return self._pool.submit(_work, replicate, depth)
         assert self._executor is not None
-        return self._executor.submit(measure_part, self._plan, replicate)
+        return self._executor.submit(measure_part, self._plan, replicate, depth)
 
 
 #: In a worker process, the plan it was started with; empty everywhere else.
@@ -126,8 +129,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _work(replicate: int) -> Part:
-    return measure_part(_PLANS[0], replicate)
+def _work(replicate: int, depth: int) -> Part:
+    return measure_part(_PLANS[0], replicate, depth)
 
 
 @contextmanager

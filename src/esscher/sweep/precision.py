@@ -1,62 +1,56 @@
-"""When enough replicates are enough: the interval of the fitted slope, by resampling replicates."""
+"""How well a slope is known: its interval by resampling replicates."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from itertools import count
 
 import numpy as np
 
 from esscher.streams import random_stream
+from esscher.sweep.schedule import slope_weights
 from esscher.validation import Array
 
 #: Resamples behind an interval, and its level.
 RESAMPLES, LEVEL = 1000, 0.95
 
 
-def checkpoints(first: int, last: int) -> Iterator[int]:
-    """Numbers of replicates at which precision is judged: ``first`` times 1, 1.5, 2, 3, 4, 6, ...
-
-    They depend on nothing that happens during a run, so that its result does not either. They grow
-    because a judgement waits for all workers, and because each is a chance to stop by luck.
-    """
-    for step in count():
-        whole, half = divmod(step, 2)
-        boundary = first * 2**whole + (first * 2**whole // 2 if half else 0)
-        yield min(boundary, last)
-        if boundary >= last:
-            return
-
-
-def slope_half_width(errors: Array, sizes: Array, seed: int) -> float:
-    """Half the width of the 95% interval of the log-log slope, the largest over the scales.
+def slope_half_widths(errors: Array, sizes: Array, seed: int) -> Array:
+    """Half the width of the 95% interval of the log-log slope of the mean error, per scale.
 
     Parameters
     ----------
     errors
-        Axes [scale, replicate, size].
+        Axes [scale, replicate, size]; ``nan`` at the sizes above the last of a replicate.
     sizes
         Numbers of tokens, at least two.
     seed
-        Seed of the resampling.
+        Seed of the resampling. Replicates that end at the same size are resampled among themselves.
 
     Returns
     -------
-    float
+    Array
         Infinite where there is no slope (one replicate, or errors that vanish).
     """
     scales, replicates, n = errors.shape
-    if replicates < 2 or n < 2:
-        return float("inf")
+    depths = np.isfinite(errors[0]).sum(axis=1)
+    if np.sum(depths == n) < 2 or n < 2:
+        return np.full(scales, np.inf)
     rng = random_stream(seed, "slope", replicates)
-    times = rng.multinomial(replicates, np.full(replicates, 1 / replicates), size=RESAMPLES)
-    x = np.log(sizes) - np.log(sizes).mean()
-    widest = 0.0
-    for s in range(scales):
-        means = times @ errors[s] / replicates
-        if not np.all(means > 0):
-            return float("inf")
-        slopes = np.log(means) @ x / (x @ x)
-        low, high = np.quantile(slopes, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        widest = max(widest, float(high - low) / 2)
-    return widest
+    counts = np.array([np.sum(depths > j) for j in range(n)], dtype=np.float64)
+    means = np.zeros((scales, RESAMPLES, n))
+    for depth in np.unique(depths):
+        chosen = errors[:, depths == depth, :depth]
+        members = chosen.shape[1]
+        times = rng.multinomial(members, np.full(members, 1 / members), size=RESAMPLES)
+        means[:, :, :depth] += times @ chosen / counts[:depth]
+    if not np.all(means > 0):
+        return np.full(scales, np.inf)
+    slopes = np.log(means) @ slope_weights(np.log(sizes), counts)
+    low, high = np.quantile(slopes, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
+    return np.asarray(high - low) / 2
+
+
+def relative_covariance(errors: Array) -> Array:
+    """Relative covariance of the errors [replicate, size] between sizes, from whole replicates."""
+    whole = errors[np.isfinite(errors).all(axis=1)]
+    relative = whole / whole.mean(axis=0)
+    centred = relative - 1.0
+    return np.asarray(centred.T @ centred / max(len(whole) - 1, 1))

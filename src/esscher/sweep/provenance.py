@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import platform
 import subprocess
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,7 @@ def versions() -> dict[str, str | None]:
     }
 
 
+@cache
 def _installed(package: str) -> str | None:
     try:
         return version(package)

@@ -10,9 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from threading import Lock
+from typing import Any
 
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+import scipy.linalg  # noqa: F401 - so that its library is among those that are found
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+
+@cache
+def _libraries() -> Any:
+    """The linear algebra of numpy and scipy; finding it takes milliseconds, so it is done once."""
+    return ThreadpoolController()
 
 
 class _Limit:
@@ -25,12 +34,12 @@ class _Limit:
     def __init__(self) -> None:
         self.lock = Lock()
         self.inside = 0
-        self.limits: threadpool_limits | None = None
+        self.limits: Any = None
 
     def enter(self) -> None:
         with self.lock:
             if self.inside == 0:
-                self.limits = threadpool_limits(limits=1, user_api="blas")
+                self.limits = _libraries().limit(limits=1, user_api="blas")
             self.inside += 1
 
     def leave(self) -> None:
