@@ -81,8 +81,9 @@ def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:
         ("d", None, "damaged"),
     ]
     assert rows[1]["horizons"] == [0.25, 0.5]
-    assert [rows[1][key] for key in ("done", "asked")] == [4, 5]
-    for words in ("a/one", "3 of 3", "4 of <=5", "0.25:0.5:2", "10:90:3"):
+    done = len(list((tmp_path / "b" / "parts").iterdir()))
+    assert [rows[1][key] for key in ("done", "asked", "precision")] == [done, None, 0.001]
+    for words in ("a/one", "3 of 3", f"{done} for +-0.001", "0.25:0.5:2", "10:90:3"):
         assert words in table
 
 

@@ -92,7 +92,7 @@ def _row(path: Path, below: Path) -> dict[str, Any]:
         "horizons": horizons,
         "sizes": sizes,
         "done": done,
-        "asked": request.max_replicates or request.replicates,
+        "asked": request.replicates if request.precision is None else None,
         "precision": request.precision,
         "state": _state(run, done),
     }
@@ -111,8 +111,9 @@ def _state(run: Run, done: int) -> str:
 def _cells(row: dict[str, Any]) -> tuple[str, str, str]:
     if row["sizes"] is None:
         return "", "", ""
-    asked = f"<={row['asked']}" if row["precision"] is not None else f"{row['asked']}"
-    return _grid(row["horizons"]), _grid(row["sizes"]), f"{row['done']} of {asked}"
+    precise = row["precision"] is not None
+    wanted = f"for +-{row['precision']:g}" if precise else f"of {row['asked']}"
+    return _grid(row["horizons"]), _grid(row["sizes"]), f"{row['done']} {wanted}"
 
 
 def _grid(values: list[float]) -> str:
