@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from esscher.coupling import Coupling, Moments, symmetric_root
 from esscher.errors import InputError, UndefinedError
@@ -269,7 +269,14 @@ class ArrayHead(Head):
 
     def sample(self, n: int, rng: np.random.Generator) -> Tokens:
         """Draw ``n`` rows with replacement."""
-        rows = rng.integers(len(self.keys), size=n)
+        return self.take(self.sample_rows(n, rng))
+
+    def sample_rows(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Numbers of the rows that :meth:`sample` draws."""
+        return rng.integers(len(self.keys), size=n)
+
+    def take(self, rows: NDArray[np.int64]) -> Tokens:
+        """Some rows, by number."""
         return Tokens(self.tilts[rows], self.keys[rows], self.values[rows])
 
     @property

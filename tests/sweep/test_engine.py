@@ -219,14 +219,8 @@ BAD = [
     ({"precision": 0.1, "max_replicates": 1}, "max_replicates is 1"),
     ({"max_replicates": 10}, "goes with precision"),
     ({"head": "gaussian"}, "gaussian_head"),
-    ({"head": esscher.law_head(esscher.standard_law("laplace", 1), horizon=0.5)}, "no infinite"),
-    (
-        {
-            "head": esscher.law_head(esscher.standard_law("student", 1), horizon=0.5),
-            "queries": "population",
-        },
-        "no infinite-token limit",
-    ),
+    ({"reference_tokens": 9}, "below the largest size"),
+    ({"head": heads()["arrays"], "reference_tokens": 100}, "all its rows"),
 ]
 
 

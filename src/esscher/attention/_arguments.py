@@ -34,7 +34,9 @@ class Inputs:
 
     def heads(self, scale_order: Sequence[int]) -> Iterator[RawHead]:
         """One head after the other, with the limits of all scales in the order of the pass."""
-        several = self.limit is not None and len(self.limit) > 1
+        # limits of many scales are large: they are copied only if their order has to change
+        sorted_already = list(scale_order) == sorted(scale_order)
+        several = self.limit is not None and len(self.limit) > 1 and not sorted_already
         for i, index in enumerate(np.ndindex(*self.head_shape)):
             j = i // self.group
             limit = None if self.limit is None else self.limit[:, i]

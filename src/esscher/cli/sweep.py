@@ -44,7 +44,9 @@ STOPPED = 130
 @click.option(
     "--precision", type=float, help="Go on until the exponent of the mean is known to +- this."
 )
-@click.option("--max-replicates", type=int, help="But no more work than that (default 16 x --replicates).")
+@click.option(
+    "--max-replicates", type=int, help="But no more work than that (default 16 x --replicates)."
+)
 @click.option(
     "--queries",
     type=click.Choice(["tokens", "population"]),
@@ -57,6 +59,11 @@ STOPPED = 130
     "--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch.")
+@click.option(
+    "--reference-tokens",
+    type=int,
+    help="Compare with attention over N tokens drawn once (default for laws without a limit: 4n).",
+)
 @click.option("--workers", type=int, default=1, show_default=True, help="Worker processes.")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -77,14 +84,16 @@ def sweep(
     query_count: int | None,
     dtype: str,
     device: str,
+    reference_tokens: int | None,
     workers: int,
     out: Path | None,
     as_json: bool,
 ) -> None:
     """Measure how fast attention over n tokens converges to its limit.
 
-    LAW is the law of the tokens: gaussian, mixture, sphere, cube, signs (laplace and student have
-    no limit). Stopped or killed, the same command resumes.
+    LAW is the law of the tokens: gaussian, mixture, sphere, cube, signs, laplace, student. The last
+    two have no limit; they are compared with attention over many tokens. Stopped or killed, the
+    same command resumes.
 
     \b
     Examples:
@@ -106,6 +115,7 @@ def sweep(
                 query_count=query_count,
                 dtype=dtype,
                 device=device,
+                reference_tokens=reference_tokens,
                 workers=workers,
                 out=out,
                 precision=precision,

@@ -8,14 +8,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from esscher.errors import InputError
-from esscher.heads import Head
+from esscher.heads import ArrayHead, Head
+from esscher.limits import missing_limit
 from esscher.sweep.measure import available_engine
 from esscher.sweep.provenance import describe_head
+from esscher.sweep.reference import EXISTENCE_SAMPLES, scaled_head
 from esscher.sweep.store import Request
-from esscher.validation import as_array, as_dim, as_positive, as_queries, as_sizes
+from esscher.validation import Array, as_array, as_dim, as_positive, as_queries, as_sizes
 
 #: Queries of a replicate that are drawn apart from its keys, unless a number is given.
 POPULATION_QUERIES = 1024
+#: Tokens that stand for a law without limit, as a multiple of the largest size.
+REFERENCE_FACTOR = 4
 #: Replicates that a precision may cost, as a multiple of those it starts with.
 PATIENCE = 16
 
@@ -30,6 +34,7 @@ def make_configuration(
     dtype: str,
     device: str,
     engine: str,
+    reference_tokens: int | None = None,
 ) -> dict[str, Any]:
     """All that the errors of a sweep are a function of, in a form that JSON can hold."""
     if not isinstance(head, Head):
@@ -57,6 +62,7 @@ def make_configuration(
         "dtype": dtype,
         "device": _checked_device(device, used),
         "engine": used,
+        "reference_tokens": _reference_tokens(head, alphas, n[-1], int(seed), reference_tokens),
     }
 
 
@@ -79,6 +85,27 @@ def make_request(
     if most < count:
         raise InputError(f"max_replicates is {most}, below replicates, which is {count}")
     return Request(count, width, most)
+
+
+def _reference_tokens(
+    head: Head, alphas: Array, largest: int, seed: int, asked: int | None
+) -> int | None:
+    """Tokens that stand for the law: those asked for, or enough of them if it has no limit."""
+    if asked is not None:
+        if isinstance(head, ArrayHead):
+            raise InputError(
+                "reference_tokens is for laws; the reference of a head from arrays is all its rows"
+            )
+        count = as_dim(asked, "reference_tokens")
+        if count < largest:
+            raise InputError(
+                f"reference_tokens is {count}, below the largest size, which is {largest}"
+            )
+        return count
+    missing = any(
+        missing_limit(scaled_head(head, float(alpha)), EXISTENCE_SAMPLES, seed) for alpha in alphas
+    )
+    return REFERENCE_FACTOR * largest if missing else None
 
 
 def _checked_device(device: str, engine: str) -> str:

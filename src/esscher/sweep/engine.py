@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,16 @@ from esscher.sweep.parts import Part
 from esscher.sweep.pool import Crew
 from esscher.sweep.progress import Reporter
 from esscher.sweep.provenance import versions
-from esscher.sweep.reference import Reference, reference_moments
+from esscher.sweep.reference import (
+    Reference,
+    measured_head,
+    reference_moments,
+    reference_notes,
+    reference_outputs,
+)
 from esscher.sweep.store import LOG, Request, Run, open_run, read_run
 from esscher.sweep.threads import one_blas_thread
-from esscher.validation import as_dim
+from esscher.validation import Array, as_dim
 
 
 class SweepInterrupted(KeyboardInterrupt):
@@ -47,6 +55,7 @@ def sweep(
     dtype: str = "float32",
     device: str = "cpu",
     engine: str = "auto",
+    reference_tokens: int | None = None,
     executor: Executor | None = None,
     workers: int = 1,
     out: str | Path | None = None,
@@ -63,7 +72,7 @@ def sweep(
     Parameters
     ----------
     head
-        Any head whose law has an infinite-token limit.
+        Any head. If its law has no infinite-token limit, ``reference_tokens`` stand for it.
     sizes
         Strictly increasing numbers of tokens, each at least 2.
     replicates
@@ -83,6 +92,10 @@ def sweep(
         ``"cpu"``, or a device of PyTorch such as ``"cuda"``.
     engine
         ``"torch"``, ``"numpy"``, or ``"auto"``: the first if it is installed.
+    reference_tokens
+        Draw this many tokens once, and measure how attention over n of them (with replacement)
+        approaches attention over all. By default only for laws without a limit, with 4 times the
+        largest size.
     executor
         Any ``concurrent.futures.Executor`` to run replicates on; it is not shut down.
     workers
@@ -103,26 +116,35 @@ def sweep(
     Raises
     ------
     InputError
-        For arguments that cannot be used, a law without limit, a directory of another
-        configuration, one that another process works on, a damaged part, a full disk.
+        For arguments that cannot be used, a directory of another configuration, one that another
+        process works on, a damaged part, a full disk.
     SweepInterrupted
         On Ctrl-C (it is a ``KeyboardInterrupt``).
     """
     configuration = make_configuration(
-        head, sizes, seed, scales, queries, query_count, dtype, device, engine
+        head, sizes, seed, scales, queries, query_count, dtype, device, engine, reference_tokens
     )
     request = make_request(replicates, precision, max_replicates, configuration)
     crew_size = _workers(workers, executor)
 
+    drawn = measured_head(head, configuration)
+
+    @cache
+    def outputs() -> Array | None:
+        return reference_outputs(drawn, configuration)
+
     def reference() -> Reference:
-        return _reference(head, configuration)
+        with one_blas_thread():
+            notes = reference_notes(head, configuration)
+            return replace(reference_moments(drawn, outputs(), configuration), extra_notes=notes)
 
     folder = None if out is None else Path(out)
     with _opened(folder, configuration, request, reference) as (run, limits):
         parts = {} if run is None else run.read_parts()
         schedule = Schedule(request, configuration, folder)
         schedule.check(parts)
-        plan = _plan(head, configuration, limits)
+        notes = limits.notes() if run is None else tuple(run.about["limit"]["notes"])
+        plan = _plan(drawn, configuration, limits, outputs())
         try:
             with (
                 Reporter(None if folder is None else folder / LOG, progress) as reporter,
@@ -139,10 +161,10 @@ def sweep(
         except KeyboardInterrupt:
             if run is not None:
                 parts = run.read_parts()  # the last may have been stored and not yet counted
-                run.write_results(_curve(parts, request, configuration, limits.notes()).to_dict())
+                run.write_results(_curve(parts, request, configuration, notes).to_dict())
             raise SweepInterrupted(len(parts), folder) from None
         schedule.check(parts)
-        curve = _curve(parts, request, configuration, limits.notes())
+        curve = _curve(parts, request, configuration, notes)
         if run is not None:
             run.write_results(curve.to_dict())
         return curve
@@ -169,18 +191,9 @@ def _opened(
         yield opened
 
 
-def _reference(head: Head, configuration: dict[str, Any]) -> Reference:
-    with one_blas_thread():
-        return reference_moments(
-            head,
-            configuration["scales"],
-            largest=configuration["sizes"][-1],
-            seed=configuration["seed"],
-            queries=configuration["queries"],
-        )
-
-
-def _plan(head: Head, configuration: dict[str, Any], limits: Reference) -> Plan:
+def _plan(
+    head: Head, configuration: dict[str, Any], limits: Reference, outputs: Array | None
+) -> Plan:
     return Plan(
         head=head,
         sizes=tuple(configuration["sizes"]),
@@ -193,6 +206,7 @@ def _plan(head: Head, configuration: dict[str, Any], limits: Reference) -> Plan:
         engine=configuration["engine"],
         means=limits.means,
         covariances=limits.covariances,
+        outputs=outputs,
     )
 
 

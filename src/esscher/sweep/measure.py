@@ -13,9 +13,10 @@ from importlib.util import find_spec
 import numpy as np
 
 from esscher.errors import InputError
-from esscher.heads import Head
+from esscher.heads import ArrayHead, Head, Tokens
 from esscher.streams import random_stream
 from esscher.sweep.nested import OutputStatistics, nested_statistics
+from esscher.sweep.reference import moments_of_rows
 from esscher.sweep.threads import one_blas_thread
 from esscher.validation import Array
 
@@ -31,7 +32,8 @@ class Plan:
     """All that the errors of a replicate depend on, besides its number.
 
     ``means`` and ``covariances`` are those of the limit's outputs, axes [scale, ...]; they are used
-    only when the queries are the tokens.
+    only when the queries are the tokens. ``outputs`` are the limit's outputs at all rows of a head
+    from arrays, axes [scale, row, d_v]: replicates draw their queries among those.
     """
 
     head: Head
@@ -45,6 +47,7 @@ class Plan:
     engine: str
     means: Array
     covariances: Array
+    outputs: Array | None = None
 
     def up_to(self, depth: int) -> Plan:
         """The plan of a replicate that ends at the size number ``depth``."""
@@ -66,30 +69,34 @@ def measure_replicate(plan: Plan, replicate: int) -> Array:
     """Errors of one replicate, axes [metric, scale, size] with the metrics of ``METRICS``."""
     with one_blas_thread():
         rng = random_stream(plan.seed, PURPOSE, replicate)
-        tokens = plan.head.sample(plan.sizes[-1], rng)
-        if plan.queries == "population":
-            tilts = plan.head.sample(plan.query_count or plan.sizes[-1], rng).tilts
-        else:
-            tilts = tokens.tilts[: plan.query_count]
-        exact = np.empty((len(plan.scales), len(tilts), tokens.values.shape[1]))
-        for s, alpha in enumerate(plan.scales):
-            exact[s] = plan.head.limit_map(alpha * tilts)
+        tokens, tilts, exact = _draw(plan, rng)
         found = ENGINES[plan.engine](plan, tilts, tokens.keys, tokens.values, exact)
         means, covariances = plan.means, plan.covariances
         if plan.queries == "population":
             # The error of the limit's own moments over these queries is no error of the keys.
-            means, covariances = _moments(exact)
+            means, covariances = moments_of_rows(exact)
         mean = np.linalg.norm(found.mean - means[:, None], axis=-1)
         cov = np.linalg.norm(found.covariance - covariances[:, None], axis=(-2, -1))
         # Rounding can leave a tiny negative square where the error is 0.
         return np.stack([mean, cov, np.sqrt(np.maximum(found.map_square, 0.0))])
 
 
-def _moments(exact: Array) -> tuple[Array, Array]:
-    """Mean and covariance over the queries, of arrays with axes [scale, query, d_v]."""
-    means = exact.mean(axis=1)
-    centred = exact - means[:, None]
-    return means, centred.transpose(0, 2, 1) @ centred / exact.shape[1]
+def _draw(plan: Plan, rng: np.random.Generator) -> tuple[Tokens, Array, Array]:
+    """Tokens, tilts of the queries, and the limit's outputs there, axes [scale, query, d_v]."""
+    head, n = plan.head, plan.sizes[-1]
+    apart = plan.queries == "population"
+    count = plan.query_count or n
+    if isinstance(head, ArrayHead) and plan.outputs is not None:
+        rows = head.sample_rows(n, rng)
+        asking = head.sample_rows(count, rng) if apart else rows[: plan.query_count]
+        return head.take(rows), head.tilts[asking], plan.outputs[:, asking]
+    tokens = head.sample(n, rng)
+    tilts = head.sample(count, rng).tilts if apart else tokens.tilts[: plan.query_count]
+    # in the precision of the arithmetic: a float64 limit of many scales would fill the memory
+    exact = np.empty((len(plan.scales), len(tilts), tokens.values.shape[1]), np.dtype(plan.dtype))
+    for s, alpha in enumerate(plan.scales):
+        exact[s] = head.limit_map(alpha * tilts)
+    return tokens, tilts, exact
 
 
 def _numpy(plan: Plan, tilts: Array, keys: Array, values: Array, exact: Array) -> OutputStatistics:

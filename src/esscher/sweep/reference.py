@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from esscher.errors import InputError
 from esscher.heads import ArrayHead, Head, WeightHead
-from esscher.limits import NoLimit, limit_moments
-from esscher.limits.existence import missing_limit
+from esscher.limits import NoLimit, limit_moments, missing_limit
+from esscher.streams import random_stream
 from esscher.validation import Array
 
 #: Queries for limits that have to be sampled: at least this many, and this many times n_max, so
@@ -18,6 +18,8 @@ from esscher.validation import Array
 FEWEST_SAMPLES, SAMPLES_PER_TOKEN = 65_536, 100
 #: Queries by which a limit's existence is checked where there is no exact answer.
 EXISTENCE_SAMPLES = 65_536
+#: Rows of a head from arrays up to which its limit is computed at all of them, once.
+ALL_ROWS = 131_072
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +34,15 @@ class Reference:
     methods: tuple[str, ...]
     mean_error: Array
     cov_error: Array
+    extra_notes: tuple[str, ...] = ()
 
     def notes(self) -> tuple[str, ...]:
         """What a reader must know about the reference."""
         worst = int(np.argmax(self.cov_error))
         if not self.cov_error[worst] > 0:
-            return ()
+            return self.extra_notes
         return (
+            *self.extra_notes,
             f"the limit is known by {self.methods[worst]}: its mean to {self.mean_error[worst]:.2g}"
             f" and its covariance to {self.cov_error[worst]:.2g}; errors below that mean nothing",
         )
@@ -58,49 +62,99 @@ def scaled_head(head: Head, alpha: float) -> Head:
     )
 
 
+def measured_head(head: Head, configuration: dict[str, Any]) -> Head:
+    """The head whose tokens are drawn: the given one, or tokens drawn from it once and for all."""
+    count = configuration["reference_tokens"]
+    if count is None:
+        return head
+    tokens = head.sample(count, random_stream(configuration["seed"], "reference"))
+    return ArrayHead(tokens.tilts, tokens.keys, tokens.values)
+
+
+def reference_outputs(head: Head, configuration: dict[str, Any]) -> Array | None:
+    """The limit's outputs at all rows of a head from arrays, axes [scale, row, d_v]; else None."""
+    if not isinstance(head, ArrayHead) or len(head.keys) > ALL_ROWS:
+        return None
+    scales = configuration["scales"]
+    if configuration["engine"] == "numpy":
+        return np.stack([head.limit_map(alpha * head.tilts) for alpha in scales])
+    # Imported here: `import esscher` must not cost the import of torch.
+    from esscher.attention.outputs import attention_outputs
+
+    return attention_outputs(
+        head.tilts,
+        head.keys,
+        head.values,
+        scales=scales,
+        dtype=configuration["dtype"],
+        device=configuration["device"],
+    )
+
+
 def reference_moments(
-    head: Head, scales: Sequence[float], *, largest: int, seed: int, queries: str
+    head: Head, outputs: Array | None, configuration: dict[str, Any]
 ) -> Reference:
-    """Moments of the limit for every scale, or an error that says why there is no limit.
+    """Moments of the limit for every scale.
 
     Parameters
     ----------
-    head, scales
-        The head, and what multiplies its tilts.
-    largest
-        Largest number of tokens of the sweep; a sampled limit takes many more queries than that.
-    seed
-        Seed of limits that have to be sampled.
-    queries
-        With ``"population"`` errors are measured against the limit at the queries themselves, and
-        the moments are left at 0.
+    head
+        The head whose tokens are drawn.
+    outputs
+        What :func:`reference_outputs` found: their moments are those of the limit, exactly.
+    configuration
+        Of the sweep. With queries from the population errors are measured against the limit at the
+        queries themselves, and the moments are left at 0.
     """
-    d, count = head.value_dim, len(scales)
-    means, covariances = np.zeros((count, d)), np.zeros((count, d, d))
-    methods, errors = [], np.zeros((2, count))
+    d, scales = head.value_dim, configuration["scales"]
+    means, covariances = np.zeros((len(scales), d)), np.zeros((len(scales), d, d))
+    errors = np.zeros((2, len(scales)))
+    if configuration["queries"] == "population":
+        methods = ["at the queries themselves"] * len(scales)
+        return Reference(means, covariances, tuple(methods), *errors)
+    if outputs is not None:
+        means, covariances = moments_of_rows(outputs)
+        methods = [f"attention over all {len(outputs[0])} tokens"] * len(scales)
+        return Reference(means, covariances, tuple(methods), *errors)
+    methods = []
+    samples = max(SAMPLES_PER_TOKEN * configuration["sizes"][-1], FEWEST_SAMPLES)
     for s, alpha in enumerate(scales):
-        scaled = scaled_head(head, alpha)
-        if queries == "population":
-            _refuse(missing_limit(scaled, EXISTENCE_SAMPLES, seed), alpha)
-            methods.append("at the queries themselves")
-            continue
+        scaled, seed = scaled_head(head, alpha), configuration["seed"]
         found = limit_moments(scaled, FEWEST_SAMPLES, seed)
-        samples = SAMPLES_PER_TOKEN * largest
         if not isinstance(found, NoLimit) and found.method == "sampling":
-            found = limit_moments(scaled, max(samples, FEWEST_SAMPLES), seed, "sampling")
-        if isinstance(found, NoLimit):
-            _refuse(found, alpha)
-            continue
+            found = limit_moments(scaled, samples, seed, "sampling")
+        if isinstance(found, NoLimit):  # reference tokens stand in where this can happen
+            raise InputError(f"{found}; pass reference_tokens to compare with a finite reference")
         means[s], covariances[s] = found.mean, found.covariance
         methods.append(found.method)
         errors[:, s] = [np.linalg.norm(x) for x in (found.mean_error, found.covariance_error)]
-    return Reference(means, covariances, tuple(methods), errors[0], errors[1])
+    return Reference(means, covariances, tuple(methods), *errors)
 
 
-def _refuse(missing: NoLimit | None, alpha: float) -> None:
-    if missing is not None:
-        at = "" if alpha == 1.0 else f" at scale {alpha:g}"
-        raise InputError(
-            f"{missing}{at}; there is nothing to converge to, so choose another law "
-            "(references of finitely many tokens are not available yet)"
-        )
+def moments_of_rows(outputs: Array) -> tuple[Array, Array]:
+    """Mean and covariance over the queries, in float64, of arrays with axes [scale, query, d_v]."""
+    outputs = outputs.astype(np.float64)
+    means = outputs.mean(axis=1)
+    centred = outputs - means[:, None]
+    return means, centred.transpose(0, 2, 1) @ centred / outputs.shape[1]
+
+
+def reference_notes(head: Head, configuration: dict[str, Any]) -> tuple[str, ...]:
+    """What a reader must know when tokens stand for the law."""
+    count = configuration["reference_tokens"]
+    if count is None:
+        return ()
+    seed = configuration["seed"]
+    missing = next(
+        (
+            found
+            for alpha in configuration["scales"][::-1]
+            if (found := missing_limit(scaled_head(head, alpha), EXISTENCE_SAMPLES, seed))
+        ),
+        None,
+    )
+    why = "" if missing is None else f"{missing}: "
+    return (
+        f"{why}errors are against attention over {count} tokens drawn once, whose law the samples "
+        "follow; exponents describe the approach to those tokens",
+    )
