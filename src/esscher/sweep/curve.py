@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from esscher.errors import InputError
 from esscher.sweep.measure import METRICS
+from esscher.sweep.predictions import ScalePrediction
 from esscher.validation import Array
 
 
@@ -37,6 +38,8 @@ class ErrorCurve:
         Whether every replicate that was asked for is there.
     notes
         What a reader must know.
+    predictions
+        What theory says about these sizes, one entry per scale; None unless asked for.
     """
 
     errors: dict[str, Array]
@@ -45,6 +48,7 @@ class ErrorCurve:
     versions: dict[str, str | None]
     complete: bool = True
     notes: tuple[str, ...] = ()
+    predictions: tuple[ScalePrediction, ...] | None = None
 
     @property
     def sizes(self) -> Array:

@@ -21,6 +21,7 @@ from esscher.sweep.curve import ErrorCurve
 from esscher.sweep.measure import METRICS, Plan
 from esscher.sweep.parts import Part
 from esscher.sweep.pool import Crew
+from esscher.sweep.predictions import ScalePrediction, predict_scales
 from esscher.sweep.progress import Reporter
 from esscher.sweep.provenance import versions
 from esscher.sweep.reference import (
@@ -61,6 +62,7 @@ def sweep(
     out: str | Path | None = None,
     precision: float | None = None,
     max_replicates: int | None = None,
+    predict: bool = False,
     progress: bool | None = None,
 ) -> ErrorCurve:
     """Measure how the errors of attention over n tokens fall with n.
@@ -110,6 +112,9 @@ def sweep(
     max_replicates
         With ``precision``: the most work, in replicates of the largest size (default 16 times
         ``replicates``).
+    predict
+        Also predict the errors at these sizes from theory (seconds per scale), so that fitted
+        exponents come with predicted ones. Kept in the run.
     progress
         Whether to draw a progress bar; by default if standard error is a terminal.
 
@@ -164,7 +169,13 @@ def sweep(
                 run.write_results(_curve(parts, request, configuration, notes).to_dict())
             raise SweepInterrupted(len(parts), folder) from None
         schedule.check(parts)
-        curve = _curve(parts, request, configuration, notes)
+        predictions = None if run is None else run.read_predictions()
+        if predict and predictions is None:
+            with one_blas_thread():
+                predictions = predict_scales(head, configuration)
+            if run is not None:
+                run.write_predictions(predictions)
+        curve = _curve(parts, request, configuration, notes, predictions)
         if run is not None:
             run.write_results(curve.to_dict())
         return curve
@@ -174,7 +185,7 @@ def load_curve(out: str | Path) -> ErrorCurve:
     """Read the curve of a stored run, complete or not, from its raw errors."""
     run = read_run(Path(out))
     notes = tuple(run.about["limit"]["notes"])
-    return _curve(run.read_parts(), run.request, run.configuration, notes)
+    return _curve(run.read_parts(), run.request, run.configuration, notes, run.read_predictions())
 
 
 @contextmanager
@@ -222,6 +233,7 @@ def _curve(
     request: Request,
     configuration: dict[str, Any],
     notes: tuple[str, ...],
+    predictions: tuple[ScalePrediction, ...] | None = None,
 ) -> ErrorCurve:
     """The curve of the replicates that are there."""
     schedule = Schedule(request, configuration)
@@ -243,4 +255,5 @@ def _curve(
         versions=made_by[0],
         complete=complete,
         notes=notes + ending,
+        predictions=predictions,
     )

@@ -6,6 +6,8 @@
     Moments of the limit, so that a resumed run compares with the very same numbers.
 ``parts/000017.parquet``
     Raw errors of one replicate (see ``parts.py``): the source of truth.
+``predictions.json``
+    What theory predicts at the run's sizes; computed once, when the run is complete.
 ``results.json``, ``run.log``, ``lock``
     Derived summaries, a line a minute, and the lock of the process at work.
 """
@@ -16,7 +18,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -26,13 +28,15 @@ from typing import Any
 import numpy as np
 
 from esscher.errors import InputError
-from esscher.sweep.atomic import TEMPORARY, clean_leftovers, write_atomically
+from esscher.atomic import TEMPORARY, clean_leftovers, write_atomically
 from esscher.sweep.lock import LOCK, run_lock
 from esscher.sweep.parts import SCHEMA, Part, PartLayout
+from esscher.sweep.predictions import ScalePrediction
 from esscher.sweep.provenance import git_revision, versions
 from esscher.sweep.reference import Reference
 
 CONFIG, LIMIT, RESULTS, LOG, PARTS = "config.json", "limit.npz", "results.json", "run.log", "parts"
+PREDICTIONS = "predictions.json"
 _PART_NAME = re.compile(r"(\d{6,})\.parquet")
 #: Characters of a value that a message shows.
 _SHOWN = 160
@@ -102,6 +106,24 @@ class Run:
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) else None
+
+    def write_predictions(self, predictions: Sequence[ScalePrediction]) -> None:
+        """Store what theory says about this run."""
+        stored = {
+            "configuration": configuration_hash(self.configuration),
+            "scales": [prediction.to_dict() for prediction in predictions],
+        }
+        write_atomically(self.folder / PREDICTIONS, _json(stored))
+
+    def read_predictions(self) -> tuple[ScalePrediction, ...] | None:
+        """What theory says about this run, if that is there and readable."""
+        try:
+            stored = json.loads((self.folder / PREDICTIONS).read_bytes())
+            if stored["configuration"] != configuration_hash(self.configuration):
+                return None
+            return tuple(ScalePrediction.from_dict(scale) for scale in stored["scales"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
 
 
 def configuration_hash(configuration: dict[str, Any]) -> str:

@@ -1,0 +1,25 @@
+"""Real models: loading them, and seeing or replacing what their attention computes."""
+
+from __future__ import annotations
+
+from esscher.models.capture import attention_override, capturing
+from esscher.models.families import FAMILIES, Family, ModelShape
+from esscher.models.inputs import LayerCapture, LayerInputs
+from esscher.models.load import load_model
+from esscher.models.loaded import LoadedModel, wrap_model
+from esscher.models.weights import HeadWeights, head_weights
+
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "HeadWeights",
+    "LayerCapture",
+    "LayerInputs",
+    "LoadedModel",
+    "ModelShape",
+    "attention_override",
+    "capturing",
+    "head_weights",
+    "load_model",
+    "wrap_model",
+]

@@ -1,0 +1,234 @@
+"""Load a model by name, safely and quietly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from esscher.errors import InputError
+from esscher.models._transformers import INSTALL, quiet, transformers_module
+from esscher.models.families import Family, family_of
+from esscher.models.loaded import LoadedModel, wrap_model
+from esscher.models.sources import ModelSource, find_model
+
+#: Types that weights can be loaded in.
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+def load_model(
+    name: str,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    revision: str | None = None,
+    allow_pickle: bool = False,
+    allow_remote_code: bool = False,
+) -> LoadedModel:
+    """Load a model with its tokenizer.
+
+    Parameters
+    ----------
+    name
+        ``demo:minilm``, ``demo:smollm2``, a folder, a ``.gguf`` file, or a name on the hub. With
+        HF_HUB_OFFLINE set, a hub name must be in the local cache.
+    device
+        Where to put the weights.
+    dtype
+        Type of the weights; attention is measured in what the model computes in.
+    revision
+        Branch, tag or commit of a model on the hub.
+    allow_pickle
+        Also accept weights stored as pickles, which can run any code when they are read.
+    allow_remote_code
+        Also run code that comes with the model.
+
+    Raises
+    ------
+    InputError
+        When the model does not exist, is damaged or not supported, with the remedy.
+    """
+    if dtype not in DTYPES:
+        raise InputError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}")
+    place = _as_device(device)
+    source = find_model(name)
+    if revision is not None and source.kind != "hub":
+        raise InputError(f"revision is {revision!r}, but {name!r} is not a name on the hub")
+    if source.architecture is not None:  # some that transformers does not know either
+        family_of(source.architecture, source.name)
+    transformers = transformers_module()
+    options: dict[str, Any] = {
+        "trust_remote_code": allow_remote_code,
+        "local_files_only": source.kind != "hub" or _offline(),
+    }
+    if revision is not None:
+        options["revision"] = revision
+    if source.gguf is not None:
+        _check_gguf()
+        options["gguf_file"] = source.gguf
+    with quiet():
+        config = _load(transformers.AutoConfig, source, options)
+        family = family_of(config.model_type, source.name)
+        if not allow_pickle and source.gguf is None:
+            _check_safetensors(source)
+        auto = transformers.AutoModelForCausalLM if family.decoder else transformers.AutoModel
+        weights: dict[str, Any] = {"config": config, "dtype": DTYPES[dtype]}
+        if source.gguf is None:
+            weights["use_safetensors"] = None if allow_pickle else True
+        if getattr(config, "attn_logit_softcapping", None) is not None:
+            weights["attn_implementation"] = "eager"  # the fast kernels have no soft cap
+        model, info = _load(auto, source, options | weights | {"output_loading_info": True})
+        _check_complete(model, family, info, source)
+        tokenizer = _load(transformers.AutoTokenizer, source, options)
+        _check_tokenizer(tokenizer, source)
+        try:
+            model.requires_grad_(False).to(place)
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(f"cannot put {name!r} on {device!r}: {_first_line(error)}") from error
+    return wrap_model(
+        model,
+        tokenizer,
+        name=source.name,
+        provenance={
+            "source": source.kind,
+            "location": source.location if source.kind == "hub" else Path(source.location).name,
+            "file": source.gguf,
+            "revision": revision,
+            "commit": _commit(source, revision),
+            "dtype": dtype,
+            "device": str(place),
+        },
+    )
+
+
+def _as_device(device: str) -> torch.device:
+    try:
+        place = torch.device(device)
+        torch.empty(1, device=place)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise InputError(f"device {device!r} cannot be used: {_first_line(error)}") from error
+    return place
+
+
+def _offline() -> bool:
+    """Whether the user forbade the network; asked anew each time, unlike in the hub's library."""
+    return any(
+        os.environ.get(name, "").strip().upper() in {"1", "ON", "YES", "TRUE"}
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    )
+
+
+def _commit(source: ModelSource, revision: str | None) -> str | None:
+    """Commit of a model from the hub: the folder of the cache that its files are in."""
+    if source.kind != "hub":
+        return None
+    hub = transformers_module("huggingface_hub")
+    path = hub.try_to_load_from_cache(source.location, "config.json", revision=revision)
+    return Path(path).parent.name if isinstance(path, str) else None
+
+
+def _load(factory: Any, source: ModelSource, options: dict[str, Any]) -> Any:
+    """Call ``from_pretrained``; whatever goes wrong there is a matter of the files."""
+    try:
+        return factory.from_pretrained(source.location, **options)
+    except (MemoryError, InputError):
+        raise
+    except Exception as error:
+        raise _explained(factory, source, options, error) from error
+
+
+def _explained(
+    factory: Any, source: ModelSource, options: dict[str, Any], error: Exception
+) -> InputError:
+    what = {"AutoConfig": "configuration", "AutoTokenizer": "tokenizer"}.get(
+        factory.__name__, "weights"
+    )
+    message = _first_line(error)
+    if "trust_remote_code" in str(error):
+        remedy = "it comes with code of its own; allow remote code if you trust its authors"
+    elif options.get("use_safetensors") and "safetensors" in str(error):
+        remedy = "only safetensors are read; allow pickles if you trust where the weights come from"
+    elif source.kind == "hub" and _offline():
+        remedy = (
+            "HF_HUB_OFFLINE is set, so it must be in the local cache; unset it once to download "
+            "the model, or give a folder"
+        )
+    elif source.kind == "hub":
+        remedy = "check the name, the revision and the network, or give a folder"
+    else:
+        remedy = "its files are damaged or incomplete; copy or install the model again"
+    return InputError(f"the {what} of {source.name!r} cannot be loaded: {message} ({remedy})")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+def _check_gguf() -> None:
+    for package in ("gguf", "accelerate"):
+        try:
+            transformers_module(package)
+        except InputError as error:
+            raise InputError(
+                f"reading a GGUF file needs the package {package}; install it with: {INSTALL}"
+            ) from error
+
+
+def _check_safetensors(source: ModelSource) -> None:
+    """Check that a folder's weights are safetensors, and that their headers can be read."""
+    if source.kind == "hub":
+        return
+    folder = Path(source.location)
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        pickles = sorted(path.name for path in (*folder.glob("*.bin"), *folder.glob("*.pt")))
+        if pickles:
+            raise InputError(
+                f"the weights of {source.name!r} are pickles ({pickles[0]}), which can run any "
+                "code when they are read; allow pickles if you trust where they come from, or "
+                "convert them to safetensors"
+            )
+        raise InputError(f"the folder {source.name!r} has no weights (no .safetensors file)")
+    safetensors = transformers_module("safetensors")
+    for path in files:
+        try:
+            with safetensors.safe_open(str(path), framework="pt"):
+                pass
+        except Exception as error:
+            raise InputError(
+                f"{path} is damaged: {_first_line(error)}; copy or download it again"
+            ) from error
+
+
+def _check_tokenizer(tokenizer: Any, source: ModelSource) -> None:
+    """Check that the tokenizer knows words: without its files, transformers makes an empty one."""
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)) + 1:
+        raise InputError(
+            f"the tokenizer of {source.name!r} has no vocabulary; copy the tokenizer's files "
+            "(tokenizer.json or vocab.txt) next to the weights"
+        )
+
+
+def _check_complete(model: Any, family: Family, info: dict[str, Any], source: ModelSource) -> None:
+    """Check that no layer's weights were missing: transformers would draw them at random."""
+    prefixes = _block_names(model, family)
+    for key in sorted(info.get("missing_keys", ())):
+        if any(key.startswith(prefix) for prefix in prefixes):
+            raise InputError(
+                f"the weights of {source.name!r} lack {key!r}; the file does not belong to this "
+                "configuration, or is incomplete"
+            )
+
+
+def _block_names(model: Any, family: Family) -> Sequence[str]:
+    blocks = {id(block) for block in family.blocks(model)}
+    return [f"{name}." for name, module in model.named_modules() if id(module) in blocks]

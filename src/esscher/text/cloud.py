@@ -1,0 +1,266 @@
+"""A cloud of tokens on disk: queries, keys and values of many tokens, by layer and head.
+
+The arrays are mapped, not read: what is looked at is what is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esscher.errors import InputError
+from esscher.heads import ArrayHead, array_head
+from esscher.models.selection import as_indices
+from esscher.streams import random_stream
+
+#: Version of the layout of a cloud's folder.
+FORMAT = 1
+#: What a cloud is, apart from its arrays.
+MANIFEST = "cloud.json"
+#: How far it has got, and what the layers said about themselves.
+PROGRESS = "progress.json"
+#: Names of the arrays of a layer.
+KINDS = ("q", "k", "v")
+
+Mapped = NDArray[Any]
+
+
+def array_path(folder: Path, layer: int, kind: str) -> Path:
+    """File of one array of a layer, [heads or key heads, tokens, d]."""
+    return folder / f"layer-{layer:03d}-{kind}.npy"
+
+
+class Rows(NamedTuple):
+    """Some tokens of a head, in memory: one row per token."""
+
+    q: NDArray[np.float32]
+    k: NDArray[np.float32]
+    v: NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class HeadCloud:
+    """The tokens of one head, as views of the files.
+
+    Attributes
+    ----------
+    q, k, v
+        [tokens, d], mapped; as they enter the softmax.
+    scaling
+        Factor of the logits.
+    softcap
+        Bound of the logits, or None.
+    """
+
+    layer: int
+    head: int
+    key_head: int
+    q: Mapped
+    k: Mapped
+    v: Mapped
+    scaling: float
+    softcap: float | None
+
+    def take(self, rows: NDArray[np.int64] | slice) -> Rows:
+        """Load some tokens, in the order given."""
+        if isinstance(rows, slice):
+            return Rows(*(np.array(x[rows]) for x in (self.q, self.k, self.v)))
+        # The file is read from front to back, and the rows put in order in memory.
+        order = np.argsort(rows, kind="stable")
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        ordered = np.asarray(rows)[order]
+        return Rows(*(np.asarray(x[ordered])[back] for x in (self.q, self.k, self.v)))
+
+    def as_head(self, rows: NDArray[np.int64] | slice = slice(None)) -> ArrayHead:
+        """The empirical law of the tokens as a head of the theory (in float64, in memory)."""
+        q, k, v = self.take(rows)
+        return array_head(q, k, v, scale=self.scaling)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCloud:
+    """The tokens of one layer, as views of the files."""
+
+    layer: int
+    heads: tuple[int, ...]
+    key_heads: tuple[int, ...]
+    group: int
+    q: Mapped
+    k: Mapped
+    v: Mapped
+    scaling: float
+    softcap: float | None
+    window: int | None
+
+    def head(self, head: int) -> HeadCloud:
+        """The tokens of a query head."""
+        if head not in self.heads:
+            raise InputError(
+                f"the cloud holds no head {head!r}; it holds {', '.join(map(str, self.heads))}"
+            )
+        key_head = head // self.group
+        j = self.key_heads.index(key_head)
+        q = self.q[self.heads.index(head)]
+        return HeadCloud(
+            self.layer, head, key_head, q, self.k[j], self.v[j], self.scaling, self.softcap
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class CloudFile:
+    """Tokens of a text as the attention layers of a model see them, pooled over passages.
+
+    Attributes
+    ----------
+    folder
+        Where the arrays are. A temporary one is removed with the object.
+    manifest
+        What the cloud is made of: model, text, options.
+    """
+
+    folder: Path
+    manifest: dict[str, Any] = field(repr=False)
+    details: dict[str, Any] = field(repr=False)
+
+    @property
+    def rows(self) -> int:
+        """Number of tokens."""
+        return int(self.manifest["rows"])
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers it holds."""
+        return tuple(self.manifest["layers"])
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Query heads it holds."""
+        return tuple(self.manifest["heads"])
+
+    @cached_property
+    def token_ids(self) -> Mapped:
+        """Token id of each row."""
+        return self._array("token_ids")
+
+    @cached_property
+    def passage(self) -> Mapped:
+        """Number of the passage of each row."""
+        return self._array("passage")
+
+    @cached_property
+    def position(self) -> Mapped:
+        """Position of each row in its passage, delimiters counted."""
+        return self._array("position")
+
+    @cached_property
+    def is_delimiter(self) -> Mapped:
+        """Whether a row is a delimiter; never, unless delimiters were kept."""
+        return self._array("is_delimiter")
+
+    def layer(self, layer: int) -> LayerCloud:
+        """The tokens of a layer."""
+        if layer not in self.layers:
+            raise InputError(
+                f"the cloud holds no layer {layer!r}; it holds {', '.join(map(str, self.layers))}"
+            )
+        q, k, v = (open_mapped(array_path(self.folder, layer, kind)) for kind in KINDS)
+        details = self.details[str(layer)]
+        return LayerCloud(
+            layer=layer,
+            heads=self.heads,
+            key_heads=tuple(self.manifest["key_heads"]),
+            group=int(self.manifest["group"]),
+            q=q,
+            k=k,
+            v=v,
+            scaling=float(details["scaling"]),
+            softcap=details["softcap"],
+            window=details["window"],
+        )
+
+    def sample_rows(
+        self, n: int, replicate: int = 0, *, replace: bool = False
+    ) -> NDArray[np.int64]:
+        """Draw ``n`` rows, the same for all layers and heads; a function of (seed, replicate)."""
+        if not replace and n > self.rows:
+            raise InputError(
+                f"n is {n}, but the cloud has {self.rows} tokens; draw with replacement, or fewer"
+            )
+        rng = random_stream(int(self.manifest["seed"]), "cloud rows", int(replace), replicate)
+        return np.asarray(rng.choice(self.rows, size=n, replace=replace), dtype=np.int64)
+
+    def _array(self, name: str) -> Mapped:
+        return open_mapped(self.folder / f"{name}.npy")
+
+
+def open_cloud(folder: str | Path) -> CloudFile:
+    """Open a cloud that :func:`collect_cloud` has finished.
+
+    Raises
+    ------
+    InputError
+        When the folder holds none, or one that is not finished.
+    """
+    place = Path(folder)
+    manifest = read_json(place / MANIFEST)
+    progress = read_json(place / PROGRESS)
+    if manifest is None or manifest.get("format") != FORMAT:
+        raise InputError(f"{str(folder)!r} holds no token cloud of this version")
+    if progress is None or progress["passages"] < manifest["passages"]:
+        done = 0 if progress is None else progress["passages"]
+        raise InputError(
+            f"the cloud in {str(folder)!r} is not finished ({done} of {manifest['passages']} "
+            "passages); collect it again with the same options to continue"
+        )
+    return CloudFile(place, manifest, progress["layers"])
+
+
+def open_mapped(path: Path) -> Mapped:
+    """Map an array's file for reading.
+
+    Raises
+    ------
+    InputError
+        When it is missing or damaged.
+    """
+    try:
+        array: Mapped = np.load(path, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path} is missing or damaged ({error}); remove the folder and collect the cloud again"
+        ) from error
+    return array
+
+
+def remove_with(cloud: CloudFile) -> None:
+    """Remove a cloud's folder when the object goes; views that are in use stay valid."""
+    weakref.finalize(cloud, shutil.rmtree, cloud.folder, ignore_errors=True)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object from a file; None if there is no such file or object."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def cloud_bytes(*, rows: int, layers: int, heads: int, key_heads: int, head_dim: int) -> int:
+    """Bytes of the arrays of a cloud, in float32."""
+    return 4 * rows * layers * head_dim * (heads + 2 * key_heads)
+
+
+def key_heads_of(heads: Sequence[int] | None, count: int, group: int) -> tuple[int, ...]:
+    """Key heads that serve the chosen query heads."""
+    return tuple(sorted({head // group for head in as_indices(heads, count, "heads")}))
