@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import esscher
+from esscher.atomic import write_atomically
 from esscher.sweep import ErrorCurve, SweepInterrupted, load_curve, progress, sweep
 from esscher.sweep import pool as pooling
-from esscher.atomic import write_atomically
 from esscher.sweep.lock import is_locked, run_lock
 from esscher.sweep.measure import METRICS
 from esscher.sweep.parts import Part

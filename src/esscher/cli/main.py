@@ -8,6 +8,7 @@ import click
 
 from esscher import __version__
 from esscher.cli.hardmax import hardmax
+from esscher.cli.reproduce import reproduce
 from esscher.cli.runs import list_runs, show
 from esscher.cli.sweep import sweep
 from esscher.cli.theory import theory
@@ -42,5 +43,5 @@ def main() -> None:
     """  # noqa: D301 - click's mark for verbatim lines
 
 
-for command in (theory, hardmax, sweep, list_runs, show):
+for command in (theory, hardmax, sweep, list_runs, show, reproduce):
     main.add_command(command)

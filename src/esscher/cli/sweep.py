@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -16,16 +10,13 @@ import numpy as np
 from rich.console import Console
 
 from esscher.cli.options import geometric_sizes, numbers, plain_table, print_json, with_error
+from esscher.cli.stopping import STOPPED, how_to_resume, stoppable
 from esscher.cli.synthetic import head_options, synthetic_head
 from esscher.errors import InputError
 from esscher.laws import STANDARD_LAWS
 from esscher.sweep.curve import ErrorCurve
-from esscher.sweep.engine import SweepInterrupted
 from esscher.sweep.engine import sweep as run_sweep
 from esscher.validation import Array
-
-#: Exit code of a command that was stopped from outside, by convention 128 + SIGINT.
-STOPPED = 130
 
 
 @click.command()
@@ -104,7 +95,7 @@ def sweep(
     if law not in STANDARD_LAWS:
         raise InputError(f"there is no law {law!r}; choose from {', '.join(STANDARD_LAWS)}")
     try:
-        with _stoppable():
+        with stoppable():
             curve = run_sweep(
                 synthetic_head(law, horizon, dim, spectrum, tau, df),
                 geometric_sizes(sizes),
@@ -122,7 +113,7 @@ def sweep(
                 max_replicates=max_replicates,
             )
     except KeyboardInterrupt as stop:
-        click.echo(_how_to_resume(stop, out), err=True)
+        click.echo(how_to_resume(stop, out), err=True)
         raise click.exceptions.Exit(STOPPED) from None
     if as_json:
         print_json({"law": law} | curve.to_dict())
@@ -181,29 +172,3 @@ def _cells(row: dict[Any, Any]) -> list[str]:
         cells.append(with_error(row[metric], noise if np.isfinite(noise) else 0.0))
         cells.append(f"{row[f'{metric}_median']:.4g}")
     return cells
-
-
-def _how_to_resume(stop: KeyboardInterrupt, out: Path | None) -> str:
-    if out is None:
-        return "Stopped. Nothing is stored; with --out RUN a sweep can be resumed."
-    done = f" with {stop.done} replicates stored" if isinstance(stop, SweepInterrupted) else ""
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-    return f"Stopped{done} in {out}. Run the same command again to resume:\n  {command}"
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Make a request to terminate (SIGTERM) stop the command as Ctrl-C does."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not in the main thread: leave signals alone
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from esscher.errors import InputError
 from esscher.atomic import TEMPORARY, clean_leftovers, write_atomically
+from esscher.errors import InputError
 from esscher.sweep.lock import LOCK, run_lock
 from esscher.sweep.parts import SCHEMA, Part, PartLayout
 from esscher.sweep.predictions import ScalePrediction

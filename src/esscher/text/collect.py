@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from esscher.atomic import write_atomically
 from esscher.errors import InputError
 from esscher.models.inputs import LayerCapture
 from esscher.models.loaded import LoadedModel
 from esscher.models.run import run_captured
 from esscher.models.selection import as_indices
 from esscher.streams import random_stream
-from esscher.atomic import write_atomically
 from esscher.text.cloud import (
     FORMAT,
     MANIFEST,

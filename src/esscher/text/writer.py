@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from esscher.atomic import TEMPORARY, write_atomically
 from esscher.errors import InputError
 from esscher.models.inputs import LayerCapture
-from esscher.atomic import TEMPORARY, write_atomically
 from esscher.text.cloud import KINDS, PROGRESS, array_path, cloud_bytes, open_mapped, read_json
 
 #: Seconds between two records of how far a cloud has got.
