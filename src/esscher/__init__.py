@@ -14,6 +14,9 @@ from __future__ import annotations
 
 __version__ = "0.1.0.dev0"
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from esscher.errors import EsscherError, InputError, UndefinedError
 from esscher.heads import (
     ArrayHead,
@@ -48,6 +51,7 @@ from esscher.limits import (
     limit_map,
     limit_moments,
 )
+from esscher.rates import Rate, fit_rate, received_exponent
 from esscher.sweep import ErrorCurve, SweepInterrupted, load_curve, sweep
 from esscher.theory import (
     Curve,
@@ -67,6 +71,10 @@ from esscher.theory import (
     pointwise_error,
     predict,
 )
+
+if TYPE_CHECKING:
+    from esscher.experiments import reproduce
+    from esscher.probing import Probe, load_probe, probe
 
 __all__ = [
     "ArrayHead",
@@ -88,6 +96,8 @@ __all__ = [
     "NoLimit",
     "OutputMoments",
     "Prediction",
+    "Probe",
+    "Rate",
     "Signs",
     "Sphere",
     "StackLimit",
@@ -102,6 +112,7 @@ __all__ = [
     "constants",
     "cov_constant",
     "exponents",
+    "fit_rate",
     "gaussian_head",
     "hardmax_curve",
     "head_ball_bound",
@@ -109,6 +120,7 @@ __all__ = [
     "limit_map",
     "limit_moments",
     "load_curve",
+    "load_probe",
     "make_law",
     "map_constant",
     "map_curve",
@@ -117,7 +129,20 @@ __all__ = [
     "moment_curves",
     "pointwise_error",
     "predict",
+    "probe",
+    "received_exponent",
+    "reproduce",
     "standard_law",
     "sweep",
     "weight_head",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What brings torch and transformers with it is imported when it is first asked for."""
+    if name in ("Probe", "load_probe", "probe"):
+        probing = import_module("esscher.probing")
+        return getattr(probing, name)
+    if name == "reproduce":
+        return import_module("esscher.experiments").reproduce
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

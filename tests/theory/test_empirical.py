@@ -46,9 +46,11 @@ def test_all_sizes_come_from_one_set_of_nodes() -> None:
 def test_the_rule_has_converged(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = (*cloud(80, 3, 2.0), np.array([4.0, 64.0, 4096.0]))
     coarse = empirical_map_square(*arguments)
-    monkeypatch.setattr(empirical, "STEP", 0.1)
+    coarser = empirical_map_square(*arguments, step=0.8)
     monkeypatch.setattr(empirical, "REACH", 30.0)
-    np.testing.assert_allclose(coarse, empirical_map_square(*arguments), rtol=3e-6)
+    fine = empirical_map_square(*arguments, step=0.1)
+    np.testing.assert_allclose(coarse, fine, rtol=3e-6)
+    np.testing.assert_allclose(coarser, fine, rtol=5e-4)
 
 
 def test_large_n_is_the_variance_of_importance_sampling() -> None:

@@ -8,6 +8,7 @@ import click
 
 from esscher import __version__
 from esscher.cli.hardmax import hardmax
+from esscher.cli.probe import probe
 from esscher.cli.reproduce import reproduce
 from esscher.cli.runs import list_runs, show
 from esscher.cli.sweep import sweep
@@ -43,5 +44,5 @@ def main() -> None:
     """  # noqa: D301 - click's mark for verbatim lines
 
 
-for command in (theory, hardmax, sweep, list_runs, show, reproduce):
+for command in (probe, theory, hardmax, sweep, reproduce, list_runs, show):
     main.add_command(command)

@@ -13,6 +13,7 @@ from rich.console import Console
 from esscher.cli.options import plain_table, print_json
 from esscher.cli.sweep import print_curve
 from esscher.errors import InputError
+from esscher.probing.store import is_probe, read_probe
 from esscher.sweep.engine import load_curve
 from esscher.sweep.lock import is_locked
 from esscher.sweep.store import CONFIG, PARTS, Run, read_run
@@ -38,7 +39,7 @@ def list_runs(folder: Path, as_json: bool) -> None:
         click.echo(f"There are no runs below {folder}.")
         return
     table = plain_table(f"Runs below {folder}")
-    for name in ("run", "law", "horizon", "sizes", "replicates", "state"):
+    for name in ("run", "law or model", "horizon", "sizes", "replicates", "state"):
         table.add_column(name, justify="right" if name == "replicates" else "left", overflow="fold")
     for row in rows:
         table.add_row(*(str(row[k]) for k in ("run", "law")), *_cells(row), str(row["state"]))
@@ -55,11 +56,26 @@ def show(run: Path, as_json: bool) -> None:
     Example:
       esscher show runs/gaussian
     """  # noqa: D301 - click's mark for verbatim lines
+    if is_probe(run):
+        _show_probe(run, as_json)
+        return
     curve = load_curve(run)
     if as_json:
         print_json({"law": curve.configuration["head"]["law"]} | curve.to_dict())
         return
     print_curve(curve)
+
+
+def _show_probe(run: Path, as_json: bool) -> None:
+    # Imported here: a probe's results need what reads models, which takes seconds to import.
+    from esscher.cli.probe import print_probe
+    from esscher.probing import load_probe
+
+    found = load_probe(run)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_probe(found)
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:
@@ -76,6 +92,8 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 
 def _row(path: Path, below: Path) -> dict[str, Any]:
     name = str(path.relative_to(below))
+    if is_probe(path):
+        return _probe_row(path, name)
     try:
         run = read_run(path)
         head, scales = run.configuration["head"], run.configuration["scales"]
@@ -84,10 +102,11 @@ def _row(path: Path, below: Path) -> dict[str, Any]:
         law = head["law"] or head["kind"]
     except (InputError, LookupError, TypeError):
         blank = dict.fromkeys(("law", "horizons", "sizes", "done", "asked", "precision"))
-        return {"run": name, **blank, "state": "damaged"}
+        return {"run": name, "kind": None, **blank, "state": "damaged"}
     done = len(run.part_paths())
     return {
         "run": name,
+        "kind": "sweep",
         "law": law,
         "horizons": horizons,
         "sizes": sizes,
@@ -95,6 +114,23 @@ def _row(path: Path, below: Path) -> dict[str, Any]:
         "asked": request.replicates if request.precision is None else None,
         "precision": request.precision,
         "state": _state(run, done),
+    }
+
+
+def _probe_row(path: Path, name: str) -> dict[str, Any]:
+    run = read_probe(path)
+    configuration, results = run.configuration, run.read_results() or {}
+    state = "running" if is_locked(path) else "complete" if results.get("complete") else "stopped"
+    return {
+        "run": name,
+        "kind": "probe",
+        "law": configuration["model"]["name"],
+        "horizons": sorted(head["horizon"] for head in results.get("heads", [])),
+        "sizes": configuration["sizes"],
+        "done": results.get("cells", 0),
+        "asked": None,
+        "precision": None,
+        "state": state,
     }
 
 
@@ -113,11 +149,13 @@ def _cells(row: dict[str, Any]) -> tuple[str, str, str]:
         return "", "", ""
     precise = row["precision"] is not None
     wanted = f"for +-{row['precision']:g}" if precise else f"of {row['asked']}"
+    if row["kind"] == "probe":
+        wanted = "cells"
     return _grid(row["horizons"]), _grid(row["sizes"]), f"{row['done']} {wanted}"
 
 
 def _grid(values: list[float]) -> str:
     """Print a grid the way the command line takes it: first:last:count."""
-    if len(values) == 1:
-        return f"{values[0]:.6g}"
+    if len(values) < 2:
+        return "".join(f"{value:.6g}" for value in values)
     return f"{min(values):.6g}:{max(values):.6g}:{len(values)}"

@@ -16,6 +16,7 @@ from esscher.errors import InputError
 from esscher.laws import STANDARD_LAWS
 from esscher.sweep.curve import ErrorCurve
 from esscher.sweep.engine import sweep as run_sweep
+from esscher.sweep.measure import METRICS
 from esscher.validation import Array
 
 
@@ -55,6 +56,12 @@ from esscher.validation import Array
     type=int,
     help="Compare with attention over N tokens drawn once (default for laws without a limit: 4n).",
 )
+@click.option(
+    "--predict/--no-predict",
+    default=True,
+    show_default=True,
+    help="Also predict the exponents on these sizes (seconds per scale).",
+)
 @click.option("--workers", type=int, default=1, show_default=True, help="Worker processes.")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -76,6 +83,7 @@ def sweep(
     dtype: str,
     device: str,
     reference_tokens: int | None,
+    predict: bool,
     workers: int,
     out: Path | None,
     as_json: bool,
@@ -107,6 +115,7 @@ def sweep(
                 dtype=dtype,
                 device=device,
                 reference_tokens=reference_tokens,
+                predict=predict,
                 workers=workers,
                 out=out,
                 precision=precision,
@@ -158,11 +167,39 @@ def print_curve(curve: ErrorCurve) -> None:
         for row in rows.to_dict("records"):
             table.add_row(f"{row['n']:.6g}", *_cells(row))
         console.print(table)
+    if len(curve.sizes) > 1 and len(curve.replicates):
+        _print_rates(console, curve)
     console.print(
         "Errors of the mean output, of its covariance (Frobenius norm) and of the map (rms):\n"
         "mean and median over replicates, in brackets the standard error of the last digit.",
         soft_wrap=True,
     )
+
+
+def _print_rates(console: Console, curve: ErrorCurve) -> None:
+    table = plain_table("Exponents beta of error ~ C n^-beta, 95% intervals")
+    for name in ("H", "of", "beta", "interval", "predicted", "sharp", "ref.", "bound"):
+        table.add_column(name, justify="left" if name == "of" else "right")
+    table.add_column("law")
+    warnings: list[str] = []
+    for s, horizon in enumerate(curve.horizons):
+        for metric in METRICS:
+            rate = curve.rate(metric, s)
+            lines = (rate.predicted, rate.sharp, rate.paper_reference, rate.paper_bound)
+            table.add_row(
+                f"{horizon:.4g}",
+                metric,
+                f"{rate.exponent:.3f}",
+                f"{rate.interval[0]:.3f}-{rate.interval[1]:.3f}",
+                *("" if line is None else f"{line:.3f}" for line in lines),
+                rate.law + ("" if rate.trusted else " *"),
+            )
+            if not rate.trusted:
+                reasons = "; ".join(rate.reasons)
+                warnings.append(f"* H = {horizon:.4g}, {metric}: {reasons}.")
+    console.print(table)
+    for warning in warnings:
+        console.print(warning, soft_wrap=True, highlight=False)
 
 
 def _cells(row: dict[Any, Any]) -> list[str]:

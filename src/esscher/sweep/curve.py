@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from esscher.errors import InputError
+from esscher.rates import Rate, fit_rate
 from esscher.sweep.measure import METRICS
 from esscher.sweep.predictions import ScalePrediction
+from esscher.theory import exponents
 from esscher.validation import Array
 
 
@@ -49,6 +51,7 @@ class ErrorCurve:
     complete: bool = True
     notes: tuple[str, ...] = ()
     predictions: tuple[ScalePrediction, ...] | None = None
+    _fitted: dict[tuple[Any, ...], Rate] = field(default_factory=dict, init=False)
 
     @property
     def sizes(self) -> Array:
@@ -105,6 +108,69 @@ class ErrorCurve:
         """Number of replicates at each size."""
         return np.asarray(np.isfinite(self.errors[METRICS[0]][0]).sum(axis=0), dtype=np.int64)
 
+    def rate(
+        self,
+        metric: str = "mean",
+        scale: int | None = None,
+        *,
+        summary: str = "mean",
+        level: float = 0.95,
+    ) -> Rate:
+        """Fit error ~ C n^-beta to one metric at one scale.
+
+        Parameters
+        ----------
+        metric
+            ``"mean"``, ``"cov"`` or ``"map"``.
+        scale
+            Place of the scale in ``scales``; may be left out if there is only one.
+        summary
+            ``"mean"`` of the replicates, or ``"median"``, for heavy tails (H > 1).
+        level
+            Level of the intervals, which come from resampling replicates.
+
+        Returns
+        -------
+        Rate
+            With the published exponents beside it and, if the sweep was made with
+            ``predict=True``, the one predicted on the same sizes.
+        """
+        self.raw(metric)  # says what is wrong with the name
+        if scale is None and len(self.scales) > 1:
+            raise InputError(
+                f"there are {len(self.scales)} scales; say which one with scale=0 to "
+                f"{len(self.scales) - 1}"
+            )
+        place = 0 if scale is None else int(scale)
+        if not 0 <= place < len(self.scales):
+            raise InputError(f"scale is {scale!r}; it must be 0 to {len(self.scales) - 1}")
+        key = metric, place, summary, level
+        if key not in self._fitted:
+            self._fitted[key] = self._fit(metric, place, summary, level)
+        return self._fitted[key]
+
+    def _fit(self, metric: str, place: int, summary: str, level: float) -> Rate:
+        known = self.predictions[place] if self.predictions else None
+        found = fit_rate(
+            self.errors[metric][place],
+            self.sizes,
+            summary=summary,
+            level=level,
+            seed=self.seed,
+            burn_in=None if known is None else float(np.exp(min(known.log_burn_in, 700.0))),
+        )
+        if known is None:
+            published = exponents(float(self.horizons[place]))
+            return found.with_predictions(
+                paper_reference=published.paper_reference, paper_bound=published.paper_bound
+            )
+        return found.with_predictions(
+            predicted=known.slope(metric, self.sizes, _weights(found, self.sizes)),
+            sharp=known.sharp[metric],
+            paper_reference=known.paper_reference,
+            paper_bound=known.paper_bound,
+        )
+
     def to_frame(self, raw: bool = False) -> pd.DataFrame:
         """Return a data frame, one row per scale and size, or per replicate too (``raw=True``)."""
         scales, sizes, count = len(self.scales), len(self.sizes), len(self.replicates)
@@ -140,6 +206,8 @@ class ErrorCurve:
                     "median": _plain(self.median(metric)[s]),
                     "standard_error": _plain(self.standard_error(metric)[s]),
                 }
+            if len(self.sizes) > 1 and len(self.replicates):
+                entry["fit"] = {metric: self.rate(metric, s).to_dict() for metric in METRICS}
             scales.append(entry)
         return {
             "sizes": list(self.configuration["sizes"]),
@@ -171,6 +239,13 @@ class ErrorCurve:
             f"Mean errors over {len(self.replicates)} replicates{state}: {law}, "
             f"d = {head['key_dim']}, queries: {self.queries}, seed {self.seed}"
         )
+
+
+def _weights(rate: Rate, sizes: Array) -> Array:
+    """Weights of a fit at all sizes: 0 where it left one out."""
+    weights = np.zeros(len(sizes))
+    weights[np.isin(sizes, rate.sizes)] = rate.weights
+    return weights
 
 
 def _plain(row: Array) -> list[float | None]:

@@ -18,7 +18,7 @@ INTERVAL = 60.0
 
 
 class Reporter:
-    """Counts replicates and tells the terminal and the log about it.
+    """Counts what is done and tells the terminal and the log about it.
 
     Parameters
     ----------
@@ -26,10 +26,12 @@ class Reporter:
         File to append to, if any.
     bar
         Whether to draw a bar; None draws one if standard error is a terminal.
+    unit
+        What is counted.
     """
 
-    def __init__(self, log: Path | None, bar: bool | None = None) -> None:
-        self._log, self._bar = log, bar
+    def __init__(self, log: Path | None, bar: bool | None = None, unit: str = "replicates") -> None:
+        self._log, self._bar, self._unit = log, bar, unit
         self._stack = ExitStack()
         self._progress: Progress | None = None
         self._task: TaskID | None = None
@@ -40,7 +42,7 @@ class Reporter:
         self._progress = _bar(self._bar)
         if self._progress is not None:
             self._stack.enter_context(self._progress)
-            self._task = self._progress.add_task("replicates", total=None)
+            self._task = self._progress.add_task(self._unit, total=None)
         if self._log is not None:
             stop = Event()
             thread = Thread(target=self._every_minute, args=(stop,), daemon=True)
@@ -60,21 +62,21 @@ class Reporter:
         self._stack.close()
 
     def expect(self, total: int, done: int) -> None:
-        """Say how many replicates are wanted now, and how many of them are there."""
+        """Say how many are wanted now, and how many of them are there."""
         if not self._total:
             self._before, self._start = done, time.monotonic()
-            self.say(f"started: {done} of {total} replicates are there")
+            self.say(f"started: {done} of {total} {self._unit} are there")
         self._total, self._done = total, done
         self._draw()
 
     def advance(self) -> None:
-        """One more replicate is stored."""
+        """One more is stored."""
         self._done += 1
         self._draw()
 
     def status(self) -> str:
-        """Replicates done, rate and time left, in words."""
-        text = f"{self._done} of {self._total} replicates"
+        """What is done, rate and time left, in words."""
+        text = f"{self._done} of {self._total} {self._unit}"
         new, elapsed = self._done - self._before, time.monotonic() - self._start
         if new <= 0 or elapsed <= 0:
             return text
@@ -117,7 +119,7 @@ def _bar(wanted: bool | None) -> Progress | None:
     from rich.text import Text
 
     class Rate(ProgressColumn):
-        """Replicates a minute."""
+        """How many a minute."""
 
         def render(self, task: Task) -> Text:
             speed = task.finished_speed or task.speed

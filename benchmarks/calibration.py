@@ -1,0 +1,297 @@
+"""Do the intervals of fitted rates hold what they promise? Coverage over simulated curves.
+
+Prints Markdown tables and writes ``benchmarks/results/calibration.json``:
+
+* coverage and mean width of nominal 95% intervals of the exponent, with the binomial standard error
+  of the coverage. Curves are drawn, without overlap within a cell, from a pool of replicates of
+  Gaussian heads (d = 1 and 8, H below and above 1); the truth is the slope, with the curve's own
+  weights, of the mean (median) curve of the whole pool. Then the same for synthetic curves whose
+  expected error is exactly a power law, with light to heavy tails: the truth is their exponent;
+* how often a true power law is called something else, from the synthetic curves;
+* k-hat of received attention and the exponent it gives, beside the swept one;
+* how often tokens of heads without sinks are taken for sinks, and how often sinks are found.
+
+About nine minutes on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+import esscher
+from esscher.attention import attention_statistics
+from esscher.rates import Rate, find_sinks, fit_rate, received_exponent
+from esscher.streams import random_stream
+from esscher.validation import Array
+
+DIMS = (1, 8)
+HORIZONS = (0.5, 0.9, 1.5, 2.5)
+SIZES = (32, 64, 128, 256, 512, 1024)
+#: Replicates of a curve, and how many curves of each a cell has.
+CURVES = {8: 80, 16: 80, 64: 40, 200: 20}
+METRICS = {1: ("mean", "cov"), 8: ("mean", "map")}
+#: Synthetic errors: name, and how a standard normal variable z becomes one of mean 1.
+NOISE = {
+    "half-normal": lambda z: np.abs(z) * np.sqrt(np.pi / 2),
+    "lognormal": lambda z: np.exp(1.2 * z - 0.72),
+    "Pareto 1.6": lambda z: stats.norm.sf(z) ** (-1 / 1.6) * 0.6 / 1.6,
+    "Pareto 1.3": lambda z: stats.norm.sf(z) ** (-1 / 1.3) * 0.3 / 1.3,
+}
+BETA = 0.4
+ONE_PASS_HORIZONS = (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
+ONE_PASS_SIZES = (256, 512, 1024, 2048, 4096)
+RESULTS = Path(__file__).parent / "results" / "calibration.json"
+
+Row = dict[str, Any]
+
+
+def covered(rates: list[Rate], truths: list[float]) -> Row:
+    hits = [r.interval[0] <= t <= r.interval[1] for r, t in zip(rates, truths, strict=True)]
+    share = float(np.mean(hits))
+    return {
+        "curves": len(hits),
+        "coverage": share,
+        "coverage_error": float(np.sqrt(max(share * (1 - share), 0.0475) / len(hits))),
+        "width": float(np.mean([r.interval[1] - r.interval[0] for r in rates])),
+        "bias": float(np.mean([r.exponent - t for r, t in zip(rates, truths, strict=True)])),
+    }
+
+
+def pool(dim: int, replicates: int) -> dict[tuple[float, str], Array]:
+    curve = esscher.sweep(
+        esscher.gaussian_head(1.0, dim),
+        SIZES,
+        replicates,
+        seed=dim,
+        scales=HORIZONS,
+        engine="torch",
+        progress=False,
+    )
+    return {(h, m): curve.raw(m)[s] for s, h in enumerate(HORIZONS) for m in METRICS[dim]}
+
+
+def head_cells(replicates: int) -> list[Row]:
+    rows = []
+    for dim in DIMS:
+        for (h, metric), errors in pool(dim, replicates).items():
+            for summary in ("mean", "median"):
+                if summary == "median" and metric != "mean":
+                    continue
+                centre = getattr(np, summary)(errors, axis=0)
+                for count, curves in CURVES.items():
+                    groups = errors[: count * min(curves, len(errors) // count)]
+                    rates = [
+                        fit_rate(part, SIZES, summary=summary, seed=i)
+                        for i, part in enumerate(groups.reshape(-1, count, len(SIZES)))
+                    ]
+                    where = {"d": dim, "H": h, "metric": metric, "summary": summary}
+                    found = covered(rates, [rate.slope_of(centre) for rate in rates])
+                    rows.append(where | {"replicates": count} | found)
+    return rows
+
+
+def synthetic_errors(noise: str, replicates: int, seed: int) -> Array:
+    """Errors with mean ``n^-0.4`` exactly; neighbours are correlated as nested sizes are."""
+    x = np.log(SIZES)
+    root = np.linalg.cholesky(np.exp(-0.5 * np.abs(x[:, None] - x)))
+    rng = random_stream(seed, "calibration", replicates, list(NOISE).index(noise))
+    return np.asarray(NOISE[noise](rng.standard_normal((replicates, len(x))) @ root.T)) * np.exp(
+        -BETA * x
+    )
+
+
+def synthetic_cells() -> list[Row]:
+    rows = []
+    for noise in NOISE:
+        for count, curves in CURVES.items():
+            rates = [
+                fit_rate(synthetic_errors(noise, count, i), SIZES, seed=i) for i in range(curves)
+            ]
+            row = {"noise": noise, "replicates": count} | covered(rates, [BETA] * len(rates))
+            row["bent"] = sum(rate.law != "power" for rate in rates)
+            row["steepens"] = sum(rate.selection.steepens for rate in rates)
+            rows.append(row)
+    return rows
+
+
+def received(dim: int, n: int, replicate: int, sink_logits: tuple[float, ...] = ()) -> Array:
+    """Received attention at all horizons; sinks are extra keys of constant logit."""
+    rng = random_stream(7, "received", dim, n, replicate, len(sink_logits))
+    tokens = rng.standard_normal((n, dim))
+    keys = np.zeros((n + len(sink_logits), dim + 1))
+    keys[len(sink_logits) :, :dim] = tokens
+    out = []
+    for h in ONE_PASS_HORIZONS:
+        # E exp of a Gaussian logit of variance h^2 |x|^2 is exp(h^2 d / 2) at a typical query.
+        keys[: len(sink_logits), dim] = np.array(sink_logits) + np.log(n) + h * h * dim / 2
+        queries = np.column_stack([h * tokens, np.ones(n)])
+        q, k = torch.from_numpy(queries), torch.from_numpy(keys)
+        found = attention_statistics(
+            q, k, k, sizes=[len(keys)], queries="separate", factor=1.0, received_sizes=[len(keys)]
+        ).received
+        assert found is not None
+        out.append(found.reshape(-1))
+    return np.array(out)
+
+
+def one_pass_cells(replicates: int) -> list[Row]:
+    rows = []
+    for dim in DIMS:
+        curve = esscher.sweep(
+            esscher.gaussian_head(1.0, dim),
+            ONE_PASS_SIZES,
+            10 * replicates,
+            seed=3,
+            scales=ONE_PASS_HORIZONS,
+            engine="torch",
+            progress=False,
+        )
+        passes = [received(dim, ONE_PASS_SIZES[-1], r) for r in range(replicates)]
+        for s, h in enumerate(ONE_PASS_HORIZONS):
+            swept = fit_rate(curve.raw("mean")[s], ONE_PASS_SIZES)
+            head = esscher.gaussian_head(h, dim)
+            burn_in = float(np.exp(min(head.frobenius**2, 700.0)))
+            found = [received_exponent(p[s], burn_in=burn_in) for p in passes]
+            k, beta = np.array([f.k for f in found]), np.array([f.exponent for f in found])
+            formula = esscher.exponents(h).khat
+            rows.append(
+                {
+                    "d": dim,
+                    "H": h,
+                    "k_formula": formula,
+                    "k": float(k.mean()),
+                    "k_deviation": float(k.std(ddof=1)),
+                    "k_covered": float(
+                        np.mean([f.interval[0] <= formula <= f.interval[1] for f in found])
+                    ),
+                    "one_pass": float(beta.mean()),
+                    "swept": swept.exponent,
+                    "swept_interval": list(swept.interval),
+                    "error": float(np.mean(np.abs(beta - swept.exponent))),
+                    "sharp": esscher.exponents(h).mean,
+                    "past_burn_in": ONE_PASS_SIZES[-1] >= burn_in,
+                }
+            )
+    return rows
+
+
+def sink_cells(replicates: int) -> list[Row]:
+    """Sinks of about 3% (weak) and 10% (strong) of the attention each, 1, 2 and 5 of them."""
+    rows = []
+    for dim in DIMS:
+        for n in (1000, 4000):
+            some = max(2, replicates // (1 if n == 1000 else 4))
+            for name, logits in {
+                "none": (),
+                "1 weak": (-3.5,),
+                "1 strong": (-2.3,),
+                "2 strong": (-2.3, -2.5),
+                "5 strong": (-2.3,) * 2 + (-2.5,) * 3,
+            }.items():
+                if n == 4000 and name not in ("none", "1 strong"):
+                    continue
+                hits = np.zeros((2, len(ONE_PASS_HORIZONS)))
+                for r in range(some):
+                    for s, values in enumerate(received(dim, n, r, logits)):
+                        found = set(find_sinks(values).tolist())
+                        hits[0, s] += found >= set(range(len(logits)))
+                        hits[1, s] += bool(found - set(range(len(logits))))
+                rows.append(
+                    {"d": dim, "n": n, "sinks": name, "heads": some}
+                    | {"found": (hits[0] / some).tolist(), "others": (hits[1] / some).tolist()}
+                )
+    return rows
+
+
+def table(rows: list[Row], columns: dict[str, str]) -> str:
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += [
+        "| " + " | ".join(form.format(**row) for form in columns.values()) + " |" for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def overall(rows: list[Row], keys: tuple[str, ...]) -> list[Row]:
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    out = []
+    for values, members in groups.items():
+        curves = sum(m["curves"] for m in members)
+        share = sum(m["coverage"] * m["curves"] for m in members) / curves
+        width = sum(m["width"] * m["curves"] for m in members) / curves
+        error = float(np.sqrt(share * (1 - share) / curves))
+        found = {"curves": curves, "coverage": share, "coverage_error": error, "width": width}
+        out.append(dict(zip(keys, values, strict=True)) | found)
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pool", type=int, default=4000, help="replicates of each head")
+    parser.add_argument("--passes", type=int, default=12, help="passes behind a mean k-hat")
+    parser.add_argument("--sinks", type=int, default=40, help="heads behind a rate of sinks")
+    options = parser.parse_args()
+    start = time.perf_counter()
+    heads = head_cells(options.pool)
+    both = {"coverage": "{coverage:.1%} ± {coverage_error:.1%}", "width": "{width:.3f}"}
+    print(
+        table(heads, {k: f"{{{k}}}" for k in ("d", "H", "metric", "summary", "replicates")} | both)
+    )
+    exact = synthetic_cells()
+    print(
+        table(exact, {"noise": "{noise}", "replicates": "{replicates}"} | both | {"bent": "{bent}"})
+    )
+    by = {
+        "summary and replicates": overall(heads, ("summary", "replicates")),
+        "horizon": overall(heads, ("summary", "H")),
+        "dimension": overall(heads, ("summary", "d")),
+        "synthetic": overall(exact, ("replicates",)),
+    }
+    for name, rows in by.items():
+        keys = [key for key in rows[0] if key not in ("coverage", "coverage_error", "width")]
+        print(f"\nBy {name}\n" + table(rows, {k: f"{{{k}}}" for k in keys} | both))
+    everything = overall([row | {"all": ""} for row in heads + exact], ("all",))[0]
+    bent = sum(row["bent"] for row in exact) / sum(row["curves"] for row in exact)
+    print(
+        f"\nOverall {everything['coverage']:.1%} of {everything['curves']} curves; {bent:.1%} of "
+    )
+    print("true power laws are called bent\n")
+    passes = one_pass_cells(options.passes)
+    columns = {"d": "{d}", "H": "{H:g}", "k formula": "{k_formula:.2f}"}
+    columns |= {"k-hat": "{k:.2f} ± {k_deviation:.2f}", "covered": "{k_covered:.0%}"}
+    columns |= {"one pass": "{one_pass:.3f}", "swept": "{swept:.3f}", "error": "{error:.3f}"}
+    columns |= {"asymptotic": "{sharp:.3f}", "past burn-in": "{past_burn_in}"}
+    print(table(passes, columns) + "\n")
+    sinks = sink_cells(options.sinks)
+    found = [row | {"at": " ".join(f"{x:.2f}" for x in row["found"])} for row in sinks]
+    found = [row | {"more": " ".join(f"{x:.2f}" for x in row["others"])} for row in found]
+    columns = {k: f"{{{k}}}" for k in ("d", "n", "sinks", "heads")}
+    print(table(found, columns | {"all found, by H": "{at}", "others taken, by H": "{more}"}))
+    seconds = time.perf_counter() - start
+    result = {
+        "nominal": 0.95,
+        "sizes": SIZES,
+        "overall": everything,
+        "bent_power_laws": bent,
+        "heads": heads,
+        "synthetic": exact,
+        "one_pass": passes,
+        "sinks": sinks,
+        "seconds": seconds,
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(result | {"by": by}, indent=1) + "\n")
+    print(f"{seconds:.0f} s; wrote {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

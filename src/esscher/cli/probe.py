@@ -1,0 +1,234 @@
+"""``esscher probe``: the numbers for every layer and head of a real model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+from rich.console import Console
+
+from esscher.cli.options import geometric_sizes, plain_table, print_json
+from esscher.cli.stopping import STOPPED, how_to_resume, stoppable
+from esscher.errors import InputError
+
+if TYPE_CHECKING:
+    from esscher.probing import Probe
+
+#: Heads that the table shows unless all are asked for.
+SHOWN = 15
+FORMATS = (".png", ".svg", ".pdf")
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.option(
+    "--text", default="demo:docs", show_default=True, help="File, folder, -, demo:code, hf:NAME."
+)
+@click.option("--column", help="Column of a .jsonl or .parquet file that holds the text.")
+@click.option(
+    "--mode",
+    type=click.Choice(["pooled", "context"]),
+    default="pooled",
+    show_default=True,
+    help="All tokens as one cloud, or real sequences with positions and visibility.",
+)
+@click.option(
+    "--tokens", type=int, help="Tokens in all (default 9216; 2 passages in context mode)."
+)
+@click.option(
+    "--context", type=int, help="Tokens of a passage (default 512; 4096 in context mode)."
+)
+@click.option("--layers", metavar="LIST", help="Such as 0,3 or 0-5 (default: all).")
+@click.option("--heads", metavar="LIST", help="Such as 0,3 or 0-5 (default: all).")
+@click.option("--sizes", metavar="A:B:K", help="Geometric grid of sizes n (default 64:2048:6).")
+@click.option("--replicates", type=int, default=32, show_default=True, help="Samples of tokens.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the samples.")
+@click.option(
+    "--sampling",
+    type=click.Choice(["with", "without"]),
+    default="with",
+    show_default=True,
+    help="With or without replacement (corrected for the finite population).",
+)
+@click.option("--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch.")
+@click.option("--dtype", default="float32", show_default=True, help="Type of the model's weights.")
+@click.option("--revision", help="Revision of a model from a hub.")
+@click.option("--allow-pickle", is_flag=True, help="Also load weights that can run code.")
+@click.option("--allow-remote-code", is_flag=True, help="Run code that comes with the model.")
+@click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Heatmaps: .png, .svg or .pdf.")
+@click.option("--all", "everything", is_flag=True, help="Show all heads, not the worst ones.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def probe(
+    model: str,
+    text: str,
+    column: str | None,
+    mode: str,
+    tokens: int | None,
+    context: int | None,
+    layers: str | None,
+    heads: str | None,
+    sizes: str | None,
+    replicates: int,
+    seed: int,
+    sampling: str,
+    device: str,
+    dtype: str,
+    revision: str | None,
+    allow_pickle: bool,
+    allow_remote_code: bool,
+    out: Path | None,
+    figure: Path | None,
+    everything: bool,
+    as_json: bool,
+) -> None:
+    """Measure every layer and head of MODEL.
+
+    MODEL is a hub name, a folder, a GGUF file, demo:minilm or demo:smollm2. Stopped or killed, the
+    same command with --out resumes.
+
+    \b
+    Examples:
+      esscher probe demo:minilm --text demo:docs --out runs/minilm
+      esscher probe ./my-model --text corpus.jsonl --column text --tokens 50000
+      esscher probe demo:smollm2 --mode context --context 4096
+    """  # noqa: D301 - click's mark for verbatim lines
+    if figure is not None and figure.suffix.lower() not in FORMATS:
+        raise InputError(f"--figure {figure}: the name must end in {', '.join(FORMATS)}")
+    # Imported here: torch and transformers take seconds that `esscher --help` should not.
+    from esscher.probing import probe as run
+
+    try:
+        with stoppable():
+            found = run(
+                model,
+                text,
+                mode=mode,
+                tokens=tokens,
+                context=context,
+                layers=None if layers is None else whole_numbers(layers, "--layers"),
+                heads=None if heads is None else whole_numbers(heads, "--heads"),
+                sizes=None if sizes is None else geometric_sizes(sizes),
+                replicates=replicates,
+                seed=seed,
+                sampling=sampling,
+                column=column,
+                device=device,
+                dtype=dtype,
+                revision=revision,
+                allow_pickle=allow_pickle,
+                allow_remote_code=allow_remote_code,
+                out=out,
+            )
+    except KeyboardInterrupt as stop:
+        click.echo(how_to_resume(stop, out), err=True)
+        raise click.exceptions.Exit(STOPPED) from None
+    if figure is not None:
+        save_heatmaps(found, figure)
+    if as_json:
+        print_json(found.to_dict())
+        return
+    print_probe(found, everything)
+    if figure is not None:
+        Console().print(f"Figure: {figure}", soft_wrap=True)
+    if out is not None:
+        Console().print(f"Run: {out}", soft_wrap=True)
+
+
+def whole_numbers(text: str, option: str) -> list[int]:
+    """Read ``0,3`` or ``0-5`` or both."""
+    numbers = []
+    for part in text.split(","):
+        ends = part.split("-")
+        if not all(end.strip().isdigit() for end in ends) or len(ends) > 2:
+            raise InputError(
+                f"{option} is {text!r}; write numbers such as 0,3 or ranges such as 0-5"
+            )
+        first, last = int(ends[0]), int(ends[-1])
+        if last < first:
+            raise InputError(f"{option} is {text!r}; the range {part} runs backwards")
+        numbers += list(range(first, last + 1))
+    return numbers
+
+
+def save_heatmaps(found: Probe, path: Path) -> None:
+    """Draw layer x head heatmaps."""
+    from esscher.report.heatmaps import draw_heads
+
+    configuration = found.results["configuration"]
+    title = (
+        f"{configuration['model']['name']} on {configuration['text']}, {configuration['mode']}, "
+        f"{configuration['tokens']:,} tokens, n = {configuration['sizes'][0]} to "
+        f"{configuration['sizes'][-1]}"
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draw_heads(found.to_frame(), title).savefig(path)
+
+
+def print_probe(found: Probe, everything: bool = False) -> None:
+    """Print the headline, the worst heads, the layers and how good the predictors were."""
+    console = Console()
+    console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
+    if not found.heads:
+        return
+    configuration = found.results["configuration"]
+    frame = found.to_frame().sort_values("tokens_10", ascending=False, na_position="first")
+    shown = frame if everything else frame.head(SHOWN)
+    hidden = len(frame) - len(shown)
+    table = plain_table(
+        f"{configuration['model']['name']}, {configuration['mode']} mode: "
+        + ("all heads" if not hidden else f"the {len(shown)} heads that need most tokens")
+    )
+    for name in ("head", "H", "k-hat", "mean", "cov", "map", "ESS", "10%"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in shown.to_dict("records"):
+        table.add_row(
+            f"{row['layer']}.{row['head']}",
+            f"{row['H']:.2f}",
+            f"{row['khat']:.2f}",
+            *(_with_interval(row, metric) for metric in ("mean", "cov", "map")),
+            f"{row['ess']:.0f}",
+            "never" if np.isnan(row["tokens_10"]) else f"{row['tokens_10']:,.0f}",
+        )
+    console.print(table)
+    if hidden:
+        console.print(f"{hidden} more heads need fewer tokens; --all shows them.", soft_wrap=True)
+    _print_flags(console, found, [(row["layer"], row["head"]) for row in frame.to_dict("records")])
+    best = plain_table("Mean absolute error of predicted exponents, best first")
+    for name in ("of", "predictor", "error"):
+        best.add_column(name, justify="right" if name == "error" else "left")
+    for row in found.predictors().to_dict("records"):
+        best.add_row(row["metric"], row["predictor"], f"{row['mean absolute error']:.3f}")
+    console.print(best)
+    console.print(
+        "head: layer.head; k-hat of received attention: one pass predicts min(1/2, 1 - k-hat);\n"
+        "mean, cov, map: exponents of error ~ C n^-beta, in brackets half the width of the 95%\n"
+        "interval (last digits); ESS: tokens that the median query attends; 10%: tokens for 10%\n"
+        "output error.",
+        soft_wrap=True,
+    )
+
+
+def _print_flags(console: Console, found: Probe, order: list[tuple[int, int]]) -> None:
+    """What stands against the numbers: how often, and the evidence at the worst head."""
+    seen: dict[str, list[tuple[str, str]]] = {}
+    for layer, head in order:
+        for flag in found.head(int(layer), int(head))["flags"]:
+            seen.setdefault(flag["flag"], []).append((f"{layer}.{head}", flag["evidence"]))
+    if not seen:
+        return
+    table = plain_table("Flags: why numbers may not be what they seem")
+    table.add_column("flag", no_wrap=True)
+    table.add_column("heads", justify="right", no_wrap=True)
+    table.add_column("evidence at the head that needs most tokens", overflow="fold")
+    for flag, heads in sorted(seen.items(), key=lambda item: -len(item[1])):
+        table.add_row(flag, str(len(heads)), f"{heads[0][0]}: {heads[0][1]}")
+    console.print(table)
+
+
+def _with_interval(row: dict[Any, Any], metric: str) -> str:
+    half = (row[f"{metric}_high"] - row[f"{metric}_low"]) / 2
+    digits = "" if not np.isfinite(half) else f"({max(1, round(100 * half))})"
+    return f"{row[metric]:.2f}{digits}"

@@ -1,0 +1,159 @@
+"""Context mode: real sequences, with positions and visibility kept.
+
+In a decoder the queries come from the last quarter of a passage and the keys are what is before
+it, all of them visible: what a key cache holds when these queries are made. In an encoder queries
+and keys are both the whole passage. Delimiters and sinks are set apart: attention is renormalised
+over the other keys, of which n are drawn with replacement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from esscher.errors import InputError
+from esscher.models import LayerCapture
+from esscher.probing.layer import METRICS, HeadNumbers, LayerMeasurement
+from esscher.probing.measurement import OutputReference, map_errors, norms
+from esscher.streams import random_stream
+from esscher.validation import Array
+
+#: Queries of a passage at which errors are measured.
+QUERIES = 384
+#: Keys that a layer's queries must share.
+FEWEST_KEYS = 32
+#: Share of a decoder's passage that holds the keys.
+PREFIX = 0.75
+
+
+def split(
+    length: int, is_delimiter: NDArray[np.bool_], causal: bool, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of queries and of candidate keys in a passage."""
+    prefix = int(PREFIX * length) if causal else length
+    keys = np.flatnonzero(~is_delimiter[:prefix])
+    asking = np.flatnonzero(~is_delimiter)
+    if causal:
+        asking = asking[asking >= prefix]
+    if len(asking) > QUERIES:
+        asking = np.sort(rng.choice(asking, size=QUERIES, replace=False))
+    return asking, keys
+
+
+def measure_context(
+    capture: LayerCapture,
+    asking: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    sizes: tuple[int, ...],
+    draws: int,
+    seed: int,
+    passage: int,
+    find_sinks: Callable[[Array], NDArray[np.int64]],
+) -> tuple[LayerMeasurement, list[HeadNumbers], list[NDArray[np.int64]]]:
+    """Errors and one-pass numbers of one layer on one passage, and the sinks of each head."""
+    asking, keys = _within_window(capture, asking, keys)
+    heads = capture.q.shape[1]
+    rows = torch.from_numpy(asking)
+    rng = random_stream(seed, "probe context", capture.layer, passage)
+    picks = [rng.random(sizes[-1]) for _ in range(draws)]
+    found = np.empty((len(METRICS), heads + 1, draws, len(sizes)))
+    outputs, samples, numbers, sinks = [], [], [], []
+    for h in range(heads):
+        logits = capture.logits(0, h, dtype=torch.float32)[rows][:, torch.from_numpy(keys)]
+        value = capture.v[0, h // capture.group][torch.from_numpy(keys)].to(torch.float32)
+        all_weights = torch.softmax(logits, dim=-1)
+        received = all_weights.mean(0).to(torch.float64).numpy()
+        sink = find_sinks(received)
+        sinks.append(sink)
+        kept = np.setdiff1d(np.arange(len(keys)), sink)
+        inside = torch.from_numpy(kept)
+        logits, value = logits[:, inside], value[inside]
+        weights = torch.softmax(logits, dim=-1)
+        exact = weights @ value
+        outputs.append(exact)
+        samples.append(_sampled(logits, value, picks, sizes))
+        numbers.append(_numbers(capture, h, asking, keys[kept], exact, weights, received))
+    joined = torch.stack(outputs)
+    reference = OutputReference.of(joined)
+    for r in range(draws):
+        for j in range(len(sizes)):
+            sampled = torch.stack([samples[h][r][j] for h in range(heads)])
+            found[0, :, r, j], found[1, :, r, j] = reference.moment_errors(sampled)
+            found[2, :, r, j] = map_errors(sampled, joined)
+    measurement = LayerMeasurement(
+        layer=capture.layer,
+        heads=tuple(range(heads)),
+        sizes=sizes,
+        errors=found,
+        relative=norms(joined),
+        reference_error=np.zeros(heads + 1),
+    )
+    return measurement, numbers, sinks
+
+
+def _within_window(
+    capture: LayerCapture, asking: NDArray[np.int64], keys: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Queries and keys of a layer with a sliding window, such that all queries see all keys."""
+    if capture.window is None:
+        return asking, keys
+    if capture.causal:
+        asking = asking[asking < keys[-1] + 1 + capture.window // 2]
+        keys = keys[keys > asking[-1] - capture.window]
+    else:
+        middle = len(asking) // 2
+        near = np.abs(asking - asking[middle]) < capture.window // 4
+        asking = asking[near]
+        keys = keys[(keys > asking[-1] - capture.window) & (keys < asking[0] + capture.window)]
+    if len(keys) < FEWEST_KEYS or not len(asking):
+        raise InputError(
+            f"layer {capture.layer} has a window of {capture.window} tokens, too short for queries "
+            f"that share {FEWEST_KEYS} keys; leave it out with layers, or use pooled mode"
+        )
+    return asking, keys
+
+
+def _sampled(
+    logits: torch.Tensor, value: torch.Tensor, picks: list[Array], sizes: tuple[int, ...]
+) -> list[list[torch.Tensor]]:
+    """Outputs over samples of the keys, by draw and size; heads share the uniform numbers."""
+    shifted = torch.exp(logits - logits.amax(dim=-1, keepdim=True))
+    # keys missed by a sample may hold nearly all the weight: the rest must not underflow
+    floor = float(torch.finfo(torch.float32).tiny) * 1e6
+    results = []
+    for pick in picks:
+        rows = torch.from_numpy((pick * len(value)).astype(np.int64))
+        outputs = []
+        for n in sizes:
+            chosen = shifted[:, rows[:n]]
+            total = chosen.sum(-1, keepdim=True)
+            if float(total.min()) < floor:
+                chosen = torch.softmax(logits[:, rows[:n]], dim=-1)
+                total = torch.ones_like(total)
+            outputs.append((chosen @ value[rows[:n]]) / total)
+        results.append(outputs)
+    return results
+
+
+def _numbers(
+    capture: LayerCapture,
+    h: int,
+    asking: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    exact: torch.Tensor,
+    weights: torch.Tensor,
+    received: Array,
+) -> HeadNumbers:
+    group = h // capture.group
+    return HeadNumbers(
+        tilts=capture.q[0, h][torch.from_numpy(asking)].to(torch.float64).numpy() * capture.scaling,
+        keys=capture.k[0, group][torch.from_numpy(keys)].to(torch.float64).numpy(),
+        values=capture.v[0, group][torch.from_numpy(keys)].to(torch.float64).numpy(),
+        outputs=exact.to(torch.float64).numpy(),
+        participation=1.0 / weights.to(torch.float64).square().sum(-1).numpy(),
+        received=received,
+        norm=float(exact.to(torch.float64).square().sum(-1).mean().sqrt()),
+    )

@@ -1,0 +1,198 @@
+"""What a probe returns: every head's numbers, as an object, a table, JSON."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from esscher.probing.describe import fit_unit
+from esscher.probing.flags import find_flags
+from esscher.probing.layer import METRICS, LayerMeasurement
+
+#: An interval that holds this, or an exponent this close to it, is called parametric.
+PARAMETRIC, CLOSE = 0.5, 0.05
+
+
+def assemble(
+    layers: list[LayerMeasurement], about: dict[str, Any], complete: bool
+) -> dict[str, Any]:
+    """Fit every head and layer; return plain numbers, lists and strings."""
+    configuration = about["configuration"]
+    seed, heads, whole = configuration["seed"], [], []
+    for measured in layers:
+        units = len(measured.heads)
+        for h, head in enumerate(measured.heads):
+            stats = measured.stats[h]
+            rates = fit_unit(measured, h, stats, seed)
+            fits = {metric: rate.to_dict() for metric, rate in rates.items()}
+            smallest = float(measured.errors[0, h, :, -1].mean())
+            reference = float(measured.reference_error[h]) / smallest if smallest > 0 else 0.0
+            heads.append(
+                {"layer": measured.layer, "head": head}
+                | stats
+                | {
+                    "fit": fits,
+                    "curve": _curve(measured, h),
+                    "flags": find_flags(stats, fits, measured.sizes[-1], reference),
+                }
+            )
+        rates = fit_unit(measured, units, None, seed)
+        whole.append(
+            {
+                "layer": measured.layer,
+                "fit": {metric: rate.to_dict() for metric, rate in rates.items()},
+                "curve": _curve(measured, units),
+            }
+        )
+    return {
+        "kind": "probe",
+        "complete": complete,
+        "configuration": configuration,
+        "versions": about["versions"],
+        "created": about["created"],
+        "sizes": list(layers[0].sizes) if layers else [],
+        "heads": heads,
+        "layers": whole,
+    }
+
+
+def _curve(measured: LayerMeasurement, unit: int) -> dict[str, Any]:
+    out: dict[str, Any] = {"norm": float(measured.relative[unit])}
+    for m, metric in enumerate(METRICS):
+        errors = measured.errors[m, unit]
+        count = len(errors)
+        out[metric] = {
+            "mean": errors.mean(axis=0).tolist(),
+            "median": np.median(errors, axis=0).tolist(),
+            "standard_error": (
+                (errors.std(axis=0, ddof=1) / np.sqrt(count)).tolist() if count > 1 else None
+            ),
+        }
+    return out
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Probe:
+    """The numbers of every head.
+
+    Attributes
+    ----------
+    results
+        Everything, as plain numbers, lists and strings; what ``--json`` prints.
+    folder
+        Directory of the run; gone already if none was given.
+    """
+
+    results: dict[str, Any]
+    folder: Path
+
+    @property
+    def heads(self) -> list[dict[str, Any]]:
+        """One dictionary per head."""
+        return list(self.results["heads"])
+
+    @property
+    def complete(self) -> bool:
+        """Whether every layer or passage was measured."""
+        return bool(self.results["complete"])
+
+    def head(self, layer: int, head: int) -> dict[str, Any]:
+        """One head."""
+        return next(h for h in self.heads if h["layer"] == layer and h["head"] == head)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a data frame, one row per head."""
+        rows = []
+        for h in self.heads:
+            row = {
+                "layer": h["layer"],
+                "head": h["head"],
+                "H": h["horizon"],
+                "F": h["frobenius"],
+                "tau": h["tau"],
+                "khat": h["khat"]["k"],
+            }
+            for metric in METRICS:
+                fit = h["fit"][metric]
+                low, high = fit["interval"]
+                row |= {metric: fit["exponent"], f"{metric}_low": low, f"{metric}_high": high}
+            predicted = h["predicted"]
+            row |= {
+                "predicted_khat": predicted["khat"],
+                "predicted_map": predicted["range"]["map"],
+                "sharp": predicted["sharp"]["mean"],
+                "paper_reference": predicted["paper_reference"],
+                "paper_bound": predicted["paper_bound"],
+                "ess": h["ess"]["median"],
+                "sinks": h["sinks"]["share"],
+                "delimiters": h["delimiter_share"],
+                "tokens_5": h["tokens_for"]["0.05"],
+                "tokens_10": h["tokens_for"]["0.1"],
+                "tokens_20": h["tokens_for"]["0.2"],
+                "flags": ", ".join(dict.fromkeys(flag["flag"] for flag in h["flags"])),
+            }
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def predictors(self) -> pd.DataFrame:
+        """Mean absolute error of each predictor of the measured exponent, best first."""
+        table = self.to_frame()
+        rows: list[dict[str, Any]] = []
+        for name, column, metric in (
+            ("one-pass k-hat", "predicted_khat", "mean"),
+            ("sharp Gaussian", "sharp", "mean"),
+            ("published reference", "paper_reference", "mean"),
+            ("published bound", "paper_bound", "mean"),
+            ("one-pass k-hat", "predicted_khat", "cov"),
+            ("sharp Gaussian", "sharp", "cov"),
+            ("predicted on the range", "predicted_map", "map"),
+            ("one-pass k-hat", "predicted_khat", "map"),
+            ("published reference", "paper_reference", "map"),
+        ):
+            error = (table[column] - table[metric]).abs().mean()
+            rows.append({"metric": metric, "predictor": name, "mean absolute error": error})
+        ordered = sorted(rows, key=lambda r: (METRICS.index(r["metric"]), r["mean absolute error"]))
+        return pd.DataFrame(ordered)
+
+    @property
+    def headline(self) -> str:
+        """The answer in one sentence or two."""
+        if not self.heads:
+            return "Nothing has been measured yet."
+        table, count = self.to_frame(), len(self.heads)
+        near = (table["mean"] - PARAMETRIC).abs() <= CLOSE
+        parametric = ((table["mean_low"] <= PARAMETRIC) & (table["mean_high"] >= PARAMETRIC)) | near
+        needy = table["tokens_10"].isna() | (table["tokens_10"] > 10_000)
+        median = table["tokens_10"].median()
+        others = [h for h, ok in zip(self.heads, parametric, strict=True) if not ok]
+        explained = sum(bool(h["flags"]) for h in others)
+        sentence = (
+            f"The mean output of {int(parametric.sum())} of {count} heads converges like 1/sqrt(n)"
+        )
+        if others:
+            sentence += f"; of the other {len(others)}, {explained} are explained by flags"
+        return (
+            f"{sentence}. A typical head needs {median:,.0f} tokens for 10% output error; "
+            f"{int(needy.sum())} of {count} need more than 10,000."
+        )
+
+    def __repr__(self) -> str:
+        table = self.to_frame()
+        if table.empty:
+            return self.headline
+        shown = ["layer", "head", "H", "F", "khat", "mean", "cov", "map", "tokens_10", "flags"]
+        worst = table.sort_values("tokens_10", ascending=False, na_position="first")[shown]
+        return f"{self.headline}\n{worst.to_string(index=False, float_format='{:.3g}'.format)}"
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().to_html(index=False, float_format="{:.3g}".format)
+        return f"<p>{html.escape(self.headline)}</p>{table}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers, lists and strings."""
+        return self.results

@@ -1,0 +1,293 @@
+"""``probe``: the numbers for every layer and head of a model on a text."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from esscher.models import LayerCapture, LoadedModel, head_weights, load_model
+from esscher.probing.arguments import ProbeRequest, make_request
+from esscher.probing.combine import combine
+from esscher.probing.context import measure_context, split
+from esscher.probing.describe import describe_head
+from esscher.probing.layer import LayerMeasurement
+from esscher.probing.look import delimiter_shares, one_sided_psi
+from esscher.probing.pooled import measure_pooled
+from esscher.probing.result import Probe, assemble
+from esscher.probing.store import ProbeRun, open_probe, read_probe
+from esscher.rates import received_exponent
+from esscher.streams import random_stream
+from esscher.sweep.progress import Reporter
+from esscher.sweep.store import LOG
+from esscher.text import (
+    Passage,
+    PassageSet,
+    TextSource,
+    collect_cloud,
+    read_passages,
+    visit_passages,
+)
+from esscher.validation import Array
+
+#: Passages by which delimiters and hidden states are judged in pooled mode.
+LOOKED_AT = 2
+
+
+def probe(
+    model: str | LoadedModel,
+    text: TextSource,
+    *,
+    mode: str = "pooled",
+    tokens: int | None = None,
+    context: int | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    sizes: ArrayLike | None = None,
+    replicates: int = 32,
+    seed: int = 0,
+    sampling: str = "with",
+    column: str | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    revision: str | None = None,
+    allow_pickle: bool = False,
+    allow_remote_code: bool = False,
+    out: str | Path | None = None,
+    progress: bool | None = None,
+) -> Probe:
+    """Measure how every head of a model converges, and what one pass says about it.
+
+    Parameters
+    ----------
+    model
+        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, or a loaded model.
+    text
+        File, folder, ``"-"``, ``"demo:docs"``, ``"demo:code"``, ...; see
+        :func:`esscher.text.read_text`.
+    mode
+        ``"pooled"``: the tokens of all passages as one cloud (the paper's protocol). ``"context"``:
+        real sequences, with positions and visibility kept.
+    tokens, context
+        Tokens in all (default 9,216 pooled; two passages in context), and of a passage.
+    layers, heads
+        Which ones; all if left out.
+    sizes, replicates
+        Numbers of tokens n, and samples of the largest one.
+    seed
+        Seed of the samples.
+    sampling
+        ``"with"`` or ``"without"`` replacement (pooled mode); errors without replacement are
+        divided by the finite-population factor sqrt((N - n)/(N - 1)).
+    column
+        Column of a table that holds the text.
+    device, dtype, revision, allow_pickle, allow_remote_code
+        How to load the model.
+    out
+        Directory of the run; the same call resumes it.
+    progress
+        Whether to draw a bar; by default if standard error is a terminal.
+    """
+    loaded = model if isinstance(model, LoadedModel) else load_model(
+        model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
+        allow_remote_code=allow_remote_code,
+    )  # fmt: skip
+    request = make_request(
+        loaded, mode=mode, tokens=tokens, context=context, layers=layers, heads=heads,
+        sizes=sizes, replicates=replicates, seed=seed, sampling=sampling,
+    )  # fmt: skip
+    passages = read_passages(
+        loaded, text, tokens=request.tokens, context=request.context, column=column
+    )
+    configuration = request.to_dict() | {
+        "model": loaded.summary | {"name": Path(loaded.name).name},
+        "weight_hash": loaded.weight_hash,
+        "text": passages.source,
+        "text_hash": passages.text_hash,
+    }
+    with _folder(out) as folder, open_probe(folder, configuration) as run:
+        with Reporter(folder / LOG, progress, "cells") as reporter:
+            measure = _pooled if request.mode == "pooled" else _context
+            measure(loaded, text, column, passages, request, run, reporter)
+        return finish(run)
+
+
+def load_probe(out: str | Path) -> Probe:
+    """Read the results of a stored run, complete or not."""
+    return finish(read_probe(Path(out)), write=False)
+
+
+def finish(run: ProbeRun, write: bool = True) -> Probe:
+    """Put the parts together; results that are there already are not fitted again."""
+    configuration = run.configuration
+    names = cells(configuration)
+    parts = [part for name in names if (part := run.read_part(name)) is not None]
+    stored = run.read_results()
+    if stored is not None and stored.get("cells") == len(parts):
+        return Probe(stored, run.folder)
+    by_layer: dict[int, list[LayerMeasurement]] = {}
+    for part in parts:
+        for measurement in part:
+            by_layer.setdefault(measurement.layer, []).append(measurement)
+    layers = [combine(by_layer[layer]) for layer in sorted(by_layer)]
+    results = assemble(layers, run.about, complete=len(parts) == len(names)) | {"cells": len(parts)}
+    if write:
+        run.write_results(results)
+    return Probe(results, run.folder)
+
+
+def cells(configuration: dict[str, Any]) -> list[str]:
+    """Names of the cells of a run."""
+    if configuration["mode"] == "pooled":
+        return [f"layer-{layer}" for layer in configuration["layers"]]
+    # as many passages as the tokens fill, at least one
+    count = max(1, configuration["tokens"] // configuration["context"])
+    return [f"passage-{number}" for number in range(count)]
+
+
+@contextmanager
+def _folder(out: str | Path | None) -> Iterator[Path]:
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="esscher-probe-") as place:
+        yield Path(place)
+
+
+def _pooled(
+    loaded: LoadedModel,
+    text: TextSource,
+    column: str | None,
+    passages: PassageSet,
+    request: ProbeRequest,
+    run: ProbeRun,
+    reporter: Reporter,
+) -> None:
+    missing = [n for n in cells(run.configuration) if run.read_part(n) is None]
+    reporter.expect(len(request.layers), len(request.layers) - len(missing))
+    if not missing:
+        return
+    layers = [int(name.split("-")[1]) for name in missing]
+    shares, hidden = _look(loaded, list(passages)[:LOOKED_AT], layers)
+    with tempfile.TemporaryDirectory(prefix=".cloud-", dir=run.folder) as place:
+        cloud = collect_cloud(
+            loaded, text, tokens=request.tokens, context=request.context, layers=layers,
+            heads=request.heads, seed=request.seed, folder=Path(place) / "cloud", column=column,
+        )  # fmt: skip
+        ids = np.asarray(cloud.token_ids)
+        for layer in layers:
+            measured, numbers = measure_pooled(
+                cloud, layer, request.sizes, request.replicates, request.seed, request.sampling
+            )
+            if request.sampling == "without":
+                measured = _corrected(measured, cloud.rows)
+            psi = one_sided_psi(head_weights(loaded, layer), hidden[layer])
+            stats = []
+            for head, number in zip(measured.heads, numbers, strict=True):
+                found = describe_head(number, request.sizes, request.seed, _labels(loaded, ids))
+                found["delimiter_share"] = float(shares[layer][head])
+                found["psi"]["one-sided"] = None if psi is None else psi[head]
+                stats.append(found)
+            run.write_part(f"layer-{layer}", [replace(measured, stats=stats)])
+            reporter.advance()
+
+
+def _context(
+    loaded: LoadedModel,
+    text: TextSource,
+    column: str | None,
+    passages: PassageSet,
+    request: ProbeRequest,
+    run: ProbeRun,
+    reporter: Reporter,
+) -> None:
+    names = cells(run.configuration)
+    missing = [name for name in names if run.read_part(name) is None]
+    reporter.expect(len(names), len(names) - len(missing))
+    draws = -(-request.replicates // len(names))
+    for name in missing:
+        passage = passages.passages[int(name.split("-")[1])]
+        rng = random_stream(request.seed, "probe queries", passage.number)
+        asking, keys = split(len(passage.ids), passage.is_delimiter, loaded.causal, rng)
+        layers: list[LayerMeasurement] = []
+
+        def sink(
+            passage: Passage,
+            capture: LayerCapture,
+            asking: NDArray[np.int64] = asking,
+            keys: NDArray[np.int64] = keys,
+            layers: list[LayerMeasurement] = layers,
+        ) -> None:
+            with torch.inference_mode():
+                measured, numbers, sinks = measure_context(
+                    capture, asking, keys, request.sizes, draws, request.seed, passage.number,
+                    lambda received: _sinks(received, len(asking)),
+                )  # fmt: skip
+                shares = delimiter_shares(capture, passage.is_delimiter)
+            label = _labels(loaded, passage.ids[keys])
+            stats = []
+            for h, number in enumerate(numbers):
+                found = describe_head(number, request.sizes, request.seed, label, sinks[h])
+                found["delimiter_share"] = float(shares[h])
+                found["psi"]["one-sided"] = None
+                stats.append(found)
+            layers.append(_chosen(replace(measured, stats=stats), request.heads))
+
+        visit_passages(loaded, [passage], sink, layers=request.layers)
+        run.write_part(name, layers)
+        reporter.advance()
+
+
+def _look(
+    loaded: LoadedModel, passages: Sequence[Passage], layers: Sequence[int]
+) -> tuple[dict[int, Array], dict[int, Array]]:
+    """Attention that delimiters take, and hidden states, by layer, from a few passages."""
+    shares: dict[int, list[Array]] = {layer: [] for layer in layers}
+    hidden: dict[int, list[Array]] = {layer: [] for layer in layers}
+
+    def sink(passage: Passage, capture: LayerCapture) -> None:
+        shares[capture.layer].append(delimiter_shares(capture, passage.is_delimiter))
+        if capture.hidden is not None:
+            text = torch.from_numpy(~passage.is_delimiter)
+            hidden[capture.layer].append(capture.hidden[0][text].to(torch.float64).numpy())
+
+    visit_passages(loaded, passages, sink, layers=layers)
+    return (
+        {layer: np.mean(found, axis=0) for layer, found in shares.items()},
+        {layer: np.concatenate(found) for layer, found in hidden.items() if found},
+    )
+
+
+def _corrected(measured: LayerMeasurement, tokens: int) -> LayerMeasurement:
+    """Errors of samples without replacement, divided by sqrt((N - n)/(N - 1))."""
+    n = np.asarray(measured.sizes, dtype=np.float64)
+    return replace(measured, errors=measured.errors / np.sqrt((tokens - n) / (tokens - 1)))
+
+
+def _chosen(measured: LayerMeasurement, heads: tuple[int, ...]) -> LayerMeasurement:
+    """Some heads of a layer, and the layer as a whole."""
+    units = [*heads, len(measured.heads)]
+    return replace(
+        measured,
+        heads=heads,
+        errors=measured.errors[:, units],
+        relative=measured.relative[units],
+        reference_error=measured.reference_error[units],
+        stats=[measured.stats[h] for h in heads],
+    )
+
+
+def _sinks(received: Array, queries: int) -> NDArray[np.int64]:
+    found = received_exponent(received * queries).sinks
+    return np.asarray(found, dtype=np.int64)
+
+
+def _labels(loaded: LoadedModel, ids: NDArray[np.int64]) -> Callable[[int], str]:
+    return lambda row: str(loaded.tokenizer.decode([int(ids[row])]))
