@@ -261,10 +261,8 @@ def main() -> None:
         print(f"\nBy {name}\n" + table(rows, {k: f"{{{k}}}" for k in keys} | both))
     everything = overall([row | {"all": ""} for row in heads + exact], ("all",))[0]
     bent = sum(row["bent"] for row in exact) / sum(row["curves"] for row in exact)
-    print(
-        f"\nOverall {everything['coverage']:.1%} of {everything['curves']} curves; {bent:.1%} of "
-    )
-    print("true power laws are called bent\n")
+    print(f"\nOverall coverage {everything['coverage']:.2%} over {everything['curves']} curves")
+    print(f"True power laws called bent: {bent:.1%}\n")
     passes = one_pass_cells(options.passes)
     columns = {"d": "{d}", "H": "{H:g}", "k formula": "{k_formula:.2f}"}
     columns |= {"k-hat": "{k:.2f} ± {k_deviation:.2f}", "covered": "{k_covered:.0%}"}

@@ -24,7 +24,7 @@ def studies(scale: str) -> list[Study]:
     if scale == "standard":
         # on the line one token's luck is the error's: many cheap replicates
         sizes = geometric(300, 10_000, 8)
-        grid = [flat(d, sizes, HORIZONS, count) for d, count in ((1, 384), (8, 96), (50, 48))]
+        grid = [flat(d, sizes, HORIZONS, count) for d, count in ((1, 384), (8, 96), (50, 64))]
         return [*grid, decaying(geometric(300, 6_000, 7), (0.5, 1.0, 2.0), 64)]
     sizes, alphas = geometric(1_000, 30_000, 12), np.geomspace(0.05, 50, 12)
     return [

@@ -15,6 +15,7 @@ from esscher.experiments.gaussian import HORIZONS, flat
 from esscher.experiments.study import Settings, geometric, rate_table
 from esscher.heads import gaussian_head
 from esscher.rates import received_exponent
+from esscher.report.exponents import plain_logarithmic
 from esscher.streams import random_stream
 from esscher.theory import exponents
 
@@ -150,7 +151,8 @@ def _draw(table: pd.DataFrame) -> Figure:
     grid = np.geomspace(table["H"].min() / 1.2, table["H"].max() * 1.2, 100)
     left.plot(grid, [exponents(h).khat for h in grid], "-", color="black", linewidth=1,
               label=r"$H^2/(1+H^2)$")  # fmt: skip
-    left.set(xscale="log", xlabel="horizon H", ylabel="k-hat of received attention")
+    plain_logarithmic(left, "x")
+    left.set(xlabel="horizon H", ylabel="k-hat of received attention")
     right.plot([0, 0.6], [0, 0.6], "-", color="black", linewidth=0.8)
     reference = table.drop_duplicates(["d", "H"])
     right.plot(reference["swept"], reference["paper_reference"], "+", color="grey",

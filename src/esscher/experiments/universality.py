@@ -10,7 +10,7 @@ from esscher.experiments.finding import Finding, markdown_table
 from esscher.experiments.study import Settings, Study, geometric, rate_table
 from esscher.heads import law_head
 from esscher.laws import standard_law
-from esscher.report.exponents import NAMES
+from esscher.report.exponents import NAMES, plain_logarithmic
 
 LAWS = ("gaussian", "mixture", "cube", "signs", "sphere", "laplace", "student")
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#D55E00", "#CC79A7")
@@ -108,7 +108,9 @@ def _draw(table: pd.DataFrame) -> Figure:
                   label="published reference")  # fmt: skip
         axis.plot(base["H"], base["paper_bound"], ":", color="grey", linewidth=0.8,
                   label="published bound")  # fmt: skip
-        axis.set(xscale="log", xlabel="horizon H", title=NAMES[metric])
+        plain_logarithmic(axis, "x")
+        axis.set_xlabel("horizon H")
+        axis.set_title(NAMES[metric], fontsize=9)
         axis.grid(alpha=0.25)
     panels[0].set_ylabel("exponent")
     handles, labels = panels[0].get_legend_handles_labels()

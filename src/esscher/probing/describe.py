@@ -21,7 +21,7 @@ from esscher.validation import Array
 #: Relative output errors for which the number of tokens is given.
 TOLERANCES = (0.05, 0.1, 0.2)
 #: Queries from which the map error is predicted; the standard error is over them.
-PREDICTING = 24
+PREDICTING = 16
 #: Distance of the integration nodes: coarser than the queries' own spread needs by far.
 STEP = 0.8
 #: Numbers of tokens among which those for a tolerance are looked for.

@@ -31,6 +31,7 @@ from esscher.text import (
     Passage,
     PassageSet,
     TextSource,
+    cloud_bytes,
     collect_cloud,
     read_passages,
     visit_passages,
@@ -39,6 +40,8 @@ from esscher.validation import Array
 
 #: Passages by which delimiters and hidden states are judged in pooled mode.
 LOOKED_AT = 2
+#: Clouds of fewer bytes are kept among temporary files, larger ones in the run's directory.
+SMALL_CLOUD = 1_000_000_000
 
 
 def probe(
@@ -176,10 +179,10 @@ def _pooled(
         return
     layers = [int(name.split("-")[1]) for name in missing]
     shares, hidden = _look(loaded, list(passages)[:LOOKED_AT], layers)
-    with tempfile.TemporaryDirectory(prefix=".cloud-", dir=run.folder) as place:
+    with _cloud_folder(loaded, request, layers, run.folder) as place:
         cloud = collect_cloud(
             loaded, text, tokens=request.tokens, context=request.context, layers=layers,
-            heads=request.heads, seed=request.seed, folder=Path(place) / "cloud", column=column,
+            heads=request.heads, seed=request.seed, folder=place, column=column,
         )  # fmt: skip
         ids = np.asarray(cloud.token_ids)
         for layer in layers:
@@ -243,6 +246,23 @@ def _context(
         visit_passages(loaded, [passage], sink, layers=request.layers)
         run.write_part(name, layers)
         reporter.advance()
+
+
+@contextmanager
+def _cloud_folder(
+    loaded: LoadedModel, request: ProbeRequest, layers: Sequence[int], folder: Path
+) -> Iterator[Path | None]:
+    """Where the cloud goes while it is needed: small ones where temporary files go."""
+    shape = loaded.shape
+    size = cloud_bytes(
+        rows=request.tokens, layers=len(layers), heads=len(request.heads),
+        key_heads=shape.key_heads, head_dim=shape.head_dim,
+    )  # fmt: skip
+    if size < SMALL_CLOUD:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix=".cloud-", dir=folder) as place:
+        yield Path(place) / "cloud"
 
 
 def _look(

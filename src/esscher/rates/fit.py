@@ -40,8 +40,9 @@ def fit_rate(
     Parameters
     ----------
     errors
-        Axes [replicate, size]; not negative. Sizes at which most errors are exactly 0 are left out
-        of the fit, and the result says so.
+        Axes [replicate, size]; not negative, ``nan`` at the sizes above the last of a replicate
+        that ended early. Sizes at which most errors are exactly 0 are left out of the fit, and the
+        result says so.
     sizes
         Strictly increasing numbers of tokens, at least 2 of them.
     summary
@@ -67,7 +68,7 @@ def fit_rate(
         raise InputError(f"summary is {summary!r}; it must be one of {', '.join(SUMMARIES)}")
     if not 0 < as_positive(level, "level") < 1:
         raise InputError(f"level is {level!r}; it must lie between 0 and 1, such as 0.95")
-    usable = np.mean(values > 0, axis=0) > 0.5
+    usable = np.sum(values > 0, axis=0) > 0.5 * np.isfinite(values).sum(axis=0)
     if usable.sum() < 2:
         raise InputError(
             f"errors are positive at {int(usable.sum())} of {len(n)} sizes; a rate needs at least 2"
@@ -83,7 +84,7 @@ def fit_rate(
     selection = select_law(resamples)
     why = reasons(
         Evidence(
-            errors=used,
+            errors=used[np.isfinite(used).all(axis=1)],
             sizes=at,
             left_out=n[~usable],
             summary=summary,
@@ -118,7 +119,7 @@ def fit_rate(
         selection=selection,
         trusted=not why,
         reasons=why,
-        n_replicates=len(used),
+        n_replicates=resamples.n_replicates,
         seed=seed,
         covariance=covariance,
         critical=float(resamples.critical(forms[1:], level)[0]),
@@ -135,7 +136,14 @@ def _as_errors(errors: ArrayLike, sizes: Array) -> Array:
             f"errors has shape {values.shape}; its axes must be [replicate, size], with at least "
             f"one replicate and {len(sizes)} sizes"
         )
-    bad = np.argwhere(~(np.isfinite(values) & (values >= 0)))
+    # nan from some size on: a replicate that ended there
+    ended = np.logical_and.accumulate(np.isnan(values)[:, ::-1], axis=1)[:, ::-1]
+    if ended[:, 0].any() or not np.isfinite(values).all(axis=1).any():
+        raise InputError(
+            "errors has a replicate without any error, or none that reaches the largest size; "
+            "leave out the replicate, or that size"
+        )
+    bad = np.argwhere(~ended & ~(np.isfinite(values) & (values >= 0)))
     if bad.size:
         r, i = (int(k) for k in bad[0])
         raise InputError(

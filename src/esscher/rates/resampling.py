@@ -106,7 +106,9 @@ def resample(errors: Array, sizes: Array, summary: str, seed: int) -> Resamples:
     Parameters
     ----------
     errors
-        Not negative; the summary of every size must be positive.
+        Not negative; the summary of every size must be positive. ``nan`` at the sizes above the
+        last of a replicate that ended early: replicates that end at the same size are resampled
+        among themselves.
     sizes
         Numbers of tokens.
     summary
@@ -121,44 +123,73 @@ def resample(errors: Array, sizes: Array, summary: str, seed: int) -> Resamples:
     return _resampled_medians(errors, x, rng)
 
 
+def groups_by_depth(errors: Array) -> list[Array]:
+    """Replicates that end at the same size, without the sizes beyond it; the whole ones last."""
+    depths = np.isfinite(errors).sum(axis=1)
+    return [errors[depths == depth, :depth] for depth in np.unique(depths)]
+
+
 def _resampled_means(errors: Array, x: Array, rng: np.random.Generator) -> Resamples:
-    count, sizes = errors.shape
-    mean = errors.mean(axis=0)
-    relative = errors / mean
-    if count < 2:
+    sizes = errors.shape[1]
+    counts = np.isfinite(errors).sum(axis=0).astype(np.float64)
+    mean = np.nanmean(errors, axis=0)
+    groups = [group / mean[: group.shape[1]] for group in groups_by_depth(errors)]
+    whole = len(groups[-1])
+    if whole < 2:
         nothing = np.full((sizes, sizes), np.nan)
-        return Resamples(x, np.log(mean), nothing, np.log(mean)[None], nothing[None], count)
-    products = (relative[:, :, None] * relative[:, None, :]).reshape(count, -1)
+        return Resamples(x, np.log(mean), nothing, np.log(mean)[None], nothing[None], whole)
     draws, covariances = [], []
-    rows = max(1, BLOCK // count)
+    rows = max(1, BLOCK // len(errors))
     for start in range(0, RESAMPLES, rows):
         block = min(rows, RESAMPLES - start)
-        times = rng.multinomial(count, np.full(count, 1 / count), size=block).astype(np.float64)
-        means = times @ relative / count
-        second = (times @ products / count).reshape(block, sizes, sizes)
+        means = np.zeros((block, sizes))
+        spread = np.zeros((block, sizes, sizes))
+        for group in groups:
+            members, depth = group.shape
+            products = (group[:, :, None] * group[:, None, :]).reshape(members, -1)
+            times = rng.multinomial(members, np.full(members, 1 / members), size=block)
+            own = times @ group / members
+            means[:, :depth] += members * own / counts[:depth]
+            if members > 1:
+                # covariance of the sum over the group, as this resample estimates it
+                second = (times @ products / members).reshape(block, depth, depth)
+                central = (second - own[:, :, None] * own[:, None, :]) * members
+                spread[:, :depth, :depth] += central * members / (members - 1)
         usable = np.all(means > 0, axis=1)  # a mean of zeros has no logarithm
-        means, second = means[usable], second[usable]
+        means, spread = means[usable], spread[usable]
         # delta method: the covariance of ln(mean) is that of the mean over the product of means
-        central = second / (means[:, :, None] * means[:, None, :]) - 1
+        scale = means * counts
         draws.append(np.log(means) + np.log(mean))
-        covariances.append(central / (count - 1))
-    covariance = np.atleast_2d(np.cov(relative.T)) / count
+        covariances.append(spread / (scale[:, :, None] * scale[:, None, :]))
+    covariance = np.zeros((sizes, sizes))
+    for group in groups:
+        depth = group.shape[1]
+        if len(group) > 1:
+            covariance[:depth, :depth] += len(group) * np.atleast_2d(np.cov(group.T))
+    covariance /= counts[:, None] * counts[None, :]
     return Resamples(
-        x, np.log(mean), covariance, np.concatenate(draws), np.concatenate(covariances), count
+        x, np.log(mean), covariance, np.concatenate(draws), np.concatenate(covariances), whole
     )
 
 
 def _resampled_medians(errors: Array, x: Array, rng: np.random.Generator) -> Resamples:
-    count = len(errors)
-    median = np.log(np.median(errors, axis=0))
-    if count < 2:
+    median = np.log(np.nanmedian(errors, axis=0))
+    groups = groups_by_depth(errors)
+    whole = len(groups[-1])
+    if whole < 2:
         nothing = np.full((len(x), len(x)), np.nan)
-        return Resamples(x, median, nothing, median[None], None, count)
+        return Resamples(x, median, nothing, median[None], None, whole)
     draws = []
     rows = max(1, BLOCK // errors.size)
     for start in range(0, RESAMPLES, rows):
-        chosen = rng.integers(0, count, (min(rows, RESAMPLES - start), count))
-        medians = np.median(errors[chosen], axis=1)
+        block = min(rows, RESAMPLES - start)
+        parts = []
+        for group in groups:
+            chosen = rng.integers(0, len(group), (block, len(group)))
+            padded = np.full((len(group), len(x)), np.nan)
+            padded[:, : group.shape[1]] = group
+            parts.append(padded[chosen])
+        medians = np.nanmedian(np.concatenate(parts, axis=1), axis=1)
         draws.append(np.log(medians[np.all(medians > 0, axis=1)]))
     resampled = np.concatenate(draws)
-    return Resamples(x, median, np.atleast_2d(np.cov(resampled.T)), resampled, None, count)
+    return Resamples(x, median, np.atleast_2d(np.cov(resampled.T)), resampled, None, whole)

@@ -18,8 +18,8 @@ from esscher.validation import Array
 
 #: Fewest values of which a tail (a fifth of them, at least 5) is fitted.
 FEWEST_VALUES = 25
-#: Observations that the prior of the estimate is worth.
-PRIOR = 10
+#: Observations that the prior of the estimate is worth, and the shape they have.
+PRIOR, PRIOR_MEAN = 10, 0.5
 #: From this k on, no number of values makes their mean worth anything.
 HOPELESS = 0.99
 
@@ -43,13 +43,17 @@ class TailShape:
     count: int
 
     @property
-    def values_needed(self) -> float:
-        """Number of values from which their mean is worth anything, ``10^(1/(1 - k))``, k >= 0."""
-        return values_needed(self.k)
+    def without_prior(self) -> float:
+        """k-hat as the values alone have it; in a short tail the prior lifts light ones a lot."""
+        return (self.k * (self.count + PRIOR) - PRIOR_MEAN * PRIOR) / self.count
 
 
 def values_needed(k: float) -> float:
-    """Values from which their mean is worth anything if the tail has shape k (infinite at 1)."""
+    """Number of values from which their mean is worth anything, ``10^(1/(1 - k))``.
+
+    The rule of Pareto smoothed importance sampling: 10 of them for light tails, infinitely many
+    from k = 1 on.
+    """
     return float(10 ** (1 / (1 - max(k, 0.0)))) if k < HOPELESS else math.inf
 
 

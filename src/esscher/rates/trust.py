@@ -10,7 +10,7 @@ import numpy as np
 from esscher.errors import InputError
 from esscher.rates.resampling import Resamples
 from esscher.rates.selection import Selection
-from esscher.rates.tail import FEWEST_VALUES, TailShape, tail_shape
+from esscher.rates.tail import FEWEST_VALUES, TailShape, tail_shape, values_needed
 from esscher.validation import Array
 
 #: Fewest sizes, and least ratio of the largest to the smallest, that show a rate.
@@ -123,15 +123,14 @@ def _replicates(e: Evidence) -> list[str]:
     tail = replicate_tail(e.errors)
     if tail is None:
         return [f"{_replicates_text(count)}: too few to see how heavy the tail of the errors is"]
-    # Only what the tail is heavy beyond doubt for: k-hat less one standard error.
-    if count >= TailShape(tail.k - tail.standard_error, 0.0, 0).values_needed:
+    needed = values_needed(tail.without_prior)
+    if count >= needed:
         return []
-    needed = tail.values_needed
     how_many = f"about {math.ceil(needed):,}" if needed < 1e9 else "more than anyone can run"
+    k_hat = f"k-hat {tail.without_prior:.2f} +- {tail.standard_error:.2f}"
     return [
-        f"{_replicates_text(count)}: too few for the tail of the errors (k-hat {tail.k:.2f} +- "
-        f"{tail.standard_error:.2f}); the mean is worth something from {how_many} on"
-        + ("; see the median" if needed > 1000 else "")
+        f"{_replicates_text(count)}: too few for the tail of the errors ({k_hat}); the mean is "
+        f"worth something from {how_many} on" + ("; see the median" if needed > 1000 else "")
     ]
 
 
