@@ -43,10 +43,10 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 test: lint
-	$(BIN)/pytest -m "not slow" --doctest-glob='*.md' tests docs README.md
+	$(BIN)/pytest -n 2 -m "not slow" --doctest-glob='*.md' tests docs README.md
 
 test-all: lint
-	$(BIN)/pytest --doctest-glob='*.md' tests docs README.md
+	$(BIN)/pytest -n 2 --doctest-glob='*.md' tests docs README.md
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/kernels.py
