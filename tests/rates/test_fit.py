@@ -26,7 +26,7 @@ def test_a_power_law_without_noise_is_found_exactly(summary: str, beta: float) -
     np.testing.assert_allclose(rate.fitted, 3.0 * SIZES**-beta)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.floats(1e-6, 1e6),
     st.integers(0, 10**6),
@@ -43,7 +43,7 @@ def test_units_of_the_error_do_not_matter(unit: float, seed: int, summary: str, 
     assert other.law == one.law
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.floats(-2, 2), st.integers(2, 50), st.integers(0, 10**6))
 def test_a_power_of_n_adds_to_the_exponent(power: float, stretch: int, seed: int) -> None:
     errors = power_curve(0.4, 12, seed)
@@ -58,7 +58,7 @@ def test_a_power_of_n_adds_to_the_exponent(power: float, stretch: int, seed: int
     assert stretched.constant == pytest.approx(expected, rel=1e-8)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6))
 def test_the_order_of_replicates_does_not_move_the_estimate(seed: int) -> None:
     errors = power_curve(0.4, 20, seed)

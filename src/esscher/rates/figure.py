@@ -65,7 +65,7 @@ def draw_rate(rate: Rate, ax: Axes | None = None) -> Axes:
     ax.set_yscale("log")
     ax.set_xlabel("tokens n")
     ax.set_ylabel(f"{rate.summary} error")
-    title = f"{rate.law} law" + ("" if rate.trusted else ", not to be trusted")
+    title = f"{rate.law} law" + ("" if rate.trusted else "; exponent not to be trusted")
     ax.set_title(title, fontsize=10)
     ax.grid(alpha=0.25)
     ax.legend(fontsize=8, frameon=False)

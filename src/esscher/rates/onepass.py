@@ -6,7 +6,7 @@ with the exponent ``min(1/2, 1 - k)``, Gaussian or not. No Monte Carlo, no covar
 
 The tail are the ``3 sqrt(n)`` largest (a fifth of them below n = 225), the rule of Pareto smoothed
 importance sampling. Measured on Gaussian heads in dimension 1 at n = 4000, the bias of k-hat is
-between -0.02 and 0.05 for H = 0.3 to 3, and its standard deviation 0.07 to 0.10; taking a tenth of
+between -0.03 and 0.06 for H = 0.3 to 3, and its standard deviation 0.07 to 0.10; taking a tenth of
 the tokens instead changes the bias by 0.04 or less. Before the burn-in (dimension 8, H >= 0.7 at
 that n) the tail is not there yet, and k-hat is too small by up to 0.5: pass ``burn_in`` if known.
 """
