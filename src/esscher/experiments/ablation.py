@@ -16,7 +16,7 @@ DIM, HORIZON = 4, 0.5
 def study(scale: str) -> Study:
     """The sweep of a scale."""
     count, sizes, replicates = {
-        "quick": (5, geometric(100, 2_000, 6), 24),
+        "quick": (4, geometric(100, 1_500, 5), 24),
         "standard": (9, geometric(300, 10_000, 8), 64),
         "paper": (13, geometric(1_000, 30_000, 12), 200),
     }[scale]

@@ -19,8 +19,8 @@ VARIANCE = 0.1
 def studies(scale: str) -> list[Study]:
     """The sweeps of a scale."""
     if scale == "quick":
-        few = (0.5, 1.0, 2.0)
-        return [flat(d, geometric(100, 2000, 6), few, 24) for d in (1, 8)]
+        few = (0.5, 2.0)
+        return [flat(d, geometric(100, 1500, 5), few, 24) for d in (1, 8)]
     if scale == "standard":
         # on the line one token's luck is the error's: many cheap replicates
         sizes = geometric(300, 10_000, 8)

@@ -16,7 +16,7 @@ DIM = 50
 def study(scale: str) -> Study:
     """The sweep of a scale: uniform on the unit sphere, A = alpha I / sqrt(d)."""
     scales, sizes, replicates = {
-        "quick": (np.geomspace(10, 1e5, 4), geometric(200, 2_000, 5), 12),
+        "quick": (np.geomspace(10, 1e5, 3), geometric(200, 1_500, 5), 12),
         "standard": (np.geomspace(10, 1e5, 5), geometric(1_000, 10_000, 6), 32),
         "paper": (np.geomspace(10, 1e5, 9), geometric(10_000, 100_000, 8), 50),
     }[scale]

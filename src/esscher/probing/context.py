@@ -56,13 +56,16 @@ def measure_context(
     """Errors and one-pass numbers of one layer on one passage, and the sinks of each head."""
     asking, keys = _within_window(capture, asking, keys)
     heads = capture.q.shape[1]
-    rows = torch.from_numpy(asking)
+    # logits only from the first query on: a decoder's queries are the end of its passage
+    first = int(asking[0])
+    rows = torch.from_numpy(asking - first)
     rng = random_stream(seed, "probe context", capture.layer, passage)
     picks = [rng.random(sizes[-1]) for _ in range(draws)]
     found = np.empty((len(METRICS), heads + 1, draws, len(sizes)))
     outputs, samples, numbers, sinks = [], [], [], []
     for h in range(heads):
-        logits = capture.logits(0, h, dtype=torch.float32)[rows][:, torch.from_numpy(keys)]
+        logits = capture.logits(0, h, slice(first, None), torch.float32)
+        logits = logits[rows][:, torch.from_numpy(keys)]
         value = capture.v[0, h // capture.group][torch.from_numpy(keys)].to(torch.float32)
         all_weights = torch.softmax(logits, dim=-1)
         received = all_weights.mean(0).to(torch.float64).numpy()
@@ -126,14 +129,15 @@ def _sampled(
     results = []
     for pick in picks:
         rows = torch.from_numpy((pick * len(value)).astype(np.int64))
+        drawn, taken = shifted[:, rows], value[rows]
         outputs = []
         for n in sizes:
-            chosen = shifted[:, rows[:n]]
+            chosen = drawn[:, :n]
             total = chosen.sum(-1, keepdim=True)
             if float(total.min()) < floor:
                 chosen = torch.softmax(logits[:, rows[:n]], dim=-1)
                 total = torch.ones_like(total)
-            outputs.append((chosen @ value[rows[:n]]) / total)
+            outputs.append((chosen @ taken[:n]) / total)
         results.append(outputs)
     return results
 

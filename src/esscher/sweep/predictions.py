@@ -18,6 +18,9 @@ from esscher.validation import Array
 
 #: Sizes at which curves are computed; they are so smooth that the others can be interpolated.
 NODES = 6
+#: Curves are left out when the burn-in exceeds the largest size by this power: nothing moves there,
+#: and their integrals are expensive.
+FROZEN = 100.0
 #: Exponent of a horizon that belongs to each metric of a sweep.
 SHARP = {"mean": "mean", "cov": "cov", "map": "map_rms"}
 
@@ -91,15 +94,18 @@ def predict_scale(head: Head, sizes: Sequence[int], queries: str, seed: int) -> 
         notes.append("curves are predicted for Gaussian tokens with the same second moments")
     n = np.asarray(sizes, dtype=np.float64)
     nodes = n[np.unique(np.linspace(0, len(n) - 1, NODES).round().astype(int))]
-    errors = {}
-    try:
-        errors["map"] = _at(n, map_curve(head, nodes, queries, seed))
-        if nodes[0] >= 4:
-            curves = moment_curves(head, nodes, queries, seed)
-            errors["mean"] = _at(n, curves["mean"])
-            errors["cov"] = _at(n, curves["cov"] if "cov" in curves else curves["cov_rms"])
-    except UndefinedError as error:
-        notes.append(str(error))
+    errors: dict[str, list[float]] = {}
+    if log_burn_in(head) > FROZEN * np.log(n[-1]):
+        notes.append("every query is frozen at these sizes by far: no curve is predicted")
+    else:
+        try:
+            errors["map"] = _at(n, map_curve(head, nodes, queries, seed))
+            if nodes[0] >= 4:
+                curves = moment_curves(head, nodes, queries, seed)
+                errors["mean"] = _at(n, curves["mean"])
+                errors["cov"] = _at(n, curves["cov"] if "cov" in curves else curves["cov_rms"])
+        except UndefinedError as error:
+            notes.append(str(error))
     return ScalePrediction(
         horizon=head.horizon,
         errors=errors,
