@@ -155,6 +155,11 @@ def _draw(table: pd.DataFrame) -> Figure:
     left.set(xlabel="horizon H", ylabel="k-hat of received attention")
     right.plot([0, 0.6], [0, 0.6], "-", color="black", linewidth=0.8)
     reference = table.drop_duplicates(["d", "H"])
+    for column, marker, colour, words in (
+        ("predicted", "x", "black", "predicted on the range"),
+        ("sharp", "_", "black", "asymptotic, sharp"),
+    ):
+        right.plot(reference["swept"], reference[column], marker, color=colour, label=words)
     right.plot(reference["swept"], reference["paper_reference"], "+", color="grey",
                label="published reference")  # fmt: skip
     right.plot(reference["swept"], reference["paper_bound"], ".", color="lightgrey",

@@ -104,6 +104,9 @@ def _draw(table: pd.DataFrame) -> Figure:
             )  # fmt: skip
         base = table[(table["study"] == "gaussian") & (table["metric"] == metric)]
         axis.plot(base["H"], base["predicted"], "x--", color="grey", label="predicted (Gaussian)")
+        axis.plot(
+            base["H"], base["sharp"], "-", color="grey", linewidth=1, label="sharp (Gaussian)"
+        )
         axis.plot(base["H"], base["paper_reference"], "-.", color="grey", linewidth=0.8,
                   label="published reference")  # fmt: skip
         axis.plot(base["H"], base["paper_bound"], ":", color="grey", linewidth=0.8,
