@@ -15,8 +15,9 @@ from esscher.cli.sweep import print_curve
 from esscher.errors import InputError
 from esscher.probing.store import is_probe, read_probe
 from esscher.sweep.engine import load_curve
+from esscher.sweep.folder import CONFIG, PARTS
 from esscher.sweep.lock import is_locked
-from esscher.sweep.store import CONFIG, PARTS, Run, read_run
+from esscher.sweep.store import Run, read_run
 
 
 @click.command(name="ls")

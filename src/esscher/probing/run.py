@@ -25,8 +25,8 @@ from esscher.probing.result import Probe, assemble
 from esscher.probing.store import ProbeRun, open_probe, read_probe
 from esscher.rates import received_exponent
 from esscher.streams import random_stream
+from esscher.sweep.folder import LOG
 from esscher.sweep.progress import Reporter
-from esscher.sweep.store import LOG
 from esscher.text import (
     Passage,
     PassageSet,

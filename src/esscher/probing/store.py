@@ -20,12 +20,21 @@ from typing import Any
 
 import numpy as np
 
-from esscher.atomic import TEMPORARY, clean_leftovers, write_atomically
+from esscher.atomic import clean_leftovers, write_atomically
 from esscher.errors import InputError
 from esscher.probing.layer import METRICS, LayerMeasurement
+from esscher.sweep.folder import (
+    CONFIG,
+    LOG,
+    PARTS,
+    as_json,
+    check_free,
+    check_same,
+    read_results,
+    write_results,
+)
 from esscher.sweep.lock import LOCK, run_lock
 from esscher.sweep.provenance import git_revision, versions
-from esscher.sweep.store import CONFIG, LOG, PARTS, RESULTS
 
 #: Version of the layout; another one is refused.
 SCHEMA = 1
@@ -66,7 +75,7 @@ class ProbeRun:
             ],
         }
         write_atomically(self.folder / PARTS / f"{name}.parquet", data)
-        write_atomically(self.folder / PARTS / f"{name}.json", _json(about))
+        write_atomically(self.folder / PARTS / f"{name}.json", as_json(about))
 
     def read_part(self, name: str) -> list[LayerMeasurement] | None:
         """One cell, or None if it is not there.
@@ -113,15 +122,11 @@ class ProbeRun:
 
     def write_results(self, results: dict[str, Any]) -> None:
         """Replace the derived results."""
-        write_atomically(self.folder / RESULTS, _json(results))
+        write_results(self.folder, results)
 
     def read_results(self) -> dict[str, Any] | None:
         """Derived results, if there are readable ones."""
-        try:
-            found = json.loads((self.folder / RESULTS).read_bytes())
-        except (OSError, ValueError):
-            return None
-        return found if isinstance(found, dict) else None
+        return read_results(self.folder)
 
 
 @contextmanager
@@ -129,7 +134,7 @@ def open_probe(folder: Path, configuration: dict[str, Any]) -> Iterator[ProbeRun
     """Set up a probe's directory, or take up the one that is there, and hold its lock."""
     config = folder / CONFIG
     if not config.exists():
-        _check_free(folder)
+        check_free(folder, {LOCK, LOG, PARTS})
     try:
         (folder / PARTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -139,7 +144,8 @@ def open_probe(folder: Path, configuration: dict[str, Any]) -> Iterator[ProbeRun
         clean_leftovers(folder / PARTS)
         if config.exists():
             run = read_probe(folder)
-            _check_same(run, configuration)
+            stored = json.loads(json.dumps(configuration))  # lists for tuples
+            check_same(folder, run.configuration, stored)
         else:
             about = {
                 "schema": SCHEMA,
@@ -149,7 +155,7 @@ def open_probe(folder: Path, configuration: dict[str, Any]) -> Iterator[ProbeRun
                 "versions": versions(),
                 "git_revision": git_revision(),
             }
-            write_atomically(config, _json(about))
+            write_atomically(config, as_json(about))
             run = ProbeRun(folder, about)
         yield run
 
@@ -184,32 +190,6 @@ def read_probe(folder: Path) -> ProbeRun:
     return ProbeRun(folder, about)
 
 
-def _check_free(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; choose a directory for the run")
-    for path in sorted(folder.iterdir()) if folder.exists() else []:
-        if path.name not in (LOCK, LOG, PARTS) and not path.name.endswith(TEMPORARY):
-            raise InputError(
-                f"{folder} is not a run and not empty (it contains {path.name}); "
-                "choose a new directory"
-            )
-
-
-def _check_same(run: ProbeRun, configuration: dict[str, Any]) -> None:
-    old, new = run.configuration, json.loads(json.dumps(configuration))
-    different = [
-        f"  {field}: stored {json.dumps(old.get(field))}, now {json.dumps(new.get(field))}"
-        for field in dict.fromkeys([*old, *new])
-        if old.get(field) != new.get(field)
-    ]
-    if different:
-        raise InputError(
-            f"{run.folder} holds a run with another configuration:\n"
-            + "\n".join(different)
-            + "\nGive the stored values to resume it, or choose another directory."
-        )
-
-
 def _errors_table(layers: list[LayerMeasurement]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -230,7 +210,3 @@ def _errors_table(layers: list[LayerMeasurement]) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(pa.concat_tables(tables), buffer)
     return buffer.getvalue()
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()

@@ -164,8 +164,10 @@ class ErrorCurve:
             return found.with_predictions(
                 paper_reference=published.paper_reference, paper_bound=published.paper_bound
             )
+        errors = known.errors.get(metric)
+        used = np.isin(self.sizes, found.sizes)
         return found.with_predictions(
-            predicted=known.slope(metric, self.sizes, _weights(found, self.sizes)),
+            predicted=None if errors is None else found.slope_of(np.asarray(errors)[used]),
             sharp=known.sharp[metric],
             paper_reference=known.paper_reference,
             paper_bound=known.paper_bound,
@@ -239,13 +241,6 @@ class ErrorCurve:
             f"Mean errors over {len(self.replicates)} replicates{state}: {law}, "
             f"d = {head['key_dim']}, queries: {self.queries}, seed {self.seed}"
         )
-
-
-def _weights(rate: Rate, sizes: Array) -> Array:
-    """Weights of a fit at all sizes: 0 where it left one out."""
-    weights = np.zeros(len(sizes))
-    weights[np.isin(sizes, rate.sizes)] = rate.weights
-    return weights
 
 
 def _plain(row: Array) -> list[float | None]:

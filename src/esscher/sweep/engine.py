@@ -18,6 +18,7 @@ from esscher.heads import Head
 from esscher.sweep.adaptive import Schedule
 from esscher.sweep.arguments import make_configuration, make_request
 from esscher.sweep.curve import ErrorCurve
+from esscher.sweep.folder import LOG
 from esscher.sweep.measure import METRICS, Plan
 from esscher.sweep.parts import Part
 from esscher.sweep.pool import Crew
@@ -31,7 +32,7 @@ from esscher.sweep.reference import (
     reference_notes,
     reference_outputs,
 )
-from esscher.sweep.store import LOG, Request, Run, open_run, read_run
+from esscher.sweep.store import Request, Run, open_run, read_run
 from esscher.sweep.threads import one_blas_thread
 from esscher.validation import Array, as_dim
 

@@ -53,15 +53,6 @@ class ScalePrediction:
     log_burn_in: float
     notes: tuple[str, ...] = ()
 
-    def slope(self, metric: str, sizes: Array, weights: Array | None = None) -> float | None:
-        """Exponent of the predicted errors, fitted like the measured ones; None without them."""
-        if metric not in self.errors:
-            return None
-        w = np.ones(len(sizes)) if weights is None else weights
-        x, y = np.log(sizes), np.log(self.errors[metric])
-        x = x - np.average(x, weights=w)
-        return float(-np.sum(w * x * y) / np.sum(w * x * x))
-
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain numbers, lists and strings."""
         return asdict(self) | {"notes": list(self.notes)}

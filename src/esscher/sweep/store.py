@@ -27,19 +27,26 @@ from typing import Any
 
 import numpy as np
 
-from esscher.atomic import TEMPORARY, clean_leftovers, write_atomically
+from esscher.atomic import clean_leftovers, write_atomically
 from esscher.errors import InputError
+from esscher.sweep.folder import (
+    CONFIG,
+    LOG,
+    PARTS,
+    as_json,
+    check_free,
+    check_same,
+    read_results,
+    write_results,
+)
 from esscher.sweep.lock import LOCK, run_lock
 from esscher.sweep.parts import SCHEMA, Part, PartLayout
 from esscher.sweep.predictions import ScalePrediction
 from esscher.sweep.provenance import git_revision, versions
 from esscher.sweep.reference import Reference
 
-CONFIG, LIMIT, RESULTS, LOG, PARTS = "config.json", "limit.npz", "results.json", "run.log", "parts"
-PREDICTIONS = "predictions.json"
+LIMIT, PREDICTIONS = "limit.npz", "predictions.json"
 _PART_NAME = re.compile(r"(\d{6,})\.parquet")
-#: Characters of a value that a message shows.
-_SHOWN = 160
 
 
 @dataclass(frozen=True)
@@ -97,15 +104,11 @@ class Run:
 
     def write_results(self, results: dict[str, Any]) -> None:
         """Replace the derived results."""
-        write_atomically(self.folder / RESULTS, _json(results))
+        write_results(self.folder, results)
 
     def read_results(self) -> dict[str, Any] | None:
         """Derived results, if there are readable ones."""
-        try:
-            found = json.loads((self.folder / RESULTS).read_bytes())
-        except (OSError, ValueError):
-            return None
-        return found if isinstance(found, dict) else None
+        return read_results(self.folder)
 
     def write_predictions(self, predictions: Sequence[ScalePrediction]) -> None:
         """Store what theory says about this run."""
@@ -113,7 +116,7 @@ class Run:
             "configuration": configuration_hash(self.configuration),
             "scales": [prediction.to_dict() for prediction in predictions],
         }
-        write_atomically(self.folder / PREDICTIONS, _json(stored))
+        write_atomically(self.folder / PREDICTIONS, as_json(stored))
 
     def read_predictions(self) -> tuple[ScalePrediction, ...] | None:
         """What theory says about this run, if that is there and readable."""
@@ -150,7 +153,7 @@ def open_run(
     # Computed before anything is created: a law without limit must not leave a directory behind.
     fresh = None
     if not config.exists():
-        _check_free(folder)
+        _check_new(folder)
         fresh = reference()
     try:
         (folder / PARTS).mkdir(parents=True, exist_ok=True)
@@ -161,11 +164,11 @@ def open_run(
         clean_leftovers(folder / PARTS)
         if config.exists():
             run = read_run(folder)
-            _check_same(run, configuration)
+            check_same(folder, run.configuration, configuration)
             limits = _read_limit(run)
             if run.request != request:
                 run = Run(folder, configuration, run.about | {"request": asdict(request)})
-                write_atomically(config, _json(run.about))
+                write_atomically(config, as_json(run.about))
         else:
             limits = reference() if fresh is None else fresh
             run = _create(folder, configuration, request, limits)
@@ -192,21 +195,12 @@ def read_run(folder: Path) -> Run:
     return Run(folder, configuration, about)
 
 
-def _check_free(folder: Path) -> None:
-    """Refuse a directory with other things in it; leftovers of a run just begun are no obstacle."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; choose a directory for the run")
+def _check_new(folder: Path) -> None:
     if any((folder / PARTS).glob("*.parquet")):
         raise InputError(
             f"{folder} holds replicates but no {CONFIG}; restore it, or choose a new directory"
         )
-    own = {LOCK, LOG, LIMIT, PARTS}
-    for path in sorted(folder.iterdir()) if folder.exists() else []:
-        if path.name not in own and not path.name.endswith(TEMPORARY):
-            raise InputError(
-                f"{folder} is not a run and not empty (it contains {path.name}); "
-                "choose a new directory"
-            )
+    check_free(folder, {LOCK, LOG, LIMIT, PARTS})
 
 
 def _create(
@@ -236,7 +230,7 @@ def _create(
         },
     }
     # Last: a directory with this file is a run, whatever happens next.
-    write_atomically(folder / CONFIG, _json(about))
+    write_atomically(folder / CONFIG, as_json(about))
     return Run(folder, configuration, about)
 
 
@@ -259,38 +253,3 @@ def _read_limit(run: Run) -> Reference:
             arrays["mean_error"],
             arrays["cov_error"],
         )
-
-
-def _check_same(run: Run, configuration: dict[str, Any]) -> None:
-    old, new = _flat(run.configuration), _flat(configuration)
-    different = [
-        f"  {field}: stored {_shown(old.get(field))}, now {_shown(new.get(field))}"
-        for field in dict.fromkeys([*old, *new])
-        if old.get(field) != new.get(field)
-    ]
-    if different:
-        raise InputError(
-            f"{run.folder} holds a run with another configuration:\n"
-            + "\n".join(different)
-            + "\nGive the stored values to resume it, or choose another directory."
-        )
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Names with dots for nested fields, values as JSON holds them."""
-    out: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            out |= _flat(value, f"{prefix}{name}.")
-        else:
-            out[prefix + name] = value
-    return out
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()

@@ -1,0 +1,77 @@
+"""What every kind of run directory has in common: names, results, and whose directory it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from esscher.atomic import TEMPORARY, write_atomically
+from esscher.errors import InputError
+
+CONFIG, RESULTS, LOG, PARTS = "config.json", "results.json", "run.log", "parts"
+#: Characters of a value that a message shows.
+_SHOWN = 160
+
+
+def as_json(value: dict[str, Any]) -> bytes:
+    """Contents of a JSON file; a number that JSON cannot hold is an error here."""
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
+
+
+def write_results(folder: Path, results: dict[str, Any]) -> None:
+    """Replace the derived results of a run."""
+    write_atomically(folder / RESULTS, as_json(results))
+
+
+def read_results(folder: Path) -> dict[str, Any] | None:
+    """Derived results of a run, if there are readable ones."""
+    try:
+        found = json.loads((folder / RESULTS).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def check_free(folder: Path, own: set[str]) -> None:
+    """Refuse a directory with other things in it; leftovers of a run just begun are no obstacle."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; choose a directory for the run")
+    for path in sorted(folder.iterdir()) if folder.exists() else []:
+        if path.name not in own and not path.name.endswith(TEMPORARY):
+            raise InputError(
+                f"{folder} is not a run and not empty (it contains {path.name}); "
+                "choose a new directory"
+            )
+
+
+def check_same(folder: Path, stored: dict[str, Any], configuration: dict[str, Any]) -> None:
+    """Refuse to continue a run with another configuration, and show the difference."""
+    old, new = _flat(stored), _flat(configuration)
+    different = [
+        f"  {field}: stored {_shown(old.get(field))}, now {_shown(new.get(field))}"
+        for field in dict.fromkeys([*old, *new])
+        if old.get(field) != new.get(field)
+    ]
+    if different:
+        raise InputError(
+            f"{folder} holds a run with another configuration:\n"
+            + "\n".join(different)
+            + "\nGive the stored values to resume it, or choose another directory."
+        )
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Names with dots for nested fields, values as JSON holds them."""
+    out: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            out |= _flat(value, f"{prefix}{name}.")
+        else:
+            out[prefix + name] = value
+    return out
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
