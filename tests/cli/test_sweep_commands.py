@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 import esscher
 from esscher.cli import main
 from esscher.cli.sweep import geometric_scales
+from esscher.runs.lock import run_lock
 from esscher.sweep import load_curve, pool
 from esscher.sweep import sweep as run_sweep
-from esscher.sweep.lock import run_lock
 
 SMALL = ("--dim", "2", "--horizon", "0.5", "--sizes", "10:90:3", "--replicates", "3")
 

@@ -12,12 +12,13 @@ import pytest
 
 import esscher
 from esscher.atomic import write_atomically
-from esscher.sweep import ErrorCurve, SweepInterrupted, load_curve, progress, sweep
+from esscher.runs import progress
+from esscher.runs.lock import is_locked, run_lock
+from esscher.runs.progress import Reporter
+from esscher.sweep import ErrorCurve, SweepInterrupted, load_curve, sweep
 from esscher.sweep import pool as pooling
-from esscher.sweep.lock import is_locked, run_lock
 from esscher.sweep.measure import METRICS
 from esscher.sweep.parts import Part
-from esscher.sweep.progress import Reporter
 from esscher.sweep.provenance import hash_of
 
 SIZES = [8, 20]

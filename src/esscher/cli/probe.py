@@ -137,6 +137,17 @@ def probe(
         Console().print(f"Run: {out}", soft_wrap=True)
 
 
+def show_run(run: Path, as_json: bool) -> None:
+    """Print a stored probe."""
+    from esscher.probing import load_probe
+
+    found = load_probe(run)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_probe(found)
+
+
 def whole_numbers(text: str, option: str) -> list[int]:
     """Read ``0,3`` or ``0-5`` or both."""
     numbers = []

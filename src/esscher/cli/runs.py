@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ from rich.console import Console
 from esscher.cli.options import plain_table, print_json
 from esscher.cli.sweep import print_curve
 from esscher.errors import InputError
-from esscher.probing.store import is_probe, read_probe
+from esscher.runs import read_run as read_cells
+from esscher.runs import run_kind
+from esscher.runs.folder import CONFIG, PARTS
+from esscher.runs.lock import is_locked
 from esscher.sweep.engine import load_curve
-from esscher.sweep.folder import CONFIG, PARTS
-from esscher.sweep.lock import is_locked
 from esscher.sweep.store import Run, read_run
+
+#: Modules whose ``show_run(folder, as_json)`` prints a kind of run; sweeps are shown here.
+SHOWN_BY = {"probe": "esscher.cli.probe"}
 
 
 @click.command(name="ls")
@@ -40,10 +45,13 @@ def list_runs(folder: Path, as_json: bool) -> None:
         click.echo(f"There are no runs below {folder}.")
         return
     table = plain_table(f"Runs below {folder}")
-    for name in ("run", "law or model", "horizon", "sizes", "replicates", "state"):
-        table.add_column(name, justify="right" if name == "replicates" else "left", overflow="fold")
+    for name in ("run", "of", "horizon", "sizes", "replicates", "state"):
+        # names may be long and fold, numbers must not
+        table.add_column(name, overflow="fold", no_wrap=name not in ("run", "of"))
     for row in rows:
-        table.add_row(*(str(row[k]) for k in ("run", "law")), *_cells(row), str(row["state"]))
+        table.add_row(
+            *(str(row[k] or "") for k in ("run", "kind", "law")), *_cells(row), str(row["state"])
+        )
     Console().print(table)
 
 
@@ -57,8 +65,9 @@ def show(run: Path, as_json: bool) -> None:
     Example:
       esscher show runs/gaussian
     """  # noqa: D301 - click's mark for verbatim lines
-    if is_probe(run):
-        _show_probe(run, as_json)
+    kind = run_kind(run)
+    if kind is not None:
+        _shower(run, kind)(run, as_json)
         return
     curve = load_curve(run)
     if as_json:
@@ -67,16 +76,15 @@ def show(run: Path, as_json: bool) -> None:
     print_curve(curve)
 
 
-def _show_probe(run: Path, as_json: bool) -> None:
-    # Imported here: a probe's results need what reads models, which takes seconds to import.
-    from esscher.cli.probe import print_probe
-    from esscher.probing import load_probe
-
-    found = load_probe(run)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print_probe(found)
+def _shower(run: Path, kind: str) -> Callable[[Path, bool], None]:
+    """What prints a run of this kind; imported when needed, torch takes seconds to import."""
+    if kind not in SHOWN_BY:
+        raise InputError(
+            f"{run} holds a run of kind {kind!r}; this version of Esscher shows "
+            f"{', '.join(['sweep', *SHOWN_BY])}"
+        )
+    shower: Callable[[Path, bool], None] = import_module(SHOWN_BY[kind]).show_run
+    return shower
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:
@@ -93,8 +101,9 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 
 def _row(path: Path, below: Path) -> dict[str, Any]:
     name = str(path.relative_to(below))
-    if is_probe(path):
-        return _probe_row(path, name)
+    kind = run_kind(path)
+    if kind is not None:
+        return _cell_row(path, name)
     try:
         run = read_run(path)
         head, scales = run.configuration["head"], run.configuration["scales"]
@@ -102,8 +111,7 @@ def _row(path: Path, below: Path) -> dict[str, Any]:
         horizons = [head["horizon"] * scale for scale in scales]
         law = head["law"] or head["kind"]
     except (InputError, LookupError, TypeError):
-        blank = dict.fromkeys(("law", "horizons", "sizes", "done", "asked", "precision"))
-        return {"run": name, "kind": None, **blank, "state": "damaged"}
+        return _damaged(name)
     done = len(run.part_paths())
     return {
         "run": name,
@@ -118,21 +126,33 @@ def _row(path: Path, below: Path) -> dict[str, Any]:
     }
 
 
-def _probe_row(path: Path, name: str) -> dict[str, Any]:
-    run = read_probe(path)
-    configuration, results = run.configuration, run.read_results() or {}
+def _cell_row(path: Path, name: str) -> dict[str, Any]:
+    """A run made of cells; how many there are is said by its kind."""
+    try:
+        run = read_cells(path)
+        results = run.read_results() or {}
+        subject, done = str(run.about["subject"]), len(run.names())
+        sizes = list(run.configuration.get("sizes", []))
+        horizons = sorted(head["horizon"] for head in results.get("heads", []))
+    except (InputError, LookupError, TypeError):
+        return _damaged(name)
     state = "running" if is_locked(path) else "complete" if results.get("complete") else "stopped"
     return {
         "run": name,
-        "kind": "probe",
-        "law": configuration["model"]["name"],
-        "horizons": sorted(head["horizon"] for head in results.get("heads", [])),
-        "sizes": configuration["sizes"],
-        "done": results.get("cells", 0),
+        "kind": run.kind,
+        "law": subject,
+        "horizons": horizons,
+        "sizes": sizes,
+        "done": done,
         "asked": None,
         "precision": None,
         "state": state,
     }
+
+
+def _damaged(name: str) -> dict[str, Any]:
+    blank = dict.fromkeys(("law", "horizons", "sizes", "done", "asked", "precision"))
+    return {"run": name, "kind": None, **blank, "state": "damaged"}
 
 
 def _state(run: Run, done: int) -> str:
@@ -150,7 +170,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, str, str]:
         return "", "", ""
     precise = row["precision"] is not None
     wanted = f"for +-{row['precision']:g}" if precise else f"of {row['asked']}"
-    if row["kind"] == "probe":
+    if row["kind"] != "sweep":
         wanted = "cells"
     return _grid(row["horizons"]), _grid(row["sizes"]), f"{row['done']} {wanted}"
 

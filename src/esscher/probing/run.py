@@ -22,11 +22,12 @@ from esscher.probing.layer import LayerMeasurement
 from esscher.probing.look import delimiter_shares, one_sided_psi
 from esscher.probing.pooled import measure_pooled
 from esscher.probing.result import Probe, assemble
-from esscher.probing.store import ProbeRun, open_probe, read_probe
+from esscher.probing.store import KIND, read_part, write_part
 from esscher.rates import received_exponent
+from esscher.runs import CellRun, open_run, read_run, run_folder
+from esscher.runs.folder import LOG
+from esscher.runs.progress import Reporter
 from esscher.streams import random_stream
-from esscher.sweep.folder import LOG
-from esscher.sweep.progress import Reporter
 from esscher.text import (
     Passage,
     PassageSet,
@@ -115,7 +116,8 @@ def probe(
         "text": passages.source,
         "text_hash": passages.text_hash,
     }
-    with _folder(out) as folder, open_probe(folder, configuration) as run:
+    subject = configuration["model"]["name"]
+    with run_folder(out) as folder, open_run(folder, KIND, subject, configuration) as run:
         with Reporter(folder / LOG, progress, "cells") as reporter:
             measure = _pooled if request.mode == "pooled" else _context
             measure(loaded, text, column, passages, request, run, reporter)
@@ -124,14 +126,14 @@ def probe(
 
 def load_probe(out: str | Path) -> Probe:
     """Read the results of a stored run, complete or not."""
-    return finish(read_probe(Path(out)), write=False)
+    return finish(read_run(Path(out), KIND), write=False)
 
 
-def finish(run: ProbeRun, write: bool = True) -> Probe:
+def finish(run: CellRun, write: bool = True) -> Probe:
     """Put the parts together; results that are there already are not fitted again."""
     configuration = run.configuration
     names = cells(configuration)
-    parts = [part for name in names if (part := run.read_part(name)) is not None]
+    parts = [part for name in names if (part := read_part(run, name)) is not None]
     stored = run.read_results()
     if stored is not None and stored.get("cells") == len(parts):
         return Probe(stored, run.folder)
@@ -155,25 +157,16 @@ def cells(configuration: dict[str, Any]) -> list[str]:
     return [f"passage-{number}" for number in range(count)]
 
 
-@contextmanager
-def _folder(out: str | Path | None) -> Iterator[Path]:
-    if out is not None:
-        yield Path(out)
-        return
-    with tempfile.TemporaryDirectory(prefix="esscher-probe-") as place:
-        yield Path(place)
-
-
 def _pooled(
     loaded: LoadedModel,
     text: TextSource,
     column: str | None,
     passages: PassageSet,
     request: ProbeRequest,
-    run: ProbeRun,
+    run: CellRun,
     reporter: Reporter,
 ) -> None:
-    missing = [n for n in cells(run.configuration) if run.read_part(n) is None]
+    missing = [n for n in cells(run.configuration) if read_part(run, n) is None]
     reporter.expect(len(request.layers), len(request.layers) - len(missing))
     if not missing:
         return
@@ -198,7 +191,7 @@ def _pooled(
                 found["delimiter_share"] = float(shares[layer][head])
                 found["psi"]["one-sided"] = None if psi is None else psi[head]
                 stats.append(found)
-            run.write_part(f"layer-{layer}", [replace(measured, stats=stats)])
+            write_part(run, f"layer-{layer}", [replace(measured, stats=stats)])
             reporter.advance()
 
 
@@ -208,11 +201,11 @@ def _context(
     column: str | None,
     passages: PassageSet,
     request: ProbeRequest,
-    run: ProbeRun,
+    run: CellRun,
     reporter: Reporter,
 ) -> None:
     names = cells(run.configuration)
-    missing = [name for name in names if run.read_part(name) is None]
+    missing = [name for name in names if read_part(run, name) is None]
     reporter.expect(len(names), len(names) - len(missing))
     draws = -(-request.replicates // len(names))
     for name in missing:
@@ -244,7 +237,7 @@ def _context(
             layers.append(_chosen(replace(measured, stats=stats), request.heads))
 
         visit_passages(loaded, [passage], sink, layers=request.layers)
-        run.write_part(name, layers)
+        write_part(run, name, layers)
         reporter.advance()
 
 

@@ -15,16 +15,16 @@ from numpy.typing import ArrayLike
 
 from esscher.errors import InputError
 from esscher.heads import Head
+from esscher.runs.folder import LOG
+from esscher.runs.progress import Reporter
+from esscher.runs.provenance import versions
 from esscher.sweep.adaptive import Schedule
 from esscher.sweep.arguments import make_configuration, make_request
 from esscher.sweep.curve import ErrorCurve
-from esscher.sweep.folder import LOG
 from esscher.sweep.measure import METRICS, Plan
 from esscher.sweep.parts import Part
 from esscher.sweep.pool import Crew
 from esscher.sweep.predictions import ScalePrediction, predict_scales
-from esscher.sweep.progress import Reporter
-from esscher.sweep.provenance import versions
 from esscher.sweep.reference import (
     Reference,
     measured_head,

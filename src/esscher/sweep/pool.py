@@ -22,9 +22,9 @@ from typing import Self
 import numpy as np
 
 from esscher.errors import InputError
+from esscher.runs.provenance import versions
 from esscher.sweep.measure import METRICS, Plan, measure_replicate
 from esscher.sweep.parts import Part
-from esscher.sweep.provenance import versions
 from esscher.sweep.threads import threads_per_worker
 
 

@@ -1,14 +1,10 @@
-"""Where numbers come from: a head as text and hash, versions, revision of the source."""
+"""A head as text and hash, for the configuration of a run."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import platform
-import subprocess
-from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -70,41 +66,3 @@ def _feed_items(digest: Any, kind: str, items: dict[Any, object]) -> None:
         digest.update(f"{name}=".encode())
         _feed(digest, value)
     digest.update(b")")
-
-
-def versions() -> dict[str, str | None]:
-    """Versions of what takes part in a measurement; None for what is not installed."""
-    from esscher import __version__  # not at the top: the package may still be loading
-
-    return {
-        "esscher": __version__,
-        "numpy": np.__version__,
-        "torch": _installed("torch"),
-        "python": platform.python_version(),
-    }
-
-
-@cache
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def git_revision() -> str | None:
-    """Revision of the checkout this package runs from (with "-dirty" if changed), if it is one."""
-    here = Path(__file__).parent
-    # The second command alone would name the revision of whatever project an environment lies in.
-    if _git(here, "ls-files", "--error-unmatch", "direct.py") is None:
-        return None
-    return _git(here, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

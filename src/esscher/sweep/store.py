@@ -29,7 +29,7 @@ import numpy as np
 
 from esscher.atomic import clean_leftovers, write_atomically
 from esscher.errors import InputError
-from esscher.sweep.folder import (
+from esscher.runs.folder import (
     CONFIG,
     LOG,
     PARTS,
@@ -39,10 +39,10 @@ from esscher.sweep.folder import (
     read_results,
     write_results,
 )
-from esscher.sweep.lock import LOCK, run_lock
+from esscher.runs.lock import LOCK, run_lock
+from esscher.runs.provenance import git_revision, versions
 from esscher.sweep.parts import SCHEMA, Part, PartLayout
 from esscher.sweep.predictions import ScalePrediction
-from esscher.sweep.provenance import git_revision, versions
 from esscher.sweep.reference import Reference
 
 LIMIT, PREDICTIONS = "limit.npz", "predictions.json"

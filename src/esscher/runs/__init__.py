@@ -1,0 +1,7 @@
+"""Run directories: what every stored run has in common."""
+
+from __future__ import annotations
+
+from esscher.runs.cells import Cell, CellRun, open_run, read_run, run_folder, run_kind
+
+__all__ = ["Cell", "CellRun", "open_run", "read_run", "run_folder", "run_kind"]

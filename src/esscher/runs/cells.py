@@ -1,0 +1,258 @@
+"""Runs made of named cells: configuration, one part per cell, derived results.
+
+A part is a Parquet file with the raw measurements, one row each, and a JSON file with everything
+else, which is written last and carries the checksum of the first: a cell is there when both are.
+``kill -9`` at any moment loses the cell in flight and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from esscher.atomic import clean_leftovers, write_atomically
+from esscher.errors import InputError
+from esscher.runs.folder import (
+    CONFIG,
+    LOG,
+    PARTS,
+    as_json,
+    check_free,
+    check_same,
+    read_results,
+    write_results,
+)
+from esscher.runs.lock import LOCK, run_lock
+from esscher.runs.provenance import git_revision, versions
+
+#: Version of the layout; another one is refused.
+SCHEMA = 1
+#: Names of cells are names of files: nothing in them may lead out of the directory.
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9.]+)*")
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """What one cell of a run measured.
+
+    Attributes
+    ----------
+    about
+        Plain numbers, lists, dictionaries and strings.
+    table
+        Raw measurements, one row each; may be empty.
+    """
+
+    about: dict[str, Any]
+    table: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """A run directory, opened.
+
+    Attributes
+    ----------
+    folder
+        The directory.
+    about
+        Contents of its ``config.json``: kind, subject, configuration, versions, date.
+    """
+
+    folder: Path
+    about: dict[str, Any]
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """All that the results are a function of."""
+        return dict(self.about["configuration"])
+
+    @property
+    def kind(self) -> str:
+        """What kind of run it is: the command that made it."""
+        return str(self.about["kind"])
+
+    def names(self) -> list[str]:
+        """Names of the cells that are there."""
+        parts = self.folder / PARTS
+        return sorted(path.stem for path in parts.glob("*.json") if _NAME.fullmatch(path.stem))
+
+    def write(self, name: str, cell: Cell) -> None:
+        """Store one cell."""
+        paths = self._paths(name)
+        data = _parquet(cell.table)
+        digest = hashlib.sha256(data).hexdigest()
+        about = {"schema": SCHEMA, "cell": name, "sha256": digest, "about": cell.about}
+        write_atomically(paths["parquet"], data)
+        write_atomically(paths["json"], as_json(about))
+
+    def read(self, name: str) -> Cell | None:
+        """One cell, or None if it is not there.
+
+        Raises
+        ------
+        InputError
+            If it is damaged.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        paths = self._paths(name)
+        if not all(path.exists() for path in paths.values()):
+            return None
+        try:
+            stored = json.loads(paths["json"].read_bytes())
+            data = paths["parquet"].read_bytes()
+            if stored["schema"] != SCHEMA:
+                raise ValueError(f"its layout version is {stored['schema']}, not {SCHEMA}")
+            if hashlib.sha256(data).hexdigest() != stored["sha256"]:
+                raise ValueError("its checksum does not match")
+            table = pq.read_table(io.BytesIO(data)).to_pandas()
+            return Cell(dict(stored["about"]), table)
+        except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
+            raise self.damaged(name, error) from error
+
+    def damaged(self, name: str, reason: object) -> InputError:
+        """The error that says what to do about a damaged cell."""
+        return InputError(
+            f"{self._paths(name)['json']} is damaged ({reason}); delete {name}.json and "
+            f"{name}.parquet and run the same command again, which recomputes them and keeps all "
+            "others"
+        )
+
+    def missing(self, names: list[str]) -> list[str]:
+        """Those of the names whose cells are not there; damaged ones are an error."""
+        return [name for name in names if self.read(name) is None]
+
+    def write_results(self, results: dict[str, Any]) -> None:
+        """Replace the derived results."""
+        write_results(self.folder, results)
+
+    def read_results(self) -> dict[str, Any] | None:
+        """Derived results, if there are readable ones."""
+        return read_results(self.folder)
+
+    def _paths(self, name: str) -> dict[str, Path]:
+        assert _NAME.fullmatch(name), name
+        return {kind: self.folder / PARTS / f"{name}.{kind}" for kind in ("json", "parquet")}
+
+
+@contextmanager
+def open_run(
+    folder: Path, kind: str, subject: str, configuration: dict[str, Any]
+) -> Iterator[CellRun]:
+    """Set up a run directory, or take up the one that is there, and hold its lock.
+
+    Parameters
+    ----------
+    folder
+        The directory.
+    kind
+        What kind of run: the command that makes it.
+    subject
+        The law or model that is measured, for lists of runs.
+    configuration
+        All that the results are a function of, as JSON holds it.
+
+    Raises
+    ------
+    InputError
+        If the directory is something else, belongs to another configuration (the message shows the
+        difference), is damaged, or another process works on it.
+    """
+    config = folder / CONFIG
+    if not config.exists():
+        check_free(folder, {LOCK, LOG, PARTS})
+    try:
+        (folder / PARTS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot create {folder / PARTS}: {error.strerror}") from error
+    with run_lock(folder):
+        clean_leftovers(folder)
+        clean_leftovers(folder / PARTS)
+        wanted = json.loads(json.dumps(configuration))  # lists for tuples
+        if config.exists():
+            run = read_run(folder, kind)
+            check_same(folder, run.configuration, wanted)
+        else:
+            about = {
+                "schema": SCHEMA,
+                "kind": kind,
+                "subject": subject,
+                "created": datetime.now(UTC).isoformat(timespec="seconds"),
+                "configuration": wanted,
+                "versions": versions(),
+                "git_revision": git_revision(),
+            }
+            write_atomically(config, as_json(about))
+            run = CellRun(folder, about)
+        yield run
+
+
+def read_run(folder: Path, kind: str | None = None) -> CellRun:
+    """Open a run directory for reading; no lock is needed, files are never half-written.
+
+    Parameters
+    ----------
+    folder
+        The directory.
+    kind
+        The kind of run that is expected; any if left out.
+    """
+    config = folder / CONFIG
+    try:
+        about = json.loads(config.read_bytes())
+        found, schema = about["kind"], about["schema"]
+        dict(about["configuration"])
+    except FileNotFoundError as error:
+        raise InputError(f"{folder} is not a run: it has no {CONFIG}") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise InputError(
+            f"{config} is damaged ({error}); restore it, or choose another directory"
+        ) from error
+    if kind is not None and found != kind:
+        raise InputError(f"{folder} holds a run of kind {found!r}, not {kind!r}")
+    if schema != SCHEMA:
+        raise InputError(
+            f"{folder} has layout version {schema}; this version of Esscher reads {SCHEMA}"
+        )
+    return CellRun(folder, about)
+
+
+def run_kind(folder: Path) -> str | None:
+    """Kind of the run that a directory holds; None if it is no run made of cells."""
+    try:
+        kind = json.loads((folder / CONFIG).read_bytes()).get("kind")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return kind if isinstance(kind, str) else None
+
+
+@contextmanager
+def run_folder(out: str | Path | None) -> Iterator[Path]:
+    """The directory of a run, or one for the time of the block if none is wanted."""
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="esscher-") as place:
+        yield Path(place)
+
+
+def _parquet(table: pd.DataFrame) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pandas(table, preserve_index=False), buffer)
+    return buffer.getvalue()
