@@ -9,7 +9,7 @@ import pytest
 
 import esscher
 from esscher.errors import InputError
-from esscher.rates import TailIndex, find_sinks, received_exponent, tail_shape
+from esscher.rates import TailIndex, dominant_keys, find_sinks, received_exponent, tail_shape
 from esscher.streams import random_stream
 from esscher.validation import Array
 
@@ -200,3 +200,35 @@ def test_unusable_arguments_are_named(arguments: dict[str, object], match: str) 
     given: dict[str, object] = {"received": np.arange(1.0, 101)} | arguments
     with pytest.raises(InputError, match=match):
         received_exponent(**given)  # type: ignore[arg-type]
+
+
+def test_dominant_keys_are_named_by_their_share() -> None:
+    rng = np.random.default_rng(3)
+    rest = rng.lognormal(0.0, 1.0, 3000)
+    rest *= 0.04 / rest.sum()
+    one = np.insert(rest, 7, 0.96)
+    assert dominant_keys(one).tolist() == [7]
+    # thirty copies of one word: no single one has 5% of all, but each has of what is left
+    words = np.geomspace(0.08, 0.004, 30)
+    many = np.concatenate([words * 0.96 / words.sum(), rest])
+    found = dominant_keys(many)
+    assert set(found) <= set(range(30))
+    assert len(found) >= 28
+    assert many[found].sum() > 0.95
+    assert many[np.setdiff1d(np.arange(len(many)), found)].max() <= 0.05 * (1 - many[found].sum())
+
+
+def test_even_attention_has_no_dominant_keys() -> None:
+    assert dominant_keys(np.full(100, 0.01)).size == 0
+    assert dominant_keys(np.array([0.2, 0.8]), share=0.5).size == 0  # never all of a few
+
+
+@pytest.mark.parametrize("k", [0.1, 0.3, 0.5])
+def test_a_tail_has_a_dominant_key_as_often_as_its_largest_one_says(k: float) -> None:
+    rng = np.random.default_rng(11)
+    count, n = 400, 3000
+    samples = rng.pareto(1 / k, size=(count, n))
+    often = np.mean([dominant_keys(sample).size > 0 for sample in samples])
+    # P(one of n exceeds 5% of the sum), with the sum at its mean n k/(1 - k)
+    expected = 1 - np.exp(-n * (1 + 0.05 * n * k / (1 - k)) ** (-1 / k))
+    assert abs(often - expected) < 4 * np.sqrt(expected * (1 - expected) / count) + 0.02

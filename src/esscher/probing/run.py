@@ -23,7 +23,7 @@ from esscher.probing.look import delimiter_shares, one_sided_psi
 from esscher.probing.pooled import measure_pooled
 from esscher.probing.result import Probe, assemble
 from esscher.probing.store import KIND, read_part, write_part
-from esscher.rates import received_exponent
+from esscher.rates import dominant_keys, find_sinks
 from esscher.runs import CellRun, open_run, read_run, run_folder
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
@@ -224,7 +224,7 @@ def _context(
             with torch.inference_mode():
                 measured, numbers, sinks = measure_context(
                     capture, asking, keys, request.sizes, draws, request.seed, passage.number,
-                    lambda received: _sinks(received, len(asking)),
+                    _sinks,
                 )  # fmt: skip
                 shares = delimiter_shares(capture, passage.is_delimiter)
             label = _labels(loaded, passage.ids[keys])
@@ -297,9 +297,9 @@ def _chosen(measured: LayerMeasurement, heads: tuple[int, ...]) -> LayerMeasurem
     )
 
 
-def _sinks(received: Array, queries: int) -> NDArray[np.int64]:
-    found = received_exponent(received * queries).sinks
-    return np.asarray(found, dtype=np.int64)
+def _sinks(received: Array) -> NDArray[np.int64]:
+    """Keys that are set apart in context mode: told by a gap, or by their share alone."""
+    return np.union1d(find_sinks(received), dominant_keys(received))
 
 
 def _labels(loaded: LoadedModel, ids: NDArray[np.int64]) -> Callable[[int], str]:

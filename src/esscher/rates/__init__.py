@@ -14,7 +14,7 @@ from esscher.rates.onepass import TailIndex, received_exponent
 from esscher.rates.rate import Rate
 from esscher.rates.resampling import Resamples, resample
 from esscher.rates.selection import Selection, select_law
-from esscher.rates.sinks import find_sinks
+from esscher.rates.sinks import dominant_keys, find_sinks
 from esscher.rates.tail import TailShape, tail_count, tail_shape, values_needed
 from esscher.rates.tokens import TokensNeeded
 
@@ -29,6 +29,7 @@ __all__ = [
     "TailIndex",
     "TailShape",
     "TokensNeeded",
+    "dominant_keys",
     "find_sinks",
     "fit_rate",
     "received_exponent",

@@ -11,6 +11,10 @@ heads without sinks (n = 1000 and 4000, d = 1 and 8, H = 0.3 to 3), tokens are t
 0.3% of them. With H <= 0.5 and n = 4000, a sink that takes a tenth of the attention is found in at
 least 80% of heads, and 2 to 5 such sinks in 97% already at n = 1000. One sink above a tail of
 k >= 1/2 cannot be told from its largest token, and is not: name the sinks if they are known.
+
+Real decoders have such ones: the first token takes up to 0.99 of a head's attention, or a few
+dozen copies of one word share it. :func:`dominant_keys` names them by their share alone, whatever
+the tail below: tokens that whoever drops tokens keeps for certain.
 """
 
 from __future__ import annotations
@@ -35,6 +39,10 @@ CAUTION = 1.0
 LIGHTEST = 0.1
 #: A sink receives at least this multiple of the mean over the tokens.
 STRENGTH = 5.0
+#: A token with this share of the attention that larger ones leave is dominant.
+DOMINANT = 0.05
+#: Dominant tokens are at most this share of all.
+DOMINANT_TOKENS = 0.05
 
 
 def find_sinks(received: Array) -> NDArray[np.int64]:
@@ -54,6 +62,29 @@ def find_sinks(received: Array) -> NDArray[np.int64]:
             break
         found += more
     return np.asarray(order[: min(found, MOST)], dtype=np.int64)
+
+
+def dominant_keys(received: Array, share: float = DOMINANT) -> NDArray[np.int64]:
+    """Positions of the tokens that take a large share each of what is left of the attention.
+
+    One after the other, by decreasing attention, as long as a token receives more than ``share`` of
+    what those before it leave. Of a tail of shape k the largest of n tokens takes a share of about
+    ``n^(k-1)``: at n = 3000 a tail of k >= 0.65 has dominant tokens of its own.
+
+    Parameters
+    ----------
+    received
+        Attention received by each token, not negative.
+    share
+        Share of the remaining attention from which a token is dominant.
+    """
+    order = np.argsort(-received, kind="stable")
+    ordered = received[order]
+    # what is left for a token and all smaller ones, summed from the small end
+    left = np.cumsum(ordered[::-1])[::-1]
+    within = np.flatnonzero(ordered <= share * left)
+    found = len(ordered) if not within.size else int(within[0])
+    return np.asarray(order[: min(found, int(DOMINANT_TOKENS * len(ordered)))], dtype=np.int64)
 
 
 def _gap(ordered: Array, weakest: float) -> int:
