@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,14 +39,22 @@ class Finding:
     figures: dict[str, Figure]
     trouble: tuple[str, ...] = field(default=())
 
-    def write(self, folder: Path) -> Path:
-        """Write everything into a directory, each file whole or not at all; return the page."""
+    def write(self, folder: Path, formats: Sequence[str] = FORMATS) -> Path:
+        """Write everything into a directory, each file whole or not at all; return the page.
+
+        Parameters
+        ----------
+        folder
+            The directory.
+        formats
+            Formats of the figures; the page shows PNGs.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in self.tables.items():
             text = table.to_csv(index=False, lineterminator="\n", float_format="%.6g")
             write_atomically(folder / f"{name}.csv", text.encode())
         for name, figure in self.figures.items():
-            for kind in FORMATS:
+            for kind in formats:
                 picture = io.BytesIO()
                 # no dates and fixed ids: the same numbers give the same file
                 metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)

@@ -1,0 +1,1 @@
+"""Pages of findings, made from stored runs."""

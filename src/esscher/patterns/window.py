@@ -1,0 +1,22 @@
+"""Sliding window: the nearest keys."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from esscher.patterns._parts import as_selection, near_keys
+from esscher.patterns._pattern import Pattern, Selection, View
+
+
+class Window(Pattern):
+    """The r nearest keys: around the query, or its own and the r - 1 before it in a decoder."""
+
+    name = "window"
+    title = "sliding window"
+    smallest = 1
+
+    def _select(
+        self, view: View, budget: int, rng: np.random.Generator, logits: Tensor | None
+    ) -> Selection:
+        return as_selection([near_keys(view, budget)])
