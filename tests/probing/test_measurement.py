@@ -7,14 +7,17 @@ import pytest
 import torch
 
 from esscher.errors import InputError
+from esscher.extremes.verdict import HEAVY, SUB_GAUSSIAN, judge
 from esscher.models import head_weights, wrap_model
 from esscher.probing import context
 from esscher.probing.context import _within_window, measure_context, split
+from esscher.probing.layer import HeadNumbers
 from esscher.probing.look import delimiter_shares, one_sided_psi
 from esscher.probing.measurement import OutputReference, attend, map_errors
 from esscher.probing.moments import CoupledMoments
 from esscher.probing.pooled import measure_pooled
-from esscher.probing.tails import projection_tails
+from esscher.probing.projection import OutputProjection
+from esscher.probing.tails import MOST, key_tails
 from esscher.streams import random_stream
 from esscher.text import collect_cloud, iterate_passages, read_passages
 from tests.models.folders import decoder_tokenizer, encoder_tokenizer
@@ -52,9 +55,10 @@ def test_errors_per_head_and_of_the_layer():
     rng = np.random.default_rng(1)
     exact, found = rng.standard_normal((2, 3, 40, 2))
     reference = OutputReference.of(torch.from_numpy(exact))
-    mean, cov = reference.moment_errors(torch.from_numpy(found))
+    mean, cov, vector = reference.moment_errors(torch.from_numpy(found))
     for h in range(3):
         gap = found[h].mean(0) - exact[h].mean(0)
+        np.testing.assert_allclose(vector[2 * h : 2 * h + 2], gap, rtol=1e-9)
         assert mean[h] == pytest.approx(np.linalg.norm(gap), rel=1e-9)
         change = np.cov(found[h].T, bias=True) - np.cov(exact[h].T, bias=True)
         assert cov[h] == pytest.approx(np.linalg.norm(change), rel=1e-9)
@@ -70,11 +74,16 @@ def test_errors_per_head_and_of_the_layer():
 @pytest.mark.parametrize("name", ["bert", "llama"])
 @pytest.mark.parametrize("sampling", ["with", "without"])
 def test_pooled_errors_by_hand(name, sampling):
-    cloud = collect_cloud(tiny(name), [words(400)], tokens=120, context=16, seed=3)
+    loaded = tiny(name)
+    cloud = collect_cloud(loaded, [words(400)], tokens=120, context=16, seed=3)
     sizes = (10, 40)
-    measured, numbers = measure_pooled(cloud, 1, sizes, 3, 7, sampling)
+    out_of = head_weights(loaded, 1).W_o
+    projection = OutputProjection.of(out_of)
+    measured, numbers = measure_pooled(cloud, 1, sizes, 3, 7, sampling, projection)
     assert measured.errors.shape == (3, 5, 3, 2)
+    assert measured.products.shape == (2, 3, 2, 4, 4)
     view = cloud.layer(1)
+    gaps = {}
     for h in (0, 3):
         head = view.head(h)
         full = dense(*(np.float64(x) for x in (head.q, head.k, head.v)), head.scaling)
@@ -101,6 +110,18 @@ def test_pooled_errors_by_hand(name, sampling):
                     np.sqrt(np.mean(np.sum((out - full[rows[:n]]) ** 2, axis=1))),
                 ]
                 np.testing.assert_allclose(measured.errors[:, h, r, j], expected, rtol=1e-5)
+                gaps[h, r, j] = (out.mean(0) - full.mean(0), out - full[rows[:n]])
+    for r in range(3):
+        for j in range(2):
+            (mean_0, map_0), (mean_3, map_3) = gaps[0, r, j], gaps[3, r, j]
+            product = (out_of[0] @ mean_0) @ (out_of[3] @ mean_3)
+            scale = np.linalg.norm(out_of[0] @ mean_0) * np.linalg.norm(out_of[3] @ mean_3)
+            assert measured.products[0, r, j, 0, 3] == pytest.approx(product, abs=1e-4 * scale)
+            products = np.sum((map_0 @ out_of[0].T) * (map_3 @ out_of[3].T), axis=1)
+            scale = np.abs(products).mean()
+            assert measured.products[1, r, j, 0, 3] == pytest.approx(
+                products.mean(), abs=1e-4 * scale
+            )
 
 
 def test_a_subset_of_queries_stands_for_all(monkeypatch):
@@ -132,11 +153,14 @@ def test_context_errors_by_hand(name):
         assert keys.max() < asking.min()
     sizes = (4, 12)
     for _, capture in iterate_passages(loaded, [passage], layers=[1]):
+        weights_out = head_weights(loaded, 1).W_o
         measured, numbers, sinks = measure_context(
-            capture, asking, keys, sizes, 2, 5, 0, lambda received: np.array([2])
-        )
+            capture, asking, keys, sizes, 2, 5, 0, lambda received: np.array([2]),
+            OutputProjection.of(weights_out),
+        )  # fmt: skip
         stream = random_stream(5, "probe context", 1, 0)
-        picks = [stream.random(12) for _ in range(2)]
+        picks = [stream.integers(len(keys), size=24) for _ in range(2)]
+        gaps = {}
         for h in range(4):
             np.testing.assert_array_equal(sinks[h], [2])
             logits = capture.logits(0, h).numpy()[asking][:, np.delete(keys, 2)]
@@ -145,12 +169,23 @@ def test_context_errors_by_hand(name):
             full = weights @ value
             np.testing.assert_allclose(numbers[h].outputs, full, atol=1e-5)
             for r, pick in enumerate(picks):
-                rows = (pick * len(value)).astype(int)
+                # heads share the draws; what falls on the sink is skipped
+                drawn = pick[pick != 2][:12]
+                rows = drawn - (drawn > 2)
                 for j, n in enumerate(sizes):
                     part = np.exp(logits[:, rows[:n]])
                     out = part @ value[rows[:n]] / part.sum(axis=1, keepdims=True)
                     error = np.sqrt(np.mean(np.sum((out - full) ** 2, axis=1)))
                     assert measured.errors[2, h, r, j] == pytest.approx(error, rel=1e-4, abs=1e-6)
+                    gaps[h, r, j] = weights_out[h] @ (out.mean(0) - full.mean(0))
+        for r in range(2):
+            for j in range(2):
+                vectors = np.array([gaps[h, r, j] for h in range(4)])
+                found = measured.products[0, r, j]
+                np.testing.assert_allclose(found, vectors @ vectors.T, atol=1e-3 * found.max())
+                # the layer's own error behind the projection is the sum of all of them
+                whole = np.sum(vectors.sum(axis=0) ** 2)
+                assert found.sum() == pytest.approx(whole, abs=2e-3 * found.max())
 
 
 def test_queries_of_a_window_see_all_keys(monkeypatch):
@@ -177,7 +212,7 @@ def test_a_sample_that_misses_the_heavy_key():
 
     logits = torch.tensor([[0.0, 300.0, 1.0]])
     value = torch.tensor([[1.0], [5.0], [2.0]])
-    outputs = _sampled(logits, value, [np.array([0.1, 0.9])], (1, 2))[0]
+    outputs = _sampled(logits, value, [np.array([0, 2])], (1, 2))[0]
     assert outputs[0].item() == 1.0
     expected = (1 + 2 * np.e) / (1 + np.e)
     assert outputs[1].item() == pytest.approx(expected, rel=1e-6)
@@ -214,13 +249,38 @@ def test_moments_are_those_of_the_head():
     assert moments.log_burn_in == pytest.approx(head.frobenius**2 + moments.tau**2, rel=1e-6)
 
 
-def test_tails_of_projections():
+def numbers_of(keys, passages=None):
+    none = np.zeros((0, keys.shape[1]))
+    return HeadNumbers(none, keys, none, none, np.zeros(0), np.zeros(0), 1.0, passages)
+
+
+def test_tails_of_keys():
     rng = np.random.default_rng(4)
-    gaussian = projection_tails(rng.standard_normal((4000, 5)), 0)
-    assert not gaussian["heavy"]
-    assert gaussian["p_value"] > 1e-3
-    heavy = rng.standard_normal((4000, 5))
-    heavy[:, 2] = rng.standard_t(4, size=4000)
-    found = projection_tails(heavy @ rng.standard_normal((5, 5)), 0)
-    assert found["excess_kurtosis"] > gaussian["excess_kurtosis"]
-    assert found["p_value"] < 1e-6
+    gaussian = key_tails(numbers_of(rng.standard_normal((4000, 5))), 0)
+    assert judge(gaussian)["verdict"] == SUB_GAUSSIAN
+    keys = rng.standard_normal((MOST + 500, 5))
+    keys[:, 2] = rng.standard_t(3, size=len(keys))
+    heavy = key_tails(numbers_of(keys @ rng.standard_normal((5, 5))), 0)
+    assert heavy["tokens"] == MOST
+    assert judge(heavy)["verdict"] in HEAVY
+    # one passage cannot be split: no verdict, no flag
+    assert key_tails(numbers_of(keys, np.zeros(len(keys), dtype=int)), 0) is None
+    assert key_tails(numbers_of(keys[:50]), 0) is None
+
+
+def test_draws_skip_the_sinks_of_a_head():
+    """Uniform on the kept keys, and the same tokens for heads with different sinks."""
+    from esscher.probing.context import _skipping
+
+    rng = np.random.default_rng(0)
+    pick = rng.integers(10, size=60_000)
+    kept = np.delete(np.arange(10), [0, 7])
+    rows = _skipping(pick, kept, 10, 30_000, rng)
+    counts = np.bincount(rows, minlength=8)
+    assert len(counts) == 8
+    assert np.all(np.abs(counts - 3750) < 5 * np.sqrt(3750))
+    np.testing.assert_array_equal(kept[rows], pick[~np.isin(pick, [0, 7])][:30_000])
+    # nearly all keys are sinks: the head draws more of its own
+    few = _skipping(pick[:100], np.array([4, 5]), 10, 100, np.random.default_rng(1))
+    assert len(few) == 100
+    assert set(few) == {0, 1}

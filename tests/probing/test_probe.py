@@ -53,7 +53,21 @@ def test_results_have_everything(name, mode, tmp_path):
         for metric in ("mean", "cov", "map"):
             assert {"exponent", "interval", "law", "trusted", "predicted", "paper_reference",
                     "paper_bound"} <= set(head["fit"][metric])  # fmt: skip
+        assert set(head["tokens_for_interval"]) == set(head["tokens_for"])
+        for tolerance, value in head["tokens_for"].items():
+            low, high = head["tokens_for_interval"][tolerance]
+            assert value is None or low is not None
+            if None not in (low, value, high):
+                assert low <= value <= high or mode == "context"
     assert len(found.results["layers"]) == len(layers)
+    for layer in found.results["layers"]:
+        together = layer["heads_together"]
+        assert np.shape(together["correlation"]) == (4, 4)
+        assert 1 <= together["effective_heads"]["value"] <= 4
+        assert 0 <= together["amplification"]["value"] <= 4
+        assert len(together["by_size"]) == len(options["sizes"])
+        assert together["fit_projected"]["exponent"] == together["exponents"]["projected"]
+    assert list(found.layers_frame()["layer"]) == layers
     frame = found.to_frame()
     assert len(frame) == 4 * len(layers)
     assert "heads" in found.headline
@@ -91,6 +105,19 @@ def test_another_configuration_is_refused(tmp_path):
     probe(loaded, text, out=out, layers=[0], **SMALL)
     with pytest.raises(InputError, match="seed: stored 0, now 1"):
         probe(loaded, text, out=out, layers=[0], seed=1, **SMALL)
+
+
+def test_a_run_of_another_layout_is_refused(tmp_path):
+    loaded, text, out = tiny(), [words(1000)], tmp_path / "run"
+    probe(loaded, text, out=out, layers=[0], heads=[1], **SMALL)
+    assert load_probe(out).results["layers"][0]["heads_together"] is None
+    config = json.loads((out / "config.json").read_text())
+    del config["configuration"]["layout"]
+    (out / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="layout 1"):
+        load_probe(out)
+    with pytest.raises(InputError, match="layout: stored null, now 2"):
+        probe(loaded, text, out=out, layers=[0], heads=[1], **SMALL)
 
 
 def test_a_damaged_part_is_named(tmp_path):
@@ -156,8 +183,12 @@ def test_command_on_a_folder(tmp_path: Path):
     options = ["--text", str(tmp_path / "text.txt"), "--tokens", "300", "--context", "32",
                "--sizes", "16:128:4", "--replicates", "5", "--layers", "0-1"]  # fmt: skip
     figure, out = tmp_path / "heads.png", tmp_path / "run"
-    result = run(str(tmp_path / "model"), *options, "--out", str(out), "--figure", str(figure))
+    layers = tmp_path / "layers.png"
+    result = run(str(tmp_path / "model"), *options, "--out", str(out), "--figure", str(figure),
+                 "--figure-layers", str(layers))  # fmt: skip
     assert result.exit_code == 0, result.output
+    assert layers.stat().st_size > 10_000
+    assert "Heads together" in result.output
     assert "heads converge" in result.output.replace("\n", " ") or "heads" in result.output
     assert figure.stat().st_size > 10_000
     as_json = json.loads(run(str(tmp_path / "model"), *options, "--out", str(out), "--json").stdout)
@@ -178,6 +209,9 @@ def test_command_on_a_folder(tmp_path: Path):
         (("{model}", "--layers", "x"), "--layers is 'x'"),
         (("{model}", "--layers", "3-1"), "runs backwards"),
         (("{model}", "--figure", "a.gif"), "must end in"),
+        (("{model}", "--figure-layers", "a.gif"), "--figure-layers a.gif: the name must end in"),
+        (("{model}", "--figure-layers", "a.png", "--heads", "1"), "at least 2 heads"),
+        (("{model}", "--figure-layers", "a.png", "--replicates", "3"), "and 4 replicates"),
     ],
 )
 def test_bad_commands(arguments, words_, tmp_path):

@@ -7,11 +7,16 @@ from typing import Any
 import click
 
 from esscher import __version__
+from esscher.cli.deep import deep
+from esscher.cli.domains import domains
 from esscher.cli.hardmax import hardmax
+from esscher.cli.plan import plan
 from esscher.cli.probe import probe
 from esscher.cli.reproduce import reproduce
 from esscher.cli.runs import list_runs, show
+from esscher.cli.sparse import sparse
 from esscher.cli.sweep import sweep
+from esscher.cli.tails import tails
 from esscher.cli.theory import theory
 from esscher.errors import EsscherError
 
@@ -44,5 +49,18 @@ def main() -> None:
     """  # noqa: D301 - click's mark for verbatim lines
 
 
-for command in (probe, theory, hardmax, sweep, reproduce, list_runs, show):
+for command in (
+    probe,
+    plan,
+    tails,
+    deep,
+    sparse,
+    domains,
+    theory,
+    hardmax,
+    sweep,
+    reproduce,
+    list_runs,
+    show,
+):
     main.add_command(command)

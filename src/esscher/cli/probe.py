@@ -59,6 +59,11 @@ FORMATS = (".png", ".svg", ".pdf")
 @click.option("--allow-remote-code", is_flag=True, help="Run code that comes with the model.")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Heatmaps: .png, .svg or .pdf.")
+@click.option(
+    "--figure-layers",
+    type=click.Path(path_type=Path),
+    help="Heads of each layer together: .png, .svg or .pdf.",
+)
 @click.option("--all", "everything", is_flag=True, help="Show all heads, not the worst ones.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def probe(
@@ -81,6 +86,7 @@ def probe(
     allow_remote_code: bool,
     out: Path | None,
     figure: Path | None,
+    figure_layers: Path | None,
     everything: bool,
     as_json: bool,
 ) -> None:
@@ -95,8 +101,15 @@ def probe(
       esscher probe ./my-model --text corpus.jsonl --column text --tokens 50000
       esscher probe demo:smollm2 --mode context --context 4096
     """  # noqa: D301 - click's mark for verbatim lines
-    if figure is not None and figure.suffix.lower() not in FORMATS:
-        raise InputError(f"--figure {figure}: the name must end in {', '.join(FORMATS)}")
+    for option, path in (("--figure", figure), ("--figure-layers", figure_layers)):
+        if path is not None and path.suffix.lower() not in FORMATS:
+            raise InputError(f"{option} {path}: the name must end in {', '.join(FORMATS)}")
+    chosen = None if heads is None else whole_numbers(heads, "--heads")
+    if figure_layers is not None and ((chosen is not None and len(chosen) < 2) or replicates < 4):
+        raise InputError(
+            f"--figure-layers {figure_layers}: it takes at least 2 heads and 4 replicates to see "
+            "what heads have in common"
+        )
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.probing import probe as run
 
@@ -109,7 +122,7 @@ def probe(
                 tokens=tokens,
                 context=context,
                 layers=None if layers is None else whole_numbers(layers, "--layers"),
-                heads=None if heads is None else whole_numbers(heads, "--heads"),
+                heads=chosen,
                 sizes=None if sizes is None else geometric_sizes(sizes),
                 replicates=replicates,
                 seed=seed,
@@ -127,12 +140,15 @@ def probe(
         raise click.exceptions.Exit(STOPPED) from None
     if figure is not None:
         save_heatmaps(found, figure)
+    if figure_layers is not None:
+        save_layers(found, figure_layers)
     if as_json:
         print_json(found.to_dict())
         return
     print_probe(found, everything)
-    if figure is not None:
-        Console().print(f"Figure: {figure}", soft_wrap=True)
+    for path in (figure, figure_layers):
+        if path is not None:
+            Console().print(f"Figure: {path}", soft_wrap=True)
     if out is not None:
         Console().print(f"Run: {out}", soft_wrap=True)
 
@@ -178,6 +194,16 @@ def save_heatmaps(found: Probe, path: Path) -> None:
     draw_heads(found.to_frame(), title).savefig(path)
 
 
+def save_layers(found: Probe, path: Path) -> None:
+    """Draw what the heads of each layer have in common."""
+    from esscher.report.manyheads import draw_layers
+
+    if found.layers_frame().empty:
+        raise InputError(f"--figure-layers {path}: no layer has more than one head to compare")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draw_layers(found).savefig(path)
+
+
 def print_probe(found: Probe, everything: bool = False) -> None:
     """Print the headline, the worst heads, the layers and how good the predictors were."""
     console = Console()
@@ -201,7 +227,7 @@ def print_probe(found: Probe, everything: bool = False) -> None:
             f"{row['khat']:.2f}",
             *(_with_interval(row, metric) for metric in ("mean", "cov", "map")),
             f"{row['ess']:.0f}",
-            "never" if np.isnan(row["tokens_10"]) else f"{row['tokens_10']:,.0f}",
+            _tokens(row),
         )
     console.print(table)
     if hidden:
@@ -213,11 +239,12 @@ def print_probe(found: Probe, everything: bool = False) -> None:
     for row in found.predictors().to_dict("records"):
         best.add_row(row["metric"], row["predictor"], f"{row['mean absolute error']:.3f}")
     console.print(best)
+    _print_layers(console, found)
     console.print(
         "head: layer.head; k-hat of received attention: one pass predicts min(1/2, 1 - k-hat);\n"
         "mean, cov, map: exponents of error ~ C n^-beta, in brackets half the width of the 95%\n"
         "interval (last digits); ESS: tokens that the median query attends; 10%: tokens for 10%\n"
-        "output error.",
+        "output error, with 95% interval.",
         soft_wrap=True,
     )
 
@@ -239,7 +266,59 @@ def _print_flags(console: Console, found: Probe, order: list[tuple[int, int]]) -
     console.print(table)
 
 
-def _with_interval(row: dict[Any, Any], metric: str) -> str:
-    half = (row[f"{metric}_high"] - row[f"{metric}_low"]) / 2
-    digits = "" if not np.isfinite(half) else f"({max(1, round(100 * half))})"
-    return f"{row[metric]:.2f}{digits}"
+def _tokens(row: dict[Any, Any]) -> str:
+    """Tokens for 10% output error with their interval; what is beyond the grid is never."""
+    value, low, high = (
+        _short(row[name]) for name in ("tokens_10", "tokens_10_low", "tokens_10_high")
+    )
+    if value[-1] == low[-1] == high[-1] and value[-1] in "kM":
+        low, high = low[:-1], high[:-1]
+    return f"{value} ({low}-{high})"
+
+
+def _short(number: float | None) -> str:
+    """A number of tokens in at most five characters."""
+    if number is None or np.isnan(number):
+        return "never"
+    for size, letter in ((1e6, "M"), (1e4, "k")):
+        if number >= size:
+            unit = 1e3 if letter == "k" else size
+            return f"{number / unit:.{0 if number >= 10 * unit else 1}f}{letter}"
+    return f"{number:.0f}"
+
+
+def _print_layers(console: Console, found: Probe) -> None:
+    """The heads of each layer together, a line per layer."""
+    frame = found.layers_frame()
+    if frame.empty:
+        return
+    count = int(frame["heads"].max())
+    table = plain_table(f"Heads together: errors of the mean output of {count} heads")
+    for name in ("layer", "effective", "sum", "mean", "worst", "side by side", "projected"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in frame.to_dict("records"):
+        table.add_row(
+            str(row["layer"]),
+            _with_interval(row, "effective_heads", 1),
+            _with_interval(row, "amplification"),
+            f"{row['heads_mean']:.2f}",
+            f"{row['heads_worst']:.2f}",
+            _with_interval(row, "side_by_side"),
+            _with_interval(row, "projected"),
+        )
+    console.print(table)
+    console.print(
+        "effective: number of heads with independent errors, (tr R)^2 / tr R^2 of the\n"
+        "correlations R of errors behind the output projection; sum: squared error of the sum of\n"
+        "heads over the sum of their squared errors (1: independent); then exponents: mean and\n"
+        "worst of the heads, heads side by side, and behind the output projection.\n",
+        soft_wrap=True,
+    )
+
+
+def _with_interval(row: dict[Any, Any], name: str, decimals: int = 2) -> str:
+    """A number with half the width of its interval, in units of the last digit."""
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    half = np.nan if low is None or high is None else (high - low) / 2
+    digits = "" if not np.isfinite(half) else f"({max(1, round(10**decimals * half))})"
+    return f"{row[name]:.{decimals}f}{digits}"

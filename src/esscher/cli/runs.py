@@ -22,7 +22,15 @@ from esscher.sweep.engine import load_curve
 from esscher.sweep.store import Run, read_run
 
 #: Modules whose ``show_run(folder, as_json)`` prints a kind of run; sweeps are shown here.
-SHOWN_BY = {"probe": "esscher.cli.probe"}
+SHOWN_BY = {
+    "probe": "esscher.cli.probe",
+    "plan": "esscher.cli.plan",
+    "context": "esscher.cli.plan",
+    "tails": "esscher.cli.tails",
+    "deep": "esscher.cli.deep",
+    "sparse": "esscher.cli.sparse",
+    "domains": "esscher.cli.domains",
+}
 
 
 @click.command(name="ls")
@@ -132,8 +140,8 @@ def _cell_row(path: Path, name: str) -> dict[str, Any]:
         run = read_cells(path)
         results = run.read_results() or {}
         subject, done = str(run.about["subject"]), len(run.names())
-        sizes = list(run.configuration.get("sizes", []))
-        horizons = sorted(head["horizon"] for head in results.get("heads", []))
+        sizes = list(run.configuration.get("sizes", run.configuration.get("budgets", [])))
+        horizons = sorted(h["horizon"] for h in results.get("heads", []) if "horizon" in h)
     except (InputError, LookupError, TypeError):
         return _damaged(name)
     state = "running" if is_locked(path) else "complete" if results.get("complete") else "stopped"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from esscher.probing.layer import LayerMeasurement
+from esscher.validation import Array
 
 
 def combine(parts: list[LayerMeasurement]) -> LayerMeasurement:
@@ -22,7 +23,13 @@ def combine(parts: list[LayerMeasurement]) -> LayerMeasurement:
         relative=np.sqrt(np.mean([part.relative**2 for part in parts], axis=0)),
         reference_error=np.sqrt(np.mean([part.reference_error**2 for part in parts], axis=0)),
         stats=[average([part.stats[h] for part in parts]) for h in range(len(first.heads))],
+        products=_joined([part.products for part in parts]),
     )
+
+
+def _joined(products: list[Array | None]) -> Array | None:
+    present = [product for product in products if product is not None]
+    return np.concatenate(present, axis=1) if len(present) == len(products) else None
 
 
 def average(values: list[Any]) -> Any:
@@ -39,6 +46,10 @@ def average(values: list[Any]) -> Any:
         return sum(values) * 2 > len(values)
     if isinstance(first, (int, float)):
         return float(np.mean(values))
+    if isinstance(first, list) and first and all(isinstance(x, (dict, list)) for x in first):
+        # as far as all of them go: passages may differ in the number of thresholds
+        shortest = min(len(value) for value in values)
+        return [average([value[i] for value in values]) for i in range(shortest)]
     numeric = isinstance(first, list) and all(isinstance(x, (int, float)) for x in first)
     if numeric and all(len(value) == len(first) for value in values):
         return [average(list(entries)) for entries in zip(*values, strict=True)]

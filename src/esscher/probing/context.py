@@ -18,6 +18,7 @@ from esscher.errors import InputError
 from esscher.models import LayerCapture
 from esscher.probing.layer import METRICS, HeadNumbers, LayerMeasurement
 from esscher.probing.measurement import OutputReference, map_errors, norms
+from esscher.probing.projection import PRODUCTS, OutputProjection
 from esscher.streams import random_stream
 from esscher.validation import Array
 
@@ -52,6 +53,7 @@ def measure_context(
     seed: int,
     passage: int,
     find_sinks: Callable[[Array], NDArray[np.int64]],
+    projection: OutputProjection | None = None,
 ) -> tuple[LayerMeasurement, list[HeadNumbers], list[NDArray[np.int64]]]:
     """Errors and one-pass numbers of one layer on one passage, and the sinks of each head."""
     asking, keys = _within_window(capture, asking, keys)
@@ -60,8 +62,10 @@ def measure_context(
     first = int(asking[0])
     rows = torch.from_numpy(asking - first)
     rng = random_stream(seed, "probe context", capture.layer, passage)
-    picks = [rng.random(sizes[-1]) for _ in range(draws)]
+    # twice as many as are needed: heads share the draws, and each skips its own sinks
+    picks = [rng.integers(len(keys), size=2 * sizes[-1]) for _ in range(draws)]
     found = np.empty((len(METRICS), heads + 1, draws, len(sizes)))
+    products = np.empty((len(PRODUCTS), draws, len(sizes), heads, heads))
     outputs, samples, numbers, sinks = [], [], [], []
     for h in range(heads):
         logits = capture.logits(0, h, slice(first, None), torch.float32)
@@ -77,15 +81,20 @@ def measure_context(
         weights = torch.softmax(logits, dim=-1)
         exact = weights @ value
         outputs.append(exact)
-        samples.append(_sampled(logits, value, picks, sizes))
+        more = random_stream(seed, "probe context of a head", capture.layer, passage, h)
+        rows_of_head = [_skipping(pick, kept, len(keys), sizes[-1], more) for pick in picks]
+        samples.append(_sampled(logits, value, rows_of_head, sizes))
         numbers.append(_numbers(capture, h, asking, keys[kept], exact, weights, received))
     joined = torch.stack(outputs)
     reference = OutputReference.of(joined)
     for r in range(draws):
         for j in range(len(sizes)):
             sampled = torch.stack([samples[h][r][j] for h in range(heads)])
-            found[0, :, r, j], found[1, :, r, j] = reference.moment_errors(sampled)
+            found[0, :, r, j], found[1, :, r, j], shift = reference.moment_errors(sampled)
             found[2, :, r, j] = map_errors(sampled, joined)
+            if projection is not None:
+                products[0, r, j] = projection.of_mean(shift)
+                products[1, r, j] = projection.of_queries(sampled - joined)
     measurement = LayerMeasurement(
         layer=capture.layer,
         heads=tuple(range(heads)),
@@ -93,6 +102,7 @@ def measure_context(
         errors=found,
         relative=norms(joined),
         reference_error=np.zeros(heads + 1),
+        products=None if projection is None else products,
     )
     return measurement, numbers, sinks
 
@@ -119,16 +129,39 @@ def _within_window(
     return asking, keys
 
 
+def _skipping(
+    pick: NDArray[np.int64],
+    kept: NDArray[np.int64],
+    keys: int,
+    count: int,
+    more: np.random.Generator,
+) -> NDArray[np.int64]:
+    """The first ``count`` draws that are no sinks of a head, as indices into the kept keys.
+
+    Leaving out what falls on a sink makes them uniform on the kept keys, and heads with different
+    sinks still see the same tokens. Should too few be left, the head draws more of its own.
+    """
+    index = np.full(keys, -1)
+    index[kept] = np.arange(len(kept))
+    found = index[pick]
+    found = found[found >= 0][:count]
+    extra = more.integers(len(kept), size=count - len(found))
+    return np.concatenate([found, extra])
+
+
 def _sampled(
-    logits: torch.Tensor, value: torch.Tensor, picks: list[Array], sizes: tuple[int, ...]
+    logits: torch.Tensor,
+    value: torch.Tensor,
+    picks: list[NDArray[np.int64]],
+    sizes: tuple[int, ...],
 ) -> list[list[torch.Tensor]]:
-    """Outputs over samples of the keys, by draw and size; heads share the uniform numbers."""
+    """Outputs over samples of the keys, by draw and size."""
     shifted = torch.exp(logits - logits.amax(dim=-1, keepdim=True))
     # keys missed by a sample may hold nearly all the weight: the rest must not underflow
     floor = float(torch.finfo(torch.float32).tiny) * 1e6
     results = []
     for pick in picks:
-        rows = torch.from_numpy((pick * len(value)).astype(np.int64))
+        rows = torch.from_numpy(pick)
         drawn, taken = shifted[:, rows], value[rows]
         outputs = []
         for n in sizes:

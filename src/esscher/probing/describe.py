@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from esscher.probing.layer import METRICS, HeadNumbers, LayerMeasurement
 from esscher.probing.moments import CoupledMoments
-from esscher.probing.tails import projection_tails
+from esscher.probing.tails import key_tails
 from esscher.rates import Rate, fit_rate, received_exponent
 from esscher.streams import random_stream
 from esscher.theory import exponents
@@ -26,6 +26,8 @@ PREDICTING = 16
 STEP = 0.8
 #: Numbers of tokens among which those for a tolerance are looked for.
 GRID = np.geomspace(4, 1e8, 50)
+#: Resamples of those queries, for the interval of the number of tokens.
+RESAMPLES = 200
 #: Sinks that are listed.
 LISTED = 5
 
@@ -56,7 +58,7 @@ def describe_head(
     asymptotic = exponents(moments.horizon)
     sinks: Any = "auto" if apart is None else apart
     tail = received_exponent(numbers.received * len(numbers.tilts), sinks=sinks)
-    predicted, noise, needed = _predicted_map(numbers, sizes, seed)
+    predicted, noise, needed, between = _predicted_map(numbers, sizes, seed)
     ess = numbers.participation
     order = sorted(tail.sinks, key=lambda j: -numbers.received[j])
     return {
@@ -80,10 +82,11 @@ def describe_head(
                 for j in order[:LISTED]
             ],
         },
-        "tails": projection_tails(numbers.keys, seed),
+        "tails": key_tails(numbers, seed),
         "norm": numbers.norm,
         "predicted_map": {"error": predicted.tolist(), "standard_error": noise.tolist()},
         "tokens_for": needed,
+        "tokens_for_interval": between,
         "predicted": _predictions(asymptotic, tail.exponent, sizes, predicted),
     }
 
@@ -105,8 +108,11 @@ def _predictions(
 
 def _predicted_map(
     numbers: HeadNumbers, sizes: Sequence[int], seed: int
-) -> tuple[Array, Array, dict[str, float | None]]:
-    """Predicted map error at the sizes, its standard error, and tokens for each tolerance."""
+) -> tuple[Array, Array, dict[str, float | None], dict[str, list[float | None]]]:
+    """Predicted map error at the sizes, its standard error, and tokens for each tolerance.
+
+    The last with an interval, by resampling the queries; None stands for more than the grid's end.
+    """
     rng = random_stream(seed, "probe prediction")
     count = min(PREDICTING, len(numbers.tilts))
     rows = rng.choice(len(numbers.tilts), size=count, replace=False)
@@ -118,21 +124,30 @@ def _predicted_map(
     spread = squares.std(axis=0, ddof=1) / np.sqrt(count)
     at = np.searchsorted(grid, np.asarray(sizes, dtype=np.float64))
     error = np.sqrt(mean)
-    relative = error / numbers.norm
+    copies = rng.multinomial(count, np.full(count, 1 / count), size=RESAMPLES) / count
+    resampled = np.sqrt(copies @ squares) / numbers.norm
     needed: dict[str, float | None] = {}
+    between: dict[str, list[float | None]] = {}
     for tolerance in TOLERANCES:
-        below = np.flatnonzero(relative <= tolerance)
-        if not below.size:
-            needed[f"{tolerance:g}"] = None
-        elif below[0] == 0:
-            needed[f"{tolerance:g}"] = float(grid[0])
-        else:
-            i = below[0]
-            x = np.interp(
-                -np.log(tolerance), -np.log(relative[[i - 1, i]]), np.log(grid[[i - 1, i]])
-            )
-            needed[f"{tolerance:g}"] = float(np.ceil(np.exp(x) - 1e-9))
-    return error[at], spread[at] / (2 * error[at]), needed
+        name = f"{tolerance:g}"
+        needed[name] = _crossing(error / numbers.norm, grid, tolerance)
+        # None (never) is the largest of them
+        found = [_crossing(relative, grid, tolerance) for relative in resampled]
+        order = sorted(found, key=lambda n: np.inf if n is None else n)
+        between[name] = [order[int(q * (RESAMPLES - 1))] for q in (0.025, 0.975)]
+    return error[at], spread[at] / (2 * error[at]), needed, between
+
+
+def _crossing(relative: Array, grid: Array, tolerance: float) -> float | None:
+    """First number of tokens with at most this relative error; None beyond the grid."""
+    below = np.flatnonzero(relative <= tolerance)
+    if not below.size:
+        return None
+    i = int(below[0])
+    if i == 0:
+        return float(grid[0])
+    x = np.interp(-np.log(tolerance), -np.log(relative[[i - 1, i]]), np.log(grid[[i - 1, i]]))
+    return float(np.ceil(np.exp(x) - 1e-9))
 
 
 def fit_unit(

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from esscher.extremes.verdict import HEAVY
+
 #: Effective tokens of the median query below which a head is called hardmax-like.
 HARD = 4.0
 #: Share of queries past freezing, of attention in sinks, and of reference error in the smallest
@@ -48,12 +50,8 @@ def find_flags(
             f"{stats['frozen_share']:.0%} of the queries are past freezing at n = {largest}",
         )
     tails = stats["tails"]
-    if tails["heavy"] and tails["p_value"] < 0.01:
-        add(
-            "heavy tails",
-            f"excess kurtosis {tails['excess_kurtosis']:.1f} of keys along a {tails['direction']}"
-            f" direction, largest {tails['largest_over_gaussian']:.1f} times a Gaussian's",
-        )
+    if tails is not None and tails["verdict"] in HEAVY:
+        add("heavy tails", f"{tails['verdict']}: {tails['evidence']}")
     mass = stats["sinks"]["share"] + (stats.get("delimiter_share") or 0.0)
     if mass > SINKS:
         add("sinks", f"{mass:.0%} of the attention goes to sinks and delimiters")

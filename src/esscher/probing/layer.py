@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from esscher.validation import Array
 
 #: Errors that are measured, as in a sweep.
@@ -27,6 +30,8 @@ class HeadNumbers:
         Mean attention that each key receives (sums to 1).
     norm
         Root mean square of the reference's outputs.
+    passages
+        Passage of each row of ``keys``; None where they are one sequence.
     """
 
     tilts: Array
@@ -36,6 +41,7 @@ class HeadNumbers:
     participation: Array
     received: Array
     norm: float
+    passages: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +65,10 @@ class LayerMeasurement:
         Standard error of the reference's mean, per unit; 0 when all queries were used.
     stats
         One dictionary per head: plain numbers, lists and strings.
+    products
+        Inner products of the heads' errors behind the output projection, axes [error, replicate,
+        size, head, head], of the mean output and of single queries (mean over them); None if the
+        projection was not handed in.
     """
 
     layer: int
@@ -68,3 +78,4 @@ class LayerMeasurement:
     relative: Array
     reference_error: Array
     stats: list[dict[str, Any]] = field(default_factory=list)
+    products: Array | None = None

@@ -45,16 +45,19 @@ class OutputReference:
         mean, covariance = _moments(outputs)
         return cls(mean, covariance, len(outputs))
 
-    def moment_errors(self, outputs: Tensor) -> tuple[Array, Array]:
-        """Errors of mean and covariance, per head and (last) of the whole layer."""
+    def moment_errors(self, outputs: Tensor) -> tuple[Array, Array, Array]:
+        """Errors of mean and covariance, per head and (last) of the layer, and that of the mean.
+
+        The last one is a vector, heads side by side.
+        """
         mean, covariance = _moments(outputs)
         d = len(mean) // self.heads
-        difference = (mean - self.mean).reshape(self.heads, d)
-        squares = np.sum(difference**2, axis=1)
+        error = mean - self.mean
+        squares = np.sum(error.reshape(self.heads, d) ** 2, axis=1)
         blocks = (covariance - self.covariance).reshape(self.heads, d, self.heads, d)
         own = np.array([np.linalg.norm(blocks[h, :, h]) for h in range(self.heads)])
         whole = np.linalg.norm(blocks)
-        return np.sqrt(np.append(squares, squares.sum())), np.append(own, whole)
+        return np.sqrt(np.append(squares, squares.sum())), np.append(own, whole), error
 
 
 def map_errors(outputs: Tensor, exact: Tensor) -> Array:

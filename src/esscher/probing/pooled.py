@@ -13,7 +13,8 @@ from torch import Tensor
 
 from esscher.attention import attention_statistics
 from esscher.probing.layer import METRICS, HeadNumbers, LayerMeasurement
-from esscher.probing.measurement import OutputReference, attend, map_errors, norms
+from esscher.probing.measurement import OutputReference, attend, norms
+from esscher.probing.projection import PRODUCTS, OutputProjection
 from esscher.streams import random_stream
 from esscher.text import CloudFile, LayerCloud
 from esscher.validation import Array
@@ -29,7 +30,13 @@ MOMENT_ROWS = 16_384
 
 
 def measure_pooled(
-    cloud: CloudFile, layer: int, sizes: tuple[int, ...], replicates: int, seed: int, sampling: str
+    cloud: CloudFile,
+    layer: int,
+    sizes: tuple[int, ...],
+    replicates: int,
+    seed: int,
+    sampling: str,
+    projection: OutputProjection | None = None,
 ) -> tuple[LayerMeasurement, list[HeadNumbers]]:
     """Errors and one-pass numbers of one layer.
 
@@ -41,6 +48,8 @@ def measure_pooled(
         Samples of the largest size; smaller ones are their beginnings.
     sampling
         ``"with"`` or ``"without"`` replacement.
+    projection
+        Output projection of the cloud's heads, to see how their errors add up.
     """
     view = cloud.layer(layer)
     every = cloud.rows <= ALL_QUERIES
@@ -55,20 +64,25 @@ def measure_pooled(
     spread = np.sqrt(np.trace(reference.covariance) / len(asking))
     units = len(view.heads) + 1
     errors = np.empty((len(METRICS), units, replicates, len(sizes)))
+    products = np.empty((len(PRODUCTS), replicates, len(sizes), units - 1, units - 1))
     for r in range(replicates):
         rows = _draw(cloud.rows, sizes[-1], seed, layer, r, sampling)
         q, k, v = (_take(array, rows) for array in (view.q, view.k, view.v))
         for j, n in enumerate(sizes):
             found = attend(q[:, :n], k[:, :n], v[:, :n], view.scaling, view.softcap)
-            errors[0, :, r, j], errors[1, :, r, j] = reference.moment_errors(found)
+            errors[0, :, r, j], errors[1, :, r, j], shift = reference.moment_errors(found)
             if every:
-                errors[2, :, r, j] = map_errors(found, outputs[:, rows[:n]])
+                gap = found - outputs[:, rows[:n]]
             else:
                 other = attend(
                     _take(view.q, asking[:MAP_QUERIES]), k[:, :n], v[:, :n],
                     view.scaling, view.softcap,
                 )  # fmt: skip
-                errors[2, :, r, j] = map_errors(other, outputs[:, :MAP_QUERIES])
+                gap = other - outputs[:, :MAP_QUERIES]
+            errors[2, :, r, j] = norms(gap)
+            if projection is not None:
+                products[0, r, j] = projection.of_mean(shift)
+                products[1, r, j] = projection.of_queries(gap)
     measurement = LayerMeasurement(
         layer=layer,
         heads=view.heads,
@@ -76,8 +90,12 @@ def measure_pooled(
         errors=errors,
         relative=norms(outputs),
         reference_error=np.zeros(units) if every else np.full(units, spread),
+        products=None if projection is None else products,
     )
-    return measurement, [_numbers(view, h, asking, outputs[h], rng) for h in range(len(view.heads))]
+    passage = np.asarray(cloud.passage, dtype=np.int64)
+    return measurement, [
+        _numbers(view, h, asking, outputs[h], passage, rng) for h in range(len(view.heads))
+    ]
 
 
 def _draw(
@@ -110,6 +128,7 @@ def _numbers(
     h: int,
     asking: NDArray[np.int64],
     outputs: Tensor,
+    passage: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> HeadNumbers:
     """One pass of all asking queries over all keys of a head."""
@@ -142,4 +161,5 @@ def _numbers(
         participation=found.participation.values[0, 0],
         received=found.received[0, 0] / len(asking),
         norm=float(outputs.to(torch.float64).square().sum(-1).mean().sqrt()),
+        passages=passage[rows],
     )

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from esscher.extremes.verdict import judge
 from esscher.probing.describe import fit_unit
 from esscher.probing.flags import find_flags
 from esscher.probing.layer import METRICS, LayerMeasurement
+from esscher.probing.together import heads_together, layers_frame
 
 #: An interval that holds this, or an exponent this close to it, is called parametric.
 PARAMETRIC, CLOSE = 0.5, 0.05
@@ -27,7 +29,9 @@ def assemble(
     for measured in layers:
         units = len(measured.heads)
         for h, head in enumerate(measured.heads):
-            stats = measured.stats[h]
+            stats = dict(measured.stats[h])
+            if stats["tails"] is not None:
+                stats["tails"] = stats["tails"] | judge(stats["tails"])
             rates = fit_unit(measured, h, stats, seed)
             fits = {metric: rate.to_dict() for metric, rate in rates.items()}
             smallest = float(measured.errors[0, h, :, -1].mean())
@@ -47,6 +51,7 @@ def assemble(
                 "layer": measured.layer,
                 "fit": {metric: rate.to_dict() for metric, rate in rates.items()},
                 "curve": _curve(measured, units),
+                "heads_together": heads_together(measured, heads[-units:], rates, seed),
             }
         )
     return {
@@ -134,10 +139,17 @@ class Probe:
                 "tokens_5": h["tokens_for"]["0.05"],
                 "tokens_10": h["tokens_for"]["0.1"],
                 "tokens_20": h["tokens_for"]["0.2"],
+                "tokens_10_low": h["tokens_for_interval"]["0.1"][0],
+                "tokens_10_high": h["tokens_for_interval"]["0.1"][1],
+                "tails": None if h["tails"] is None else h["tails"]["verdict"],
                 "flags": ", ".join(dict.fromkeys(flag["flag"] for flag in h["flags"])),
             }
             rows.append(row)
         return pd.DataFrame(rows)
+
+    def layers_frame(self) -> pd.DataFrame:
+        """Return a data frame of what the heads of each layer have in common, one row per layer."""
+        return layers_frame(self.results["layers"])
 
     def predictors(self) -> pd.DataFrame:
         """Mean absolute error of each predictor of the measured exponent, best first."""

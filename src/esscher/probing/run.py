@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from esscher.errors import InputError
 from esscher.models import LayerCapture, LoadedModel, head_weights, load_model
 from esscher.probing.arguments import ProbeRequest, make_request
 from esscher.probing.combine import combine
@@ -21,8 +22,9 @@ from esscher.probing.describe import describe_head
 from esscher.probing.layer import LayerMeasurement
 from esscher.probing.look import delimiter_shares, one_sided_psi
 from esscher.probing.pooled import measure_pooled
+from esscher.probing.projection import OutputProjection
 from esscher.probing.result import Probe, assemble
-from esscher.probing.store import KIND, read_part, write_part
+from esscher.probing.store import KIND, LAYOUT, read_part, write_part
 from esscher.rates import dominant_keys, find_sinks
 from esscher.runs import CellRun, open_run, read_run, run_folder
 from esscher.runs.folder import LOG
@@ -111,6 +113,7 @@ def probe(
         loaded, text, tokens=request.tokens, context=request.context, column=column
     )
     configuration = request.to_dict() | {
+        "layout": LAYOUT,
         "model": loaded.summary | {"name": Path(loaded.name).name},
         "weight_hash": loaded.weight_hash,
         "text": passages.source,
@@ -120,13 +123,20 @@ def probe(
     with run_folder(out) as folder, open_run(folder, KIND, subject, configuration) as run:
         with Reporter(folder / LOG, progress, "cells") as reporter:
             measure = _pooled if request.mode == "pooled" else _context
-            measure(loaded, text, column, passages, request, run, reporter)
+            measure(loaded, passages, request, run, reporter)
         return finish(run)
 
 
 def load_probe(out: str | Path) -> Probe:
     """Read the results of a stored run, complete or not."""
-    return finish(read_run(Path(out), KIND), write=False)
+    run = read_run(Path(out), KIND)
+    layout = run.configuration.get("layout", 1)
+    if layout != LAYOUT:
+        raise InputError(
+            f"{out} holds a probe of layout {layout}; this version of Esscher reads {LAYOUT}: "
+            "probe the model again in another directory"
+        )
+    return finish(run, write=False)
 
 
 def finish(run: CellRun, write: bool = True) -> Probe:
@@ -159,8 +169,6 @@ def cells(configuration: dict[str, Any]) -> list[str]:
 
 def _pooled(
     loaded: LoadedModel,
-    text: TextSource,
-    column: str | None,
     passages: PassageSet,
     request: ProbeRequest,
     run: CellRun,
@@ -174,17 +182,19 @@ def _pooled(
     shares, hidden = _look(loaded, list(passages)[:LOOKED_AT], layers)
     with _cloud_folder(loaded, request, layers, run.folder) as place:
         cloud = collect_cloud(
-            loaded, text, tokens=request.tokens, context=request.context, layers=layers,
-            heads=request.heads, seed=request.seed, folder=place, column=column,
+            loaded, passages, tokens=request.tokens, context=request.context, layers=layers,
+            heads=request.heads, seed=request.seed, folder=place,
         )  # fmt: skip
         ids = np.asarray(cloud.token_ids)
         for layer in layers:
+            weights = head_weights(loaded, layer)
             measured, numbers = measure_pooled(
-                cloud, layer, request.sizes, request.replicates, request.seed, request.sampling
-            )
+                cloud, layer, request.sizes, request.replicates, request.seed, request.sampling,
+                OutputProjection.of(weights.W_o[list(request.heads)]),
+            )  # fmt: skip
             if request.sampling == "without":
                 measured = _corrected(measured, cloud.rows)
-            psi = one_sided_psi(head_weights(loaded, layer), hidden[layer])
+            psi = one_sided_psi(weights, hidden[layer])
             stats = []
             for head, number in zip(measured.heads, numbers, strict=True):
                 found = describe_head(number, request.sizes, request.seed, _labels(loaded, ids))
@@ -197,8 +207,6 @@ def _pooled(
 
 def _context(
     loaded: LoadedModel,
-    text: TextSource,
-    column: str | None,
     passages: PassageSet,
     request: ProbeRequest,
     run: CellRun,
@@ -224,7 +232,7 @@ def _context(
             with torch.inference_mode():
                 measured, numbers, sinks = measure_context(
                     capture, asking, keys, request.sizes, draws, request.seed, passage.number,
-                    _sinks,
+                    _sinks, OutputProjection.of(head_weights(loaded, capture.layer).W_o),
                 )  # fmt: skip
                 shares = delimiter_shares(capture, passage.is_delimiter)
             label = _labels(loaded, passage.ids[keys])
@@ -281,12 +289,19 @@ def _look(
 def _corrected(measured: LayerMeasurement, tokens: int) -> LayerMeasurement:
     """Errors of samples without replacement, divided by sqrt((N - n)/(N - 1))."""
     n = np.asarray(measured.sizes, dtype=np.float64)
-    return replace(measured, errors=measured.errors / np.sqrt((tokens - n) / (tokens - 1)))
+    factor = (tokens - n) / (tokens - 1)
+    products = measured.products
+    return replace(
+        measured,
+        errors=measured.errors / np.sqrt(factor),
+        products=None if products is None else products / factor[:, None, None],
+    )
 
 
 def _chosen(measured: LayerMeasurement, heads: tuple[int, ...]) -> LayerMeasurement:
     """Some heads of a layer, and the layer as a whole."""
     units = [*heads, len(measured.heads)]
+    products = measured.products
     return replace(
         measured,
         heads=heads,
@@ -294,6 +309,7 @@ def _chosen(measured: LayerMeasurement, heads: tuple[int, ...]) -> LayerMeasurem
         relative=measured.relative[units],
         reference_error=measured.reference_error[units],
         stats=[measured.stats[h] for h in heads],
+        products=None if products is None else products[..., heads, :][..., heads],
     )
 
 

@@ -46,7 +46,7 @@ FREE_KEYS = ("source", "versions")
 
 def collect_cloud(
     loaded: LoadedModel,
-    source: TextSource,
+    source: TextSource | PassageSet,
     *,
     tokens: int,
     context: int | None = None,
@@ -71,7 +71,8 @@ def collect_cloud(
     loaded
         The model.
     source
-        The text, as in :func:`read_text`.
+        The text, as in :func:`read_text`, or the passages that were read of it already, with at
+        least so many tokens.
     tokens
         Tokens to keep.
     context
@@ -99,7 +100,10 @@ def collect_cloud(
     tokens, batch_tokens = as_dim(tokens, "tokens"), as_dim(batch_tokens, "batch_tokens")
     random_stream(seed, "cloud rows")  # says what is wrong with the seed before any work is done
     context = min(loaded.max_positions, 512) if context is None else context
-    text = read_passages(loaded, source, tokens=tokens, context=context, column=column)
+    if isinstance(source, PassageSet):
+        text = source
+    else:
+        text = read_passages(loaded, source, tokens=tokens, context=context, column=column)
     keep = [~p.is_delimiter if drop_delimiters else np.ones(len(p.ids), bool) for p in text]
     ends = np.cumsum([k.sum() for k in keep])
     needed = int(np.searchsorted(ends, tokens)) + 1  # delimiters that are kept may fill the cloud

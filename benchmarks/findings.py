@@ -1,0 +1,106 @@
+"""Findings on real models and corpora: run what is missing, write the pages of docs/findings.
+
+    python benchmarks/findings.py DATA [--runs FOLDER] [--only sparse,tails] [--pages]
+
+DATA is a folder with the corpora named in ``CORPORA`` (plain text files); those that are missing
+are left out, and the page says so by what it shows. Runs are resumed where they were stopped, and
+nothing is run twice. With ``--pages`` nothing is run: pages are made from the runs that are there.
+On 2 cores everything takes about two hours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from esscher.experiments.finding import Finding
+from esscher.experiments.findings.deep import deep_finding
+from esscher.experiments.findings.domains import domains_finding
+from esscher.experiments.findings.manyheads import manyheads_finding
+from esscher.experiments.findings.sparse import sparse_finding
+from esscher.experiments.findings.tails import tails_finding
+
+#: Names of corpora and their files.
+CORPORA = {
+    "encyclopedia": "wikipedia-en.txt",
+    "biomedical": "biomedical-en.txt",
+    "novel": "novel-en.txt",
+    "german": "technical-de.txt",
+    "french": "technical-fr.txt",
+    "japanese": "technical-ja.txt",
+    "chinese": "technical-zh_CN.txt",
+}
+MODELS = {"minilm": "demo:minilm", "smollm2": "demo:smollm2"}
+PAGES = Path(__file__).parents[1] / "docs" / "findings"
+
+
+def commands(data: Path) -> dict[str, dict[str, list[str]]]:
+    """The command line of every run, by finding and name."""
+    texts = [
+        f"--text={name}={data / file}" for name, file in CORPORA.items() if (data / file).exists()
+    ]
+    return {
+        "sparse": {
+            "sparse-gaussian": ["sparse", "gaussian", "--horizon", "0.7", "--dim", "8"],
+            "sparse-ar1": [
+                *("sparse", "gaussian", "--horizon", "0.7", "--dim", "8"),
+                *("--correlation", "0.9"),
+            ],
+            "sparse-minilm": ["sparse", "demo:minilm"],
+            "sparse-smollm2": ["sparse", "demo:smollm2", "--context", "2048"],
+        },
+        "deep": {
+            "deep-gaussian": ["deep", "gaussian", "--depth", "24"],
+            "deep-minilm": ["deep", "demo:minilm"],
+            "deep-smollm2": ["deep", "demo:smollm2"],
+        },
+        "tails": {f"tails-{name}": ["tails", model] for name, model in MODELS.items()},
+        "manyheads": {
+            "probe-minilm": ["probe", "demo:minilm"],
+            "probe-smollm2": ["probe", "demo:smollm2", "--mode", "context", "--tokens", "4096"],
+        },
+        "domains": {
+            f"domains-{name}": ["domains", model, *texts, "--text=code=demo:code"]
+            for name, model in MODELS.items()
+        },
+    }
+
+
+WRITERS: dict[str, Callable[[Sequence[Path]], Finding]] = {
+    "sparse": sparse_finding,
+    "deep": deep_finding,
+    "tails": tails_finding,
+    "manyheads": manyheads_finding,
+    "domains": domains_finding,
+}
+
+
+def main() -> None:
+    """Run, then write the pages."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, help="folder with the corpora")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs")
+    parser.add_argument("--only", help="findings, such as sparse,tails")
+    parser.add_argument("--pages", action="store_true", help="write pages, run nothing")
+    options = parser.parse_args()
+    every = commands(options.data)
+    chosen = list(every) if options.only is None else options.only.split(",")
+    for finding in chosen:
+        folders = []
+        for name, command in every[finding].items():
+            folder = options.runs / name
+            if not options.pages:
+                line = [sys.executable, "-m", "esscher", *command, "--out", str(folder), "--json"]
+                subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
+            if (folder / "results.json").exists():
+                folders.append(folder)
+        if folders:
+            page = WRITERS[finding](folders).write(PAGES / finding, formats=("png",))
+            print(page)
+
+
+if __name__ == "__main__":
+    main()

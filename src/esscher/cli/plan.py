@@ -1,0 +1,305 @@
+"""``esscher plan``: token budgets per head, checked on text that the plan has not seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from esscher.cli.options import plain_table, print_json, with_error
+from esscher.cli.stopping import STOPPED, how_to_resume, stoppable
+from esscher.errors import InputError
+
+if TYPE_CHECKING:
+    from esscher.planning import ContextUse, Plan
+
+FORMATS = (".png", ".svg", ".pdf")
+#: Key heads that the table shows unless all are asked for.
+SHOWN = 12
+TITLES = {
+    "kl": "KL",
+    "top1": "top-1",
+    "perplexity_ratio": "perplexity",
+    "cosine": "cosine",
+    "nearest": "neighbour",
+    "error": "outputs",
+}
+CONFIGURATIONS = ("planned", "uniform", "heavy", "recent")
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.option(
+    "--text", default="demo:docs", show_default=True, help="Calibration text: file, folder, ..."
+)
+@click.option("--check", help="Text on which the plan is checked; without it there is no check.")
+@click.option("--column", help="Column of a .jsonl or .parquet file that holds the text.")
+@click.option("--budget", type=float, help="Share of the tokens to keep, such as 0.25.")
+@click.option("--tolerance", type=float, help="Or: relative error that no head may exceed.")
+@click.option("--prefix", type=int, help="Tokens of the cache (default 4096; encoders 512).")
+@click.option(
+    "--queries", type=int, default=128, show_default=True, help="Tokens after a decoder's cache."
+)
+@click.option("--passages", type=int, default=4, show_default=True, help="Calibration passages.")
+@click.option("--check-passages", type=int, default=16, show_default=True, help="Unseen passages.")
+@click.option(
+    "--context",
+    "lengths",
+    is_flag=True,
+    help="Instead of a plan: how long a context each head uses (longest: --prefix).",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the samples.")
+@click.option("--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch.")
+@click.option("--dtype", default="float32", show_default=True, help="Type of the model's weights.")
+@click.option("--revision", help="Revision of a model from a hub.")
+@click.option("--allow-pickle", is_flag=True, help="Also load weights that can run code.")
+@click.option("--allow-remote-code", is_flag=True, help="Run code that comes with the model.")
+@click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
+@click.option("--save", type=click.Path(path_type=Path), help="File for the plan.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Figure: .png, .svg or .pdf.")
+@click.option("--all", "everything", is_flag=True, help="Show all key heads.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def plan(
+    model: str,
+    text: str,
+    lengths: bool,
+    out: Path | None,
+    save: Path | None,
+    figure: Path | None,
+    everything: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Plan how many tokens every key head of MODEL keeps, and check the plan.
+
+    One dense pass over the calibration text predicts what every budget of every head costs;
+    budgets are allocated optimally; the check compares planned with uniform budgets and with
+    published selections at the same number of tokens, on text the plan has not seen.
+
+    \b
+    Examples:
+      esscher plan demo:smollm2 --text demo:docs --check demo:code --budget 0.25 --prefix 1024
+      esscher plan ./my-model --text a.txt --check b.txt --tolerance 0.1 --save plan.json
+      esscher plan demo:smollm2 --context --tolerance 0.1 --prefix 2048
+    """  # noqa: D301 - click's mark for verbatim lines
+    if figure is not None and figure.suffix.lower() not in FORMATS:
+        raise InputError(f"--figure {figure}: the name must end in {', '.join(FORMATS)}")
+    if lengths:
+        _context(model, text, out, save, figure, everything, as_json, options)
+        return
+    # Imported here: torch and transformers take seconds that `esscher --help` should not.
+    from esscher.planning import plan as run
+
+    try:
+        with stoppable():
+            found = run(model, text, out=out, **options)
+    except KeyboardInterrupt as stop:
+        click.echo(how_to_resume(stop, out), err=True)
+        raise click.exceptions.Exit(STOPPED) from None
+    if figure is not None:
+        save_figure(found, figure)
+    if save is not None:
+        save.parent.mkdir(parents=True, exist_ok=True)
+        found.save(save)
+    if as_json:
+        print_json(found.to_dict())
+        return
+    print_plan(found, everything)
+    for name, place in (("Figure", figure), ("Plan", save), ("Run", out)):
+        if place is not None:
+            Console().print(f"{name}: {place}", soft_wrap=True)
+
+
+def _context(
+    model: str,
+    text: str,
+    out: Path | None,
+    save: Path | None,
+    figure: Path | None,
+    everything: bool,
+    as_json: bool,
+    options: dict[str, Any],
+) -> None:
+    """Measure context lengths instead of making a plan."""
+    unused = {"--check": options.pop("check"), "--budget": options.pop("budget")}
+    unused |= {"--save": save, "--figure": figure}
+    for option, value in unused.items():
+        if value is not None:
+            raise InputError(f"{option} is for plans; leave it out with --context")
+    del options["queries"], options["check_passages"]
+    tolerance, longest = options.pop("tolerance"), options.pop("prefix")
+    from esscher.planning import context_lengths
+
+    try:
+        with stoppable():
+            found = context_lengths(
+                model, text, tolerance=0.1 if tolerance is None else tolerance, context=longest,
+                out=out, **options,
+            )  # fmt: skip
+    except KeyboardInterrupt as stop:
+        click.echo(how_to_resume(stop, out), err=True)
+        raise click.exceptions.Exit(STOPPED) from None
+    if as_json:
+        print_json(found.to_dict())
+        return
+    print_context(found, everything)
+    if out is not None:
+        Console().print(f"Run: {out}", soft_wrap=True)
+
+
+def print_context(found: ContextUse, everything: bool = False) -> None:
+    """Print the headline and the heads that use most."""
+    console = Console()
+    console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
+    frame = found.to_frame()
+    if frame.empty:
+        return
+    frame = frame.sort_values(["length", "last_change"], ascending=False)
+    shown = frame if everything else frame.head(SHOWN)
+    table = plain_table(
+        "All heads" if everything else f"The {len(shown)} heads that use the longest context"
+    )
+    for name in ("head", "context", "between", "and", "", "last doubling"):
+        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    for row in shown.to_dict("records"):
+        table.add_row(
+            f"{row['layer']}.{row['head']}",
+            *(_length(row[name]) for name in ("length", "low", "high")),
+            "extrapolated" if row["extrapolated"] else "",
+            f"{row['last_change']:.1%}",
+        )
+    console.print(table)
+    console.print(
+        "context: tokens after which a head's output changes by less than the tolerance, with 95%\n"
+        "interval over passages; last doubling: relative change when the context last doubled.",
+        soft_wrap=True,
+    )
+
+
+def _length(value: float) -> str:
+    return f"{value:,.0f}" if value < float("inf") else "no end"
+
+
+def show_context_run(run: Path, as_json: bool) -> None:
+    """Print a stored run of context lengths."""
+    from esscher.planning import load_context
+
+    found = load_context(run)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_context(found)
+
+
+def show_run(run: Path, as_json: bool) -> None:
+    """Print a stored run."""
+    from esscher.planning import load_plan
+    from esscher.runs import run_kind
+
+    if run_kind(run) == "context":
+        show_context_run(run, as_json)
+        return
+    if not (run / "plan.json").exists():
+        raise InputError(
+            f"the plan in {run} is not finished; run the command that began it again, it resumes"
+        )
+    found = load_plan(run)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_plan(found)
+
+
+def save_figure(found: Plan, path: Path) -> None:
+    """Draw budgets, costs and calibration."""
+    from esscher.report.plans import draw_plan
+
+    results = found.to_dict()
+    name = results["model"]["name"]
+    title = f"{name}: {results['total']['ratio']:.1%} of {results['prefix']:,} tokens kept"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draw_plan(results, title).savefig(path)
+
+
+def print_plan(found: Plan, everything: bool = False) -> None:
+    """Print the headline, the check, and the budgets."""
+    console, results = Console(), found.to_dict()
+    console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
+    if results["check"] is not None:
+        _print_check(console, results["check"])
+    frame = found.to_frame().sort_values("tokens", ascending=False, kind="stable")
+    shown = frame if everything else frame.head(SHOWN)
+    table = plain_table(
+        "All key heads" if everything else f"The {len(shown)} key heads that keep most tokens"
+    )
+    for name in ("key head", "tokens", "share", "power", "predicted error"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in shown.to_dict("records"):
+        table.add_row(
+            f"{row['layer']:.0f}.{row['key_head']:.0f}",
+            f"{row['tokens']:,.0f}",
+            f"{row['ratio']:.1%}",
+            f"{row['power']:g}",
+            f"{row['predicted_error']:.1%}",
+        )
+    console.print(table)
+    if len(shown) < len(frame):
+        console.print(f"{len(frame) - len(shown)} more keep fewer tokens; --all shows them.")
+
+
+def _print_check(console: Console, check: dict[str, Any]) -> None:
+    measures = [name for name in TITLES if name in check["planned"]]
+    table = plain_table(f"The same number of tokens in all, {check['passages']} unseen passages")
+    table.add_column("", no_wrap=True)
+    for name in (*(TITLES[m] for m in measures), "over planned"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in (name for name in CONFIGURATIONS if name in check):
+        ratio = check["ratios"].get(name)
+        table.add_row(
+            name,
+            *(_cell(check[name].get(m)) for m in measures),
+            _ratio(ratio),
+        )
+    console.print(table)
+    heads = check["heads"]
+    if heads["within_factor"] is not None:
+        console.print(
+            f"Predicted head errors: {heads['within_factor']:.0%} within a factor of "
+            f"{heads['factor']:g} of what they were; realised over predicted "
+            f"{heads['median_ratio']:.2f} in the median.",
+            soft_wrap=True,
+        )
+    meanings = (
+        "KL: from the dense next-token law, nats; top-1: same most likely token; perplexity: over\n"
+        "that of the dense model; "
+        if "kl" in check["planned"]
+        else "cosine: to the dense embedding; neighbour: same nearest passage;\n"
+    )
+    ratio = "KL" if "kl" in check["planned"] else "1 - cosine"
+    console.print(
+        f"{meanings}outputs: relative error of attention outputs; over planned:\n"
+        f"ratio of {ratio}, with interval. heavy: tokens that the last queries attend (SnapKV);\n"
+        "recent: sinks and recent tokens (StreamingLLM). In brackets half the width of the 95%\n"
+        "interval over passages (last digits).",
+        soft_wrap=True,
+    )
+
+
+def _cell(found: dict[str, Any] | None) -> str:
+    """A mean with half the width of its interval."""
+    if found is None or found["mean"] is None:
+        return ""
+    mean, interval = found["mean"], found["interval"]
+    if interval is None or interval[0] == interval[1]:
+        return f"{mean:.3g}"
+    return with_error(mean, max(interval[1] - mean, mean - interval[0]))
+
+
+def _ratio(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    if found["interval"] is None:
+        return f"{found['mean']:.2g}"
+    return f"{found['mean']:.2g} ({found['interval'][0]:.2g}, {found['interval'][1]:.2g})"

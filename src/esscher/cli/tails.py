@@ -1,0 +1,222 @@
+"""``esscher tails``: whether the sub-Gaussian assumption holds for the tokens of a real model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from esscher.cli.options import plain_table, print_json
+from esscher.cli.probe import FORMATS, whole_numbers
+from esscher.cli.stopping import STOPPED, how_to_resume, stoppable
+from esscher.errors import InputError
+
+if TYPE_CHECKING:
+    from esscher.extremes import Tails
+
+#: Heads that the table shows unless all are asked for.
+SHOWN = 15
+#: Characters of a token that are shown.
+TOKEN = 9
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.option(
+    "--text", default="demo:docs", show_default=True, help="File, folder, -, demo:code, hf:NAME."
+)
+@click.option("--column", help="Column of a .jsonl or .parquet file that holds the text.")
+@click.option("--tokens", type=int, default=16_384, show_default=True, help="Text tokens in all.")
+@click.option("--context", type=int, help="Tokens of a passage (default 512).")
+@click.option("--layers", metavar="LIST", help="Such as 0,3 or 0-5 (default: all).")
+@click.option("--heads", metavar="LIST", help="Such as 0,3 or 0-5 (default: all).")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of halves and starts.")
+@click.option("--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch.")
+@click.option("--dtype", default="float32", show_default=True, help="Type of the model's weights.")
+@click.option("--revision", help="Revision of a model from a hub.")
+@click.option("--allow-pickle", is_flag=True, help="Also load weights that can run code.")
+@click.option("--allow-remote-code", is_flag=True, help="Run code that comes with the model.")
+@click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Heatmaps: .png, .svg or .pdf.")
+@click.option("--all", "everything", is_flag=True, help="Show all heads, not the worst ones.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def tails(
+    model: str,
+    text: str,
+    column: str | None,
+    tokens: int,
+    context: int | None,
+    layers: str | None,
+    heads: str | None,
+    seed: int,
+    device: str,
+    dtype: str,
+    revision: str | None,
+    allow_pickle: bool,
+    allow_remote_code: bool,
+    out: Path | None,
+    figure: Path | None,
+    everything: bool,
+    as_json: bool,
+) -> None:
+    """Test whether the keys of MODEL are sub-Gaussian.
+
+    For every head: the worst direction of its keys (searched for in one half of the passages,
+    judged on the other), their sub-Gaussian parameter, kurtosis, type of tail, and k-hat of norms
+    and logits. Stopped or killed, the same command with --out resumes.
+
+    \b
+    Examples:
+      esscher tails demo:minilm --out runs/tails --figure tails.png
+      esscher tails ./my-model --text corpus.jsonl --column text --layers 0-3
+    """  # noqa: D301 - click's mark for verbatim lines
+    if figure is not None and figure.suffix.lower() not in FORMATS:
+        raise InputError(f"--figure {figure}: the name must end in {', '.join(FORMATS)}")
+    # Imported here: torch and transformers take seconds that `esscher --help` should not.
+    from esscher.extremes import tails as run
+
+    try:
+        with stoppable():
+            found = run(
+                model,
+                text,
+                tokens=tokens,
+                context=context,
+                layers=None if layers is None else whole_numbers(layers, "--layers"),
+                heads=None if heads is None else whole_numbers(heads, "--heads"),
+                seed=seed,
+                column=column,
+                device=device,
+                dtype=dtype,
+                revision=revision,
+                allow_pickle=allow_pickle,
+                allow_remote_code=allow_remote_code,
+                out=out,
+            )
+    except KeyboardInterrupt as stop:
+        click.echo(how_to_resume(stop, out), err=True)
+        raise click.exceptions.Exit(STOPPED) from None
+    if figure is not None:
+        save_figure(found, figure)
+    if as_json:
+        print_json(found.to_dict())
+        return
+    print_tails(found, everything)
+    if figure is not None:
+        Console().print(f"Figure: {figure}", soft_wrap=True)
+    if out is not None:
+        Console().print(f"Run: {out}", soft_wrap=True)
+
+
+def show_run(run: Path, as_json: bool) -> None:
+    """Print a stored run."""
+    from esscher.extremes import load_tails
+
+    found = load_tails(run)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_tails(found)
+
+
+def save_figure(found: Tails, path: Path) -> None:
+    """Draw layer x head heatmaps."""
+    from esscher.report.tails import draw_tails
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draw_tails(found).savefig(path)
+
+
+def print_tails(found: Tails, everything: bool = False) -> None:
+    """Print the headline, the worst heads, the layers' own tokens and what the verdicts mean."""
+    console = Console()
+    console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
+    if not found.heads:
+        return
+    name = found.results["configuration"]["model"]["name"]
+    order = sorted(found.heads, key=lambda h: -h["proxy"]["value"])
+    shown = order if everything else order[:SHOWN]
+    hidden = len(order) - len(shown)
+    table = _table(
+        f"{name}: "
+        + ("keys of all heads" if not hidden else f"the {len(shown)} heads of largest proxy"),
+        "head",
+    )
+    for head in shown:
+        table.add_row(f"{head['layer']}.{head['head']}", *_cells(head), _number(head["logits"]))
+    console.print(table)
+    if hidden:
+        console.print(f"{hidden} more heads; --all shows them.", soft_wrap=True)
+    layers = [layer for layer in found.results["layers"] if layer["hidden"] is not None]
+    if layers:
+        table = _table(f"{name}: hidden states that enter each layer", "layer", logits=False)
+        for layer in layers:
+            table.add_row(str(layer["layer"]), *_cells(layer["hidden"]))
+        console.print(table)
+    _print_meanings(console, found)
+    console.print(
+        "proxy: smallest s with ln E exp(t p) <= s t^2/2 along the worst direction found, over\n"
+        "the tilts that the sample knows (1: Gaussian); kurt.: excess kurtosis; tau: interval, of\n"
+        "the tail exp(-c x^tau) that decides (2: Gaussian, 1: exponential, 13: cut off);\n"
+        "furthest: token that reaches furthest; norms, logits: generalised-Pareto k-hat; in\n"
+        "brackets half the width of 95% intervals, last digits. All but norms and logits are\n"
+        "judged on passages that had no part in choosing the direction.",
+        soft_wrap=True,
+    )
+
+
+def _table(title: str, first: str, logits: bool = True) -> Any:
+    table = plain_table(title)
+    names = [first, "proxy", "kurt.", "tau", "type", "furthest", "norms"]
+    for name in [*names, "logits"] if logits else names:
+        words = name in ("type", "furthest")
+        table.add_column(name, justify="left" if words else "right", no_wrap=True)
+    return table
+
+
+def _cells(numbers: dict[str, Any]) -> list[str]:
+    low, high = numbers["decided_by"]["tau_interval"]
+    token = numbers["tokens_in_tail"][0]["token"]
+    return [
+        _number(numbers["proxy"]),
+        _number(numbers["kurtosis"], 0),
+        f"{low:.1f}-{high:.1f}",
+        _letter(numbers["verdict"]),
+        (token.strip() or repr(token))[:TOKEN],
+        _number(numbers["norms"]),
+    ]
+
+
+def _letter(verdict: str) -> str:
+    from esscher.extremes.verdict import LETTERS
+
+    return LETTERS[verdict]
+
+
+def _number(found: dict[str, Any], decimals: int = 2) -> str:
+    """A number with half the width of its interval, in units of the last digit."""
+    if found["value"] is None:
+        return "-"
+    half = (found["interval"][1] - found["interval"][0]) / 2
+    return f"{found['value']:.{decimals}f}({max(1, round(10**decimals * half))})"
+
+
+def _print_meanings(console: Console, found: Tails) -> None:
+    """The verdicts that occur, how often, and what they mean."""
+    table = plain_table("Verdicts")
+    table.add_column("type", no_wrap=True)
+    table.add_column("heads", justify="right")
+    table.add_column("with delimiters", justify="right")
+    table.add_column("what it means", overflow="fold")
+    seen = {head["verdict"]: head["meaning"] for head in found.heads}
+    for head in found.heads:
+        if head["with_delimiters"] is not None:
+            seen.setdefault(head["with_delimiters"]["verdict"], head["with_delimiters"]["meaning"])
+    for verdict, meaning in seen.items():
+        own = sum(head["verdict"] == verdict for head in found.heads)
+        others = [h["with_delimiters"] for h in found.heads if h["with_delimiters"] is not None]
+        count = str(sum(o["verdict"] == verdict for o in others)) if others else "-"
+        table.add_row(f"{_letter(verdict)}: {verdict}", str(own), count, meaning)
+    console.print(table)

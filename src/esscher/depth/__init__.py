@@ -1,0 +1,24 @@
+"""Deep stacks: how the sampling error of attention travels through layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from esscher.depth.result import Depth
+    from esscher.depth.run import deep, load_deep
+
+__all__ = ["Depth", "deep", "load_deep"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what brings torch and transformers only when it is asked for."""
+    if name in ("deep", "load_deep"):
+        from esscher.depth import run
+
+        return getattr(run, name)
+    if name == "Depth":
+        from esscher.depth.result import Depth
+
+        return Depth
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,294 @@
+"""``deep``: how the sampling error of attention travels through the layers of a stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from esscher.depth.arguments import (
+    ModelRequest,
+    StackRequest,
+    check_budgets,
+    make_model_request,
+    make_stack_request,
+    refuse,
+)
+from esscher.depth.horizons import TERCILES, head_horizons, split_terciles
+from esscher.depth.measure import PassageMeasurement
+from esscher.depth.model_results import model_results
+from esscher.depth.passes import PassageReader, certain_keys
+from esscher.depth.result import Depth, headline
+from esscher.depth.simulate import measure_replicate
+from esscher.depth.stack import random_stack
+from esscher.depth.stack_results import stack_results
+from esscher.errors import InputError
+from esscher.limits import GaussianStack, StackLimit
+from esscher.models import LoadedModel, load_model
+from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
+from esscher.runs.folder import LOG
+from esscher.runs.progress import Reporter
+from esscher.text import PassageSet, TextSource, read_text
+from esscher.text import passages as text_passages
+from esscher.text.documents import source_name
+from esscher.validation import Array
+
+KIND = "deep"
+#: The name that stands for a Gaussian stack instead of a model.
+GAUSSIAN = "gaussian"
+#: Text unless one is given.
+TEXT = "demo:docs"
+
+
+def deep(
+    model: str | LoadedModel,
+    text: TextSource | None = None,
+    *,
+    budgets: ArrayLike | None = None,
+    context: int | None = None,
+    passages: int | None = None,
+    draws: int | None = None,
+    mode: str | None = None,
+    terciles: str | None = None,
+    depth: int | None = None,
+    dim: int | None = None,
+    horizon: float | None = None,
+    residual: float | None = None,
+    output_scale: float | None = None,
+    tau: float | None = None,
+    sizes: ArrayLike | None = None,
+    replicates: int | None = None,
+    seed: int = 0,
+    column: str | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    revision: str | None = None,
+    allow_pickle: bool = False,
+    allow_remote_code: bool = False,
+    out: str | Path | None = None,
+    progress: bool | None = None,
+) -> Depth:
+    """Measure how the error of sampled attention travels through layers.
+
+    Parameters
+    ----------
+    model
+        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, a loaded model; or
+        ``"gaussian"`` for a random stack of attention layers on Gaussian tokens, whose limit is an
+        exact recursion.
+    text
+        For models: see :func:`esscher.text.read_text`; ``"demo:docs"`` if left out.
+    budgets
+        For models: numbers n of keys that are drawn; five up to half of the keys if left out.
+    context, passages, draws
+        For models: tokens of a passage (512; decoders 1024), number of passages (4), samples of
+        each budget (2).
+    mode
+        For models: ``"independent"`` samples in every layer, the same tokens in all layers
+        (``"shared"``), or ``"both"`` (default).
+    terciles
+        For models: subsample only a third of the heads at a time, by horizon: of all heads of the
+        ``"model"`` (default), of each ``"layer"``, or ``"none"``.
+    depth, dim, horizon, residual, output_scale, tau
+        For ``"gaussian"``: see :func:`esscher.depth.stack.random_stack`; 12, 8, 0.5, 1, 0.5, 0.
+    sizes, replicates
+        For ``"gaussian"``: numbers of tokens n (256 to 8,192), and samples (32).
+    seed
+        Seed of samples, tokens and weights.
+    column
+        Column of a table that holds the text.
+    device, dtype, revision, allow_pickle, allow_remote_code
+        How to load the model.
+    out
+        Directory of the run; the same call resumes it.
+    progress
+        Whether to draw a bar; by default if standard error is a terminal.
+    """
+    for_models: dict[str, object] = {
+        "text": text, "budgets": budgets, "context": context, "passages": passages,
+        "draws": draws, "mode": mode, "terciles": terciles, "column": column,
+        "revision": revision,
+    }  # fmt: skip
+    for_stacks: dict[str, object] = {
+        "depth": depth, "dim": dim, "horizon": horizon, "residual": residual,
+        "output_scale": output_scale, "tau": tau, "sizes": sizes, "replicates": replicates,
+    }  # fmt: skip
+    if model == GAUSSIAN:
+        refuse(for_models, "models", "a Gaussian stack takes sizes and replicates")
+        request = make_stack_request(
+            depth=depth, dim=dim, horizon=horizon, residual=residual, output_scale=output_scale,
+            tau=tau, sizes=sizes, replicates=replicates, seed=seed,
+        )  # fmt: skip
+        return _deep_stack(request, out, progress)
+    refuse(for_stacks, 'Gaussian stacks ("gaussian")', "a model takes budgets, passages and draws")
+    loaded = model if isinstance(model, LoadedModel) else load_model(
+        model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
+        allow_remote_code=allow_remote_code,
+    )  # fmt: skip
+    asked = make_model_request(
+        loaded, budgets=budgets, context=context, passages=passages, draws=draws, mode=mode,
+        terciles=terciles, seed=seed,
+    )  # fmt: skip
+    return _deep_model(loaded, TEXT if text is None else text, column, asked, out, progress)
+
+
+def load_deep(out: str | Path) -> Depth:
+    """Read the results of a stored run, complete or not."""
+    return finish(read_run(Path(out), KIND), write=False)
+
+
+def finish(run: CellRun, write: bool = True) -> Depth:
+    """Put the parts together; results that are there already are not fitted again."""
+    configuration = run.configuration
+    request = _request(configuration)
+    found = {name: part for name in request.cells if (part := run.read(name)) is not None}
+    stored = run.read_results()
+    if stored is not None and stored.get("cells") == len(found):
+        return Depth(stored, run.folder)
+    results: dict[str, Any] = {
+        "kind": KIND,
+        "complete": len(found) == len(request.cells),
+        "configuration": configuration,
+        "versions": run.about["versions"],
+        "created": run.about["created"],
+        "cells": len(found),
+    }
+    if isinstance(request, StackRequest):
+        results |= stack_results(list(found.values()), request, *_stack(request))
+    else:
+        looked = found.pop("horizons", None)
+        horizons = None if looked is None else np.array(looked.about["horizons"])
+        causal = bool(configuration["model"]["causal"])
+        results |= model_results(list(found.values()), horizons, request, causal)
+    results["headline"] = headline(results)
+    if write:
+        run.write_results(results)
+    return Depth(results, run.folder)
+
+
+def _request(configuration: dict[str, Any]) -> StackRequest | ModelRequest:
+    """What a stored configuration asked for."""
+    kind = StackRequest if configuration.get("stack") == GAUSSIAN else ModelRequest
+    values: dict[str, Any] = {}
+    for field in fields(kind):
+        value = configuration[field.name]
+        values[field.name] = tuple(value) if isinstance(value, list) else value
+    return kind(**values)
+
+
+def _stack(request: StackRequest) -> tuple[GaussianStack, StackLimit]:
+    return random_stack(
+        request.depth, request.dim, request.horizon, residual=request.residual,
+        output_scale=request.output_scale, tau=request.tau, seed=request.seed,
+    )  # fmt: skip
+
+
+def _deep_stack(request: StackRequest, out: str | Path | None, progress: bool | None) -> Depth:
+    stack, limit = _stack(request)  # an impossible stack is said before anything is written
+    with run_folder(out) as folder, open_run(folder, KIND, GAUSSIAN, request.to_dict()) as run:
+        _fill(
+            run, request.cells, progress,
+            lambda name: measure_replicate(
+                stack, limit, request.sizes, int(name.split("-")[1]), request.seed
+            ),
+        )  # fmt: skip
+        return finish(run)
+
+
+def _deep_model(
+    loaded: LoadedModel,
+    text: TextSource,
+    column: str | None,
+    request: ModelRequest,
+    out: str | Path | None,
+    progress: bool | None,
+) -> Depth:
+    passages = _whole_passages(loaded, text, column, request)
+    configuration = request.to_dict() | {
+        "model": loaded.summary | {"name": Path(loaded.name).name},
+        "weight_hash": loaded.weight_hash,
+        "text": passages.source,
+        "text_hash": passages.text_hash,
+    }
+    subject = configuration["model"]["name"]
+    with run_folder(out) as folder, open_run(folder, KIND, subject, configuration) as run:
+        measuring = _Measuring(loaded, passages, request, run)
+        _fill(run, request.cells, progress, measuring.cell)
+        return finish(run)
+
+
+def _fill(
+    run: CellRun, names: list[str], progress: bool | None, compute: Callable[[str], Cell]
+) -> None:
+    """Compute and store the cells that are missing."""
+    missing = run.missing(names)
+    with Reporter(run.folder / LOG, progress, "cells") as reporter:
+        reporter.expect(len(names), len(names) - len(missing))
+        for name in missing:
+            run.write(name, compute(name))
+            reporter.advance()
+
+
+def _whole_passages(
+    loaded: LoadedModel, text: TextSource, column: str | None, request: ModelRequest
+) -> PassageSet:
+    """As many whole passages as are asked for, with room for every budget."""
+    stream = text_passages(
+        loaded, read_text(text, column=column), context=request.context, keep_short=False
+    )
+    chosen = tuple(islice(stream, request.passages))
+    name = source_name(text)
+    if len(chosen) < request.passages:
+        raise InputError(
+            f"{name!r} has only {len(chosen)} whole passages of {request.context} tokens, but "
+            f"{request.passages} are asked for; give more text, or fewer or shorter passages"
+        )
+    eligible = [int(np.count_nonzero(~certain_keys(loaded, p))) for p in chosen]
+    check_budgets(request.budgets, eligible)
+    return PassageSet(chosen, name, stream.text_hash, stream.text_tokens, request.context)
+
+
+class _Measuring:
+    """Computes cells; the passage of the last one is kept, since its dense pass serves several."""
+
+    def __init__(
+        self, loaded: LoadedModel, passages: PassageSet, request: ModelRequest, run: CellRun
+    ) -> None:
+        self._loaded, self._passages, self._request = loaded, passages, request
+        self._run = run
+        self._last: tuple[int, PassageMeasurement] | None = None
+
+    def cell(self, name: str) -> Cell:
+        """Compute one cell."""
+        if name == "horizons":
+            return Cell({"horizons": self._horizons().tolist()})
+        _, number, part = name.split("-")
+        variants: dict[str, Any] = {part: (part, None)}
+        if part == "terciles":
+            heads = split_terciles(self._stored_horizons(), self._request.terciles)
+            variants = {t: (self._request.tercile_mode, heads[t]) for t in TERCILES}
+        request = self._request
+        measured = self._passage(int(number))
+        return measured.cell(variants, request.budgets, request.draws, request.seed)
+
+    def _passage(self, number: int) -> PassageMeasurement:
+        if self._last is None or self._last[0] != number:
+            self._last = None  # two passages need not be in memory together
+            reader = PassageReader(self._loaded, self._passages[number])
+            self._last = (number, PassageMeasurement(reader))
+        return self._last[1]
+
+    def _horizons(self) -> Array:
+        """Mean over the passages."""
+        found = [head_horizons(PassageReader(self._loaded, p)) for p in self._passages]
+        return np.asarray(np.mean(found, axis=0))
+
+    def _stored_horizons(self) -> Array:
+        part = self._run.read("horizons")
+        assert part is not None  # the first cell of a run with terciles
+        return np.array(part.about["horizons"])

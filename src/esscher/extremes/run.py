@@ -1,0 +1,165 @@
+"""``tails``: the sub-Gaussian assumption, tested on the tokens of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from esscher.errors import InputError
+from esscher.extremes.cloud import FEWEST
+from esscher.extremes.collect import TokenRows, collect_layers, layer_groups, token_rows
+from esscher.extremes.measure import measure_layer
+from esscher.extremes.passages import FEWEST as FEWEST_PASSAGES
+from esscher.extremes.result import KIND, Tails, assemble
+from esscher.models import LoadedModel, load_model
+from esscher.models.selection import as_indices
+from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
+from esscher.runs.folder import LOG
+from esscher.runs.progress import Reporter
+from esscher.streams import random_stream
+from esscher.text import PassageSet, TextSource, read_passages
+from esscher.validation import as_dim
+
+#: Tokens, and tokens of a passage, unless they are given.
+TOKENS, CONTEXT = 16_384, 512
+
+
+def tails(
+    model: str | LoadedModel,
+    text: TextSource,
+    *,
+    tokens: int = TOKENS,
+    context: int | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    seed: int = 0,
+    column: str | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    revision: str | None = None,
+    allow_pickle: bool = False,
+    allow_remote_code: bool = False,
+    out: str | Path | None = None,
+    progress: bool | None = None,
+) -> Tails:
+    """Test the sub-Gaussian assumption on the keys of every head and the tokens of every layer.
+
+    Parameters
+    ----------
+    model
+        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, or a loaded model.
+    text
+        File, folder, ``"-"``, ``"demo:docs"``, ``"demo:code"``, ...
+    tokens, context
+        Text tokens in all, and tokens of a passage (default 512, or what the model reads).
+    layers, heads
+        Which ones; all if left out.
+    seed
+        Of halves, starts, queries and resampling.
+    column
+        Column of a table that holds the text.
+    device, dtype, revision, allow_pickle, allow_remote_code
+        How to load the model.
+    out
+        Directory of the run; the same call resumes it.
+    progress
+        Whether to draw a bar; by default if standard error is a terminal.
+    """
+    loaded = model if isinstance(model, LoadedModel) else load_model(
+        model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
+        allow_remote_code=allow_remote_code,
+    )  # fmt: skip
+    count = as_dim(tokens, "tokens")
+    if count < FEWEST:
+        raise InputError(f"tokens is {count}; it takes at least {FEWEST} to see a tail")
+    length = as_dim(min(loaded.max_positions, CONTEXT) if context is None else context, "context")
+    random_stream(seed, "tail queries")  # says what is wrong with the seed before any work is done
+    chosen = as_indices(layers, loaded.shape.layers, "layers")
+    asked = as_indices(heads, loaded.shape.heads, "heads")
+    passages = _passages(loaded, text, count, length, column)
+    configuration: dict[str, Any] = {
+        "tokens": count,
+        "context": length,
+        "layers": list(chosen),
+        "heads": list(asked),
+        "seed": int(seed),
+        "model": loaded.summary | {"name": Path(loaded.name).name},
+        "weight_hash": loaded.weight_hash,
+        "text": passages.source,
+        "text_hash": passages.text_hash,
+    }
+    subject = configuration["model"]["name"]
+    with run_folder(out) as folder, open_run(folder, KIND, subject, configuration) as run:
+        with Reporter(folder / LOG, progress, "layers") as reporter:
+            _measure(loaded, passages, run, reporter)
+        return finish(run)
+
+
+def load_tails(out: str | Path) -> Tails:
+    """Read the results of a stored run, complete or not."""
+    return finish(read_run(Path(out), KIND), write=False)
+
+
+def finish(run: CellRun, write: bool = True) -> Tails:
+    """Put the layers together and judge them."""
+    names = cells(run.configuration)
+    parts = [cell.about for name in names if (cell := run.read(name)) is not None]
+    try:
+        results = assemble(parts, run.about, complete=len(parts) == len(names))
+    except (LookupError, TypeError) as error:
+        raise InputError(
+            f"{run.folder} holds layers that this version of Esscher cannot read ({error!r}); "
+            "measure them again in another directory"
+        ) from error
+    if write:
+        run.write_results(results)
+    return Tails(results, run.folder)
+
+
+def cells(configuration: dict[str, Any]) -> list[str]:
+    """Names of the cells of a run."""
+    return [f"layer-{layer}" for layer in configuration["layers"]]
+
+
+def _passages(
+    loaded: LoadedModel, text: TextSource, tokens: int, context: int, column: str | None
+) -> PassageSet:
+    """As many whole passages as the tokens take, at least four."""
+    found = read_passages(loaded, text, tokens=tokens, context=context, column=column)
+    if len(found) < FEWEST_PASSAGES:
+        raise InputError(
+            f"{tokens} tokens are {len(found)} passages of {context}; it takes at least "
+            f"{FEWEST_PASSAGES}, half of them to judge what was found in the others: give more "
+            "tokens, or a shorter context"
+        )
+    # what is left of the text at its end may be a passage of a few tokens only
+    whole = [p for p in found.passages if len(p.ids) == context]
+    kept = tuple(whole) if len(whole) >= FEWEST_PASSAGES else found.passages
+    return replace(found, passages=kept)
+
+
+def _measure(loaded: LoadedModel, passages: PassageSet, run: CellRun, reporter: Reporter) -> None:
+    configuration = run.configuration
+    names = cells(configuration)
+    missing = run.missing(names)
+    reporter.expect(len(names), len(names) - len(missing))
+    if not missing:
+        return
+    rows: TokenRows = token_rows(passages, loaded.causal, configuration["seed"])
+    shape = loaded.shape
+    layers = [int(name.split("-")[1]) for name in missing]
+    for group in layer_groups(loaded, layers, len(rows.ids)):
+        collected = collect_layers(loaded, passages, rows, group)
+        for layer in group:
+            about = measure_layer(
+                layer, collected.pop(layer), rows, configuration["heads"],
+                shape.heads // shape.key_heads, configuration["seed"], _label(loaded),
+            )  # fmt: skip
+            run.write(f"layer-{layer}", Cell(about))
+            reporter.advance()
+
+
+def _label(loaded: LoadedModel) -> Callable[[int], str]:
+    return lambda token: str(loaded.tokenizer.decode([token]))

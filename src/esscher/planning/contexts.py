@@ -1,0 +1,243 @@
+"""``context_lengths``: which heads of a decoder still gain from more tokens, which do not."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from esscher.errors import InputError
+from esscher.models import LayerCapture, LoadedModel, load_model
+from esscher.planning.saturation import doublings, layer_changes, saturation
+from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
+from esscher.runs.folder import LOG
+from esscher.runs.progress import Reporter
+from esscher.text import Passage, TextSource, read_passages, visit_passages
+from esscher.validation import as_dim
+
+KIND = "context"
+#: Longest context unless one is given, and the shortest one that is tried.
+CONTEXT, SHORTEST = 4_096, 32
+#: Queries at the end of a passage that are asked.
+QUERIES = 64
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ContextUse:
+    """Context lengths of every head.
+
+    Attributes
+    ----------
+    results
+        Everything, as plain numbers, lists and strings; what ``--json`` prints.
+    """
+
+    results: dict[str, Any]
+
+    @property
+    def headline(self) -> str:
+        """The answer in a few sentences."""
+        return str(self.results["headline"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers, lists and strings."""
+        return self.results
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a data frame, one row per head; length is infinite where there is none."""
+        rows = []
+        for head in self.results["heads"]:
+            low, high = (np.inf if end is None else end for end in head["interval"])
+            rows.append(
+                {
+                    "layer": head["layer"],
+                    "head": head["head"],
+                    "length": np.inf if head["length"] is None else head["length"],
+                    "low": low,
+                    "high": high,
+                    "extrapolated": head["extrapolated"],
+                    "exponent": head["exponent"],
+                    "last_change": head["change"][-1],
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def __repr__(self) -> str:
+        table = self.to_frame().sort_values("length", ascending=False)
+        return f"{self.headline}\n{table.to_string(index=False, float_format='{:.3g}'.format)}"
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().to_html(index=False, float_format="{:.3g}".format)
+        return f"<p>{html.escape(self.headline)}</p>{table}"
+
+
+def context_lengths(
+    model: str | LoadedModel,
+    text: TextSource,
+    *,
+    tolerance: float = 0.1,
+    context: int | None = None,
+    passages: int = 4,
+    seed: int = 0,
+    column: str | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    revision: str | None = None,
+    allow_pickle: bool = False,
+    allow_remote_code: bool = False,
+    out: str | Path | None = None,
+    progress: bool | None = None,
+) -> ContextUse:
+    """Measure how long a context each head of a decoder uses; see ``saturation.py``.
+
+    Parameters
+    ----------
+    model, text
+        Decoder and text, as for :func:`esscher.probe`.
+    tolerance
+        Relative change of a head's output that may still be to come.
+    context
+        Longest context (default 4,096, or what the model allows).
+    passages
+        Number of passages; intervals are over them.
+    seed
+        Seed of the resampling.
+    column, device, dtype, revision, allow_pickle, allow_remote_code, out, progress
+        As for :func:`esscher.probe`.
+    """
+    loaded = model if isinstance(model, LoadedModel) else load_model(
+        model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
+        allow_remote_code=allow_remote_code,
+    )  # fmt: skip
+    longest = _checked(loaded, tolerance, context)
+    count = as_dim(passages, "passages")
+    # the first of the asked queries must have the longest context behind it
+    length = longest + QUERIES - 1
+    found = read_passages(loaded, text, tokens=count * length, context=length, column=column)
+    configuration: dict[str, Any] = {
+        "tolerance": float(tolerance),
+        "context": longest,
+        "queries": QUERIES,
+        "passages": count,
+        "seed": seed,
+        "model": loaded.summary | {"name": Path(loaded.name).name},
+        "weight_hash": loaded.weight_hash,
+        "text": found.source,
+        "text_hash": found.text_hash,
+    }
+    subject = configuration["model"]["name"]
+    with run_folder(out) as folder, open_run(folder, KIND, subject, configuration) as run:
+        with Reporter(folder / LOG, progress, "passages") as reporter:
+            names = _names(run)
+            reporter.expect(count, count - len(run.missing(names)))
+            for name, passage in zip(names, found.passages, strict=False):
+                if run.read(name) is None:
+                    run.write(name, _measure(loaded, passage, longest))
+                    reporter.advance()
+        results = _results(run)
+        run.write_results(results)
+        return ContextUse(results)
+
+
+def load_context(out: str | Path) -> ContextUse:
+    """Read the results of a stored run, complete or not."""
+    return ContextUse(_results(read_run(Path(out), KIND)))
+
+
+def _checked(loaded: LoadedModel, tolerance: float, context: int | None) -> int:
+    if not loaded.causal:
+        raise InputError(
+            f"{loaded.name!r} is an encoder, which reads a passage as a whole; context lengths are "
+            "for decoders"
+        )
+    if not 0 < tolerance < 1:
+        raise InputError(f"tolerance is {tolerance:g}; it must lie between 0 and 1, such as 0.1")
+    possible = loaded.max_positions - QUERIES + 1
+    longest = min(CONTEXT, possible) if context is None else as_dim(context, "context")
+    if longest > possible:
+        raise InputError(
+            f"context is {longest} and {QUERIES} queries share it, but {loaded.name} reads at most "
+            f"{loaded.max_positions} tokens; the longest possible context is {possible}"
+        )
+    if longest < 4 * SHORTEST:
+        raise InputError(
+            f"context is {longest}; it must be at least {4 * SHORTEST}, two doublings of {SHORTEST}"
+        )
+    return longest
+
+
+def _names(run: CellRun) -> list[str]:
+    return [f"passage-{i}" for i in range(run.configuration["passages"])]
+
+
+def _measure(loaded: LoadedModel, passage: Passage, longest: int) -> Cell:
+    lengths = doublings(longest, SHORTEST)
+    rows: list[dict[str, Any]] = []
+    norms: list[list[float]] = []
+
+    def sink(passage: Passage, capture: LayerCapture) -> None:
+        with torch.inference_mode():
+            changes, norm = layer_changes(capture, QUERIES, lengths)
+        norms.append(norm.tolist())
+        for head, change in enumerate(changes):
+            rows.extend(
+                {"layer": capture.layer, "head": head, "length": int(n), "square": float(c)}
+                for n, c in zip(lengths[:-1], change, strict=True)
+            )
+
+    visit_passages(loaded, [passage], sink)
+    return Cell({"norms": norms}, pd.DataFrame(rows))
+
+
+def _results(run: CellRun) -> dict[str, Any]:
+    configuration = run.configuration
+    cells = [cell for name in _names(run) if (cell := run.read(name)) is not None]
+    lengths = doublings(configuration["context"], SHORTEST)
+    heads: list[dict[str, Any]] = []
+    if cells:
+        norms = np.array([cell.about["norms"] for cell in cells])
+        shape = (*norms.shape, len(lengths) - 1)
+        squares = np.stack([cell.table["square"].to_numpy() for cell in cells]).reshape(shape)
+        for layer, head in np.ndindex(*norms.shape[1:]):
+            own, norm = squares[:, layer, head], norms[:, layer, head]
+            found = saturation(
+                own, norm, lengths, configuration["tolerance"], configuration["seed"]
+            )
+            change = np.sqrt(own.mean(axis=0) / norm.mean())
+            about = {"layer": layer, "head": head, "change": change.tolist()}
+            heads.append(about | found.to_dict())
+    results: dict[str, Any] = {
+        "kind": KIND,
+        "complete": len(cells) == configuration["passages"],
+        "configuration": configuration,
+        "versions": run.about["versions"],
+        "created": run.about["created"],
+        "lengths": lengths.tolist(),
+        "heads": heads,
+    }
+    return results | {"headline": _headline(results)}
+
+
+def _headline(results: dict[str, Any]) -> str:
+    heads, longest = results["heads"], results["configuration"]["context"]
+    if not heads:
+        return "Nothing has been measured yet."
+
+    def number(test: Callable[[float], bool]) -> int:
+        return sum(test(np.inf if h["length"] is None else h["length"]) for h in heads)
+
+    half = longest // 2
+    tolerance = results["configuration"]["tolerance"]
+    lengths = [np.inf if h["length"] is None else h["length"] for h in heads]
+    return (
+        f"{number(lambda n: n <= half)} of {len(heads)} heads are within {tolerance:.0%} of what "
+        f"they become at {half:,} tokens of context; {number(lambda n: n > longest)} still gain "
+        f"beyond {longest:,}, {number(lambda n: n == np.inf)} of them with no end in sight. The "
+        f"median head uses {np.median(lengths):,.0f} tokens."
+    )

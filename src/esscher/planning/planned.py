@@ -1,0 +1,188 @@
+"""A plan: how many tokens every key head keeps, what that is predicted to cost, what it did cost.
+
+A plan is a JSON file that names its model by the hash of its weights, and is refused for others.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from esscher.atomic import write_atomically
+from esscher.errors import InputError
+from esscher.models import LoadedModel, attention_override, wrap_model
+from esscher.planning.apply import PlannedAttention
+from esscher.planning.selection import POWERS
+from esscher.runs.folder import as_json
+from esscher.validation import Array
+
+#: Version of the file; another one is refused.
+VERSION = 1
+KIND = "plan"
+#: What a file must have.
+FIELDS = ("model", "prefix", "keeping", "budgets", "powers", "predicted", "check")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan:
+    """Token budgets of every key head.
+
+    Attributes
+    ----------
+    results
+        Everything, as plain numbers, lists and strings; what ``--json`` prints and the file holds.
+    """
+
+    results: dict[str, Any]
+
+    @property
+    def budgets(self) -> NDArray[np.int64]:
+        """Tokens kept of a prefix of the plan's length, [layers, key heads]."""
+        return np.asarray(self.results["budgets"], dtype=np.int64)
+
+    @property
+    def ratios(self) -> Array:
+        """The same as shares of the prefix."""
+        return np.asarray(self.budgets / self.results["prefix"])
+
+    @property
+    def powers(self) -> Array:
+        """Powers of the scores in the samples, [layers, key heads]."""
+        return np.asarray(self.results["powers"], dtype=np.float64)
+
+    @property
+    def earned(self) -> bool | None:
+        """Whether the check found the plan better than uniform budgets; None without a check."""
+        check = self.results["check"]
+        return None if check is None else bool(check["earned"])
+
+    @contextmanager
+    def apply(self, model: Any, seed: int = 0) -> Iterator[None]:
+        """Run a transformers model under the plan within a block; works with ``generate``.
+
+        Parameters
+        ----------
+        model
+            The model the plan was made for (transformers' own, or as :func:`load_model` returns).
+        seed
+            Seed of the samples.
+
+        Raises
+        ------
+        InputError
+            If it is another model.
+        """
+        loaded = model if isinstance(model, LoadedModel) else wrap_model(model)
+        self.check_model(loaded)
+        keeping = self.results["keeping"]
+        attention = PlannedAttention(
+            self.ratios, self.powers, keeping["sinks"], keeping["recent"], seed
+        )
+        with attention_override(loaded, attention):
+            yield
+
+    def check_model(self, loaded: LoadedModel) -> None:
+        """Refuse a model that the plan was not made for."""
+        own = self.results["model"]
+        shape = (loaded.shape.layers, loaded.shape.key_heads)
+        if shape != self.budgets.shape or loaded.weight_hash != own["weight_hash"]:
+            raise InputError(
+                f"the plan is for {own['name']!r} with weights {own['weight_hash'][:12]}, not for "
+                f"{loaded.name!r} with weights {loaded.weight_hash[:12]}; make a plan for it"
+            )
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a file."""
+        write_atomically(Path(path), as_json(self.results))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers, lists and strings."""
+        return self.results
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a data frame, one row per key head."""
+        layers, key_heads = self.budgets.shape
+        errors = np.asarray(self.results["predicted"]["head_error"])
+        worst = errors.reshape(layers, key_heads, -1).max(axis=-1)
+        return pd.DataFrame(
+            {
+                "layer": np.repeat(np.arange(layers), key_heads),
+                "key_head": np.tile(np.arange(key_heads), layers),
+                "tokens": self.budgets.ravel(),
+                "ratio": self.ratios.ravel(),
+                "power": self.powers.ravel(),
+                "predicted_error": worst.ravel(),
+            }
+        )
+
+    @property
+    def headline(self) -> str:
+        """The answer in a few sentences."""
+        return str(self.results["headline"])
+
+    def __repr__(self) -> str:
+        table = self.to_frame().to_string(index=False, float_format="{:.3g}".format)
+        return f"{self.headline}\n{table}"
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().to_html(index=False, float_format="{:.3g}".format)
+        return f"<p>{html.escape(self.headline)}</p>{table}"
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan from its file, or from the directory of the run that made it.
+
+    Raises
+    ------
+    InputError
+        If the file is no plan, of another version, or damaged.
+    """
+    place = Path(path)
+    place = place / "plan.json" if place.is_dir() else place
+    try:
+        found = json.loads(place.read_bytes())
+    except FileNotFoundError as error:
+        raise InputError(f"{place} is not there; give the file of a plan") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{place} cannot be read as a plan: {error}") from error
+    if not isinstance(found, dict) or found.get("kind") != KIND:
+        raise InputError(f"{place} is not a plan")
+    if found.get("version") != VERSION:
+        raise InputError(
+            f"{place} has version {found.get('version')!r}; this version of Esscher reads {VERSION}"
+        )
+    _check_fields(found, place)
+    return Plan(found)
+
+
+def _check_fields(found: dict[str, Any], place: Path) -> None:
+    """Refuse a file whose numbers cannot be budgets."""
+    missing = [name for name in FIELDS if name not in found]
+    if missing:
+        raise InputError(f"{place} is damaged: it has no {missing[0]!r}")
+    try:
+        budgets = np.array(found["budgets"], dtype=np.float64)
+        powers = np.array(found["powers"], dtype=np.float64)
+        prefix, keeping = int(found["prefix"]), found["keeping"]
+        least = int(keeping["sinks"]) + int(keeping["recent"])
+        sound = (
+            budgets.ndim == 2
+            and budgets.shape == powers.shape
+            and np.all(budgets == np.round(budgets))
+            and np.all((budgets > least) & (budgets <= prefix))
+            and set(powers.ravel()) <= set(POWERS)
+            and isinstance(found["model"]["weight_hash"], str)
+        )
+    except (ValueError, TypeError, LookupError) as error:
+        raise InputError(f"{place} is damaged: {error}") from error
+    if not sound:
+        raise InputError(f"{place} is damaged: its budgets are no budgets for its prefix")

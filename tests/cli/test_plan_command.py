@@ -1,0 +1,69 @@
+"""``esscher plan`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from esscher.cli.main import main
+from tests.models.folders import WORDS, save
+
+SMALL = ("--prefix", "40", "--passages", "2", "--check-passages", "3")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plan")
+    save(folder / "model")
+    for seed, name in enumerate(("a.txt", "b.txt")):
+        rng = np.random.default_rng(seed)
+        (folder / name).write_text(" ".join(rng.choice(WORDS, size=800)))
+    return folder
+
+
+def test_a_plan_from_the_command_line(place: Path, tmp_path: Path) -> None:
+    asked = ("plan", str(place / "model"), "--text", str(place / "a.txt"), *SMALL)
+    asked += ("--check", str(place / "b.txt"), "--budget", "0.5", "--out", str(tmp_path / "run"))
+    figure, file = tmp_path / "plan.png", tmp_path / "plan.json"
+    result = run(*asked, "--figure", str(figure), "--save", str(file))
+    assert result.exit_code == 0, result.output
+    for words in ("of the tokens are kept", "unseen passages", "planned", "uniform", "heavy"):
+        assert words in result.output
+    assert figure.stat().st_size > 10_000
+    found = json.loads(run(*asked, "--json").stdout)
+    assert found == json.loads(file.read_text())
+    assert {"mean", "interval"} <= set(found["check"]["planned"]["cosine"])
+    assert np.array(found["budgets"]).shape == (3, 4)
+    shown = run("show", str(tmp_path / "run"))
+    assert shown.exit_code == 0
+    assert found["headline"] in shown.output
+    assert "plan" in run("ls", str(tmp_path)).output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--budget", "0.01"), "smallest possible budget"),
+        ((), "either a budget"),
+        (("--budget", "0.5", "--prefix", "4000"), "longest possible prefix"),
+        (("--budget", "0.5", "--figure", "x.gif"), "must end in"),
+        (("--budget", "0.5", "--check", "nowhere.txt"), "nowhere.txt"),
+        (("--budget", "0.5", "--passages", "500"), "tokens"),
+    ],
+)
+def test_bad_requests(
+    arguments: tuple[str, ...], said: str, place: Path, tmp_path: Path
+) -> None:
+    asked = ("plan", str(place / "model"), "--text", str(place / "a.txt"), *SMALL)
+    result = run(*asked, *arguments, "--out", str(tmp_path / "run"))
+    assert result.exit_code == 2, result.output
+    assert said in result.output.replace("\n", " ")
+    assert not (tmp_path / "run").exists()
