@@ -63,15 +63,29 @@ def test_another_recursion_is_refused(depth_12):
 
 def test_no_verdict_where_the_samples_are_far_from_their_limit():
     stack, _ = random_stack(3, 4, 0.5, tau=0.1)
-    assert doubts(stack, 64) == [None, None, None]
-    assert doubts(random_stack(3, 4, 0.8)[0], 64)[0].startswith("layer 0 has H = 0.8")
+    small = [0.1, 0.1, 0.1]
+    assert doubts(stack, 64, small) == [None, None, None]
+    assert doubts(random_stack(3, 4, 0.8)[0], 64, small)[0].startswith("layer 0 has H = 0.8")
     tilted, _ = random_stack(2, 4, 0.3, tau=2.5)
-    assert "below the burn-in of layer 0" in doubts(tilted, 64)[1]
-    assert doubts(tilted, 10_000) == [None, None]
+    assert "below the burn-in of layer 0" in doubts(tilted, 64, small)[1]
+    assert doubts(tilted, 10_000, small) == [None, None]
     found = esscher.deep("gaussian", depth=2, dim=2, horizon=3, sizes=[32, 64], replicates=8)
     assert found.results["limit"][-1]["largest"] > found.results["limit"][-1]["bound"]
     assert found.results["limit"][-1]["agrees"] is None
     assert "cannot be seen here" in found.headline
+
+
+def test_noise_that_agrees_with_anything_is_no_verdict():
+    """Layers of gain 2 amplify errors beyond the tokens: the deviations are small, and mean nothing."""
+    found = esscher.deep(
+        "gaussian", depth=6, dim=4, output_scale=2.0, sizes=[64, 128, 256], replicates=12
+    )
+    last = found.results["limit"][-1]
+    assert found.layers[-1]["error"]["map"]["mean"][-2] > 1
+    assert last["largest"] < last["bound"]
+    assert last["agrees"] is None
+    assert "agree with anything" in last["doubt"]
+    assert "equals" not in found.headline
 
 
 def test_every_layer_has_the_horizon_and_the_size(depth_12):

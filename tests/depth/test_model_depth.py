@@ -11,12 +11,13 @@ import torch
 import esscher
 import esscher.depth.run as running
 from esscher.depth.horizons import TERCILES, describe_terciles, head_horizons, split_terciles
-from esscher.depth.intervals import exponentials, mean_and_interval
-from esscher.depth.measure import LAYER_METRICS, PassageMeasurement, compare_laws
+from esscher.depth.measure import LAYER_METRICS, PassageMeasurement
 from esscher.depth.sampling import KeyDraws, sampled_attention
 from esscher.errors import InputError
 from esscher.experiments.findings.deep import deep_finding
 from esscher.probing import probe
+from esscher.rates.means import exponentials, mean_and_interval
+from esscher.reading import compare_laws
 from esscher.streams import random_stream
 from tests.depth.test_sampled_keys import reader_of, tiny
 from tests.models.demo import demo_model

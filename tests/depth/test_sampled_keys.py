@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from esscher.depth.passes import PassageReader
+from esscher.depth.passes import SampledPassage
 from esscher.depth.sampling import KeyDraws, KeySample, log_weights, sampled_attention
 from esscher.errors import InputError
 from esscher.models import LayerInputs, wrap_model
@@ -31,7 +31,7 @@ def tiny(name):
 def reader_of(name, context=60):
     loaded = tiny(name)
     passage = next(passages(loaded, read_text([words(200)]), context=context))
-    return PassageReader(loaded, passage)
+    return SampledPassage(loaded, passage)
 
 
 def layer_of(q, k, v, *, causal=False, window=None, offset=0):
@@ -189,4 +189,4 @@ def test_models_that_cannot_be_measured():
         loaded = wrap_model(model, tokenizer, name="tiny")
         passage = next(passages(loaded, read_text([words(99)]), context=40))
         with pytest.raises(InputError, match=message):
-            PassageReader(loaded, passage)
+            SampledPassage(loaded, passage)

@@ -10,18 +10,13 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from esscher.corpora.comparison import Pairs, compare_pairs, halves_check, omnibus, varies
+from esscher.corpora.comparison import varies
 from esscher.corpora.ranks import plan_transfer, rank_agreement
 from esscher.corpora.statistics import BY_NAME, STATISTICS, Statistic
+from esscher.corpora.tested import rounded, run_tests
 from esscher.corpora.variance import components
-from esscher.rates.multiple import discoveries, family_wise, selected_level
 from esscher.runs import Cell
 from esscher.validation import Array
-
-#: Digits of numbers that are listed by the thousand.
-DIGITS = 5
-#: Differences that are listed for each statistic.
-LISTED = 3
 
 
 def assemble(
@@ -51,7 +46,7 @@ def assemble(
     values = {s.name: s.forward(raw[s.name]) for s in used}
     whole = np.concatenate([values[s.name] for s in used])
     units = first[["layer", "head"]].to_numpy()
-    tests = _tests(values, used, names, units, alpha, seed)
+    tests = run_tests(values, used, names, units, alpha, seed)
     results = {
         "kind": "domains",
         "complete": complete,
@@ -131,8 +126,8 @@ def _corpus(
         by_block = _over_heads(np.nanmedian, found[:, index])
         low, middle, high = _interval(by_block, alpha)
         medians[name] = {
-            "value": _round(statistic.backward(np.array(middle))),
-            "interval": [_round(statistic.backward(np.array(end))) for end in (low, high)],
+            "value": rounded(statistic.backward(np.array(middle))),
+            "interval": [rounded(statistic.backward(np.array(end))) for end in (low, high)],
         }
     shares = {key: float(np.mean([cell.about[key] for cell in cells])) for key in
               ("tokens", "distinct", "unknown")}  # fmt: skip
@@ -163,130 +158,10 @@ def _layers(
         rows = []
         for layer in np.unique(units[:, 0]):
             by_block = _over_heads(np.nanmean, values[units[:, 0] == layer, c])
-            ends = [_round(statistic.backward(np.array(x))) for x in _interval(by_block, alpha)]
+            ends = [rounded(statistic.backward(np.array(x))) for x in _interval(by_block, alpha)]
             rows.append({"layer": int(layer), "low": ends[0], "value": ends[1], "high": ends[2]})
         out[name] = rows
     return out
-
-
-def _tests(
-    values: dict[str, Array],
-    used: list[Statistic],
-    names: list[str],
-    units: Any,
-    alpha: float,
-    seed: int,
-) -> dict[str, Any]:
-    """All tests, corrected for their number: one family of all corpora, one of pairs."""
-    whole = np.concatenate([values[s.name] for s in used])
-    count = len(units)
-    overall = omnibus(whole, alpha, seed)
-    rate, wise = discoveries(overall.p), family_wise(overall.p)
-    pairs = compare_pairs(whole)
-    pair_rate, pair_wise = discoveries(pairs.p), family_wise(pairs.p)
-    made = int(np.count_nonzero(np.isfinite(pairs.p)))
-    selected = int(np.count_nonzero(pair_rate <= alpha))
-    level = selected_level(selected, max(made, 1), alpha)
-    low, high = pairs.intervals(level)
-    rejected, halves = halves_check(whole, alpha, seed)
-    tests: dict[str, Any] = {}
-    strongest: list[dict[str, Any]] = []
-    for i, s in enumerate(used):
-        rows = slice(i * count, (i + 1) * count)
-        tests[s.name] = {
-            "omnibus": {
-                "p": _rounded(overall.p[rows]),
-                "adjusted": _rounded(rate[rows]),
-                "holm": _rounded(wise[rows]),
-                "share": _rounded(overall.share[rows]),
-            },
-            "pairs": [
-                {
-                    "a": names[a],
-                    "b": names[b],
-                    "heads": int(np.count_nonzero(pair_rate[rows, j] <= alpha)),
-                    "heads_holm": int(np.count_nonzero(pair_wise[rows, j] <= alpha)),
-                    "effect": _rounded(s.backward(pairs.difference[rows, j])),
-                    "low": _rounded(s.backward(low[rows, j])),
-                    "high": _rounded(s.backward(high[rows, j])),
-                    "adjusted": _rounded(pair_rate[rows, j]),
-                }
-                for j, (a, b) in enumerate(pairs.pairs)
-            ],
-        }
-        strongest += _strongest(s, pairs, rows, low, high, pair_rate, pair_wise, names, units)
-    return {
-        "tests": tests,
-        "counts": _counts(used, rate, wise, count, alpha),
-        "correction": {
-            "omnibus_tests": int(np.count_nonzero(np.isfinite(overall.p))),
-            "omnibus_found": int(np.count_nonzero(rate <= alpha)),
-            "omnibus_found_holm": int(np.count_nonzero(wise <= alpha)),
-            "permutations": overall.permutations,
-            "smallest_p": overall.smallest,
-            "pair_tests": made,
-            "pairs_found": selected,
-            "pairs_found_holm": int(np.count_nonzero(pair_wise <= alpha)),
-            "interval_level": level,
-            "halves_rejected": rejected / halves if halves else None,
-            "halves_tests": halves,
-        },
-        "strongest": strongest,
-    }
-
-
-def _counts(
-    used: list[Statistic], rate: Array, wise: Array, count: int, alpha: float
-) -> dict[str, Any]:
-    """Heads in which corpora differ, by statistic and in any."""
-    grids = [grid.reshape(len(used), count) <= alpha for grid in (rate, wise)]
-    out = {
-        s.name: {"heads": int(grids[0][i].sum()), "heads_holm": int(grids[1][i].sum())}
-        for i, s in enumerate(used)
-    }
-    out["any"] = {
-        "heads": int(grids[0].any(axis=0).sum()),
-        "heads_holm": int(grids[1].any(axis=0).sum()),
-    }
-    return out
-
-
-def _strongest(
-    s: Statistic,
-    pairs: Pairs,
-    rows: slice,
-    low: Array,
-    high: Array,
-    rate: Array,
-    wise: Array,
-    names: list[str],
-    units: Any,
-) -> list[dict[str, Any]]:
-    """The largest differences of a statistic by the near end of their interval, one per head."""
-    near = np.maximum(np.maximum(low[rows], -high[rows]), 0.0)
-    near = np.where(np.isfinite(near), near, 0.0)
-    best = near.argmax(axis=1)
-    size = near.max(axis=1)
-    found = []
-    for h in np.argsort(-size, kind="stable")[:LISTED]:
-        if size[h] <= 0:
-            break
-        j, at = int(best[h]), rows.start + int(h)
-        a, b = pairs.pairs[j]
-        found.append(
-            {
-                "statistic": s.name,
-                "layer": int(units[h, 0]),
-                "head": int(units[h, 1]),
-                "a": names[a],
-                "b": names[b],
-                "effect": _round(s.backward(pairs.difference[at, j])),
-                "interval": [_round(s.backward(ends[at, j])) for ends in (low, high)],
-                "adjusted": _round(rate[at, j]),
-                "holm": _round(wise[at, j]),
-            }
-        )
-    return found
 
 
 def headline(results: dict[str, Any]) -> str:
@@ -318,15 +193,6 @@ def headline(results: dict[str, Any]) -> str:
     if not results["complete"]:
         sentences.append(f"So far from {results['blocks']} blocks of every corpus.")
     return " ".join(sentences)
-
-
-def _round(value: Any) -> float | None:
-    number = float(value)
-    return float(f"{number:.{DIGITS}g}") if np.isfinite(number) else None
-
-
-def _rounded(values: Array) -> list[float | None]:
-    return [_round(value) for value in values]
 
 
 def differences(results: dict[str, Any]) -> pd.DataFrame:

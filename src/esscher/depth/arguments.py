@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from esscher.depth.horizons import SCOPES, TERCILES
-from esscher.depth.passes import check_supported
 from esscher.depth.sampling import MODES
 from esscher.errors import InputError
 from esscher.models import LoadedModel
 from esscher.probing.context import PREFIX
+from esscher.reading import check_supported
 from esscher.validation import as_array, as_dim, as_nonnegative, as_positive, as_sizes
 
 #: Defaults of a Gaussian stack.

@@ -6,7 +6,8 @@ and each number is compared with the recursion in units of the latter.
 
 A bias of b/n takes ``H^2 < 1/2``, where the mean squared error of the map falls like 1/n, and sizes
 past the burn-in ``e^{F^2 + tau^2}``. Otherwise the samples may be far from their limit whatever it
-is: then no verdict is given.
+is: then no verdict is given. Nor is one when layers have amplified the error of a token to the size
+of the token itself: the noise would then agree with any recursion.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from esscher.depth.intervals import LEVEL
 from esscher.depth.simulate import moment_entries
 from esscher.limits import GaussianStack, StackLimit
+from esscher.rates.means import LEVEL
 from esscher.validation import Array
 
 #: Squared horizon from which on the map's mean squared error no longer falls like 1/n.
 LARGEST_SQUARE = 0.5
+#: Relative error of a token, at the smaller size, from which on there is no verdict.
+LARGEST_ERROR = 0.3
 
 
 def extrapolate(moments: Array, sizes: tuple[int, int]) -> Array:
@@ -32,10 +35,19 @@ def extrapolate(moments: Array, sizes: tuple[int, int]) -> Array:
     return np.asarray((large * moments[:, 1] - small * moments[:, 0]) / (large - small))
 
 
-def doubts(stack: GaussianStack, size: int) -> list[str | None]:
+def doubts(stack: GaussianStack, size: int, errors: Sequence[float]) -> list[str | None]:
     """Why samples of a size cannot be extrapolated, by layer; None where they can.
 
     A layer inherits the doubts about those before it.
+
+    Parameters
+    ----------
+    stack
+        The stack, its heads over the laws that reach them.
+    size
+        The smaller of the two sizes.
+    errors
+        Relative error of a token at that size, after every layer.
     """
     out: list[str | None] = []
     doubt: str | None = None
@@ -49,6 +61,11 @@ def doubts(stack: GaussianStack, size: int) -> list[str | None]:
                 )
             elif doubt is None and np.log(size) < log_burn_in:
                 doubt = f"n = {size} is below the burn-in of layer {i}, e^{log_burn_in:.3g} tokens"
+        if doubt is None and errors[i] > LARGEST_ERROR:
+            doubt = (
+                f"at n = {size} a token is off by {100 * errors[i]:.3g}% after layer {i}; from "
+                f"{100 * LARGEST_ERROR:g}% on the noise would agree with anything"
+            )
         out.append(doubt)
     return out
 
@@ -78,7 +95,8 @@ def compare_with_recursion(
         By layer: ``largest``, the largest deviation in standard errors; ``bound``, what the
         largest of so many stays below with probability 0.95 if the recursion is right (Student,
         Bonferroni); ``agrees``, the verdict, None if there is none; ``doubt``, why; ``rms``, the
-        root mean square of the deviations, 1 for pure noise; ``measured``, ``standard_error`` and
+        root mean square of the deviations, 1 for pure noise; ``resolution``, the median standard
+        error relative to the mean variance of a coordinate: what could be seen; ``measured``, ``standard_error`` and
         ``exact`` entry by entry.
     """
     measured = extrapolate(moments, sizes)
@@ -94,6 +112,7 @@ def compare_with_recursion(
             "standard_error": None,
             "largest": None,
             "rms": None,
+            "resolution": None,
             "bound": None,
             "agrees": None,
             "doubt": None if doubt is None else doubt[i],
@@ -107,6 +126,9 @@ def compare_with_recursion(
                 "standard_error": error.tolist(),
                 "largest": largest,
                 "rms": float(np.sqrt(np.mean(scores**2))),
+                "resolution": float(
+                    np.median(error) / (np.trace(limit.covariances[i + 1]) / limit.means.shape[1])
+                ),
                 "bound": bound,
                 "agrees": None if found["doubt"] else bool(largest <= bound),
             }

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esscher.depth.passes import PassageReader
+from esscher.depth.passes import SampledPassage
 from esscher.models import LayerInputs
 from esscher.probing.layer import HeadNumbers
 from esscher.probing.moments import CoupledMoments
@@ -22,7 +22,7 @@ TERCILES = ("low", "middle", "high")
 SCOPES = ("model", "layer")
 
 
-def head_horizons(reader: PassageReader) -> Array:
+def head_horizons(reader: SampledPassage) -> Array:
     """Horizon of every head on a passage, [layer, head], from one dense pass.
 
     As :func:`esscher.probe` has it in context mode: queries against the keys that can be sampled,

@@ -1,60 +1,15 @@
-"""Intervals of means and growth factors, from replicates that are independent."""
+"""Intervals of growth factors and rates, from replicates that are independent."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from esscher.rates import fit_rate, resample
-from esscher.rates.plain import finite, finite_list
+from esscher.rates.means import LEVEL
+from esscher.rates.plain import finite
 from esscher.validation import Array
-
-#: Level of all intervals.
-LEVEL = 0.95
-
-
-def mean_and_interval(
-    values: Array, lowest: float = -np.inf, highest: float = np.inf
-) -> dict[str, Any]:
-    """Mean, standard error and Student's interval of every size.
-
-    Parameters
-    ----------
-    values
-        Axes [replicate, size]; replicates are independent.
-    lowest, highest
-        Range of the quantity: intervals end there.
-    """
-    count = len(values)
-    mean = values.mean(axis=0)
-    if count < 2:
-        nothing = [None] * len(mean)
-        return {"mean": finite_list(mean), "standard_error": nothing, "interval": nothing}
-    error = values.std(axis=0, ddof=1) / np.sqrt(count)
-    half = stats.t.ppf((1 + LEVEL) / 2, count - 1) * error
-    return {
-        "mean": finite_list(mean),
-        "standard_error": finite_list(error),
-        "interval": np.stack([mean - half, mean + half], axis=1).clip(lowest, highest).tolist(),
-    }
-
-
-def exponentials(values: Array) -> dict[str, Any]:
-    """Exponential of the mean, with its interval: perplexities and ratios.
-
-    Parameters
-    ----------
-    values
-        Logarithms, axes [replicate, size].
-    """
-    found = mean_and_interval(values)
-    ends = found["interval"]
-    return {
-        "mean": np.exp(np.array(found["mean"])).tolist(),
-        "interval": [None if end is None else np.exp(np.array(end)).tolist() for end in ends],
-    }
 
 
 def growth_factors(errors: Array, seed: int) -> dict[str, Any]:
@@ -81,11 +36,10 @@ def growth_factors(errors: Array, seed: int) -> dict[str, Any]:
     steps = np.diff(np.eye(layers), axis=0)
     overall = (np.eye(layers)[-1] - np.eye(layers)[0]) / (layers - 1)
     value, low, high = resamples.intervals(np.vstack([steps, overall]), LEVEL)
+    with np.errstate(over="ignore"):  # an end beyond all numbers is no end: None
+        value, low, high = np.exp(value), np.exp(low), np.exp(high)
     found = [
-        {
-            "factor": float(np.exp(value[i])),
-            "interval": [finite(np.exp(low[i])), finite(np.exp(high[i]))],
-        }
+        {"factor": float(value[i]), "interval": [finite(low[i]), finite(high[i])]}
         for i in range(layers)
     ]
     return {"steps": [None, *found[:-1]], "overall": found[-1]}

@@ -9,9 +9,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from esscher.depth.passes import Pass, PassageReader
+from esscher.depth.passes import SampledPassage
 from esscher.depth.sampling import KeyDraws, sampled_attention
 from esscher.models import LayerInputs
+from esscher.reading import Pass, compare_laws, surprise
 from esscher.runs import Cell
 
 #: Numbers of a layer. ``residual``, ``typical``: relative error of the tokens behind its block,
@@ -29,7 +30,7 @@ COLUMNS = ["variant", "draw", "n", "layer", "quantity", "value"]
 class PassageMeasurement:
     """A passage, its dense pass, and the errors of sampled ones."""
 
-    def __init__(self, reader: PassageReader) -> None:
+    def __init__(self, reader: SampledPassage) -> None:
         self.reader = reader
         self.dense = reader.read(lambda inputs: None)
         rows = reader.asking
@@ -117,27 +118,8 @@ class PassageMeasurement:
         }
         if reader.loaded.causal:
             about["positions"] = len(reader.positions)
-            about["dense_nll"] = _surprise(self.dense.end, reader.next_tokens)
+            about["dense_nll"] = surprise(self.dense.end, reader.next_tokens)
         return about
-
-
-def compare_laws(dense: Tensor, sampled: Tensor, next_tokens: Tensor) -> dict[str, float]:
-    """Compare next-token laws, given as logarithms [positions, vocabulary].
-
-    ``kl``: mean of KL(dense || sampled) in nats. ``top1``: share of positions with the same most
-    likely token. ``nll``: mean surprise of the sampled law at the token that follows, in nats.
-    """
-    divergence = (dense.exp() * (dense - sampled)).sum(dim=-1, dtype=torch.float64)
-    same = dense.argmax(dim=-1) == sampled.argmax(dim=-1)
-    return {
-        "kl": float(divergence.mean().clamp(min=0.0)),
-        "top1": float(same.double().mean()),
-        "nll": _surprise(sampled, next_tokens),
-    }
-
-
-def _surprise(law: Tensor, next_tokens: Tensor) -> float:
-    return float(-law.gather(1, next_tokens[:, None]).double().mean())
 
 
 def _lengths(values: Tensor) -> Tensor:

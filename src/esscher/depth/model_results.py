@@ -17,8 +17,9 @@ import pandas as pd
 
 from esscher.depth.arguments import ModelRequest
 from esscher.depth.horizons import TERCILES, describe_terciles, split_terciles
-from esscher.depth.intervals import exponentials, fitted, growth_factors, mean_and_interval
+from esscher.depth.intervals import fitted, growth_factors
 from esscher.depth.measure import DECODER_END, ENCODER_END, LAYER_METRICS
+from esscher.rates.means import exponentials, mean_and_interval
 from esscher.runs import Cell
 from esscher.validation import Array
 

@@ -77,7 +77,7 @@ class Depth:
 
     def limit_frame(self) -> pd.DataFrame:
         """Return the measured limit against the recursion, by layer; empty for a model."""
-        kept = ("layer", "entries", "largest", "bound", "rms", "agrees", "doubt")
+        kept = ("layer", "entries", "largest", "bound", "rms", "resolution", "agrees", "doubt")
         return pd.DataFrame(
             [{name: found[name] for name in kept} for found in self.results.get("limit", [])]
         )
@@ -179,7 +179,7 @@ def _stack_headline(results: dict[str, Any]) -> str:
         f"{text}. The measured limit of depth {len(layers)} "
         f"{'equals' if limit['agrees'] else 'DIFFERS FROM'} the recursion: the largest of "
         f"{limit['entries']} deviations is {limit['largest']:.2f} standard errors (bound "
-        f"{limit['bound']:.2f})."
+        f"{limit['bound']:.2f}; a standard error is {100 * limit['resolution']:.2g}% of a variance)."
     )
 
 

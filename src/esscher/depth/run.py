@@ -22,7 +22,7 @@ from esscher.depth.arguments import (
 from esscher.depth.horizons import TERCILES, head_horizons, split_terciles
 from esscher.depth.measure import PassageMeasurement
 from esscher.depth.model_results import model_results
-from esscher.depth.passes import PassageReader, certain_keys
+from esscher.depth.passes import SampledPassage, certain_keys
 from esscher.depth.result import Depth, headline
 from esscher.depth.simulate import measure_replicate
 from esscher.depth.stack import random_stack
@@ -279,13 +279,13 @@ class _Measuring:
     def _passage(self, number: int) -> PassageMeasurement:
         if self._last is None or self._last[0] != number:
             self._last = None  # two passages need not be in memory together
-            reader = PassageReader(self._loaded, self._passages[number])
+            reader = SampledPassage(self._loaded, self._passages[number])
             self._last = (number, PassageMeasurement(reader))
         return self._last[1]
 
     def _horizons(self) -> Array:
         """Mean over the passages."""
-        found = [head_horizons(PassageReader(self._loaded, p)) for p in self._passages]
+        found = [head_horizons(SampledPassage(self._loaded, p)) for p in self._passages]
         return np.asarray(np.mean(found, axis=0))
 
     def _stored_horizons(self) -> Array:

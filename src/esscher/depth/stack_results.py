@@ -9,10 +9,11 @@ import pandas as pd
 
 from esscher.depth.arguments import StackRequest
 from esscher.depth.extrapolation import compare_with_recursion, doubts
-from esscher.depth.intervals import fitted, growth_factors, mean_and_interval
+from esscher.depth.intervals import fitted, growth_factors
 from esscher.depth.simulate import METRICS, RESOLUTION
 from esscher.heads import WeightHead
 from esscher.limits import GaussianStack, StackLimit
+from esscher.rates.means import mean_and_interval
 from esscher.runs import Cell
 from esscher.theory import exponents
 from esscher.validation import Array
@@ -30,6 +31,7 @@ def stack_results(
     errors, moments = _arrays(parts, request)
     asymptotic = exponents(request.horizon)
     pair = (request.sizes[-2], request.sizes[-1])
+    doubt = doubts(stack, pair[0], errors["map"][:, :, -2].mean(axis=0).tolist())
     burn_in = np.exp(np.maximum.accumulate([h.frobenius**2 + h.tau @ h.tau for h in _heads(stack)]))
     growth = {
         metric: [
@@ -59,7 +61,7 @@ def stack_results(
         "sizes": list(request.sizes),
         "layers": layers,
         "growth": {m: [found["overall"] for found in growth[m]] for m in METRICS},
-        "limit": compare_with_recursion(moments, pair, limit, doubts(stack, pair[0])),
+        "limit": compare_with_recursion(moments, pair, limit, doubt),
     }
 
 
