@@ -59,9 +59,7 @@ def test_a_plan_from_the_command_line(place: Path, tmp_path: Path) -> None:
         (("--budget", "0.5", "--passages", "500"), "tokens"),
     ],
 )
-def test_bad_requests(
-    arguments: tuple[str, ...], said: str, place: Path, tmp_path: Path
-) -> None:
+def test_bad_requests(arguments: tuple[str, ...], said: str, place: Path, tmp_path: Path) -> None:
     asked = ("plan", str(place / "model"), "--text", str(place / "a.txt"), *SMALL)
     result = run(*asked, *arguments, "--out", str(tmp_path / "run"))
     assert result.exit_code == 2, result.output

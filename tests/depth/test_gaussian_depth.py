@@ -76,7 +76,7 @@ def test_no_verdict_where_the_samples_are_far_from_their_limit():
 
 
 def test_noise_that_agrees_with_anything_is_no_verdict():
-    """Layers of gain 2 amplify errors beyond the tokens: the deviations are small, and mean nothing."""
+    """Layers of gain 2 amplify errors beyond the tokens: small deviations mean nothing then."""
     found = esscher.deep(
         "gaussian", depth=6, dim=4, output_scale=2.0, sizes=[64, 128, 256], replicates=12
     )

@@ -96,8 +96,8 @@ def compare_with_recursion(
         largest of so many stays below with probability 0.95 if the recursion is right (Student,
         Bonferroni); ``agrees``, the verdict, None if there is none; ``doubt``, why; ``rms``, the
         root mean square of the deviations, 1 for pure noise; ``resolution``, the median standard
-        error relative to the mean variance of a coordinate: what could be seen; ``measured``, ``standard_error`` and
-        ``exact`` entry by entry.
+        error relative to the mean variance of a coordinate: what could be seen; ``measured``,
+        ``standard_error`` and ``exact`` entry by entry.
     """
     measured = extrapolate(moments, sizes)
     count, _, entries = measured.shape

@@ -179,7 +179,8 @@ def _stack_headline(results: dict[str, Any]) -> str:
         f"{text}. The measured limit of depth {len(layers)} "
         f"{'equals' if limit['agrees'] else 'DIFFERS FROM'} the recursion: the largest of "
         f"{limit['entries']} deviations is {limit['largest']:.2f} standard errors (bound "
-        f"{limit['bound']:.2f}; a standard error is {100 * limit['resolution']:.2g}% of a variance)."
+        f"{limit['bound']:.2f}; a standard error is {100 * limit['resolution']:.2g}% of a "
+        "variance)."
     )
 
 

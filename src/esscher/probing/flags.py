@@ -57,6 +57,13 @@ def find_flags(
         add("sinks", f"{mass:.0%} of the attention goes to sinks and delimiters")
     if stats["khat"]["k"] >= 1:
         add("k-hat", f"k-hat = {stats['khat']['k']:.2f} >= 1 without sinks: no useful limit")
+    elif stats["khat"]["k"] > 0.5:
+        low, high = stats["khat"]["interval"]
+        add(
+            "slow tail",
+            f"k-hat = {stats['khat']['k']:.2f} ({low:.2f} to {high:.2f}) > 1/2: a few tokens "
+            "receive so much attention that the exponent of the mean is below 1/2",
+        )
     if reference_share > REFERENCE:
         add(
             "reference",

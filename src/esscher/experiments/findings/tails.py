@@ -98,10 +98,16 @@ def _verdicts(found: Tails) -> pd.DataFrame:
             {
                 "verdict": verdict,
                 "heads": own,
-                "with delimiters and first tokens": apart if others else None,
+                f"with {_apart(found)}": apart if others else None,
             }
         )
     return pd.DataFrame(rows)
+
+
+def _apart(found: Tails) -> str:
+    """What was set apart."""
+    causal = found.results["configuration"]["model"]["causal"]
+    return "delimiters and first tokens" if causal else "delimiters"
 
 
 def _quantiles(table: pd.DataFrame) -> pd.DataFrame:
@@ -129,9 +135,11 @@ def _words(found: Tails, table: pd.DataFrame) -> str:
         ends[token] = ends.get(token, 0) + 1
     often = sorted(ends.items(), key=lambda item: -item[1])[:5]
     listed = ", ".join(f"{token!r} ({count})" for token, count in often)
+    ending = sum(head["decided_by"]["tau_interval"][0] > 2 for head in keys.values())
     sentence = (
         f"The token that reaches furthest along a key head's worst direction is most often {listed}"
-        f", of {len(keys)} key heads: the worst directions are clusters of single tokens."
+        f", of {len(keys)} key heads. In {ending} of them the tail that decides is lighter than "
+        "Gaussian beyond uncertainty: it ends, as a cluster of equal tokens does."
     )
     pairs = [
         (h["norms"]["value"], h["with_delimiters"]["norms"]["value"])
@@ -142,8 +150,8 @@ def _words(found: Tails, table: pd.DataFrame) -> str:
     if known:
         own, other = (float(np.median(values)) for values in zip(*known, strict=True))
         sentence += (
-            f" With delimiters and first tokens in the cloud the median k-hat of norms goes from "
-            f"{own:.2f} to {other:.2f}."
+            f" With {_apart(found)} in the cloud the median k-hat of norms goes from {own:.2f} to "
+            f"{other:.2f}."
         )
     heavy = table[table["verdict"] == "no exponential moments"]
     if len(heavy):
