@@ -60,7 +60,10 @@ def commands(data: Path) -> dict[str, dict[str, list[str]]]:
         "tails": {f"tails-{name}": ["tails", model] for name, model in MODELS.items()},
         "manyheads": {
             "probe-minilm": ["probe", "demo:minilm"],
-            "probe-smollm2": ["probe", "demo:smollm2", "--mode", "context", "--tokens", "4096"],
+            "probe-smollm2": [
+                *("probe", "demo:smollm2", "--mode", "context"),
+                *("--context", "1024", "--tokens", "2048"),
+            ],
         },
         "domains": {
             f"domains-{name}": ["domains", model, *texts, "--text=code=demo:code"]
