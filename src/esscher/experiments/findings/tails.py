@@ -16,6 +16,16 @@ from esscher.experiments.finding import Finding, markdown_table
 from esscher.extremes import VERDICTS, Tails, load_tails
 from esscher.report.tails import draw_tails
 
+#: What a reader of the verdicts has to know.
+CAVEAT = (
+    "**How far to believe the verdicts.** They rest on the rule that a tail which is lighter "
+    "further out is not heavy; without it hardly any head would be called sub-Gaussian. The rule "
+    "was chosen after the first results were seen, so it is a description, not a test that was "
+    "fixed in advance. Which single heads are called heavy is not stable: a smaller search on "
+    "fewer tokens, as the probe does it, names mostly others. The variance proxy needs no such "
+    "rule."
+)
+
 
 def tails_finding(runs: Sequence[Path]) -> Finding:
     """Make the page from stored runs of ``esscher tails``, one per model.
@@ -44,7 +54,7 @@ def tails_finding(runs: Sequence[Path]) -> Finding:
     return Finding(
         "tails",
         "Tails: are the tokens of real models sub-Gaussian?",
-        "\n\n".join(sections),
+        "\n\n".join([CAVEAT, *sections]),
         tables,
         figures,
         tuple(trouble),
