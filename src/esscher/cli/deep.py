@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from esscher.cli.options import geometric_sizes, plain_table, print_json
-from esscher.cli.stopping import STOPPED, how_to_resume, stoppable
+from esscher.cli.options import (
+    check_figure,
+    geometric_sizes,
+    model_options,
+    plain_table,
+    print_json,
+)
+from esscher.cli.stopping import resumable
 from esscher.errors import InputError
 
 if TYPE_CHECKING:
     from esscher.depth import Depth
-    from esscher.validation import Array
 
-FORMATS = (".png", ".svg", ".pdf")
 #: Words for the numbers of a model's end.
 END_TITLES = {
     "kl": "KL (nats)",
@@ -65,11 +69,7 @@ END_TITLES = {
 )
 @click.option("--replicates", type=int, help="Gaussian: samples of tokens (default 32).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch.")
-@click.option("--dtype", default="float32", show_default=True, help="Type of the model's weights.")
-@click.option("--revision", help="Revision of a model from a hub.")
-@click.option("--allow-pickle", is_flag=True, help="Also load weights that can run code.")
-@click.option("--allow-remote-code", is_flag=True, help="Run code that comes with the model.")
+@model_options
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Figure: .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -94,23 +94,18 @@ def deep(
       esscher deep gaussian --depth 12 --dim 8 --horizon 0.5 --residual 1
       esscher deep demo:smollm2 --budgets 64:384:5 --out runs/deep --figure deep.png
     """  # noqa: D301 - click's mark for verbatim lines
-    if figure is not None and figure.suffix.lower() not in FORMATS:
-        raise InputError(f"--figure {figure}: the name must end in {', '.join(FORMATS)}")
+    check_figure(figure)
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.depth import deep as run
 
-    try:
-        with stoppable():
-            found = run(
-                model,
-                budgets=None if budgets is None else _budgets(budgets),
-                sizes=None if sizes is None else geometric_sizes(sizes),
-                out=out,
-                **options,
-            )
-    except KeyboardInterrupt as stop:
-        click.echo(how_to_resume(stop, out), err=True)
-        raise click.exceptions.Exit(STOPPED) from None
+    with resumable(out):
+        found = run(
+            model,
+            budgets=None if budgets is None else geometric_sizes(budgets, 1, "--budgets"),
+            sizes=None if sizes is None else geometric_sizes(sizes),
+            out=out,
+            **options,
+        )
     if figure is not None:
         save_figure(found, figure)
     if as_json:
@@ -121,14 +116,6 @@ def deep(
         Console().print(f"Figure: {figure}", soft_wrap=True)
     if out is not None:
         Console().print(f"Run: {out}", soft_wrap=True)
-
-
-def _budgets(text: str) -> Array:
-    """Read a grid; what is wrong with it is said of the right option."""
-    try:
-        return geometric_sizes(text, 1)
-    except InputError as error:
-        raise InputError(str(error).replace("--sizes", "--budgets")) from error
 
 
 def show_run(run: Path, as_json: bool) -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from esscher.cli.options import plain_table, print_json
-from esscher.cli.probe import FORMATS, whole_numbers
-from esscher.cli.stopping import STOPPED, how_to_resume, stoppable
+from esscher.cli.options import check_figure, model_options, plain_table, print_json, whole_numbers
+from esscher.cli.stopping import resumable
 from esscher.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,11 +48,7 @@ SHOWN = ("tokens", "ess", "khat", "horizon")
 @click.option("--measure", is_flag=True, help="Also measure the exponent of every block.")
 @click.option("--replicates", type=int, default=8, show_default=True, help="Samples for --measure.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of places and samples.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch.")
-@click.option("--dtype", default="float32", show_default=True, help="Type of the model's weights.")
-@click.option("--revision", help="Revision of a model from a hub.")
-@click.option("--allow-pickle", is_flag=True, help="Also load weights that can run code.")
-@click.option("--allow-remote-code", is_flag=True, help="Run code that comes with the model.")
+@model_options
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Figure: .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -90,37 +85,32 @@ def domains(
       esscher domains ./my-model --text wiki=wiki.txt --text law=law.jsonl \\
         --out runs/domains --figure domains.png
     """  # noqa: D301 - click's mark for verbatim lines
-    if figure is not None and figure.suffix.lower() not in FORMATS:
-        raise InputError(f"--figure {figure}: the name must end in {', '.join(FORMATS)}")
+    check_figure(figure)
     named = named_texts(texts)
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.corpora import domains as run
 
-    try:
-        with stoppable():
-            found = run(
-                model,
-                named,
-                blocks=blocks,
-                block_tokens=block_tokens,
-                mode=mode,
-                context=context,
-                layers=None if layers is None else whole_numbers(layers, "--layers"),
-                heads=None if heads is None else whole_numbers(heads, "--heads"),
-                alpha=alpha,
-                measure=measure,
-                replicates=replicates,
-                seed=seed,
-                device=device,
-                dtype=dtype,
-                revision=revision,
-                allow_pickle=allow_pickle,
-                allow_remote_code=allow_remote_code,
-                out=out,
-            )
-    except KeyboardInterrupt as stop:
-        click.echo(how_to_resume(stop, out), err=True)
-        raise click.exceptions.Exit(STOPPED) from None
+    with resumable(out):
+        found = run(
+            model,
+            named,
+            blocks=blocks,
+            block_tokens=block_tokens,
+            mode=mode,
+            context=context,
+            layers=whole_numbers(layers, "--layers"),
+            heads=whole_numbers(heads, "--heads"),
+            alpha=alpha,
+            measure=measure,
+            replicates=replicates,
+            seed=seed,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            allow_pickle=allow_pickle,
+            allow_remote_code=allow_remote_code,
+            out=out,
+        )
     if figure is not None:
         from esscher.report.domains import draw_domains
 

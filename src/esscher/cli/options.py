@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 import numpy as np
@@ -13,24 +15,78 @@ from rich.table import Table
 from esscher.errors import InputError
 from esscher.validation import Array, as_sizes
 
+#: Endings of figures.
+FORMATS = (".png", ".svg", ".pdf")
 
-def geometric_sizes(text: str, smallest: int = 2) -> Array:
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def geometric_sizes(text: str, smallest: int = 2, option: str = "--sizes") -> Array:
     """Read ``a:b:k`` (k sizes in geometric progression), ``a:b`` (one per decade) or ``a,b,c``."""
     parts = text.split(":")
     if len(parts) == 1:
-        return as_sizes(numbers(text, "--sizes"), "--sizes", smallest)
+        return as_sizes(numbers(text, option), option, smallest)
     if len(parts) > 3:
-        raise InputError(f"--sizes is {text!r}; write first:last:count, first:last or a list a,b,c")
-    first, last = (_number(part, "--sizes") for part in parts[:2])
+        raise InputError(
+            f"{option} is {text!r}; write first:last:count, first:last or a list a,b,c"
+        )
+    first, last = (_number(part, option) for part in parts[:2])
     if not (smallest <= first < last < np.inf):
         raise InputError(
-            f"--sizes is {text!r}; it must start at n = {smallest} or more and end above its start"
+            f"{option} is {text!r}; it must start at n = {smallest} or more and end above its start"
         )
-    count = round(np.log10(last / first)) + 1 if len(parts) == 2 else _number(parts[2], "--sizes")
+    count = round(np.log10(last / first)) + 1 if len(parts) == 2 else _number(parts[2], option)
     if count != int(count) or not 2 <= count <= 10_000:
-        raise InputError(f"--sizes is {text!r}; the count must be a whole number of at least 2")
+        raise InputError(f"{option} is {text!r}; the count must be a whole number of at least 2")
     grid = np.unique(np.round(np.geomspace(first, last, int(max(count, 2)))))
-    return as_sizes(grid, "--sizes", smallest)
+    return as_sizes(grid, option, smallest)
+
+
+def whole_numbers(text: str | None, option: str) -> list[int] | None:
+    """Read ``0,3`` or ``0-5`` or both; None for an option that was not given."""
+    if text is None:
+        return None
+    numbers = []
+    for part in text.split(","):
+        ends = part.split("-")
+        if not all(end.strip().isdigit() for end in ends) or len(ends) > 2:
+            raise InputError(
+                f"{option} is {text!r}; write numbers such as 0,3 or ranges such as 0-5"
+            )
+        first, last = int(ends[0]), int(ends[-1])
+        if last < first:
+            raise InputError(f"{option} is {text!r}; the range {part} runs backwards")
+        numbers += list(range(first, last + 1))
+    return numbers
+
+
+def check_figure(path: Path | None, option: str = "--figure") -> None:
+    """Refuse a figure of an unknown format before anything is computed."""
+    if path is not None and path.suffix.lower() not in FORMATS:
+        raise InputError(f"{option} {path}: the name must end in {', '.join(FORMATS)}")
+
+
+def model_options(command: Command) -> Command:
+    """Add the options that say how to load a model."""
+    for option in reversed(
+        [
+            click.option(
+                "--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch."
+            ),
+            click.option(
+                "--dtype", default="float32", show_default=True, help="Type of the model's weights."
+            ),
+            click.option("--revision", help="Revision of a model from a hub."),
+            click.option(
+                "--allow-pickle", is_flag=True, help="Also load weights that can run code."
+            ),
+            click.option(
+                "--allow-remote-code", is_flag=True, help="Run code that comes with the model."
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
 
 
 def numbers(text: str, option: str) -> Array:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from esscher.cli.options import plain_table, print_json, with_error
-from esscher.cli.stopping import STOPPED, how_to_resume, stoppable
+from esscher.cli.options import check_figure, model_options, plain_table, print_json, with_error
+from esscher.cli.stopping import resumable
 from esscher.errors import InputError
 
 if TYPE_CHECKING:
     from esscher.planning import ContextUse, Plan
 
-FORMATS = (".png", ".svg", ".pdf")
 #: Key heads that the table shows unless all are asked for.
 SHOWN = 12
 TITLES = {
@@ -51,11 +50,7 @@ CONFIGURATIONS = ("planned", "uniform", "heavy", "recent")
     help="Instead of a plan: how long a context each head uses (longest: --prefix).",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the samples.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch.")
-@click.option("--dtype", default="float32", show_default=True, help="Type of the model's weights.")
-@click.option("--revision", help="Revision of a model from a hub.")
-@click.option("--allow-pickle", is_flag=True, help="Also load weights that can run code.")
-@click.option("--allow-remote-code", is_flag=True, help="Run code that comes with the model.")
+@model_options
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--save", type=click.Path(path_type=Path), help="File for the plan.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Figure: .png, .svg or .pdf.")
@@ -84,20 +79,15 @@ def plan(
       esscher plan ./my-model --text a.txt --check b.txt --tolerance 0.1 --save plan.json
       esscher plan demo:smollm2 --context --tolerance 0.1 --prefix 2048
     """  # noqa: D301 - click's mark for verbatim lines
-    if figure is not None and figure.suffix.lower() not in FORMATS:
-        raise InputError(f"--figure {figure}: the name must end in {', '.join(FORMATS)}")
+    check_figure(figure)
     if lengths:
         _context(model, text, out, save, figure, everything, as_json, options)
         return
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.planning import plan as run
 
-    try:
-        with stoppable():
-            found = run(model, text, out=out, **options)
-    except KeyboardInterrupt as stop:
-        click.echo(how_to_resume(stop, out), err=True)
-        raise click.exceptions.Exit(STOPPED) from None
+    with resumable(out):
+        found = run(model, text, out=out, **options)
     if figure is not None:
         save_figure(found, figure)
     if save is not None:
@@ -132,15 +122,11 @@ def _context(
     tolerance, longest = options.pop("tolerance"), options.pop("prefix")
     from esscher.planning import context_lengths
 
-    try:
-        with stoppable():
-            found = context_lengths(
-                model, text, tolerance=0.1 if tolerance is None else tolerance, context=longest,
-                out=out, **options,
-            )  # fmt: skip
-    except KeyboardInterrupt as stop:
-        click.echo(how_to_resume(stop, out), err=True)
-        raise click.exceptions.Exit(STOPPED) from None
+    with resumable(out):
+        found = context_lengths(
+            model, text, tolerance=0.1 if tolerance is None else tolerance, context=longest,
+            out=out, **options,
+        )  # fmt: skip
     if as_json:
         print_json(found.to_dict())
         return

@@ -9,8 +9,15 @@ import click
 import numpy as np
 from rich.console import Console
 
-from esscher.cli.options import geometric_sizes, plain_table, print_json
-from esscher.cli.stopping import STOPPED, how_to_resume, stoppable
+from esscher.cli.options import (
+    check_figure,
+    geometric_sizes,
+    model_options,
+    plain_table,
+    print_json,
+    whole_numbers,
+)
+from esscher.cli.stopping import resumable
 from esscher.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +25,6 @@ if TYPE_CHECKING:
 
 #: Heads that the table shows unless all are asked for.
 SHOWN = 15
-FORMATS = (".png", ".svg", ".pdf")
 
 
 @click.command()
@@ -52,11 +58,7 @@ FORMATS = (".png", ".svg", ".pdf")
     show_default=True,
     help="With or without replacement (corrected for the finite population).",
 )
-@click.option("--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch.")
-@click.option("--dtype", default="float32", show_default=True, help="Type of the model's weights.")
-@click.option("--revision", help="Revision of a model from a hub.")
-@click.option("--allow-pickle", is_flag=True, help="Also load weights that can run code.")
-@click.option("--allow-remote-code", is_flag=True, help="Run code that comes with the model.")
+@model_options
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Heatmaps: .png, .svg or .pdf.")
 @click.option(
@@ -101,10 +103,9 @@ def probe(
       esscher probe ./my-model --text corpus.jsonl --column text --tokens 50000
       esscher probe demo:smollm2 --mode context --context 4096
     """  # noqa: D301 - click's mark for verbatim lines
-    for option, path in (("--figure", figure), ("--figure-layers", figure_layers)):
-        if path is not None and path.suffix.lower() not in FORMATS:
-            raise InputError(f"{option} {path}: the name must end in {', '.join(FORMATS)}")
-    chosen = None if heads is None else whole_numbers(heads, "--heads")
+    check_figure(figure)
+    check_figure(figure_layers, "--figure-layers")
+    chosen = whole_numbers(heads, "--heads")
     if figure_layers is not None and ((chosen is not None and len(chosen) < 2) or replicates < 4):
         raise InputError(
             f"--figure-layers {figure_layers}: it takes at least 2 heads and 4 replicates to see "
@@ -113,31 +114,27 @@ def probe(
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.probing import probe as run
 
-    try:
-        with stoppable():
-            found = run(
-                model,
-                text,
-                mode=mode,
-                tokens=tokens,
-                context=context,
-                layers=None if layers is None else whole_numbers(layers, "--layers"),
-                heads=chosen,
-                sizes=None if sizes is None else geometric_sizes(sizes),
-                replicates=replicates,
-                seed=seed,
-                sampling=sampling,
-                column=column,
-                device=device,
-                dtype=dtype,
-                revision=revision,
-                allow_pickle=allow_pickle,
-                allow_remote_code=allow_remote_code,
-                out=out,
-            )
-    except KeyboardInterrupt as stop:
-        click.echo(how_to_resume(stop, out), err=True)
-        raise click.exceptions.Exit(STOPPED) from None
+    with resumable(out):
+        found = run(
+            model,
+            text,
+            mode=mode,
+            tokens=tokens,
+            context=context,
+            layers=whole_numbers(layers, "--layers"),
+            heads=chosen,
+            sizes=None if sizes is None else geometric_sizes(sizes),
+            replicates=replicates,
+            seed=seed,
+            sampling=sampling,
+            column=column,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            allow_pickle=allow_pickle,
+            allow_remote_code=allow_remote_code,
+            out=out,
+        )
     if figure is not None:
         save_heatmaps(found, figure)
     if figure_layers is not None:
@@ -162,22 +159,6 @@ def show_run(run: Path, as_json: bool) -> None:
         print_json(found.to_dict())
     else:
         print_probe(found)
-
-
-def whole_numbers(text: str, option: str) -> list[int]:
-    """Read ``0,3`` or ``0-5`` or both."""
-    numbers = []
-    for part in text.split(","):
-        ends = part.split("-")
-        if not all(end.strip().isdigit() for end in ends) or len(ends) > 2:
-            raise InputError(
-                f"{option} is {text!r}; write numbers such as 0,3 or ranges such as 0-5"
-            )
-        first, last = int(ends[0]), int(ends[-1])
-        if last < first:
-            raise InputError(f"{option} is {text!r}; the range {part} runs backwards")
-        numbers += list(range(first, last + 1))
-    return numbers
 
 
 def save_heatmaps(found: Probe, path: Path) -> None:

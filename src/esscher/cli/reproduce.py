@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from esscher.cli.options import print_json
-from esscher.cli.stopping import STOPPED, how_to_resume, stoppable
+from esscher.cli.stopping import resumable
 from esscher.errors import InputError
 
 EXPERIMENTS = ("gaussian", "ablation", "sphere", "ball", "hardmax", "universality", "onepass")
@@ -60,27 +60,23 @@ def reproduce(name: str, scale: str, out: Path, seed: int, workers: int, as_json
     if name != "all" and name not in EXPERIMENTS:
         raise InputError(f"there is no experiment {name!r}; choose from {', '.join(EXPERIMENTS)}")
     done = []
-    try:
-        with stoppable():
-            for chosen in EXPERIMENTS if name == "all" else (name,):
-                start = time.monotonic()
-                finding = run(chosen, scale, out, seed=seed, workers=workers)
-                folder = out / f"{chosen}-{scale}"
-                done.append(
-                    {
-                        "name": chosen,
-                        "title": finding.title,
-                        "seconds": round(time.monotonic() - start, 1),
-                        "finding": str(folder / f"{chosen}.md"),
-                        "tables": [str(folder / f"{table}.csv") for table in finding.tables],
-                        "figures": [str(folder / f"{figure}.png") for figure in finding.figures],
-                    }
-                )
-                if not as_json:
-                    _print(finding.title, finding.text, folder, chosen)
-    except KeyboardInterrupt as stop:
-        click.echo(how_to_resume(stop, out), err=True)
-        raise click.exceptions.Exit(STOPPED) from None
+    with resumable(out):
+        for chosen in EXPERIMENTS if name == "all" else (name,):
+            start = time.monotonic()
+            finding = run(chosen, scale, out, seed=seed, workers=workers)
+            folder = out / f"{chosen}-{scale}"
+            done.append(
+                {
+                    "name": chosen,
+                    "title": finding.title,
+                    "seconds": round(time.monotonic() - start, 1),
+                    "finding": str(folder / f"{chosen}.md"),
+                    "tables": [str(folder / f"{table}.csv") for table in finding.tables],
+                    "figures": [str(folder / f"{figure}.png") for figure in finding.figures],
+                }
+            )
+            if not as_json:
+                _print(finding.title, finding.text, folder, chosen)
     if as_json:
         print_json({"scale": scale, "seed": seed, "experiments": done})
 

@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from esscher.cli.options import geometric_sizes, numbers, plain_table, print_json, with_error
-from esscher.cli.probe import whole_numbers
-from esscher.cli.stopping import STOPPED, how_to_resume, stoppable
+from esscher.cli.options import (
+    check_figure,
+    geometric_sizes,
+    numbers,
+    plain_table,
+    print_json,
+    whole_numbers,
+    with_error,
+)
+from esscher.cli.stopping import resumable
 from esscher.errors import InputError
 
 if TYPE_CHECKING:
     from esscher.sparsity import Sparsity
-
-FORMATS = (".png", ".svg", ".pdf")
 
 
 @click.command()
@@ -93,44 +98,39 @@ def sparse(
       esscher sparse gaussian --horizon 0.7 --dim 8 --correlation 0.9 --figure ar1.png
       esscher sparse demo:smollm2 --patterns streaming,corrected --out runs/sparse
     """  # noqa: D301 - click's mark for verbatim lines
-    if figure is not None and figure.suffix.lower() not in FORMATS:
-        raise InputError(f"--figure {figure}: the name must end in {', '.join(FORMATS)}")
+    check_figure(figure)
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.sparsity import sparse as run
 
-    try:
-        with stoppable():
-            found = run(
-                subject,
-                text,
-                patterns=patterns,
-                budgets=None if budgets is None else _budgets(budgets),
-                horizon=horizon,
-                dim=dim,
-                spectrum=None if spectrum is None else numbers(spectrum, "--spectrum"),
-                tau=None if tau is None else numbers(tau, "--tau"),
-                df=df,
-                correlation=correlation,
-                tokens=tokens,
-                replicates=replicates,
-                context=context,
-                passages=passages,
-                layers=None if layers is None else whole_numbers(layers, "--layers"),
-                heads=None if heads is None else whole_numbers(heads, "--heads"),
-                draws=draws,
-                queries=queries,
-                seed=seed,
-                column=column,
-                device=device,
-                dtype=dtype,
-                revision=revision,
-                allow_pickle=allow_pickle,
-                allow_remote_code=allow_remote_code,
-                out=out,
-            )
-    except KeyboardInterrupt as stop:
-        click.echo(how_to_resume(stop, out), err=True)
-        raise click.exceptions.Exit(STOPPED) from None
+    with resumable(out):
+        found = run(
+            subject,
+            text,
+            patterns=patterns,
+            budgets=None if budgets is None else geometric_sizes(budgets, option="--budgets"),
+            horizon=horizon,
+            dim=dim,
+            spectrum=None if spectrum is None else numbers(spectrum, "--spectrum"),
+            tau=None if tau is None else numbers(tau, "--tau"),
+            df=df,
+            correlation=correlation,
+            tokens=tokens,
+            replicates=replicates,
+            context=context,
+            passages=passages,
+            layers=whole_numbers(layers, "--layers"),
+            heads=whole_numbers(heads, "--heads"),
+            draws=draws,
+            queries=queries,
+            seed=seed,
+            column=column,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            allow_pickle=allow_pickle,
+            allow_remote_code=allow_remote_code,
+            out=out,
+        )
     if figure is not None:
         save_figure(found, figure)
     if as_json:
@@ -223,13 +223,6 @@ def _sentence(entry: dict[str, Any], first: float, last: float) -> str:
                     f"{found['says'].capitalize()}: r = {found['budget']:.0f} ({low} to {high})."
                 )
     return " ".join([*rows, f"10% relative error takes {needed} keys."])
-
-
-def _budgets(text: str) -> Any:
-    try:
-        return geometric_sizes(text)
-    except InputError as error:
-        raise InputError(str(error).replace("--sizes", "--budgets")) from error
 
 
 def _exponent(fit: dict[str, Any]) -> str:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+import click
+
 from esscher.sweep.engine import SweepInterrupted
 
 #: Exit code of a command that was stopped from outside, by convention 128 + SIGINT.
@@ -41,3 +43,20 @@ def stoppable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def resumable(out: Path | None) -> Iterator[None]:
+    """A block that can be stopped from outside; then it says how to resume, and the command ends.
+
+    Parameters
+    ----------
+    out
+        Where the results are stored, if anywhere.
+    """
+    try:
+        with stoppable():
+            yield
+    except KeyboardInterrupt as stop:
+        click.echo(how_to_resume(stop, out), err=True)
+        raise click.exceptions.Exit(STOPPED) from None

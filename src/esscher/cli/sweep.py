@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from esscher.cli.options import geometric_sizes, numbers, plain_table, print_json, with_error
-from esscher.cli.stopping import STOPPED, how_to_resume, stoppable
+from esscher.cli.stopping import resumable
 from esscher.cli.synthetic import head_options, synthetic_head
 from esscher.errors import InputError
 from esscher.laws import STANDARD_LAWS
@@ -102,28 +102,24 @@ def sweep(
     """  # noqa: D301 - click's mark for verbatim lines
     if law not in STANDARD_LAWS:
         raise InputError(f"there is no law {law!r}; choose from {', '.join(STANDARD_LAWS)}")
-    try:
-        with stoppable():
-            curve = run_sweep(
-                synthetic_head(law, horizon, dim, spectrum, tau, df),
-                geometric_sizes(sizes),
-                replicates,
-                seed,
-                scales=(1.0,) if alpha is None else geometric_scales(alpha),
-                queries=queries,
-                query_count=query_count,
-                dtype=dtype,
-                device=device,
-                reference_tokens=reference_tokens,
-                predict=predict,
-                workers=workers,
-                out=out,
-                precision=precision,
-                max_replicates=max_replicates,
-            )
-    except KeyboardInterrupt as stop:
-        click.echo(how_to_resume(stop, out), err=True)
-        raise click.exceptions.Exit(STOPPED) from None
+    with resumable(out):
+        curve = run_sweep(
+            synthetic_head(law, horizon, dim, spectrum, tau, df),
+            geometric_sizes(sizes),
+            replicates,
+            seed,
+            scales=(1.0,) if alpha is None else geometric_scales(alpha),
+            queries=queries,
+            query_count=query_count,
+            dtype=dtype,
+            device=device,
+            reference_tokens=reference_tokens,
+            predict=predict,
+            workers=workers,
+            out=out,
+            precision=precision,
+            max_replicates=max_replicates,
+        )
     if as_json:
         print_json({"law": law} | curve.to_dict())
         return

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from esscher.cli.options import plain_table, print_json
-from esscher.cli.probe import FORMATS, whole_numbers
-from esscher.cli.stopping import STOPPED, how_to_resume, stoppable
-from esscher.errors import InputError
+from esscher.cli.options import check_figure, model_options, plain_table, print_json, whole_numbers
+from esscher.cli.stopping import resumable
 
 if TYPE_CHECKING:
     from esscher.extremes import Tails
@@ -33,11 +31,7 @@ TOKEN = 9
 @click.option("--layers", metavar="LIST", help="Such as 0,3 or 0-5 (default: all).")
 @click.option("--heads", metavar="LIST", help="Such as 0,3 or 0-5 (default: all).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of halves and starts.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch.")
-@click.option("--dtype", default="float32", show_default=True, help="Type of the model's weights.")
-@click.option("--revision", help="Revision of a model from a hub.")
-@click.option("--allow-pickle", is_flag=True, help="Also load weights that can run code.")
-@click.option("--allow-remote-code", is_flag=True, help="Run code that comes with the model.")
+@model_options
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Heatmaps: .png, .svg or .pdf.")
 @click.option("--all", "everything", is_flag=True, help="Show all heads, not the worst ones.")
@@ -72,32 +66,27 @@ def tails(
       esscher tails demo:minilm --out runs/tails --figure tails.png
       esscher tails ./my-model --text corpus.jsonl --column text --layers 0-3
     """  # noqa: D301 - click's mark for verbatim lines
-    if figure is not None and figure.suffix.lower() not in FORMATS:
-        raise InputError(f"--figure {figure}: the name must end in {', '.join(FORMATS)}")
+    check_figure(figure)
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.extremes import tails as run
 
-    try:
-        with stoppable():
-            found = run(
-                model,
-                text,
-                tokens=tokens,
-                context=context,
-                layers=None if layers is None else whole_numbers(layers, "--layers"),
-                heads=None if heads is None else whole_numbers(heads, "--heads"),
-                seed=seed,
-                column=column,
-                device=device,
-                dtype=dtype,
-                revision=revision,
-                allow_pickle=allow_pickle,
-                allow_remote_code=allow_remote_code,
-                out=out,
-            )
-    except KeyboardInterrupt as stop:
-        click.echo(how_to_resume(stop, out), err=True)
-        raise click.exceptions.Exit(STOPPED) from None
+    with resumable(out):
+        found = run(
+            model,
+            text,
+            tokens=tokens,
+            context=context,
+            layers=whole_numbers(layers, "--layers"),
+            heads=whole_numbers(heads, "--heads"),
+            seed=seed,
+            column=column,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            allow_pickle=allow_pickle,
+            allow_remote_code=allow_remote_code,
+            out=out,
+        )
     if figure is not None:
         save_figure(found, figure)
     if as_json:

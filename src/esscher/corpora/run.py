@@ -11,7 +11,7 @@ from esscher.corpora.assemble import assemble, nothing_yet
 from esscher.corpora.blocks import cut_blocks, read_corpus
 from esscher.corpora.measure import measure_block
 from esscher.corpora.result import Domains
-from esscher.models import LoadedModel, load_model
+from esscher.models import LoadedModel, as_loaded
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
@@ -83,7 +83,7 @@ def domains(
     named = check_corpora(texts)
     # read before the model is loaded: a wrong name should not take half a minute to be told
     corpora = [read_corpus(name, source) for name, source in named.items()]
-    loaded = model if isinstance(model, LoadedModel) else load_model(
+    loaded = as_loaded(
         model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
         allow_remote_code=allow_remote_code,
     )  # fmt: skip

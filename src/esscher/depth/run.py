@@ -29,7 +29,7 @@ from esscher.depth.stack import random_stack
 from esscher.depth.stack_results import stack_results
 from esscher.errors import InputError
 from esscher.limits import GaussianStack, StackLimit
-from esscher.models import LoadedModel, load_model
+from esscher.models import LoadedModel, as_loaded
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
@@ -126,7 +126,7 @@ def deep(
         )  # fmt: skip
         return _deep_stack(request, out, progress)
     refuse(for_stacks, 'Gaussian stacks ("gaussian")', "a model takes budgets, passages and draws")
-    loaded = model if isinstance(model, LoadedModel) else load_model(
+    loaded = as_loaded(
         model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
         allow_remote_code=allow_remote_code,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from esscher.extremes.collect import TokenRows, collect_layers, layer_groups, to
 from esscher.extremes.measure import measure_layer
 from esscher.extremes.passages import FEWEST as FEWEST_PASSAGES
 from esscher.extremes.result import KIND, Tails, assemble
-from esscher.models import LoadedModel, load_model
+from esscher.models import LoadedModel, as_loaded
 from esscher.models.selection import as_indices
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
 from esscher.runs.folder import LOG
@@ -67,7 +67,7 @@ def tails(
     progress
         Whether to draw a bar; by default if standard error is a terminal.
     """
-    loaded = model if isinstance(model, LoadedModel) else load_model(
+    loaded = as_loaded(
         model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
         allow_remote_code=allow_remote_code,
     )  # fmt: skip

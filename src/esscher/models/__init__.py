@@ -5,7 +5,7 @@ from __future__ import annotations
 from esscher.models.capture import attention_override, capturing
 from esscher.models.families import FAMILIES, Family, ModelShape
 from esscher.models.inputs import LayerCapture, LayerInputs
-from esscher.models.load import load_model
+from esscher.models.load import as_loaded, load_model
 from esscher.models.loaded import LoadedModel, wrap_model
 from esscher.models.weights import HeadWeights, head_weights
 
@@ -17,6 +17,7 @@ __all__ = [
     "LayerInputs",
     "LoadedModel",
     "ModelShape",
+    "as_loaded",
     "attention_override",
     "capturing",
     "head_weights",

@@ -232,3 +232,8 @@ def _check_complete(model: Any, family: Family, info: dict[str, Any], source: Mo
 def _block_names(model: Any, family: Family) -> Sequence[str]:
     blocks = {id(block) for block in family.blocks(model)}
     return [f"{name}." for name, module in model.named_modules() if id(module) in blocks]
+
+
+def as_loaded(model: str | LoadedModel, **options: Any) -> LoadedModel:
+    """Return a model that is loaded already, or load it by name; see :func:`load_model`."""
+    return model if isinstance(model, LoadedModel) else load_model(model, **options)

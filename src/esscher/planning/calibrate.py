@@ -92,15 +92,17 @@ class ObservedPassage:
         """Number of keys of which budgets are kept."""
         return len(self.certain)
 
-    def scores(self, inputs: LayerInputs) -> Tensor:
-        """Scores of a layer's keys, [key heads, keys].
+    def observation(self, inputs: LayerInputs) -> Observation:
+        """What was observed of a layer.
 
         An encoder's keys change with every layer before them: they are observed when asked for.
         """
         seen = self.observations.get(inputs.layer)
-        if seen is None:
-            seen = observe(inputs)
-        return seen.score(inputs.v[0, :, : self.keys])
+        return observe(inputs) if seen is None else seen
+
+    def scores(self, inputs: LayerInputs) -> Tensor:
+        """Scores of a layer's keys, [key heads, keys]."""
+        return self.observation(inputs).score(inputs.v[0, :, : self.keys])
 
 
 def measure_effects(

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from esscher.models import LayerInputs
 from esscher.planning.calibrate import ObservedPassage
-from esscher.planning.observation import Observation, observe
+from esscher.planning.observation import Observation
 from esscher.planning.reduced import reduced_attention
 from esscher.planning.selection import POWERS, Kept, select_largest, select_sample
 from esscher.reading import Pass, compare_laws, surprise
@@ -97,13 +97,9 @@ class PassageCheck:
     def _reduced(self, inputs: LayerInputs, kept: list[Kept]) -> Tensor:
         return reduced_attention(inputs, kept, self.observed.keys)
 
-    def _seen(self, inputs: LayerInputs) -> Observation:
-        seen = self.observed.observations.get(inputs.layer)
-        return observe(inputs) if seen is None else seen
-
     def _sample(self, inputs: LayerInputs, budgets: Budgets) -> list[Kept]:
         layer, number = inputs.layer, self.observed.reader.passage.number
-        scores = self._seen(inputs).score(inputs.v[0, :, : self.observed.keys])
+        scores = self.observed.scores(inputs)
         kept = []
         for g, score in enumerate(scores):
             start = float(random_stream(self._seed, "plan check", number, layer, g).random())
@@ -118,7 +114,7 @@ class PassageCheck:
         tokens: NDArray[np.int64],
         score: Callable[[Observation, int, int], Tensor],
     ) -> list[Kept]:
-        found = score(self._seen(inputs), inputs.v.shape[1], self.observed.keys)
+        found = score(self.observed.observation(inputs), inputs.v.shape[1], self.observed.keys)
         return [
             select_largest(found[g], self.observed.certain, int(tokens[inputs.layer, g]))
             for g in range(len(found))

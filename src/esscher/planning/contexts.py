@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from esscher.errors import InputError
-from esscher.models import LayerCapture, LoadedModel, load_model
+from esscher.models import LayerCapture, LoadedModel, as_loaded
 from esscher.planning.saturation import doublings, layer_changes, saturation
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
 from esscher.runs.folder import LOG
@@ -111,7 +111,7 @@ def context_lengths(
     column, device, dtype, revision, allow_pickle, allow_remote_code, out, progress
         As for :func:`esscher.probe`.
     """
-    loaded = model if isinstance(model, LoadedModel) else load_model(
+    loaded = as_loaded(
         model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
         allow_remote_code=allow_remote_code,
     )  # fmt: skip

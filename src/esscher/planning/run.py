@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from esscher.atomic import write_atomically
-from esscher.models import LoadedModel, load_model
+from esscher.models import LoadedModel, as_loaded
 from esscher.planning.arguments import PlanRequest, make_request
 from esscher.planning.calibrate import (
     ObservedPassage,
@@ -78,7 +78,7 @@ def plan(
     queries
         Tokens after the prefix at which a decoder's errors are measured.
     passages, check_passages
-        Passages of the two texts, spread evenly over them.
+        Passages of the two texts, from their beginnings.
     seed
         Seed of the samples.
     column
@@ -90,7 +90,7 @@ def plan(
     progress
         Whether to draw a bar; by default if standard error is a terminal.
     """
-    loaded = model if isinstance(model, LoadedModel) else load_model(
+    loaded = as_loaded(
         model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
         allow_remote_code=allow_remote_code,
     )  # fmt: skip

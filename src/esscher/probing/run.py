@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from esscher.errors import InputError
-from esscher.models import LayerCapture, LoadedModel, head_weights, load_model
+from esscher.models import LayerCapture, LoadedModel, as_loaded, head_weights
 from esscher.probing.arguments import ProbeRequest, make_request
 from esscher.probing.combine import combine
 from esscher.probing.context import measure_context, split
@@ -101,7 +101,7 @@ def probe(
     progress
         Whether to draw a bar; by default if standard error is a terminal.
     """
-    loaded = model if isinstance(model, LoadedModel) else load_model(
+    loaded = as_loaded(
         model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
         allow_remote_code=allow_remote_code,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from esscher.errors import InputError
 from esscher.laws import STANDARD_LAWS
-from esscher.models import LoadedModel, load_model
+from esscher.models import LoadedModel, as_loaded
 from esscher.runs import CellRun, open_run, read_run, run_folder
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
@@ -121,7 +121,7 @@ def sparse(
         return _run_laws(law, out, progress)
     name = subject if isinstance(subject, str) else subject.name
     _refuse(of_law, f"the model {name!r}", f"a law ({', '.join(STANDARD_LAWS)})")
-    loaded = subject if isinstance(subject, LoadedModel) else load_model(
+    loaded = as_loaded(
         subject, device=device or "cpu", dtype=dtype or "float32", revision=revision,
         allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
     )  # fmt: skip
