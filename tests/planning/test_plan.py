@@ -7,11 +7,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
-import esscher.planning.run as running
 from esscher.errors import InputError
 from esscher.models import wrap_model
 from esscher.planning import load_plan, plan
+from esscher.planning.check import PassageCheck
 from tests.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.models.tiny import tiny_model
 
@@ -54,7 +55,7 @@ def test_results_have_everything(name, tmp_path):
 def test_a_killed_plan_resumes_to_the_same(tmp_path, monkeypatch):
     loaded = tiny()
     whole = plan(loaded, prose(0), check=prose(1), **DECODER).to_dict()
-    done = running.PassageCheck.cell
+    done = PassageCheck.cell
     count = iter(range(9))
 
     def stops(self, *budgets):
@@ -62,7 +63,7 @@ def test_a_killed_plan_resumes_to_the_same(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return done(self, *budgets)
 
-    monkeypatch.setattr(running.PassageCheck, "cell", stops)
+    monkeypatch.setattr(PassageCheck, "cell", stops)
     with pytest.raises(KeyboardInterrupt):
         plan(loaded, prose(0), check=prose(1), out=tmp_path / "run", **DECODER)
     monkeypatch.undo()
@@ -79,6 +80,23 @@ def test_all_tokens_cost_nothing():
     assert check["planned"]["kl"]["mean"] < 1e-6
     assert check["planned"]["error"]["mean"] < 1e-4
     assert found.to_dict()["predicted"]["effect"] == 0
+
+
+@pytest.mark.parametrize("measure", [False, True])
+@pytest.mark.parametrize(("name", "options"), [("llama", DECODER), ("bert", ENCODER)])
+def test_what_is_predicted_is_what_it_costs(name, options, measure):
+    """In nats or in cosine, where errors are small: on the same passages, in other samples."""
+    more = {"budget": 0.9, "passages": 8, "check_passages": 8, "measure": measure}
+    found = plan(tiny(name), prose(0), check=prose(0), **(options | more)).to_dict()
+    planned, predicted = found["check"]["planned"], found["predicted"]
+    cost = planned["kl"] if name == "llama" else planned["cosine"]
+    realised = cost["mean"] if name == "llama" else 1 - cost["mean"]
+    spread = stats.t.ppf(0.975, 7)
+    own = (predicted["interval"][1] - predicted["effect"]) / spread
+    other = (cost["interval"][1] - cost["interval"][0]) / (2 * spread)
+    assert abs(predicted["effect"] - realised) < 4 * np.hypot(own, other)
+    # the errors above are small enough to see a wrong unit
+    assert np.hypot(own, other) < 0.5 * realised
 
 
 def test_a_tolerance_is_predicted_to_be_kept():

@@ -18,8 +18,10 @@ from esscher.planning.selection import (
     inclusion_probabilities,
     select_largest,
     select_sample,
+    spread_starts,
     systematic_sample,
 )
+from esscher.planning.swept import SAMPLES, swept_effects
 from tests.planning.inputs import layer_inputs
 
 
@@ -132,7 +134,7 @@ def test_effects_are_those_of_many_samples() -> None:
         delta = reduced_attention(inputs, kept, prefix) - dense[0]
         squares.append(delta.square().sum(-1).mean(-1).double().numpy())
         per_head = torch.einsum("hqd,rhqd->rh", delta, gradients)
-        grouped = per_head.reshape(2, 2, 2).sum(-1).square().mean(0) / (2 * 4)
+        grouped = per_head.reshape(2, 2, 2).sum(-1).square().mean(0) / 2
         moves.append(grouped.double().numpy())
     for measured, predicted in (
         (np.array(squares), found.square[:, 1, 0]),
@@ -150,3 +152,35 @@ def test_all_keys_cost_nothing() -> None:
     assert np.all(found.effect[..., 1] == 0)
     assert np.all(found.square[..., 1] == 0)
     assert np.all(found.effect[..., 0] > 0)
+
+
+def test_swept_effects_are_those_of_the_samples() -> None:
+    inputs, prefix = layer_inputs(keys=300, queries=4, seed=3), 296
+    gradients = torch.randn(2, 4, 4, 5, generator=torch.Generator().manual_seed(5))
+    certain, scores = certain_keys(prefix, 1, 2), observe(inputs).score(inputs.v[0])[:, :prefix]
+    starts = [0.3, 0.8]
+    found = swept_effects(
+        inputs, gradients, scores, certain, np.array([40, 296]), starts.__getitem__
+    )
+    dense = inputs.attend(torch.float32)[0]
+    effects, squares = [], []
+    for draw in range(SAMPLES):
+        kept = [
+            select_sample(scores[g], certain, 40, POWERS[2], (starts[g] + draw / SAMPLES) % 1)
+            for g in range(2)
+        ]
+        delta = reduced_attention(inputs, kept, prefix) - dense
+        squares.append(delta.square().sum(-1).mean(-1))
+        moves = torch.stack(
+            [(gradients[:, h : h + 2] * delta[h : h + 2]).sum((1, 2, 3)) for h in (0, 2)]
+        )
+        effects.append(moves.square().mean(1) / 2)
+    np.testing.assert_allclose(found.effect[:, 2, 0], torch.stack(effects).mean(0), rtol=1e-5)
+    np.testing.assert_allclose(found.square[:, 2, 0], torch.stack(squares).mean(0), rtol=1e-5)
+    # all keys: nothing but rounding
+    assert np.all(found.effect[..., 1] < 1e-9)
+
+
+def test_starts_of_several_samples_are_spread() -> None:
+    np.testing.assert_allclose(spread_starts(0.9, 4), [0.9, 0.15, 0.4, 0.65])
+    np.testing.assert_allclose(spread_starts(0.3, 1), [0.3])

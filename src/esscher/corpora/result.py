@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from esscher.corpora.assemble import differences
 from esscher.corpora.statistics import BY_NAME
+from esscher.runs.result import RunResult
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Domains:
+class Domains(RunResult):
     """What differs between corpora, and how much.
 
     Attributes
     ----------
-    results
-        Everything, as plain numbers, lists and strings; what ``--json`` prints.
     folder
         Directory of the run; gone already if none was given.
     """
 
-    results: dict[str, Any]
     folder: Path
-
-    @property
-    def complete(self) -> bool:
-        """Whether every block was measured."""
-        return bool(self.results["complete"])
 
     @property
     def corpora(self) -> list[str]:
         """Names of the corpora."""
         return [corpus["name"] for corpus in self.results["configuration"]["corpora"]]
-
-    @property
-    def headline(self) -> str:
-        """The answer in a few sentences."""
-        return str(self.results["headline"])
 
     def to_frame(self) -> pd.DataFrame:
         """One row per head and statistic: p-values of the test of all corpora.
@@ -110,19 +96,8 @@ class Domains:
             )
         return pd.DataFrame(rows)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, lists and strings."""
-        return self.results
-
-    def __repr__(self) -> str:
+    def shown(self) -> list[pd.DataFrame]:
+        """Return medians over the heads of every corpus, without their intervals."""
         table = self.medians()
-        if table.empty:
-            return self.headline
-        shown = [name for name in table.columns.astype(str) if not name.endswith(("_low", "_high"))]
-        return (
-            f"{self.headline}\n{table[shown].to_string(index=False, float_format='{:.3g}'.format)}"
-        )
-
-    def _repr_html_(self) -> str:
-        table = self.medians().to_html(index=False, float_format="{:.3g}".format)
-        return f"<p>{html.escape(self.headline)}</p>{table}"
+        kept = [name for name in table.columns.astype(str) if not name.endswith(("_low", "_high"))]
+        return [table[kept]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,37 +9,25 @@ from typing import Any
 import pandas as pd
 
 from esscher.depth.horizons import TERCILES
+from esscher.runs.result import RunResult
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Depth:
+class Depth(RunResult):
     """Errors of a stack by layer, how they grow, and what becomes of its end.
 
     Attributes
     ----------
-    results
-        Everything, as plain numbers, lists and strings; what ``--json`` prints.
     folder
         Directory of the run; gone already if none was given.
     """
 
-    results: dict[str, Any]
     folder: Path
 
     @property
     def is_gaussian(self) -> bool:
         """Whether it is a Gaussian stack, not a model."""
         return is_gaussian(self.results)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every passage or replicate was measured."""
-        return bool(self.results["complete"])
-
-    @property
-    def headline(self) -> str:
-        """The answer in a few sentences."""
-        return str(self.results["headline"])
 
     @property
     def layers(self) -> list[dict[str, Any]]:
@@ -82,30 +69,11 @@ class Depth:
             [{name: found[name] for name in kept} for found in self.results.get("limit", [])]
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, lists and strings."""
-        return self.results
-
-    def __repr__(self) -> str:
-        tables = [self._shown()]
-        tables.append(self.limit_frame() if self.is_gaussian else self.end_frame())
-        texts = [
-            t.to_string(index=False, float_format="{:.3g}".format) for t in tables if not t.empty
-        ]
-        return "\n".join([self.headline, *texts])
-
-    def _repr_html_(self) -> str:
-        tables = [self._shown()]
-        tables.append(self.limit_frame() if self.is_gaussian else self.end_frame())
-        texts = [
-            t.to_html(index=False, float_format="{:.3g}".format) for t in tables if not t.empty
-        ]
-        return f"<p>{html.escape(self.headline)}</p>{''.join(texts)}"
-
-    def _shown(self) -> pd.DataFrame:
-        """The rows of the largest n: exponents belong to all of them."""
+    def shown(self) -> list[pd.DataFrame]:
+        """Return errors at the largest n (exponents belong to all), and the limit or the end."""
         table = self.to_frame()
-        return table if table.empty else table[table["n"] == self.sizes[-1]]
+        largest = table if table.empty else table[table["n"] == self.sizes[-1]]
+        return [largest, self.limit_frame() if self.is_gaussian else self.end_frame()]
 
 
 def is_gaussian(results: dict[str, Any]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from esscher.extremes.verdict import HEAVY, SUB_GAUSSIAN, UNDECIDED, judge
+from esscher.runs.result import HeadsResult
 
 KIND = "tails"
 
@@ -63,38 +63,16 @@ def _headline(heads: list[dict[str, Any]]) -> str:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Tails:
+class Tails(HeadsResult):
     """The tails of every head's keys and of every layer's tokens.
 
     Attributes
     ----------
-    results
-        Everything, as plain numbers, lists and strings; what ``--json`` prints.
     folder
         Directory of the run; gone already if none was given.
     """
 
-    results: dict[str, Any]
     folder: Path
-
-    @property
-    def heads(self) -> list[dict[str, Any]]:
-        """One dictionary per head."""
-        return list(self.results["heads"])
-
-    @property
-    def complete(self) -> bool:
-        """Whether every layer was measured."""
-        return bool(self.results["complete"])
-
-    @property
-    def headline(self) -> str:
-        """The answer in one sentence or two."""
-        return str(self.results["headline"])
-
-    def head(self, layer: int, head: int) -> dict[str, Any]:
-        """One head."""
-        return next(h for h in self.heads if h["layer"] == layer and h["head"] == head)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a data frame, one row per head."""
@@ -116,21 +94,13 @@ class Tails:
         found = [layer for layer in self.results["layers"] if layer["hidden"] is not None]
         return pd.DataFrame([{"layer": x["layer"]} | _row(x["hidden"]) for x in found])
 
-    def __repr__(self) -> str:
+    def shown(self) -> list[pd.DataFrame]:
+        """Return the heads, those of largest kurtosis first."""
         table = self.to_frame()
         if table.empty:
-            return self.headline
-        shown = ["layer", "head", "kurtosis", "proxy", "tau", "norms_k", "logits_k", "verdict"]
-        worst = table.sort_values("kurtosis", ascending=False)[shown]
-        return f"{self.headline}\n{worst.to_string(index=False, float_format='{:.3g}'.format)}"
-
-    def _repr_html_(self) -> str:
-        table = self.to_frame().to_html(index=False, float_format="{:.3g}".format)
-        return f"<p>{html.escape(self.headline)}</p>{table}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, lists and strings."""
-        return self.results
+            return []
+        names = ["layer", "head", "kurtosis", "proxy", "tau", "norms_k", "logits_k", "verdict"]
+        return [table.sort_values("kurtosis", ascending=False)[names]]
 
 
 def _row(numbers: dict[str, Any]) -> dict[str, Any]:

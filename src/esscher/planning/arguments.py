@@ -12,6 +12,11 @@ from esscher.validation import as_dim
 
 #: Longest cache of a decoder, and longest passage of an encoder, unless a length is given.
 PREFIX, PASSAGE = 4_096, 512
+#: Calibration passages unless a number is given. An encoder's are short, and cheap.
+PASSAGES, ENCODER_PASSAGES = 4, 16
+#: Samples of each unseen passage of an encoder: its embedding is one number per passage, which
+#: varies with the sample; a decoder's measures are means over its queries.
+ENCODER_DRAWS = 4
 #: Rounding of attention in float32: no tolerance below this can be told from 0.
 SMALLEST_TOLERANCE = 1e-4
 
@@ -28,6 +33,10 @@ class PlanRequest:
         Tokens of a decoder's cache; 0 for an encoder.
     length
         Tokens of a passage.
+    draws
+        Samples of each unseen passage.
+    measure
+        Whether effects are measured by sampling, not predicted from weights.
     keeping
         What is kept for certain.
     """
@@ -38,6 +47,8 @@ class PlanRequest:
     length: int
     passages: int
     check_passages: int
+    draws: int
+    measure: bool
     seed: int
     keeping: Keeping
 
@@ -54,8 +65,9 @@ def make_request(
     tolerance: float | None,
     prefix: int | None,
     queries: int,
-    passages: int,
-    check_passages: int,
+    passages: int | None,
+    check_passages: int | None,
+    measure: bool,
     seed: int,
 ) -> PlanRequest:
     """Check the arguments and fill in what was left out."""
@@ -101,13 +113,19 @@ def make_request(
         )
     if seed < 0:
         raise InputError(f"seed is {seed!r}; it must be a whole number of at least 0")
+    if passages is None:
+        count = PASSAGES if loaded.causal else ENCODER_PASSAGES
+    else:
+        count = as_dim(passages, "passages")
     return PlanRequest(
         budget=budget,
         tolerance=tolerance,
         prefix=keys if loaded.causal else 0,
         length=keys + asked,
-        passages=as_dim(passages, "passages"),
-        check_passages=check_passages,
+        passages=count,
+        check_passages=0 if check_passages is None else as_dim(check_passages, "check_passages"),
+        draws=1 if loaded.causal else ENCODER_DRAWS,
+        measure=bool(measure),
         seed=int(seed),
         keeping=keeping,
     )

@@ -15,6 +15,7 @@ from esscher.planning.effects import LayerEffects, layer_effects
 from esscher.planning.observation import Observation, observe
 from esscher.planning.selection import certain_keys
 from esscher.planning.sensitivity import output_gradients
+from esscher.planning.swept import swept_effects
 from esscher.reading import PassageReader
 from esscher.text import Passage
 from esscher.validation import Array
@@ -23,6 +24,8 @@ from esscher.validation import Array
 DRAWS = 4
 #: Budgets at which effects are computed; between them they are interpolated.
 CORNERS = 40
+#: The same where they are measured by drawing samples.
+SWEPT_CORNERS = 12
 
 
 @dataclass(frozen=True)
@@ -106,17 +109,35 @@ class ObservedPassage:
 
 
 def measure_effects(
-    observed: ObservedPassage, sizes: NDArray[np.int64], generator: torch.Generator
+    observed: ObservedPassage,
+    sizes: NDArray[np.int64],
+    generator: torch.Generator,
+    swept: bool = False,
 ) -> PassageEffects:
-    """Effects of budgets on one passage: one forward pass, and a backward pass per draw."""
+    """Effects of budgets on one passage: one forward pass, and a backward pass per draw.
+
+    Parameters
+    ----------
+    observed
+        The passage.
+    sizes
+        Budgets.
+    generator
+        Source of randomness.
+    swept
+        Whether errors are measured by drawing samples, not predicted from the weights.
+    """
     reader = observed.reader
     gradients = output_gradients(observed.loaded, reader.end, DRAWS, generator)
     found: list[LayerEffects] = []
 
     def look(inputs: LayerInputs) -> None:
-        slopes = gradients[inputs.layer]
-        scores = observed.scores(inputs)
-        found.append(layer_effects(inputs, slopes, scores, observed.certain, sizes))
+        given = (inputs, gradients[inputs.layer], observed.scores(inputs), observed.certain, sizes)
+        if not swept:
+            found.append(layer_effects(*given))
+            return
+        starts = torch.rand(inputs.k.shape[1], generator=generator).tolist()
+        found.append(swept_effects(*given, starts.__getitem__))
 
     reader.read(look)
     return PassageEffects(
@@ -126,9 +147,9 @@ def measure_effects(
     )
 
 
-def budget_grid(keys: int, certain: int) -> NDArray[np.int64]:
+def budget_grid(keys: int, certain: int, corners: int = CORNERS) -> NDArray[np.int64]:
     """Budgets from one key beside the certain ones to all keys, denser where they are small."""
-    steps = np.geomspace(1, keys - certain, CORNERS)
+    steps = np.geomspace(1, keys - certain, corners)
     return np.unique(certain + steps.round()).astype(np.int64)
 
 

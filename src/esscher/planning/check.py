@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,13 @@ from esscher.models import LayerInputs
 from esscher.planning.calibrate import ObservedPassage
 from esscher.planning.observation import Observation
 from esscher.planning.reduced import reduced_attention
-from esscher.planning.selection import POWERS, Kept, select_largest, select_sample
+from esscher.planning.selection import (
+    POWERS,
+    Kept,
+    select_largest,
+    select_sample,
+    spread_starts,
+)
 from esscher.reading import Pass, compare_laws, surprise
 from esscher.runs import Cell
 from esscher.streams import random_stream
@@ -42,38 +49,62 @@ class Budgets:
 
 
 class PassageCheck:
-    """One held-out passage: its dense pass, and what every configuration makes of it."""
+    """One held-out passage: its dense pass, and what every configuration makes of it.
 
-    def __init__(self, observed: ObservedPassage, seed: int) -> None:
-        self.observed, self._seed = observed, seed
+    Parameters
+    ----------
+    observed
+        The passage.
+    seed, draws
+        Seed and number of the samples; measures are means over them.
+    """
+
+    def __init__(self, observed: ObservedPassage, seed: int, draws: int = 1) -> None:
+        self.observed, self._seed, self._draws = observed, seed, draws
         self.dense = observed.reader.read(lambda inputs: None)
 
     def cell(self, planned: Budgets, uniform: Budgets) -> Cell:
         """Measure all configurations; the table has (configuration, layer, measure, value)."""
-        each = uniform.tokens
-        choices: dict[str, Callable[[LayerInputs], list[Kept]]] = {
-            "planned": lambda inputs: self._sample(inputs, planned),
-            "uniform": lambda inputs: self._sample(inputs, uniform),
-            "heavy": lambda inputs: self._largest(inputs, each, _published),
-        }
-        if self.observed.loaded.causal:
-            choices["recent"] = lambda inputs: self._largest(inputs, each, _latest)
         rows: list[tuple[str, int, str, float]] = []
-        ends: dict[str, Tensor] = {"dense": self.dense.end}
-        for name, choose in choices.items():
-            found = self.observed.reader.read(self._replacement(choose))
-            rows += [(name, layer, "error", e) for layer, e in enumerate(self._errors(found))]
-            rows += [(name, END, measure, v) for measure, v in self._end(found).items()]
-            ends[name] = found.end
+        ends: dict[str, list[Tensor]] = {"dense": [self.dense.end]}
+        for name, choices in self._choices(planned, uniform).items():
+            found = [self.observed.reader.read(self._replacement(choose)) for choose in choices]
+            errors = np.mean([self._errors(one) for one in found], axis=0)
+            rows += [(name, layer, "error", float(e)) for layer, e in enumerate(errors)]
+            measures = [self._end(one) for one in found]
+            for measure in measures[0]:
+                value = float(np.mean([one[measure] for one in measures]))
+                rows.append((name, END, measure, value))
+            ends[name] = [one.end for one in found]
         for layer, errors in enumerate(self.head_errors(planned)):
             rows += [(f"head {h}", layer, "realised", float(e)) for h, e in enumerate(errors)]
         about: dict[str, Any] = {"passage": self.observed.reader.passage.number}
         if self.observed.loaded.causal:
             about["dense_nll"] = surprise(self.dense.end, self.observed.reader.next_tokens)
         else:
-            about["embeddings"] = {name: end.tolist() for name, end in ends.items()}
+            about["embeddings"] = {
+                name: [end.tolist() for end in found] for name, found in ends.items()
+            }
         table = pd.DataFrame(rows, columns=["configuration", "layer", "measure", "value"])
         return Cell(about, table)
+
+    def _choices(
+        self, planned: Budgets, uniform: Budgets
+    ) -> dict[str, list[Callable[[LayerInputs], list[Kept]]]]:
+        """What each configuration keeps of a layer, one function per sample."""
+
+        def samples(budgets: Budgets) -> list[Callable[[LayerInputs], list[Kept]]]:
+            return [partial(self._sample, budgets=budgets, draw=d) for d in range(self._draws)]
+
+        each = uniform.tokens
+        out: dict[str, list[Callable[[LayerInputs], list[Kept]]]] = {
+            "planned": samples(planned),
+            "uniform": samples(uniform),
+            "heavy": [partial(self._largest, tokens=each, score=_published)],
+        }
+        if self.observed.loaded.causal:
+            out["recent"] = [partial(self._largest, tokens=each, score=_latest)]
+        return out
 
     def head_errors(self, budgets: Budgets) -> Array:
         """Relative error of each head's output when only it is reduced, [layers, heads]."""
@@ -81,8 +112,10 @@ class PassageCheck:
 
         def look(inputs: LayerInputs) -> None:
             own = inputs.own()[0].to(torch.float32)
-            reduced = self._reduced(inputs, self._sample(inputs, budgets))
-            square = (reduced - own).square().sum(-1).mean(-1)
+            square = torch.zeros(len(own))
+            for draw in range(self._draws):
+                reduced = self._reduced(inputs, self._sample(inputs, budgets, draw))
+                square += (reduced - own).square().sum(-1).mean(-1) / self._draws
             norm = own.square().sum(-1).mean(-1)
             found.append((square / norm).sqrt().double().numpy())
 
@@ -97,12 +130,13 @@ class PassageCheck:
     def _reduced(self, inputs: LayerInputs, kept: list[Kept]) -> Tensor:
         return reduced_attention(inputs, kept, self.observed.keys)
 
-    def _sample(self, inputs: LayerInputs, budgets: Budgets) -> list[Kept]:
+    def _sample(self, inputs: LayerInputs, budgets: Budgets, draw: int) -> list[Kept]:
         layer, number = inputs.layer, self.observed.reader.passage.number
         scores = self.observed.scores(inputs)
         kept = []
         for g, score in enumerate(scores):
-            start = float(random_stream(self._seed, "plan check", number, layer, g).random())
+            first = float(random_stream(self._seed, "plan check", number, layer, g).random())
+            start = float(spread_starts(first, self._draws)[draw])
             power = POWERS[budgets.powers[layer, g]]
             tokens = int(budgets.tokens[layer, g])
             kept.append(select_sample(score, self.observed.certain, tokens, power, start))

@@ -97,19 +97,20 @@ def _layers(row: pd.DataFrame) -> Array:
 
 
 def _nearest(cells: list[Cell], name: str) -> Array:
-    """Whether a passage's nearest neighbour among the dense others stays the same, 0 or 1."""
-    dense = _units(np.array([cell.about["embeddings"]["dense"] for cell in cells]))
-    other = _units(np.array([cell.about["embeddings"][name] for cell in cells]))
+    """Share of samples in which a passage's nearest neighbour among the dense others stays."""
+    dense = _units(np.array([cell.about["embeddings"]["dense"][0] for cell in cells]))
     if len(cells) < 3:
         return np.full(len(cells), np.nan)
-    same, moved = dense @ dense.T, other @ dense.T
-    np.fill_diagonal(same, -np.inf)
-    np.fill_diagonal(moved, -np.inf)
-    return np.asarray(same.argmax(axis=1) == moved.argmax(axis=1), dtype=np.float64)
+    own = np.eye(len(cells), dtype=bool)
+    nearest = np.where(own, -np.inf, dense @ dense.T).argmax(axis=1)
+    others = _units(np.array([cell.about["embeddings"][name] for cell in cells]))
+    moved = np.einsum("psd,qd->spq", others, dense)
+    kept = np.where(own, -np.inf, moved).argmax(axis=2) == nearest
+    return np.asarray(kept.mean(axis=0))
 
 
 def _units(rows: Array) -> Array:
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    return np.asarray(rows / np.linalg.norm(rows, axis=-1, keepdims=True))
 
 
 def _calibration(tables: list[pd.DataFrame], predicted: Array) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from esscher.planning.saturation import doublings, layer_changes, saturation
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
+from esscher.runs.result import RunResult
 from esscher.text import Passage, TextSource, read_passages, visit_passages
 from esscher.validation import as_dim
 
@@ -29,25 +29,8 @@ QUERIES = 64
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ContextUse:
-    """Context lengths of every head.
-
-    Attributes
-    ----------
-    results
-        Everything, as plain numbers, lists and strings; what ``--json`` prints.
-    """
-
-    results: dict[str, Any]
-
-    @property
-    def headline(self) -> str:
-        """The answer in a few sentences."""
-        return str(self.results["headline"])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, lists and strings."""
-        return self.results
+class ContextUse(RunResult):
+    """Context lengths of every head."""
 
     def to_frame(self) -> pd.DataFrame:
         """Return a data frame, one row per head; length is infinite where there is none."""
@@ -68,13 +51,10 @@ class ContextUse:
             )
         return pd.DataFrame(rows)
 
-    def __repr__(self) -> str:
-        table = self.to_frame().sort_values("length", ascending=False)
-        return f"{self.headline}\n{table.to_string(index=False, float_format='{:.3g}'.format)}"
-
-    def _repr_html_(self) -> str:
-        table = self.to_frame().to_html(index=False, float_format="{:.3g}".format)
-        return f"<p>{html.escape(self.headline)}</p>{table}"
+    def shown(self) -> list[pd.DataFrame]:
+        """Return the heads, those that use the longest context first."""
+        table = self.to_frame()
+        return [table if table.empty else table.sort_values("length", ascending=False)]
 
 
 def context_lengths(

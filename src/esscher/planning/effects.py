@@ -89,7 +89,7 @@ def layer_effects(
             moves -= (slope * y).sum(-1) @ weights
             distance = _square_distances(y, values)
             squares.append((weights.square() * distance).sum(0).double().numpy() / count)
-        moved = moves.square().mean(0).double().numpy() / (2 * count)
+        moved = moves.square().mean(0).double().numpy() / 2
         costs = np.stack([moved, *squares])
         own = scores[g].numpy().astype(np.float64)[others]
         for p, s in np.ndindex(len(POWERS), len(sizes)):

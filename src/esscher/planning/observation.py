@@ -37,7 +37,7 @@ class Observation:
     square
         Mean over the observed queries of their squared weights, [heads, n_k].
     recent
-        Mean weights of the last 32 queries, [heads, n_k].
+        Mean weights of the last 32 queries (an encoder's: of all observed ones), [heads, n_k].
     output
         Mean attention output of the observed queries, [heads, d_v].
     """
@@ -76,7 +76,7 @@ def observe(inputs: LayerInputs, window: int = WINDOW, batch: int = 0) -> Observ
         # a query at padding may see no key
         weights = torch.nan_to_num(torch.softmax(logits, dim=-1), nan=0.0)
         squares.append(weights.square().mean(0))
-        recents.append(weights[-PUBLISHED_WINDOW:].mean(0))
+        recents.append((weights[-PUBLISHED_WINDOW:] if inputs.causal else weights).mean(0))
         value = inputs.v[batch, head // inputs.group].to(torch.float32)
         outputs.append((weights @ value).mean(0))
     return Observation(torch.stack(squares), torch.stack(recents), torch.stack(outputs))

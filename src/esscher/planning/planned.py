@@ -5,7 +5,6 @@ A plan is a JSON file that names its model by the hash of its weights, and is re
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,27 +21,22 @@ from esscher.errors import InputError
 from esscher.models import LoadedModel, attention_override, wrap_model
 from esscher.planning.apply import PlannedAttention
 from esscher.planning.selection import POWERS
+from esscher.runs import RunResult, run_kind
 from esscher.runs.folder import as_json
 from esscher.validation import Array
 
 #: Version of the file; another one is refused.
 VERSION = 1
 KIND = "plan"
+#: Name of the file in the directory of a run.
+PLAN = "plan.json"
 #: What a file must have.
 FIELDS = ("model", "prefix", "keeping", "budgets", "powers", "predicted", "check")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Plan:
-    """Token budgets of every key head.
-
-    Attributes
-    ----------
-    results
-        Everything, as plain numbers, lists and strings; what ``--json`` prints and the file holds.
-    """
-
-    results: dict[str, Any]
+class Plan(RunResult):
+    """Token budgets of every key head; :attr:`results` is what its file holds."""
 
     @property
     def budgets(self) -> NDArray[np.int64]:
@@ -104,10 +98,6 @@ class Plan:
         """Write the plan to a file."""
         write_atomically(Path(path), as_json(self.results))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, lists and strings."""
-        return self.results
-
     def to_frame(self) -> pd.DataFrame:
         """Return a data frame, one row per key head."""
         layers, key_heads = self.budgets.shape
@@ -124,19 +114,6 @@ class Plan:
             }
         )
 
-    @property
-    def headline(self) -> str:
-        """The answer in a few sentences."""
-        return str(self.results["headline"])
-
-    def __repr__(self) -> str:
-        table = self.to_frame().to_string(index=False, float_format="{:.3g}".format)
-        return f"{self.headline}\n{table}"
-
-    def _repr_html_(self) -> str:
-        table = self.to_frame().to_html(index=False, float_format="{:.3g}".format)
-        return f"<p>{html.escape(self.headline)}</p>{table}"
-
 
 def load_plan(path: str | Path) -> Plan:
     """Read a plan from its file, or from the directory of the run that made it.
@@ -147,7 +124,13 @@ def load_plan(path: str | Path) -> Plan:
         If the file is no plan, of another version, or damaged.
     """
     place = Path(path)
-    place = place / "plan.json" if place.is_dir() else place
+    if place.is_dir():
+        if run_kind(place) == KIND and not (place / PLAN).exists():
+            raise InputError(
+                f"the plan in {place} is not finished; run the command that began it again, it "
+                "resumes"
+            )
+        place = place / PLAN
     try:
         found = json.loads(place.read_bytes())
     except FileNotFoundError as error:

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import torch
-from numpy.typing import NDArray
 
 from esscher.atomic import write_atomically
 from esscher.models import LoadedModel, as_loaded
 from esscher.planning.arguments import PlanRequest, make_request
-from esscher.planning.calibrate import (
-    ObservedPassage,
-    PassageEffects,
-    budget_grid,
-    measure_effects,
-)
-from esscher.planning.check import Budgets, PassageCheck
 from esscher.planning.compare import check_results
-from esscher.planning.planned import KIND, VERSION, Plan
-from esscher.planning.predict import Predicted, plan_tolerance, plan_total, plan_uniform
+from esscher.planning.planned import KIND, PLAN, VERSION, Plan
+from esscher.planning.predict import Predicted
 from esscher.planning.selection import POWERS
+from esscher.planning.stages import (
+    budget_sizes,
+    calibrate,
+    check_passage,
+    choose_budgets,
+    take_passages,
+)
 from esscher.planning.words import headline
 from esscher.runs import Cell, CellRun, open_run, run_folder
 from esscher.runs.folder import LOG, as_json
 from esscher.runs.progress import Reporter
-from esscher.streams import random_stream
-from esscher.text import Passage, TextSource, read_passages
-
-#: Name of the plan's file in a run's directory.
-PLAN = "plan.json"
+from esscher.text import TextSource
 
 
 def plan(
@@ -46,8 +38,9 @@ def plan(
     tolerance: float | None = None,
     prefix: int | None = None,
     queries: int = 128,
-    passages: int = 4,
+    passages: int | None = None,
     check_passages: int = 16,
+    measure: bool = False,
     seed: int = 0,
     column: str | None = None,
     device: str = "cpu",
@@ -78,7 +71,11 @@ def plan(
     queries
         Tokens after the prefix at which a decoder's errors are measured.
     passages, check_passages
-        Passages of the two texts, from their beginnings.
+        Passages of the two texts, from their beginnings; by default a decoder is calibrated on 4,
+        an encoder on 16.
+    measure
+        Measure what budgets cost by drawing samples of every size, instead of predicting it from
+        one pass; slower, and more accurate where few tokens are left.
     seed
         Seed of the samples.
     column
@@ -96,12 +93,13 @@ def plan(
     )  # fmt: skip
     request = make_request(
         loaded, budget=budget, tolerance=tolerance, prefix=prefix, queries=queries,
-        passages=passages, check_passages=0 if check is None else check_passages, seed=seed,
+        passages=passages, check_passages=None if check is None else check_passages,
+        measure=measure, seed=seed,
     )  # fmt: skip
-    calibration, source = _passages(loaded, text, request.passages, request, column)
+    calibration, source = take_passages(loaded, text, request.passages, request, column)
     held_out, other = (
         ([], None) if check is None
-        else _passages(loaded, check, request.check_passages, request, column)
+        else take_passages(loaded, check, request.check_passages, request, column)
     )  # fmt: skip
     configuration = asdict(request) | {
         "model": loaded.summary | {"name": Path(loaded.name).name},
@@ -113,88 +111,22 @@ def plan(
     with run_folder(out) as folder, open_run(folder, KIND, subject, configuration) as run:
         with Reporter(folder / LOG, progress, "passages") as reporter:
             reporter.expect(len(calibration) + len(held_out), len(run.names()))
-            sizes = budget_grid(request.keys, request.keeping.count)
-            parts = _calibrate(loaded, calibration, sizes, request, run, reporter)
-            planned = _planned(parts, sizes, request)
-            # what rounding leaves over is part of the plan, so uniform budgets may have it as well
-            each = int(planned.budgets.mean())
-            uniform = plan_uniform(parts, sizes, each)
-            cells = _check(loaded, held_out, planned, uniform, request, run, reporter)
+            sizes = budget_sizes(request)
+            parts = calibrate(loaded, calibration, sizes, request, run, reporter)
+            planned, uniform = choose_budgets(parts, sizes, request)
+            cells = []
+            for i, passage in enumerate(held_out):
+                cell = run.read(f"check-{i}")
+                if cell is None:
+                    found = check_passage(loaded, passage, {"plan": (planned, uniform)}, request)
+                    cell = found["plan"]
+                    run.write(f"check-{i}", cell)
+                    reporter.advance()
+                cells.append(cell)
         results = _results(run, request, planned, uniform, cells, loaded.causal)
         run.write_results(results)
         write_atomically(folder / PLAN, as_json(results))
         return Plan(results)
-
-
-def _passages(
-    loaded: LoadedModel,
-    text: TextSource,
-    count: int,
-    request: PlanRequest,
-    column: str | None,
-) -> tuple[list[Passage], dict[str, Any]]:
-    found = read_passages(
-        loaded, text, tokens=count * request.length, context=request.length, column=column
-    )
-    about = {"source": found.source, "hash": found.text_hash}
-    return list(found.passages)[:count], about
-
-
-def _calibrate(
-    loaded: LoadedModel,
-    passages: Sequence[Passage],
-    sizes: NDArray[np.int64],
-    request: PlanRequest,
-    run: CellRun,
-    reporter: Reporter,
-) -> list[PassageEffects]:
-    parts = []
-    for i, passage in enumerate(passages):
-        name = f"calibration-{i}"
-        cell = run.read(name)
-        if cell is None:
-            observed = ObservedPassage(loaded, passage, request.prefix, request.keeping)
-            bits = random_stream(request.seed, "plan gradients", i).integers(2**62)
-            generator = torch.Generator().manual_seed(int(bits))
-            cell = _effects_cell(measure_effects(observed, sizes, generator))
-            run.write(name, cell)
-            reporter.advance()
-        parts.append(_effects_of(cell))
-    return parts
-
-
-def _planned(
-    parts: list[PassageEffects], sizes: NDArray[np.int64], request: PlanRequest
-) -> Predicted:
-    if request.tolerance is not None:
-        return plan_tolerance(parts, sizes, request.tolerance)
-    units = int(np.prod(parts[0].effect.shape[:2]))
-    assert request.budget is not None
-    return plan_total(parts, sizes, int(request.budget * request.keys) * units)
-
-
-def _check(
-    loaded: LoadedModel,
-    passages: Sequence[Passage],
-    planned: Predicted,
-    uniform: Predicted,
-    request: PlanRequest,
-    run: CellRun,
-    reporter: Reporter,
-) -> list[Cell]:
-    cells = []
-    for i, passage in enumerate(passages):
-        name = f"check-{i}"
-        cell = run.read(name)
-        if cell is None:
-            observed = ObservedPassage(loaded, passage, request.prefix, request.keeping)
-            cell = PassageCheck(observed, request.seed).cell(
-                Budgets(planned.budgets, planned.powers), Budgets(uniform.budgets, uniform.powers)
-            )
-            run.write(name, cell)
-            reporter.advance()
-        cells.append(cell)
-    return cells
 
 
 def _results(
@@ -236,21 +168,3 @@ def _results(
         "created": run.about["created"],
     }
     return results | {"headline": headline(results)}
-
-
-def _effects_cell(effects: PassageEffects) -> Cell:
-    """One row per number; axes are kept beside them."""
-    arrays = {"effect": effects.effect, "square": effects.square, "norm": effects.norm}
-    table = pd.concat(
-        [pd.DataFrame({"what": name, "value": a.ravel()}) for name, a in arrays.items()],
-        ignore_index=True,
-    )
-    return Cell({"shapes": {name: list(a.shape) for name, a in arrays.items()}}, table)
-
-
-def _effects_of(cell: Cell) -> PassageEffects:
-    arrays = {}
-    for name, shape in cell.about["shapes"].items():
-        own = cell.table[cell.table["what"] == name]["value"]
-        arrays[name] = own.to_numpy(dtype=np.float64).reshape(shape)
-    return PassageEffects(**arrays)

@@ -1,10 +1,10 @@
 """How the end of a model depends on every attention output.
 
-A decoder's next-token law moves by ``KL = E (g . delta)^2 / 2`` when attention outputs move by a
-small delta: g is the gradient of ``log p(token)`` for tokens drawn from the law itself, and
-``E g g'`` the Fisher information. An encoder's embedding e moves, as a direction, by
-``1 - cos = |d(e/|e|)|^2 / 2 = E (g . delta)^2 / 2`` with g the gradient of ``<xi, e/|e|>``, xi
-standard normal. Both are computed by one backward pass per draw.
+A decoder's next-token laws move by ``KL = E (g . delta)^2 / 2`` per token when attention outputs
+move by a small delta: g is the gradient of ``sum log p(token) / sqrt(tokens)`` for tokens drawn
+from the laws themselves, and ``E g g'`` the Fisher information. An encoder's embedding e moves, as
+a direction, by ``1 - cos = |d(e/|e|)|^2 / 2 = E (g . delta)^2 / 2`` with g the gradient of
+``<xi, e/|e|>``, xi standard normal. Both are computed by one backward pass per draw.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def output_gradients(
         if loaded.causal:
             law = reached.detach().exp()
             drawn = torch.multinomial(law, draws, replacement=True, generator=generator)
-            targets = [reached.gather(1, drawn[:, r : r + 1]).sum() for r in range(draws)]
+            tokens = len(law)
+            targets = [
+                reached.gather(1, drawn[:, r : r + 1]).sum() / tokens**0.5 for r in range(draws)
+            ]
         else:
             unit = reached / torch.linalg.vector_norm(reached)
             directions = torch.randn(draws, len(unit), generator=generator)

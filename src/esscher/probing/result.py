@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from esscher.probing.describe import fit_unit
 from esscher.probing.flags import find_flags
 from esscher.probing.layer import METRICS, LayerMeasurement
 from esscher.probing.together import heads_together, layers_frame
+from esscher.runs.result import HeadsResult
 
 #: An interval that holds this, or an exponent this close to it, is called parametric.
 PARAMETRIC, CLOSE = 0.5, 0.05
@@ -82,33 +82,16 @@ def _curve(measured: LayerMeasurement, unit: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Probe:
+class Probe(HeadsResult):
     """The numbers of every head.
 
     Attributes
     ----------
-    results
-        Everything, as plain numbers, lists and strings; what ``--json`` prints.
     folder
         Directory of the run; gone already if none was given.
     """
 
-    results: dict[str, Any]
     folder: Path
-
-    @property
-    def heads(self) -> list[dict[str, Any]]:
-        """One dictionary per head."""
-        return list(self.results["heads"])
-
-    @property
-    def complete(self) -> bool:
-        """Whether every layer or passage was measured."""
-        return bool(self.results["complete"])
-
-    def head(self, layer: int, head: int) -> dict[str, Any]:
-        """One head."""
-        return next(h for h in self.heads if h["layer"] == layer and h["head"] == head)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a data frame, one row per head."""
@@ -193,18 +176,10 @@ class Probe:
             f"{int(needy.sum())} of {count} need more than 10,000."
         )
 
-    def __repr__(self) -> str:
+    def shown(self) -> list[pd.DataFrame]:
+        """Return the heads, those that need most tokens first."""
         table = self.to_frame()
         if table.empty:
-            return self.headline
-        shown = ["layer", "head", "H", "F", "khat", "mean", "cov", "map", "tokens_10", "flags"]
-        worst = table.sort_values("tokens_10", ascending=False, na_position="first")[shown]
-        return f"{self.headline}\n{worst.to_string(index=False, float_format='{:.3g}'.format)}"
-
-    def _repr_html_(self) -> str:
-        table = self.to_frame().to_html(index=False, float_format="{:.3g}".format)
-        return f"<p>{html.escape(self.headline)}</p>{table}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, lists and strings."""
-        return self.results
+            return []
+        names = ["layer", "head", "H", "F", "khat", "mean", "cov", "map", "tokens_10", "flags"]
+        return [table.sort_values("tokens_10", ascending=False, na_position="first")[names]]

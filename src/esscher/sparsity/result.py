@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from esscher.runs.result import RunResult
 from esscher.sparsity.measurement import METRICS
 from esscher.sparsity.verdict import CONSTANT, FASTER, KEEPS, NEVER, SLOWER, UNDECIDED
 
@@ -24,29 +25,21 @@ SAID = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sparsity:
+class Sparsity(RunResult):
     """The errors of sparse patterns, fitted and compared.
 
     Attributes
     ----------
-    results
-        Everything, as plain numbers, lists and strings; what ``--json`` prints.
     folder
         Directory of the run; gone already if none was given.
     """
 
-    results: dict[str, Any]
     folder: Path
 
     @property
     def patterns(self) -> dict[str, Any]:
         """What was found about each pattern, by name."""
         return dict(self.results["patterns"])
-
-    @property
-    def complete(self) -> bool:
-        """Whether every cell was measured."""
-        return bool(self.results["complete"])
 
     @property
     def subject(self) -> str:
@@ -157,21 +150,16 @@ class Sparsity:
             + ("; ".join(groups) + "." if groups else "")
         ).strip()
 
-    def __repr__(self) -> str:
-        if not self.patterns:
-            return self.headline
+    def shown(self) -> list[pd.DataFrame]:
+        """Return the exponents of the map."""
         table = self.to_frame()
-        shown = table[table["metric"] == "map"].drop(columns="metric")
-        text = shown.to_string(index=False, float_format="{:.3g}".format)
-        return f"{self.subject}\n{self.headline}\n{text}"
+        return [] if table.empty else [table[table["metric"] == "map"].drop(columns="metric")]
+
+    def __repr__(self) -> str:
+        return f"{self.subject}\n{super().__repr__()}" if self.patterns else self.headline
 
     def _repr_html_(self) -> str:
-        table = self.to_frame().to_html(index=False, float_format="{:.3g}".format)
-        return f"<p>{html.escape(self.subject)}: {html.escape(self.headline)}</p>{table}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, lists and strings."""
-        return self.results
+        return f"<p>{html.escape(self.subject)}</p>{super()._repr_html_()}"
 
 
 def _singular(verdict: str) -> str:
