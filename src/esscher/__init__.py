@@ -86,6 +86,8 @@ if TYPE_CHECKING:
         plan,
     )
     from esscher.probing import Probe, load_probe, probe
+    from esscher.report.catalogue import figure, figures_of
+    from esscher.report.write import write_report
     from esscher.sparsity import Sparsity, load_sparse, sparse
 
 __all__ = [
@@ -133,6 +135,8 @@ __all__ = [
     "deep",
     "domains",
     "exponents",
+    "figure",
+    "figures_of",
     "fit_rate",
     "gaussian_head",
     "hardmax_curve",
@@ -165,6 +169,7 @@ __all__ = [
     "sweep",
     "tails",
     "weight_head",
+    "write_report",
 ]
 
 
@@ -183,6 +188,8 @@ _LAZY = {
         "plan",
     ),
     "esscher.probing": ("Probe", "load_probe", "probe"),
+    "esscher.report.catalogue": ("figure", "figures_of"),
+    "esscher.report.write": ("write_report",),
     "esscher.sparsity": ("Sparsity", "load_sparse", "sparse"),
 }
 

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from esscher.cli.endings import finish
 from esscher.cli.options import (
     check_figure,
     geometric_sizes,
     model_options,
     plain_table,
-    print_json,
 )
 from esscher.cli.stopping import resumable
-from esscher.errors import InputError
 
 if TYPE_CHECKING:
     from esscher.depth import Depth
@@ -108,35 +107,15 @@ def deep(
         )
     if figure is not None:
         save_figure(found, figure)
-    if as_json:
-        print_json(found.to_dict())
-        return
-    print_depth(found)
-    if figure is not None:
-        Console().print(f"Figure: {figure}", soft_wrap=True)
-    if out is not None:
-        Console().print(f"Run: {out}", soft_wrap=True)
-
-
-def show_run(run: Path, as_json: bool) -> None:
-    """Print a stored run."""
-    from esscher.depth import load_deep
-
-    found = load_deep(run)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print_depth(found)
+    finish(found.to_dict, lambda: print_depth(found), as_json, out, {"Figure": figure})
 
 
 def save_figure(found: Depth, path: Path) -> None:
     """Draw errors by layer, exponents, and the end."""
-    from esscher.report.depth import draw_depth
+    from esscher.report.catalogue import draw
+    from esscher.report.files import write_figure
 
-    if not found.layers:
-        raise InputError("there is nothing to draw yet: no cell of the run is complete")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draw_depth(found).savefig(path)
+    write_figure(draw("deep", found), path)
 
 
 def print_depth(found: Depth) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from esscher.cli.options import check_figure, model_options, plain_table, print_json, whole_numbers
+from esscher.cli.endings import finish
+from esscher.cli.options import check_figure, model_options, plain_table, whole_numbers
 from esscher.cli.stopping import resumable
 from esscher.errors import InputError
 
@@ -55,24 +56,12 @@ SHOWN = ("tokens", "ess", "khat", "horizon")
 def domains(
     model: str,
     texts: tuple[str, ...],
-    blocks: int,
-    block_tokens: int | None,
-    mode: str | None,
-    context: int | None,
     layers: str | None,
     heads: str | None,
-    alpha: float,
-    measure: bool,
-    replicates: int,
-    seed: int,
-    device: str,
-    dtype: str,
-    revision: str | None,
-    allow_pickle: bool,
-    allow_remote_code: bool,
     out: Path | None,
     figure: Path | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Measure every head of MODEL on several corpora, and test what differs.
 
@@ -94,35 +83,17 @@ def domains(
         found = run(
             model,
             named,
-            blocks=blocks,
-            block_tokens=block_tokens,
-            mode=mode,
-            context=context,
             layers=whole_numbers(layers, "--layers"),
             heads=whole_numbers(heads, "--heads"),
-            alpha=alpha,
-            measure=measure,
-            replicates=replicates,
-            seed=seed,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            allow_pickle=allow_pickle,
-            allow_remote_code=allow_remote_code,
             out=out,
+            **options,
         )
     if figure is not None:
-        from esscher.report.domains import draw_domains
+        from esscher.report.catalogue import draw
+        from esscher.report.files import write_figure
 
-        figure.parent.mkdir(parents=True, exist_ok=True)
-        draw_domains(found.results).savefig(figure)
-    if as_json:
-        print_json(found.to_dict())
-        return
-    print_domains(found)
-    for name, path in (("Figure", figure), ("Run", out)):
-        if path is not None:
-            Console().print(f"{name}: {path}", soft_wrap=True)
+        write_figure(draw("domains", found), figure)
+    finish(found.to_dict, lambda: print_domains(found), as_json, out, {"Figure": figure})
 
 
 def named_texts(texts: tuple[str, ...]) -> dict[str, str]:
@@ -148,17 +119,6 @@ def named_texts(texts: tuple[str, ...]) -> dict[str, str]:
             "--text wiki=a.txt --text code=demo:code"
         )
     return named
-
-
-def show_run(run: Path, as_json: bool) -> None:
-    """Print a stored comparison."""
-    from esscher.corpora import load_domains
-
-    found = load_domains(run)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print_domains(found)
 
 
 def print_domains(found: Domains) -> None:

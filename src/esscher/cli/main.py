@@ -7,11 +7,15 @@ from typing import Any
 import click
 
 from esscher import __version__
+from esscher.cli.completion import complete_values, completion
 from esscher.cli.deep import deep
 from esscher.cli.domains import domains
+from esscher.cli.figure import figure
 from esscher.cli.hardmax import hardmax
+from esscher.cli.man import man
 from esscher.cli.plan import plan
 from esscher.cli.probe import probe
+from esscher.cli.report import report
 from esscher.cli.reproduce import reproduce
 from esscher.cli.runs import list_runs, show
 from esscher.cli.sparse import sparse
@@ -19,14 +23,24 @@ from esscher.cli.sweep import sweep
 from esscher.cli.tails import tails
 from esscher.cli.theory import theory
 from esscher.errors import EsscherError
+from esscher.runs.provenance import started_by
+
+#: Where a context keeps the words of the command line.
+_WORDS = "esscher.words"
 
 
 class _Group(click.Group):
     """Turns errors that the user can put right into usage errors."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the words of the command line: runs remember which command made them."""
+        ctx.meta[_WORDS] = ["esscher", *args]
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with started_by(ctx.meta[_WORDS]):
+                return super().invoke(ctx)
         except EsscherError as error:
             raise click.UsageError(str(error)) from error
         except OSError as error:
@@ -62,5 +76,10 @@ for command in (
     reproduce,
     list_runs,
     show,
+    report,
+    figure,
+    man,
+    completion,
 ):
     main.add_command(command)
+complete_values(main)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from esscher.cli.options import check_figure, model_options, plain_table, print_json, with_error
+from esscher.cli.endings import finish
+from esscher.cli.options import check_figure, model_options, plain_table, with_error
 from esscher.cli.stopping import resumable
 from esscher.errors import InputError
 
@@ -41,8 +42,13 @@ CONFIGURATIONS = ("planned", "uniform", "heavy", "recent")
 @click.option(
     "--queries", type=int, default=128, show_default=True, help="Tokens after a decoder's cache."
 )
-@click.option("--passages", type=int, default=4, show_default=True, help="Calibration passages.")
+@click.option("--passages", type=int, help="Calibration passages (default 4; encoders 16).")
 @click.option("--check-passages", type=int, default=16, show_default=True, help="Unseen passages.")
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Measure what budgets cost by drawing samples, not from one pass (slower).",
+)
 @click.option(
     "--context",
     "lengths",
@@ -93,13 +99,8 @@ def plan(
     if save is not None:
         save.parent.mkdir(parents=True, exist_ok=True)
         found.save(save)
-    if as_json:
-        print_json(found.to_dict())
-        return
-    print_plan(found, everything)
-    for name, place in (("Figure", figure), ("Plan", save), ("Run", out)):
-        if place is not None:
-            Console().print(f"{name}: {place}", soft_wrap=True)
+    files = {"Figure": figure, "Plan": save}
+    finish(found.to_dict, lambda: print_plan(found, everything), as_json, out, files)
 
 
 def _context(
@@ -113,26 +114,28 @@ def _context(
     options: dict[str, Any],
 ) -> None:
     """Measure context lengths instead of making a plan."""
-    unused = {"--check": options.pop("check"), "--budget": options.pop("budget")}
-    unused |= {"--save": save, "--figure": figure}
+    unused = {"--check": options.pop("check"), "--budget": options.pop("budget"), "--save": save}
+    unused["--measure"] = options.pop("measure") or None
     for option, value in unused.items():
         if value is not None:
             raise InputError(f"{option} is for plans; leave it out with --context")
     del options["queries"], options["check_passages"]
     tolerance, longest = options.pop("tolerance"), options.pop("prefix")
+    passages = options.pop("passages")
     from esscher.planning import context_lengths
 
     with resumable(out):
         found = context_lengths(
             model, text, tolerance=0.1 if tolerance is None else tolerance, context=longest,
-            out=out, **options,
+            passages=4 if passages is None else passages, out=out, **options,
         )  # fmt: skip
-    if as_json:
-        print_json(found.to_dict())
-        return
-    print_context(found, everything)
-    if out is not None:
-        Console().print(f"Run: {out}", soft_wrap=True)
+    if figure is not None:
+        from esscher.report.catalogue import draw
+        from esscher.report.files import write_figure
+
+        write_figure(draw("context", found), figure)
+    files = {"Figure": figure}
+    finish(found.to_dict, lambda: print_context(found, everything), as_json, out, files)
 
 
 def print_context(found: ContextUse, everything: bool = False) -> None:
@@ -168,45 +171,12 @@ def _length(value: float) -> str:
     return f"{value:,.0f}" if value < float("inf") else "no end"
 
 
-def show_context_run(run: Path, as_json: bool) -> None:
-    """Print a stored run of context lengths."""
-    from esscher.planning import load_context
-
-    found = load_context(run)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print_context(found)
-
-
-def show_run(run: Path, as_json: bool) -> None:
-    """Print a stored run."""
-    from esscher.planning import load_plan
-    from esscher.runs import run_kind
-
-    if run_kind(run) == "context":
-        show_context_run(run, as_json)
-        return
-    if not (run / "plan.json").exists():
-        raise InputError(
-            f"the plan in {run} is not finished; run the command that began it again, it resumes"
-        )
-    found = load_plan(run)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print_plan(found)
-
-
 def save_figure(found: Plan, path: Path) -> None:
     """Draw budgets, costs and calibration."""
-    from esscher.report.plans import draw_plan
+    from esscher.report.catalogue import draw
+    from esscher.report.files import write_figure
 
-    results = found.to_dict()
-    name = results["model"]["name"]
-    title = f"{name}: {results['total']['ratio']:.1%} of {results['prefix']:,} tokens kept"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draw_plan(results, title).savefig(path)
+    write_figure(draw("plan", found), path)
 
 
 def print_plan(found: Plan, everything: bool = False) -> None:

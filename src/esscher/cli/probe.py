@@ -9,12 +9,12 @@ import click
 import numpy as np
 from rich.console import Console
 
+from esscher.cli.endings import finish
 from esscher.cli.options import (
     check_figure,
     geometric_sizes,
     model_options,
     plain_table,
-    print_json,
     whole_numbers,
 )
 from esscher.cli.stopping import resumable
@@ -71,26 +71,16 @@ SHOWN = 15
 def probe(
     model: str,
     text: str,
-    column: str | None,
-    mode: str,
-    tokens: int | None,
-    context: int | None,
     layers: str | None,
     heads: str | None,
     sizes: str | None,
     replicates: int,
-    seed: int,
-    sampling: str,
-    device: str,
-    dtype: str,
-    revision: str | None,
-    allow_pickle: bool,
-    allow_remote_code: bool,
     out: Path | None,
     figure: Path | None,
     figure_layers: Path | None,
     everything: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Measure every layer and head of MODEL.
 
@@ -118,71 +108,35 @@ def probe(
         found = run(
             model,
             text,
-            mode=mode,
-            tokens=tokens,
-            context=context,
             layers=whole_numbers(layers, "--layers"),
             heads=chosen,
             sizes=None if sizes is None else geometric_sizes(sizes),
             replicates=replicates,
-            seed=seed,
-            sampling=sampling,
-            column=column,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            allow_pickle=allow_pickle,
-            allow_remote_code=allow_remote_code,
             out=out,
+            **options,
         )
     if figure is not None:
         save_heatmaps(found, figure)
     if figure_layers is not None:
         save_layers(found, figure_layers)
-    if as_json:
-        print_json(found.to_dict())
-        return
-    print_probe(found, everything)
-    for path in (figure, figure_layers):
-        if path is not None:
-            Console().print(f"Figure: {path}", soft_wrap=True)
-    if out is not None:
-        Console().print(f"Run: {out}", soft_wrap=True)
-
-
-def show_run(run: Path, as_json: bool) -> None:
-    """Print a stored probe."""
-    from esscher.probing import load_probe
-
-    found = load_probe(run)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print_probe(found)
+    files = {"Figure": figure, "Figure of layers": figure_layers}
+    finish(found.to_dict, lambda: print_probe(found, everything), as_json, out, files)
 
 
 def save_heatmaps(found: Probe, path: Path) -> None:
     """Draw layer x head heatmaps."""
-    from esscher.report.heatmaps import draw_heads
+    from esscher.report.catalogue import draw
+    from esscher.report.files import write_figure
 
-    configuration = found.results["configuration"]
-    title = (
-        f"{configuration['model']['name']} on {configuration['text']}, {configuration['mode']}, "
-        f"{configuration['tokens']:,} tokens, n = {configuration['sizes'][0]} to "
-        f"{configuration['sizes'][-1]}"
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draw_heads(found.to_frame(), title).savefig(path)
+    write_figure(draw("probe", found, "heads"), path)
 
 
 def save_layers(found: Probe, path: Path) -> None:
     """Draw what the heads of each layer have in common."""
-    from esscher.report.manyheads import draw_layers
+    from esscher.report.catalogue import draw
+    from esscher.report.files import write_figure
 
-    if found.layers_frame().empty:
-        raise InputError(f"--figure-layers {path}: no layer has more than one head to compare")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draw_layers(found).savefig(path)
+    write_figure(draw("probe", found, "layers"), path)
 
 
 def print_probe(found: Probe, everything: bool = False) -> None:

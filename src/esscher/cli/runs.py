@@ -11,25 +11,26 @@ from typing import Any
 import click
 from rich.console import Console
 
+from esscher.cli.endings import finish
 from esscher.cli.options import plain_table, print_json
 from esscher.cli.sweep import print_curve
 from esscher.errors import InputError
+from esscher.runs import RunResult, run_kind
 from esscher.runs import read_run as read_cells
-from esscher.runs import run_kind
 from esscher.runs.folder import CONFIG, PARTS
 from esscher.runs.lock import is_locked
 from esscher.sweep.engine import load_curve
 from esscher.sweep.store import Run, read_run
 
-#: Modules whose ``show_run(folder, as_json)`` prints a kind of run; sweeps are shown here.
+#: What reads a kind of run, and what prints it; sweeps are shown here.
 SHOWN_BY = {
-    "probe": "esscher.cli.probe",
-    "plan": "esscher.cli.plan",
-    "context": "esscher.cli.plan",
-    "tails": "esscher.cli.tails",
-    "deep": "esscher.cli.deep",
-    "sparse": "esscher.cli.sparse",
-    "domains": "esscher.cli.domains",
+    "probe": ("esscher.probing:load_probe", "esscher.cli.probe:print_probe"),
+    "plan": ("esscher.planning:load_plan", "esscher.cli.plan:print_plan"),
+    "context": ("esscher.planning:load_context", "esscher.cli.plan:print_context"),
+    "tails": ("esscher.extremes:load_tails", "esscher.cli.tails:print_tails"),
+    "deep": ("esscher.depth:load_deep", "esscher.cli.deep:print_depth"),
+    "sparse": ("esscher.sparsity:load_sparse", "esscher.cli.sparse:print_sparsity"),
+    "domains": ("esscher.corpora:load_domains", "esscher.cli.domains:print_domains"),
 }
 
 
@@ -75,7 +76,9 @@ def show(run: Path, as_json: bool) -> None:
     """  # noqa: D301 - click's mark for verbatim lines
     kind = run_kind(run)
     if kind is not None:
-        _shower(run, kind)(run, as_json)
+        load, show_found = _ways(run, kind)
+        found = load(run)
+        finish(found.to_dict, lambda: show_found(found), as_json, None)
         return
     curve = load_curve(run)
     if as_json:
@@ -84,15 +87,20 @@ def show(run: Path, as_json: bool) -> None:
     print_curve(curve)
 
 
-def _shower(run: Path, kind: str) -> Callable[[Path, bool], None]:
-    """What prints a run of this kind; imported when needed, torch takes seconds to import."""
+def _ways(run: Path, kind: str) -> tuple[Callable[[Path], RunResult], Callable[[Any], None]]:
+    """What reads and what prints a run of this kind, imported when needed: torch takes seconds."""
     if kind not in SHOWN_BY:
         raise InputError(
             f"{run} holds a run of kind {kind!r}; this version of Esscher shows "
             f"{', '.join(['sweep', *SHOWN_BY])}"
         )
-    shower: Callable[[Path, bool], None] = import_module(SHOWN_BY[kind]).show_run
-    return shower
+    load, show_found = (_named(place) for place in SHOWN_BY[kind])
+    return load, show_found
+
+
+def _named(place: str) -> Any:
+    module, name = place.split(":")
+    return getattr(import_module(module), name)
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from esscher.cli.endings import finish
 from esscher.cli.options import (
     check_figure,
     geometric_sizes,
     numbers,
     plain_table,
-    print_json,
     whole_numbers,
     with_error,
 )
 from esscher.cli.stopping import resumable
-from esscher.errors import InputError
 
 if TYPE_CHECKING:
     from esscher.sparsity import Sparsity
@@ -57,33 +56,16 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def sparse(
     subject: str,
-    patterns: str,
     budgets: str | None,
-    horizon: float | None,
-    dim: int | None,
     spectrum: str | None,
     tau: str | None,
-    df: float | None,
-    correlation: float | None,
-    tokens: int | None,
-    replicates: int | None,
     text: str | None,
-    column: str | None,
-    context: int | None,
-    passages: int | None,
     layers: str | None,
     heads: str | None,
-    draws: int | None,
-    queries: int | None,
-    seed: int,
-    device: str | None,
-    dtype: str | None,
-    revision: str | None,
-    allow_pickle: bool,
-    allow_remote_code: bool,
     out: Path | None,
     figure: Path | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Measure sparse attention patterns against dense attention as their budget of keys grows.
 
@@ -106,62 +88,25 @@ def sparse(
         found = run(
             subject,
             text,
-            patterns=patterns,
             budgets=None if budgets is None else geometric_sizes(budgets, option="--budgets"),
-            horizon=horizon,
-            dim=dim,
             spectrum=None if spectrum is None else numbers(spectrum, "--spectrum"),
             tau=None if tau is None else numbers(tau, "--tau"),
-            df=df,
-            correlation=correlation,
-            tokens=tokens,
-            replicates=replicates,
-            context=context,
-            passages=passages,
             layers=whole_numbers(layers, "--layers"),
             heads=whole_numbers(heads, "--heads"),
-            draws=draws,
-            queries=queries,
-            seed=seed,
-            column=column,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            allow_pickle=allow_pickle,
-            allow_remote_code=allow_remote_code,
             out=out,
+            **options,
         )
     if figure is not None:
         save_figure(found, figure)
-    if as_json:
-        print_json(found.to_dict())
-        return
-    print_sparsity(found)
-    if figure is not None:
-        Console().print(f"Figure: {figure}", soft_wrap=True)
-    if out is not None:
-        Console().print(f"Run: {out}", soft_wrap=True)
-
-
-def show_run(run: Path, as_json: bool) -> None:
-    """Print a stored study."""
-    from esscher.sparsity import load_sparse
-
-    found = load_sparse(run)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print_sparsity(found)
+    finish(found.to_dict, lambda: print_sparsity(found), as_json, out, {"Figure": figure})
 
 
 def save_figure(found: Sparsity, path: Path) -> None:
     """Draw error curves and exponents."""
-    from esscher.report.sparsity import draw_sparsity
+    from esscher.report.catalogue import draw
+    from esscher.report.files import write_figure
 
-    if not found.patterns:
-        raise InputError(f"--figure {path}: nothing has been measured yet")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draw_sparsity(found.to_dict(), found.subject).savefig(path)
+    write_figure(draw("sparse", found), path)
 
 
 def print_sparsity(found: Sparsity) -> None:

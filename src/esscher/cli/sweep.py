@@ -9,7 +9,8 @@ import click
 import numpy as np
 from rich.console import Console
 
-from esscher.cli.options import geometric_sizes, numbers, plain_table, print_json, with_error
+from esscher.cli.endings import finish
+from esscher.cli.options import geometric_sizes, numbers, plain_table, with_error
 from esscher.cli.stopping import resumable
 from esscher.cli.synthetic import head_options, synthetic_head
 from esscher.errors import InputError
@@ -48,7 +49,11 @@ from esscher.validation import Array
 )
 @click.option("--query-count", type=int, help="Number of queries (default: all, or 1024).")
 @click.option(
-    "--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True
+    "--dtype",
+    type=click.Choice(["float32", "float64"]),
+    default="float32",
+    show_default=True,
+    help="Precision of logits and weights; sums are in float64.",
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch.")
 @click.option(
@@ -120,12 +125,7 @@ def sweep(
             precision=precision,
             max_replicates=max_replicates,
         )
-    if as_json:
-        print_json({"law": law} | curve.to_dict())
-        return
-    print_curve(curve)
-    if out is not None:
-        Console().print(f"Run: {out}", soft_wrap=True)
+    finish(lambda: {"law": law} | curve.to_dict(), lambda: print_curve(curve), as_json, out)
 
 
 def geometric_scales(text: str) -> Array:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from esscher.cli.options import check_figure, model_options, plain_table, print_json, whole_numbers
+from esscher.cli.endings import finish
+from esscher.cli.options import check_figure, model_options, plain_table, whole_numbers
 from esscher.cli.stopping import resumable
 
 if TYPE_CHECKING:
@@ -39,21 +40,13 @@ TOKEN = 9
 def tails(
     model: str,
     text: str,
-    column: str | None,
-    tokens: int,
-    context: int | None,
     layers: str | None,
     heads: str | None,
-    seed: int,
-    device: str,
-    dtype: str,
-    revision: str | None,
-    allow_pickle: bool,
-    allow_remote_code: bool,
     out: Path | None,
     figure: Path | None,
     everything: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Test whether the keys of MODEL are sub-Gaussian.
 
@@ -74,48 +67,22 @@ def tails(
         found = run(
             model,
             text,
-            tokens=tokens,
-            context=context,
             layers=whole_numbers(layers, "--layers"),
             heads=whole_numbers(heads, "--heads"),
-            seed=seed,
-            column=column,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            allow_pickle=allow_pickle,
-            allow_remote_code=allow_remote_code,
             out=out,
+            **options,
         )
     if figure is not None:
         save_figure(found, figure)
-    if as_json:
-        print_json(found.to_dict())
-        return
-    print_tails(found, everything)
-    if figure is not None:
-        Console().print(f"Figure: {figure}", soft_wrap=True)
-    if out is not None:
-        Console().print(f"Run: {out}", soft_wrap=True)
-
-
-def show_run(run: Path, as_json: bool) -> None:
-    """Print a stored run."""
-    from esscher.extremes import load_tails
-
-    found = load_tails(run)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print_tails(found)
+    finish(found.to_dict, lambda: print_tails(found, everything), as_json, out, {"Figure": figure})
 
 
 def save_figure(found: Tails, path: Path) -> None:
     """Draw layer x head heatmaps."""
-    from esscher.report.tails import draw_tails
+    from esscher.report.catalogue import draw
+    from esscher.report.files import write_figure
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draw_tails(found).savefig(path)
+    write_figure(draw("tails", found), path)
 
 
 def print_tails(found: Tails, everything: bool = False) -> None:

@@ -1,22 +1,45 @@
-"""Figures with matplotlib, one style for all of them."""
+"""What theory predicts for a head, drawn: errors against n, and their local exponents."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from esscher.errors import InputError
+from esscher.report.files import check_format, write_figure
+from esscher.report.style import (
+    BLACK,
+    BLUE,
+    DOUBLE,
+    GREEN,
+    GREY,
+    GUIDE,
+    NOTE,
+    ORANGE,
+    SKY,
+    VERMILION,
+    columns,
+    error_bars,
+    finish,
+    legend_below,
+    logarithmic,
+    new_figure,
+    panels,
+    styled,
+)
 from esscher.sweep.direct import DirectErrors
 from esscher.theory import Prediction
+from esscher.theory.extremes_simulation import SimulatedMap
 
-#: Okabe and Ito's palette, distinguishable for colour-blind readers, one colour per curve.
 COLOURS = {
-    "map": "#0072B2",
-    "mean": "#D55E00",
-    "mean_rms": "#E69F00",
-    "cov": "#009E73",
-    "cov_rms": "#56B4E9",
+    "map": BLUE,
+    "mean": VERMILION,
+    "mean_rms": ORANGE,
+    "cov": GREEN,
+    "cov_rms": SKY,
 }
 LABELS = {
     "map": "map, rms",
@@ -25,43 +48,84 @@ LABELS = {
     "cov": "covariance, expected norm",
     "cov_rms": "covariance, rms",
 }
-FORMATS = (".png", ".svg", ".pdf")
 
 
 def save_prediction_figure(
-    prediction: Prediction, simulated: DirectErrors | None, path: Path
+    prediction: Prediction, simulated: DirectErrors | SimulatedMap | None, path: Path
 ) -> None:
     """Draw predicted error curves and their local exponents; the format follows the suffix."""
-    if path.suffix.lower() not in FORMATS:
-        raise InputError(f"--figure {path}: the name must end in {', '.join(FORMATS)}")
-    if not prediction.curves:
-        raise InputError("there is no curve to draw: the head has no infinite-token limit")
-    from matplotlib.figure import Figure
+    check_format(path, "--figure")
+    write_figure(draw_prediction(prediction, simulated=simulated), path)
 
-    figure = Figure(figsize=(9.5, 4.2), layout="constrained", dpi=150)
-    left, right = figure.subplots(1, 2)
-    head, n = prediction.head, prediction.sizes
-    for name, curve in prediction.curves.items():
-        left.loglog(n, curve.error, color=COLOURS[name], label=LABELS[name])
+
+@styled
+def draw_prediction(
+    prediction: Prediction,
+    title: str | None = None,
+    *,
+    width: float = DOUBLE,
+    simulated: DirectErrors | SimulatedMap | None = None,
+) -> Figure:
+    """Draw predicted errors against n beside their local exponents.
+
+    Parameters
+    ----------
+    prediction
+        What theory says; with sizes.
+    title
+        Above everything; None: the head; empty: none.
+    width
+        Of the figure, in inches.
+    simulated
+        Errors of a simulation, drawn with two standard errors.
+    """
+    if not prediction.curves:
+        raise InputError(
+            "there is no curve to draw: the head has no infinite-token limit, or no sizes were "
+            "given"
+        )
+    across = columns(width, 2, 2.6)
+    name = _title(prediction) if title is None else title
+    figure = new_figure(width, 0.8 + 2.5 * (2 // across), name)
+    left, right = panels(figure, 2, across)
+    n = prediction.sizes
+    for metric, curve in prediction.curves.items():
+        # the two kinds of mean often lie on one line: dashes show both
+        style = "--" if metric.endswith("_rms") else "-"
+        left.plot(n, curve.error, style, color=COLOURS[metric], label=LABELS[metric])
         if len(n) > 1:
             middle = np.sqrt(n[1:] * n[:-1])
-            right.semilogx(middle, curve.local_slopes(), color=COLOURS[name])
+            right.plot(middle, curve.local_slopes(), style, color=COLOURS[metric])
     if simulated is not None:
         value, error = simulated.map_rms()
-        left.errorbar(
-            simulated.sizes,
-            value,
-            yerr=2 * error,
-            fmt="o",
-            markersize=4,
-            color="black",
+        error_bars(
+            left, simulated.sizes, value, [value - 2 * error, value + 2 * error], color=BLACK,
             label="map, simulated (2 s.e.)",
-        )
-    drawn = set()
+        )  # fmt: skip
+    for axis in (left, right):
+        logarithmic(axis, "x")
+    logarithmic(left, "y")
+    _draw_asymptotic(right, prediction)
+    if n[0] < prediction.burn_in < n[-1]:
+        for axis in (left, right):
+            axis.axvline(prediction.burn_in, color=GREY, linewidth=GUIDE, alpha=0.7)
+        left.annotate(
+            "burn-in", (prediction.burn_in, 0.02), xycoords=("data", "axes fraction"),
+            textcoords="offset points", xytext=(3, 0), fontsize=NOTE, color=GREY,
+        )  # fmt: skip
+    finish(left, "tokens n", "error", "predicted error")
+    finish(right, "tokens n", "local exponent", "local exponents (dotted: asymptotic)")
+    right.set_ylim(bottom=min(0.0, right.get_ylim()[0]))
+    legend_below(figure, left.get_legend_handles_labels(), width, most=3)
+    return figure
+
+
+def _draw_asymptotic(axis: Any, prediction: Prediction) -> None:
+    drawn: set[float] = set()
     for name in prediction.curves:
         beta = prediction.asymptotic(name)
         if beta not in drawn:
-            right.axhline(beta, color=COLOURS[name], linestyle=":", linewidth=1.2)
+            axis.axhline(beta, color=COLOURS[name], linestyle=":", linewidth=GUIDE)
             drawn.add(beta)
     reference = prediction.exponents
     assert reference is not None
@@ -69,43 +133,17 @@ def save_prediction_figure(
         (reference.paper_reference, "published reference"),
         (reference.paper_bound, "published bound"),
     ):
-        right.axhline(line, color="grey", linestyle="--", linewidth=1)
-        right.annotate(
-            label,
-            (0.985, line),
-            xycoords=right.get_yaxis_transform(),
-            textcoords="offset points",
-            xytext=(0, 3),
-            ha="right",
-            fontsize=7,
-            color="grey",
-        )
-    for axis in (left, right):
-        if n[0] < prediction.burn_in < n[-1]:
-            axis.axvline(prediction.burn_in, color="grey", linewidth=0.8, alpha=0.7)
-        axis.set_xlabel("tokens n")
-        axis.grid(alpha=0.25)
-    if n[0] < prediction.burn_in < n[-1]:
-        left.annotate(
-            "burn-in",
-            (prediction.burn_in, 0.02),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            xytext=(3, 0),
-            fontsize=7,
-            color="grey",
-        )
-    left.set_ylabel("error")
-    left.set_title("Predicted error", fontsize=10)
-    left.legend(fontsize=7, frameon=False)
-    right.set_ylabel("local exponent")
-    right.set_title("Local exponents (dotted: asymptotic)", fontsize=10)
-    right.set_ylim(bottom=min(0.0, right.get_ylim()[0]))
-    figure.suptitle(
-        f"{type(head.law).__name__ if hasattr(head, 'law') else 'Head'} tokens, "
-        f"d = {head.key_dim}, H = {head.horizon:.3g}, F = {head.frobenius:.3g}, "
-        f"queries: {prediction.queries}",
-        fontsize=10,
+        axis.axhline(line, color=GREY, linestyle="--", linewidth=GUIDE)
+        axis.annotate(
+            label, (0.985, line), xycoords=axis.get_yaxis_transform(),
+            textcoords="offset points", xytext=(0, 2), ha="right", fontsize=NOTE, color=GREY,
+        )  # fmt: skip
+
+
+def _title(prediction: Prediction) -> str:
+    head = prediction.head
+    law = type(head.law).__name__ if hasattr(head, "law") else "Head"
+    return (
+        f"{law} tokens, d = {head.key_dim}, H = {head.horizon:.3g}, F = {head.frobenius:.3g}, "
+        f"queries: {prediction.queries}"
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)

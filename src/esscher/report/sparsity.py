@@ -7,29 +7,58 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from esscher.report.exponents import NAMES, plain_logarithmic
+from esscher.report.style import (
+    BLACK,
+    BLUE,
+    DOUBLE,
+    GREEN,
+    GREY,
+    GUIDE,
+    METRIC_COLOURS,
+    METRIC_MARKERS,
+    METRIC_NAMES,
+    NOTE,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    columns,
+    error_bars,
+    finish,
+    legend_below,
+    logarithmic,
+    new_figure,
+    panels,
+    styled,
+)
+from esscher.report.titles import title_of
 
-#: Colour (Okabe and Ito's palette), marker and line of each pattern.
+#: Colour, marker and line of each pattern.
 STYLES = {
-    "random": ("#000000", "o", "-"),
-    "corrected": ("#0072B2", "o", "-"),
-    "topk": ("#009E73", "^", "-"),
-    "streaming": ("#D55E00", "s", "-"),
-    "window": ("#E69F00", "s", "--"),
-    "longformer": ("#E69F00", "D", ":"),
-    "bigbird": ("#CC79A7", "D", "-"),
-    "strided": ("#56B4E9", "v", "-"),
-    "block": ("#56B4E9", "P", "--"),
-    "pooled": ("#777777", "X", "-"),
-    "linformer": ("#777777", "x", "--"),
+    "random": (BLACK, "o", "-"),
+    "corrected": (BLUE, "o", "-"),
+    "topk": (GREEN, "^", "-"),
+    "streaming": (VERMILION, "s", "-"),
+    "window": (ORANGE, "s", "--"),
+    "longformer": (ORANGE, "D", ":"),
+    "bigbird": (PURPLE, "D", "-"),
+    "strided": (SKY, "v", "-"),
+    "block": (SKY, "P", "--"),
+    "pooled": (GREY, "X", "-"),
+    "linformer": (GREY, "x", "--"),
 }
 #: For a pattern that is not in the list.
-OTHER = ("#999999", ".", "-")
+OTHER = (PALE, ".", "-")
+METRICS = ("map", "mean", "cov")
 #: Curves that lie above all others by more than this factor leave the figure.
 HEADROOM = 2.0
 
 
-def draw_sparsity(results: dict[str, Any], title: str) -> Figure:
+@styled
+def draw_sparsity(
+    results: dict[str, Any], title: str | None = None, *, width: float = DOUBLE
+) -> Figure:
     """Draw relative errors against the budget for the three metrics, and exponents with intervals.
 
     Parameters
@@ -37,105 +66,135 @@ def draw_sparsity(results: dict[str, Any], title: str) -> Figure:
     results
         Results of a study, as ``Sparsity.to_dict`` returns them.
     title
-        Above everything.
+        Above everything; None: what was measured; empty: none.
+    width
+        Of the figure, in inches.
     """
-    figure = Figure(figsize=(11.0, 8.0), layout="constrained", dpi=150)
-    panels = figure.subplots(2, 2).ravel()
-    for axis, metric in zip(panels, ("map", "mean", "cov"), strict=False):
-        _draw_curves(axis, results, metric)
-    _draw_exponents(panels[3], results)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=6, fontsize=8, frameon=False)
-    figure.suptitle(title, fontsize=10)
+    across = columns(width, 3, 1.9)
+    heights = (0.6 + 2.5 * -(-3 // across), 0.6 + 0.22 * len(results["patterns"]))
+    figure = new_figure(width, 0.25 + sum(heights), title_of(results, title))
+    parts: Any = figure.subfigures(2, 1, height_ratios=heights)
+    _draw_panels(parts[0], results, width, "dense")
+    _draw_exponents(parts[1].subplots(), results)
     return figure
 
 
-def _draw_curves(axis: Any, results: dict[str, Any], metric: str) -> None:
+@styled
+def draw_pattern_curves(
+    results: dict[str, Any],
+    title: str | None = None,
+    *,
+    width: float = DOUBLE,
+    reference: str = "dense",
+) -> Figure:
+    """Draw relative errors against the budget, a panel per metric."""
+    across = columns(width, 3, 1.9)
+    figure = new_figure(width, 0.9 + 2.5 * -(-3 // across), title_of(results, title))
+    _draw_panels(figure, results, width, reference)
+    return figure
+
+
+def _draw_panels(figure: Any, results: dict[str, Any], width: float, reference: str) -> None:
+    across = columns(width, 3, 1.9)
+    axes = panels(figure, 3, across)
+    for i, (axis, metric) in enumerate(zip(axes, METRICS, strict=True)):
+        _draw_curves(axis, results, metric, reference)
+        axis.set_ylabel(axis.get_ylabel() if i % across == 0 else "")
+    legend_below(figure, axes[0].get_legend_handles_labels(), width)
+
+
+def draw_limit_curves(
+    results: dict[str, Any], title: str | None = None, *, width: float = DOUBLE
+) -> Figure:
+    """The same against the infinite-token limit, below which no pattern can fall for ever."""
+    return draw_pattern_curves(results, title, width=width, reference="limit")
+
+
+@styled
+def draw_pattern_exponents(
+    results: dict[str, Any], title: str | None = None, *, width: float = DOUBLE
+) -> Figure:
+    """Draw the exponents of every pattern with 95% intervals, and the verdict on the map."""
+    height = 0.9 + 0.24 * len(results["patterns"])
+    figure = new_figure(width, height, title_of(results, title))
+    _draw_exponents(figure.subplots(), results)
+    return figure
+
+
+def _draw_curves(axis: Any, results: dict[str, Any], metric: str, reference: str = "dense") -> None:
     budgets = np.asarray(results["budgets"], dtype=np.float64)
-    for name, entry in results["patterns"].items():
+    curves = {name: e["curve"][reference][metric] for name, e in results["patterns"].items()}
+    for name, curve in curves.items():
         colour, marker, line = STYLES.get(name, OTHER)
-        curve = entry["curve"]["dense"][metric]
         mean = np.asarray(curve["mean"])
         noise = curve["standard_error"]
-        bars = None if noise is None else np.minimum(2 * np.asarray(noise), 0.9 * mean)
-        axis.errorbar(
-            budgets,
-            mean,
-            yerr=bars,
-            color=colour,
-            marker=marker,
-            linestyle=line,
-            markersize=4,
-            linewidth=2 if name == "random" else 1,
-            label=name,
-        )
-    if metric == "map":
-        axis.axhline(0.1, color="grey", linewidth=0.8, linestyle=":")
-        axis.annotate(
-            "10%", (0.005, 0.1), xycoords=axis.get_yaxis_transform(), fontsize=7, color="grey",
-            textcoords="offset points", xytext=(0, 2),
+        spread = None if noise is None else np.minimum(2 * np.asarray(noise), 0.9 * mean)
+        error_bars(
+            axis, budgets, mean, None if spread is None else [mean - spread, mean + spread],
+            color=colour, marker=marker, linestyle=line, capsize=0,
+            linewidth=1.6 if name == "random" else 0.9, label=name,
         )  # fmt: skip
-    _limit(axis, {name: e["curve"]["dense"][metric] for name, e in results["patterns"].items()})
-    plain_logarithmic(axis, "x")
-    plain_logarithmic(axis, "y")
-    axis.set_xlabel("keys r that a query attends", fontsize=9)
-    axis.set_ylabel("relative error against dense", fontsize=9)
-    axis.set_title(f"{NAMES[metric]} (bars: 2 standard errors)", fontsize=9)
-    axis.grid(alpha=0.25)
+    floor = None if reference == "dense" else (results["dense_against_limit"] or {}).get(metric)
+    if floor is not None:
+        axis.axhline(floor, color=GREY, linewidth=GUIDE, linestyle="--")
+        axis.annotate(
+            "dense", (0.01, floor), xycoords=axis.get_yaxis_transform(), fontsize=NOTE, color=GREY,
+            textcoords="offset points", xytext=(0, -2), va="top",
+        )  # fmt: skip
+    above = _limit(axis, curves)
+    logarithmic(axis, "x")
+    logarithmic(axis, "y")
+    low, high = axis.get_ylim()
+    if metric == "map" and low < 0.1 < high:
+        axis.axhline(0.1, color=GREY, linewidth=GUIDE, linestyle=":")
+        axis.annotate(
+            "10%", (0.01, 0.1), xycoords=axis.get_yaxis_transform(), fontsize=NOTE, color=GREY,
+            textcoords="offset points", xytext=(0, -2), va="top",
+        )  # fmt: skip
+    against = "" if reference == "dense" else ", against the limit"
+    finish(
+        axis, "keys r that a query attends", "relative error (bars: 2 s.e.)",
+        f"{METRIC_NAMES[metric]}{against}{above}",
+    )  # fmt: skip
 
 
-def _limit(axis: Any, curves: dict[str, Any]) -> None:
-    """Let a curve that is far above all others leave the figure: it would press them together."""
+def _limit(axis: Any, curves: dict[str, Any]) -> str:
+    """Let a curve that is far above all others leave the figure: it would press them together.
+
+    Returns what the title says about it.
+    """
     tops = {name: max(curve["mean"]) for name, curve in curves.items()}
     highest, *others = sorted(tops, key=lambda name: -tops[name])
     if not others or tops[highest] <= HEADROOM * tops[others[0]]:
-        return
+        return ""
     lowest = min(min(curve["mean"]) for curve in curves.values())
     axis.set_yscale("log")
     axis.set_ylim(0.7 * lowest, HEADROOM * tops[others[0]])
-    axis.annotate(
-        f"{highest} begins above, at {tops[highest]:.3g}", (0.98, 0.95), xycoords="axes fraction",
-        fontsize=7, color="grey", ha="right",
-    )  # fmt: skip
+    return f"\n({highest} begins at {tops[highest]:.3g})"
 
 
 def _draw_exponents(axis: Any, results: dict[str, Any]) -> None:
     """Exponents of the three metrics, one row per pattern; the verdict stands beside it."""
     names = list(results["patterns"])
-    markers = {"map": ("o", "#0072B2"), "mean": ("s", "#D55E00"), "cov": ("^", "#009E73")}
-    for i, name in enumerate(names):
-        entry = results["patterns"][name]
-        for offset, (metric, (marker, colour)) in zip(
-            (-0.22, 0.0, 0.22), markers.items(), strict=True
-        ):
-            fit = entry["fit"][metric]
-            low, high = fit["interval"]
-            known = low is not None and high is not None
-            bars = [[fit["exponent"] - low], [high - fit["exponent"]]] if known else None
-            filled = fit["trusted"] and fit["law"] == "power"
-            axis.errorbar(
-                [fit["exponent"]],
-                [i + offset],
-                xerr=bars,
-                marker=marker,
-                color=colour,
-                markerfacecolor=colour if filled else "white",
-                markersize=4.5,
-                capsize=2,
-                linestyle="none",
-                label=NAMES[metric] if i == 0 else None,
-            )
-        axis.annotate(
-            entry["verdict"], (1.01, i), xycoords=axis.get_yaxis_transform(), fontsize=7,
-            va="center", annotation_clip=False,
+    for offset, metric in zip((-0.24, 0.0, 0.24), METRICS, strict=True):
+        fits = [results["patterns"][name]["fit"][metric] for name in names]
+        ends = np.array([fit["interval"] for fit in fits], dtype=np.float64).T
+        hollow = [not (fit["trusted"] and fit["law"] == "power") for fit in fits]
+        error_bars(
+            axis, [fit["exponent"] for fit in fits], np.arange(len(names)) + offset, ends,
+            hollow=hollow, horizontal=True, color=METRIC_COLOURS[metric],
+            marker=METRIC_MARKERS[metric], capsize=0, markersize=2.8, label=METRIC_NAMES[metric],
         )  # fmt: skip
-    axis.axvline(0.0, color="black", linewidth=0.6)
+    for i, name in enumerate(names):
+        axis.annotate(
+            results["patterns"][name]["verdict"], (1.01, i), xycoords=axis.get_yaxis_transform(),
+            fontsize=NOTE, va="center", annotation_clip=False,
+        )  # fmt: skip
+    axis.axvline(0.0, color=BLACK, linewidth=0.5)
     axis.set_yticks(range(len(names)), names)
-    axis.invert_yaxis()
-    axis.tick_params(labelsize=8)
-    axis.set_xlabel(
-        "exponent, 95% interval (hollow: not to be trusted, or no power law)", fontsize=9
-    )
-    axis.set_title("Exponents, and the verdict on the map", fontsize=9)
-    axis.legend(fontsize=7, frameon=False)
-    axis.grid(alpha=0.25, axis="x")
+    axis.set_ylim(len(names) - 0.4, -0.6)
+    finish(axis, "exponent (hollow: not trusted)", "", "", grid="x")
+    axis.legend(
+        fontsize=NOTE, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), columnspacing=0.8,
+        handletextpad=0.2,
+    )  # fmt: skip

@@ -8,88 +8,138 @@ import numpy as np
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
+from esscher.errors import InputError
 from esscher.extremes import VERDICTS, Tails
 from esscher.extremes.verdict import LETTERS
+from esscher.report.heatmaps import (
+    LEAST,
+    as_grid,
+    draw_cells,
+    draw_grid,
+    label_heads,
+    mark,
+    panel_height,
+)
+from esscher.report.style import (
+    BLACK,
+    BLUE,
+    DOUBLE,
+    GREEN,
+    GREY,
+    GUIDE,
+    ORANGE,
+    PALE,
+    SHARES,
+    SIZES,
+    SKY,
+    VERMILION,
+    columns,
+    error_bars,
+    finish,
+    legend_below,
+    logarithmic,
+    new_figure,
+    note,
+    panels,
+    styled,
+)
+from esscher.report.titles import title_of
 
-#: Okabe and Ito's palette, from the lightest tail to the heaviest; grey for what is not decided.
-COLOURS = ("#56B4E9", "#009E73", "#E69F00", "#D55E00", "#BBBBBB")
-#: Column of the table, title, colour map, limits (None: from the data).
+#: From the lightest tail to the heaviest; pale for what is not decided.
+COLOURS = (SKY, GREEN, ORANGE, VERMILION, PALE)
+#: Column of the table, title, colour map, limits (None: from the data), logarithmic.
 PANELS = (
-    ("proxy", "variance proxy / variance", "viridis", None),
-    ("kurtosis", "excess kurtosis, worst direction", "viridis", None),
-    ("norms_k", "k-hat of key norms", "cividis", (-0.5, 0.5)),
-    ("logits_k", "k-hat of logits", "cividis", (-0.5, 0.5)),
+    ("proxy", "variance proxy / variance", SIZES, None, False),
+    ("kurtosis", "excess kurtosis, worst", SIZES, None, False),
+    ("norms_k", "k-hat of key norms", SHARES, (-0.5, 0.5), False),
+    ("logits_k", "k-hat of logits", SHARES, (-0.5, 0.5), False),
 )
 
 
-def draw_tails(found: Tails) -> Figure:
+@styled
+def draw_tails(found: Tails, title: str | None = None, *, width: float = DOUBLE) -> Figure:
     """Draw the heatmaps of a run; a cross marks a cell without a number."""
+    return _draw(found, title, width, numbers=True)
+
+
+@styled
+def draw_verdicts(found: Tails, title: str | None = None, *, width: float = DOUBLE) -> Figure:
+    """Draw the verdicts alone, without and with delimiters."""
+    return _draw(found, title, width, numbers=False)
+
+
+def _draw(found: Tails, title: str | None, width: float, *, numbers: bool) -> Figure:
     table = found.to_frame()
     layers, heads = sorted(table["layer"].unique()), sorted(table["head"].unique())
-    tall = len(layers) / max(len(heads), 1)
-    figure = Figure(figsize=(12.0, min(max(5.5, 6.0 * tall), 13.0)), layout="constrained", dpi=150)
-    panels = figure.subplots(2, 3).ravel()
-    for axis, (column, name, colours, limits) in zip(panels, PANELS, strict=False):
-        grid = _grid(table, column, layers, heads)
-        low, high = (np.nanmin(grid), np.nanmax(grid)) if limits is None else limits
-        image = axis.imshow(
-            grid, cmap=colours, vmin=low, vmax=max(high, low + 1e-9), aspect="auto", origin="lower"
-        )
-        for i, j in zip(*np.nonzero(~np.isfinite(grid)), strict=True):
-            axis.text(j, i, "x", ha="center", va="center", fontsize=7, color="grey")
-        figure.colorbar(image, ax=axis, shrink=0.9).ax.tick_params(labelsize=7)
-        _label(axis, name, layers, heads)
+    shown = PANELS if numbers else ()
+    count = len(shown) + 2
+    across = columns(width, count, LEAST)
+    rows = -(-count // across)
+    figure = new_figure(
+        width, 0.75 + rows * panel_height(len(layers)), title_of(found.results, title)
+    )
+    axes = panels(figure, count, across)
+    outer = [(i % across == 0, i // across == rows - 1) for i in range(count)]
+    for axis, edge, (column, name, colours, limits, log) in zip(axes, outer, shown, strict=False):
+        draw_grid(
+            figure, axis, as_grid(table, column, layers, heads), layers, heads, name,
+            colours=colours, limits=limits, logarithmic=log, outer=edge,
+        )  # fmt: skip
     causal = found.results["configuration"]["model"]["causal"]
-    apart = "delimiters and first tokens" if causal else "delimiters"
-    for axis, column, name in (
-        (panels[4], "verdict", "verdict on text tokens"),
-        (panels[5], "with_delimiters", f"verdict with {apart}"),
+    apart = "delimiters, first tokens" if causal else "delimiters"
+    for axis, edge, (column, name) in zip(
+        axes[-2:],
+        outer[-2:],
+        (("verdict", "verdict on text tokens"), ("with_delimiters", f"with {apart}")),
+        strict=True,
     ):
         _draw_verdicts(axis, table, column, layers, heads)
-        _label(axis, name, layers, heads)
-    configuration = found.results["configuration"]
-    handles = [
-        Patch(color=colour, label=f"{LETTERS[verdict]}: {verdict}")
-        for colour, verdict in zip(COLOURS, VERDICTS, strict=True)
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
-    figure.suptitle(
-        f"Tails of the keys of {configuration['model']['name']} on {configuration['text']}, "
-        f"{configuration['tokens']:,} tokens",
-        fontsize=10,
-    )
+        label_heads(axis, layers, heads)
+        finish(axis, "head" if edge[1] else "", "layer" if edge[0] else "", name, grid=None)
+    names = [f"{LETTERS[verdict]}: {verdict}" for verdict in VERDICTS]
+    legend_below(figure, ([Patch(color=colour) for colour in COLOURS], names), width, most=5)
     return figure
-
-
-def _grid(table: Any, column: str, layers: list[int], heads: list[int]) -> Any:
-    grid = np.full((len(layers), len(heads)), np.nan)
-    for row in table.itertuples():
-        value = getattr(row, column)
-        grid[layers.index(row.layer), heads.index(row.head)] = np.nan if value is None else value
-    return grid
 
 
 def _draw_verdicts(axis: Any, table: Any, column: str, layers: list[int], heads: list[int]) -> None:
     known = table[table[column].notna()]
     codes = known.assign(code=[VERDICTS.index(verdict) for verdict in known[column]])
-    grid = _grid(codes, "code", layers, heads)
+    grid = as_grid(codes, "code", layers, heads)
     if not len(known):
-        axis.text(0.5, 0.5, "no delimiters in this text", ha="center", transform=axis.transAxes)
+        note(axis, "no delimiters in this text")
     norm = BoundaryNorm(np.arange(len(VERDICTS) + 1) - 0.5, len(VERDICTS))
-    axis.imshow(grid, cmap=ListedColormap(COLOURS), norm=norm, aspect="auto", origin="lower")
-    for i, j in zip(*np.nonzero(np.isfinite(grid)), strict=True):
-        # so that verdicts can be told apart without colours
-        letter = LETTERS[VERDICTS[int(grid[i, j])]]
-        axis.text(j, i, letter, ha="center", va="center", fontsize=6, color="black")
+    draw_cells(axis, np.ma.masked_invalid(grid), cmap=ListedColormap(COLOURS), norm=norm)
+    for code, verdict in enumerate(VERDICTS):  # to tell verdicts apart without colours
+        mark(axis, grid == code, LETTERS[verdict], BLACK)
 
 
-def _label(axis: Any, name: str, layers: list[int], heads: list[int]) -> None:
-    step = max(1, len(layers) // 12)
-    shown = range(0, len(layers), step)
-    axis.set_yticks(shown, [str(layers[i]) for i in shown])
-    axis.set_xticks(range(len(heads)), [str(head) for head in heads])
-    axis.tick_params(labelsize=7)
-    axis.set_title(name, fontsize=9)
-    axis.set_xlabel("head", fontsize=8)
-    axis.set_ylabel("layer", fontsize=8)
+@styled
+def draw_hidden(found: Tails, title: str | None = None, *, width: float = DOUBLE) -> Figure:
+    """Draw the tails of the tokens that enter each layer, with 95% intervals."""
+    table = found.layers_frame()
+    if table.empty:
+        raise InputError("this run has no hidden states of whole layers")
+    across = columns(width, 3, 1.9)
+    name = title_of(found.results, title).replace("the keys of", "the tokens in the layers of", 1)
+    figure = new_figure(width, 0.4 + 2.1 * -(-3 // across), name)
+    for axis, (column, name, colour, marker) in zip(
+        panels(figure, 3, across),
+        (
+            ("proxy", "variance proxy / variance", BLUE, "o"),
+            ("kurtosis", "excess kurtosis, worst", VERMILION, "s"),
+            ("norms_k", "k-hat of norms", GREEN, "^"),
+        ),
+        strict=True,
+    ):
+        value = table[column].to_numpy(dtype=float)
+        ends = [table[f"{column}_{side}"].to_numpy(dtype=float) for side in ("low", "high")]
+        error_bars(axis, table["layer"], value, ends, color=colour, marker=marker)
+        if column == "norms_k":
+            axis.axhline(0.0, color=GREY, linewidth=GUIDE, linestyle=":")
+        elif np.nanmin(ends[0]) > 0 and np.nanmax(value) > 20 * np.nanmin(value):
+            logarithmic(axis, "y")
+        axis.xaxis.set_major_locator(MaxNLocator(7, integer=True))
+        finish(axis, "layer", "", name)
+    return figure

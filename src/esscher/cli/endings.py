@@ -1,0 +1,46 @@
+"""How commands that make runs end: JSON, or what was found and where it is."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from esscher.cli.options import print_json
+
+
+def finish(
+    results: Callable[[], dict[str, Any]],
+    show: Callable[[], None],
+    as_json: bool,
+    out: Path | None,
+    files: Mapping[str, Path | None] | None = None,
+) -> None:
+    """Print the results, then the places of what was written.
+
+    Parameters
+    ----------
+    results
+        Everything, for ``--json``: then nothing else is printed.
+    show
+        Prints it for people.
+    as_json
+        Whether to print JSON.
+    out
+        Directory of the run, if it was stored.
+    files
+        Other files that were written, by what they are.
+    """
+    if as_json:
+        print_json(results())
+        return
+    show()
+    for name, place in {**(files or {}), "Run": out}.items():
+        if place is not None:
+            click.echo(f"{name}: {place}")
+    if out is not None:
+        page = shlex.quote(str(out / "report.html"))
+        click.echo(f"Report: esscher report {shlex.quote(str(out))} -o {page}")

@@ -1,0 +1,89 @@
+"""``esscher figure``: a picture of a stored run, for a paper or a talk."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from esscher.cli.options import check_figure, plain_table
+from esscher.errors import InputError
+
+#: Dots per inch that make sense.
+FEWEST, MOST = 30, 2400
+
+
+@click.command()
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--kind", metavar="NAME", help="Which figure (default: the run's main one).")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File: .png, .svg or .pdf (default: RUN-NAME.png here).",
+)
+@click.option(
+    "--head", "heads", metavar="LAYER.HEAD", multiple=True, help="A head to draw; may be repeated."
+)
+@click.option(
+    "--width",
+    default="double",
+    show_default=True,
+    help="single (3.4 in) or double (7 in) column of a paper, or inches.",
+)
+@click.option("--dpi", type=int, default=200, show_default=True, help="Dots per inch of a PNG.")
+@click.option("--title/--no-title", default=True, help="Whether to say what was measured above it.")
+@click.option("--list", "listing", is_flag=True, help="List the figures that this run offers.")
+def figure(
+    run: Path,
+    kind: str | None,
+    output: Path | None,
+    heads: tuple[str, ...],
+    width: str,
+    dpi: int,
+    title: bool,
+    listing: bool,
+) -> None:
+    """Draw a figure of a stored run, in the quality of a paper.
+
+    \b
+    Examples:
+      esscher figure runs/minilm
+      esscher figure runs/minilm --list
+      esscher figure runs/minilm --kind curves --head 0.2 --head 4.4 -o curves.pdf
+      esscher figure runs/gaussian --kind curve --width single --no-title -o figure-1.svg
+    """  # noqa: D301 - click's mark for verbatim lines
+    check_figure(output, "-o")
+    if not FEWEST <= dpi <= MOST:
+        raise InputError(f"--dpi is {dpi}; it must lie between {FEWEST} and {MOST}")
+    chosen = [as_head(text) for text in heads] or None
+    # Imported here: matplotlib and the readers of runs take time that `esscher --help` should not.
+    from esscher.report.catalogue import CATALOGUE, as_width, draw, offered, read
+    from esscher.report.files import write_figure
+
+    inches = as_width(width)
+    kind_of_run, found = read(run)
+    if listing:
+        table = plain_table(f"Figures of {run} ({kind_of_run})")
+        table.add_column("--kind", no_wrap=True)
+        table.add_column("shows")
+        for name, about in offered(kind_of_run, found).items():
+            table.add_row(name, about)
+        from rich.console import Console
+
+        Console().print(table)
+        return
+    name = next(iter(CATALOGUE[kind_of_run])) if kind is None else kind
+    drawn = draw(kind_of_run, found, name, heads=chosen, width=inches, title=None if title else "")
+    path = Path(f"{run.resolve().stem}-{name}.png") if output is None else output
+    write_figure(drawn, path, dpi)
+    click.echo(f"Figure: {path}")
+
+
+def as_head(text: str) -> tuple[int, int]:
+    """Read ``4.11``: layer 4, head 11."""
+    found = re.fullmatch(r"\s*(\d{1,6})\.(\d{1,6})\s*", text, re.ASCII)
+    if found is None:
+        raise InputError(f"--head is {text!r}; write LAYER.HEAD, such as 4.11")
+    return int(found[1]), int(found[2])

@@ -1,0 +1,32 @@
+"""Data frames as lists for pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+
+def values(column: Any) -> list[Any]:
+    """A column as plain values; None for what is missing or not finite."""
+    return [_plain(value) for value in column]
+
+
+def data_of(frame: pd.DataFrame) -> dict[str, list[Any]]:
+    """All columns of a frame."""
+    return {str(name): values(frame[name]) for name in frame.columns}
+
+
+def ends_of(intervals: Any) -> tuple[list[Any], list[Any]]:
+    """Lower and upper ends of a list of intervals, any of which may be missing."""
+    pairs = [(None, None) if pair is None else (pair[0], pair[1]) for pair in intervals]
+    return [low for low, _ in pairs], [high for _, high in pairs]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (str, bool, list, dict)):
+        return value
+    if value is None or pd.isna(value) or not np.isfinite(value):
+        return None
+    return value.item() if isinstance(value, np.generic) else value
