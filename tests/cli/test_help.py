@@ -1,0 +1,79 @@
+"""Every command explains itself: description, options with meaning and default, examples."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from esscher.cli import main
+from esscher.cli.describe import EXIT_CODES, describe, describe_all
+from esscher.cli.stopping import STOPPED
+
+COMMANDS = list(main.commands)
+
+
+def parameters(name: str) -> list[click.Parameter]:
+    return main.commands[name].params
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_description_and_examples(name: str) -> None:
+    page = describe(main.commands[name], f"esscher {name}")
+    assert page.summary.endswith(".")
+    assert page.summary[0].isupper()
+    assert page.examples
+    for example in page.examples:
+        assert example.startswith(f"esscher {name}"), example
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_have_a_meaning_and_a_default(name: str) -> None:
+    for option in parameters(name):
+        if not isinstance(option, click.Option):
+            continue
+        assert option.help, option.opts
+        assert option.help[-1] in ".)", f"{option.opts}: {option.help}"
+        given = option.to_info_dict()["default"]
+        if option.is_flag or given in (None, (), []):
+            continue
+        assert option.show_default, f"{option.opts} does not show its default {given!r}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_arguments_are_explained(name: str) -> None:
+    text = main.commands[name].help or ""
+    for argument in parameters(name):
+        if isinstance(argument, click.Argument):
+            word = (argument.metavar or argument.name or "").strip("[].").split("|")[0]
+            chosen = isinstance(argument.type, click.Choice)
+            listed = chosen or word in text or word in ("DIR", "RUN", "LAW")
+            assert listed, f"the help of {name} does not say what {word} is"
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_is_printed(name: str) -> None:
+    result = CliRunner().invoke(main, [*filter(None, [name]), "--help"], terminal_width=100)
+    assert result.exit_code == 0
+    assert result.output.startswith(f"Usage: main {name}".rstrip())
+    assert "Example" in result.output
+
+
+def test_pages_hold_what_the_commands_do() -> None:
+    pages = {page.name: page for page in describe_all(main)}
+    assert set(pages) == {"esscher", *(f"esscher {name}" for name in COMMANDS)}
+    assert {one.written for one in pages["esscher"].commands} == set(COMMANDS)
+    page = pages["esscher sweep"]
+    options = {one.written.split()[0]: one for one in page.options}
+    assert options["--replicates"].default == "64"
+    assert options["--sizes"].meaning.endswith("Required.")
+    assert page.usage == "[OPTIONS] LAW"
+    reproduce = pages["esscher reproduce"]
+    assert any("hardmax       infinite tilt" in part for part in reproduce.paragraphs)
+
+
+def test_exit_codes_are_those_of_the_program() -> None:
+    codes = dict(EXIT_CODES)
+    assert STOPPED in codes
+    assert CliRunner().invoke(main, ["theory", "--horizon", "-1"]).exit_code == 2 in codes
+    assert CliRunner().invoke(main, ["theory", "--horizon", "0.5"]).exit_code == 0 in codes

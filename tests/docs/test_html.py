@@ -1,0 +1,101 @@
+"""Results in a notebook: every class that shows itself as HTML escapes what it was given."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import esscher
+from esscher.runs.result import RunResult
+
+#: Classes that a call or a command of the package returns, and that print a table.
+RESULTS = (
+    "ContextUse",
+    "Curve",
+    "Depth",
+    "Domains",
+    "ErrorCurve",
+    "Plan",
+    "Prediction",
+    "Probe",
+    "Rate",
+    "Sparsity",
+    "Tails",
+)
+HOSTILE = "<script>alert('x')</script>"
+
+
+def classes() -> Iterator[type]:
+    """Every class of the package that has HTML of its own."""
+    seen: set[type] = set()
+    for module in pkgutil.walk_packages(esscher.__path__, "esscher."):
+        if module.name.endswith("__main__"):
+            continue
+        for _, thing in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
+            if thing.__module__.startswith("esscher") and "_repr_html_" in dir(thing):
+                seen.add(thing)
+    return iter(sorted(seen, key=lambda one: one.__qualname__))
+
+
+def _class(name: str) -> type[Any]:
+    found: type[Any] = getattr(esscher, name)
+    return found
+
+
+def check(page: str) -> None:
+    assert page
+    assert "<script" not in page.lower()
+    assert "javascript:" not in page.lower()
+    assert "onerror=" not in page.lower()
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_have_html(name: str) -> None:
+    assert callable(getattr(getattr(esscher, name), "_repr_html_", None))
+
+
+def test_what_theory_returns() -> None:
+    head = esscher.gaussian_head(0.5)
+    prediction = esscher.predict(head, [100, 1000], moments=False)
+    for result in (prediction, prediction.curves["map"], esscher.hardmax_curve([100, 1000])):
+        check(result._repr_html_())
+        assert "<table" in result._repr_html_() or "<pre" in result._repr_html_()
+
+
+def test_what_a_sweep_returns() -> None:
+    curve = esscher.sweep(esscher.gaussian_head(0.5), [50, 100, 200], 8)
+    check(curve._repr_html_())
+    check(curve.rate("mean")._repr_html_())
+
+
+@pytest.mark.parametrize("name", [n for n in RESULTS if issubclass(_class(n), RunResult)])
+def test_what_a_run_returns_is_escaped(name: str) -> None:
+    """Names of models, of files and of tokens come from outside: here all of them are scripts."""
+    kind = _class(name)
+
+    class Hostile(kind):  # type: ignore[misc, valid-type]
+        headline = subject = HOSTILE
+
+        def to_frame(self) -> pd.DataFrame:
+            return pd.DataFrame({HOSTILE: [HOSTILE], "error": [0.5]})
+
+        def shown(self) -> list[pd.DataFrame]:
+            return [self.to_frame()]
+
+    page = object.__new__(Hostile)._repr_html_()
+    check(page)
+    assert "&lt;script&gt;" in page
+    assert "<table" in page
+
+
+def test_every_class_with_html_is_a_class_of_results() -> None:
+    """A new result class joins the list above, or says in its own tests what its HTML is."""
+    exported = {name for name in esscher.__all__ if hasattr(getattr(esscher, name), "_repr_html_")}
+    assert exported <= set(RESULTS) | {"HardmaxCurve", "TailIndex"}, exported
+    assert {one.__name__ for one in classes()} >= set(RESULTS)

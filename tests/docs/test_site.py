@@ -1,0 +1,101 @@
+"""The site builds without a warning, is complete, and needs no network."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, pages
+
+pytest.importorskip("sphinx")
+sys.path.insert(0, str(ROOT / "docs" / "_extensions"))
+
+from mathml import mathml
+from navigation import pages as navigation
+from offline import remote_resources
+from sphinx.errors import ExtensionError
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-c", "docs"]
+    command += ["-d", str(folder / "doctrees"), ".", str(folder / "html")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+@pytest.mark.slow
+def test_every_page_is_there_and_reachable(site: Path) -> None:
+    start = (site / "docs" / "index.html").read_text(encoding="utf-8")
+    for page in pages():
+        name = page.relative_to(ROOT).with_suffix("").as_posix()
+        if name == "README":
+            continue
+        built = site / f"{name}.html"
+        assert built.exists(), name
+        if "findings/" not in name and name != "docs/index":
+            assert f'href="{os.path.relpath(built, site / "docs")}"' in start, name
+    assert "docs/index.html" in (site / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_formulas_are_mathml_and_nothing_is_loaded(site: Path) -> None:
+    theory = (site / "docs" / "theory.html").read_text(encoding="utf-8")
+    assert theory.count("<math") > 150
+    assert "$" not in theory.partition("<article")[2].partition("</article>")[0]
+    assert "mathjax.js" not in theory.lower()
+    assert not remote_resources(site)
+
+
+@pytest.mark.slow
+def test_the_reference_is_complete(site: Path) -> None:
+    import esscher
+    from esscher.cli import main
+
+    index = (site / "docs/reference/api/index.html").read_text(encoding="utf-8")
+    for name in set(esscher.__all__) - {"__version__"}:
+        assert f"#esscher.{name}" in index, name
+    commands = (site / "docs/reference/commands.html").read_text(encoding="utf-8")
+    for name in main.commands:
+        assert f'id="esscher-{name}"' in commands, name
+
+
+@pytest.mark.slow
+def test_the_search_index_has_the_words(site: Path) -> None:
+    assert "horizon" in (site / "searchindex.js").read_text(encoding="utf-8")
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = {page for _, section in navigation() for page in section}
+    for page in pages():
+        name = page.relative_to(ROOT).with_suffix("").as_posix()
+        if name not in ("README", "docs/index") and "findings/" not in name:
+            assert name in listed
+
+
+def test_remote_resources_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<a href="https://example.org">read</a><img src="here.png">'
+        '<link rel="canonical" href="https://example.org">',
+        encoding="utf-8",
+    )
+    assert remote_resources(tmp_path) == []
+    (tmp_path / "b.html").write_text('<script src="//cdn.example.org/x.js"></script>')
+    (tmp_path / "c.css").write_text("@font-face { src: url(https://fonts.example.org/x.woff2) }")
+    assert [found.split(":")[0] for found in remote_resources(tmp_path)] == ["b.html", "c.css"]
+
+
+def test_formulas() -> None:
+    assert "<munder>" in mathml(r"\max_x f(x)", display=True)
+    assert "<msub>" in mathml(r"\max_x f(x)", display=False)
+    aligned = mathml(r"\begin{aligned} a &= b \\ c &= d \end{aligned}", display=True)
+    assert aligned.count("<mtr>") == 2
+    with pytest.raises(ExtensionError, match="notacommand"):
+        mathml(r"\notacommand{x}", display=False)
