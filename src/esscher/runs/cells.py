@@ -34,7 +34,7 @@ from esscher.runs.folder import (
     write_results,
 )
 from esscher.runs.lock import LOCK, run_lock
-from esscher.runs.provenance import git_revision, versions
+from esscher.runs.provenance import command, git_revision, versions
 
 #: Version of the layout; another one is refused.
 SCHEMA = 1
@@ -194,6 +194,7 @@ def open_run(
                 "configuration": wanted,
                 "versions": versions(),
                 "git_revision": git_revision(),
+                "command": command(),
             }
             write_atomically(config, as_json(about))
             run = CellRun(folder, about)

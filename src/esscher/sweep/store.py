@@ -40,7 +40,7 @@ from esscher.runs.folder import (
     write_results,
 )
 from esscher.runs.lock import LOCK, run_lock
-from esscher.runs.provenance import git_revision, versions
+from esscher.runs.provenance import command, git_revision, versions
 from esscher.sweep.parts import SCHEMA, Part, PartLayout
 from esscher.sweep.predictions import ScalePrediction
 from esscher.sweep.reference import Reference
@@ -167,7 +167,8 @@ def open_run(
             check_same(folder, run.configuration, configuration)
             limits = _read_limit(run)
             if run.request != request:
-                run = Run(folder, configuration, run.about | {"request": asdict(request)})
+                about = run.about | {"request": asdict(request), "command": command()}
+                run = Run(folder, configuration, about)
                 write_atomically(config, as_json(run.about))
         else:
             limits = reference() if fresh is None else fresh
@@ -223,6 +224,7 @@ def _create(
         "request": asdict(request),
         "versions": versions(),
         "git_revision": git_revision(),
+        "command": command(),
         "limit": {
             "methods": list(limits.methods),
             "notes": list(limits.notes()),

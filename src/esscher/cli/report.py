@@ -1,0 +1,35 @@
+"""``esscher report``: stored runs as one page to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The file (default: report.html in the first run's directory).",
+)
+@click.option("--force", is_flag=True, help="Overwrite a file that is no report.")
+def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
+    """Write one HTML file about stored runs: the answer, then the evidence.
+
+    RUN is the directory of a run of any kind, complete or not, a plan's file, or a directory with
+    runs below it. The file opens from disk and loads nothing; several runs come side by side.
+
+    \b
+    Examples:
+      esscher report runs/minilm -o report.html
+      esscher report runs/minilm-docs runs/minilm-code -o compared.html
+      esscher report reproduced/gaussian-quick -o gaussian.html
+    """  # noqa: D301 - click's mark for verbatim lines
+    # Imported here: the readers of runs take seconds that `esscher --help` should not.
+    from esscher.report.write import write_report
+
+    path = write_report(list(runs), output, force=force)
+    click.echo(f"Report: {path}")

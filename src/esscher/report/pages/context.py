@@ -1,0 +1,157 @@
+"""The page of context lengths: which heads still gain from more tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from esscher.report.content import (
+    Axis,
+    Card,
+    Chart,
+    Column,
+    CurveSeries,
+    CurveView,
+    Explorer,
+    Line,
+    Part,
+    Plot,
+    Quantity,
+    Series,
+    Table,
+)
+from esscher.report.frames import data_of
+from esscher.report.numbers import shown
+from esscher.report.provenance import model_options, options
+from esscher.report.stored import StoredRun
+
+NAME = "Context lengths of heads"
+
+
+def subject(run: StoredRun) -> str:
+    """Model, text, longest context."""
+    c = run.configuration
+    return (
+        f"{c['model']['name']} on {c['text']}, up to {c['context']:,} tokens, "
+        f"{c['passages']} passages, tolerance {c['tolerance']:.0%}"
+    )
+
+
+def answer(run: StoredRun) -> str:
+    """The headline."""
+    return str(run.found.headline)
+
+
+def cards(run: StoredRun) -> list[Card]:
+    """Saturated heads, the median, heads without end."""
+    frame, longest = run.found.to_frame(), run.configuration["context"]
+    length, total = frame["length"], len(frame)
+    low, high = (float(length.quantile(q, "nearest")) for q in (0.1, 0.9))
+    middle = float(np.median(length))
+    return [
+        Card(f"{int((length <= longest // 2).sum())} of {total}",
+             f"heads are done by {longest // 2:,} tokens",
+             f"within {run.configuration['tolerance']:.0%} of what they become"),
+        Card(f"{int((length > longest).sum())} of {total}", f"heads gain beyond {longest:,} tokens",
+             "by extrapolation"),
+        Card(f"{int(np.isinf(length).sum())} of {total}", "heads have no end in sight"),
+        Card(shown(middle, "n3"), "tokens that the median head uses",
+             f"10% and 90% of the heads: {shown(low, 'n3')} and {shown(high, 'n3')}"),
+    ]  # fmt: skip
+
+
+def parts(run: StoredRun) -> list[Part]:
+    """Explorer, distribution, table."""
+    table = _head_table(run)
+    return [_explorer(run, table), _distribution(run), table]
+
+
+def command_words(run: StoredRun) -> list[str]:
+    """``plan MODEL --context ...``."""
+    c = run.configuration
+    return [
+        "plan", c["model"]["name"], "--context",
+        *options(text=c["text"], tolerance=c["tolerance"], prefix=c["context"],
+                 passages=c["passages"], seed=c["seed"],
+                 **model_options(c), out=run.name),
+    ]  # fmt: skip
+
+
+def _head_table(run: StoredRun) -> Table:
+    return Table(
+        title="All heads",
+        name=f"{run.name}-heads",
+        columns=[
+            Column("layer", "layer", "n0"),
+            Column("head", "head", "n0"),
+            Column("length", "tokens used", "n3", "low", "high", "no end", True,
+                   "context at which what is still to come is within the tolerance"),
+            Column("extrapolated", "extrapolated", help="beyond the longest context measured"),
+            Column("exponent", "exponent of changes", "d2", help="b of change ~ L^-b"),
+            Column("last_change", "last change", "p1",
+                   help="relative change of the output at the last doubling"),
+        ],
+        data=data_of(run.found.to_frame()),
+        caption="Brackets are 95% intervals from resampled passages.",
+        sort=("length", True),
+    )  # fmt: skip
+
+
+def _explorer(run: StoredRun, table: Table) -> Explorer:
+    lengths, heads = run.results["lengths"], run.results["heads"]
+    used = [np.inf if h["length"] is None else h["length"] for h in heads]
+    order = sorted(range(len(used)), key=lambda i: -used[i])
+    return Explorer(
+        title="Every head",
+        table=table,
+        quantities=[
+            Quantity("length", "tokens used", log=True),
+            Quantity("last_change", "last change", "cividis"),
+            Quantity("exponent", "exponent of changes", "cividis"),
+        ],
+        facts=["length", "extrapolated", "exponent", "last_change"],
+        views=[
+            CurveView(
+                "change", Axis("context L", True, lengths), Axis("relative change", True),
+                [
+                    CurveSeries("output changes when L is doubled", "change"),
+                    CurveSeries("still to come beyond L", "rest", colour="orange", dash="dash"),
+                ],
+                lengths,
+                [Line("h", run.configuration["tolerance"],
+                      f"tolerance {run.configuration['tolerance']:.0%}")],
+            )
+        ],
+        curves=[_curves(h) for h in heads],
+        importance=order,
+        start=order[0],
+        caption="∞ marks heads whose changes do not fall: no context is long enough.",
+        curve_caption="A head is done where the dashed line crosses the tolerance; beyond the "
+        "longest context it is extrapolated by the power law of the last doublings.",
+    )  # fmt: skip
+
+
+def _curves(head: dict[str, Any]) -> dict[str, Any]:
+    return {"change": [*head["change"], None], "rest": [v if v else None for v in head["rest"]]}
+
+
+def _distribution(run: StoredRun) -> Chart:
+    frame = run.found.to_frame().sort_values("length")
+    finite = frame[np.isfinite(frame["length"])]
+    share = [(i + 1) / len(frame) for i in range(len(finite))]
+    longest = run.configuration["context"]
+    return Chart(
+        "How many heads are done",
+        [
+            Plot(
+                "share", Axis("context (tokens)", log=True),
+                Axis("share of heads that are done", limits=(0.0, 1.02)),
+                [Series("heads", finite["length"].tolist(), share, mode="line",
+                        text=[f"layer {r.layer}, head {r.head}" for r in finite.itertuples()])],
+                [Line("v", float(longest), "longest measured")],
+            )
+        ],
+        caption=f"Share of the heads that are within {run.configuration['tolerance']:.0%} of what "
+        "they become, against the context; right of the dotted line by extrapolation.",
+    )  # fmt: skip

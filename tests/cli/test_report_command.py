@@ -1,0 +1,128 @@
+"""``esscher report`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from esscher.cli.main import main
+from esscher.report.render import GENERATOR
+
+SWEEP = "sweep gaussian --horizon 0.5 --sizes 20,40,80 --replicates 4 --no-predict --out"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two runs."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("one", "two"):
+        result = run(*SWEEP.split(), folder / name)
+        assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "runs")
+    return tmp_path
+
+
+def refused(result: Result, *words: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    for word in words:
+        assert word in result.output
+
+
+def test_a_report_is_written_where_it_was_asked_for(place: Path) -> None:
+    path = place / "deeper" / "page.html"
+    result = run("report", place / "runs" / "one", "-o", path)
+    assert result.exit_code == 0, result.output
+    assert f"Report: {path}" in result.output
+    text = path.read_text("utf-8")
+    assert text.startswith("<!doctype html>")
+    assert "the error of the mean output falls like n^-" in text
+    assert "esscher sweep gaussian --horizon 0.5" in text
+    # again, over itself
+    assert run("report", place / "runs" / "one", "-o", path).exit_code == 0
+
+
+def test_the_default_place_and_a_directory_of_runs(place: Path) -> None:
+    assert run("report", place / "runs" / "one").exit_code == 0
+    assert (place / "runs" / "one" / "report.html").exists()
+    # the run is still one
+    assert run("show", place / "runs" / "one").exit_code == 0
+    result = run("report", place / "runs", "-o", place / "all.html")
+    assert result.exit_code == 0, result.output
+    text = (place / "all.html").read_text("utf-8")
+    assert text.count('<article class="run"') == 3
+    assert "Side by side" in text
+
+
+def test_other_files_are_not_overwritten(place: Path) -> None:
+    path = place / "notes.html"
+    path.write_text("mine")
+    refused(run("report", place / "runs" / "one", "-o", path), "no report of Esscher", "--force")
+    assert path.read_text() == "mine"
+    assert run("report", place / "runs" / "one", "-o", path, "--force").exit_code == 0
+    assert GENERATOR in path.read_text("utf-8")
+    refused(run("report", place / "runs" / "one", "-o", place), "is a directory")
+
+
+def test_what_is_no_run(place: Path) -> None:
+    path = place / "page.html"
+    (place / "empty").mkdir()
+    (place / "file.txt").write_text("text")
+    refused(run("report", place / "nowhere", "-o", path), "nowhere", "is not there")
+    refused(run("report", place / "empty", "-o", path), "empty", "not a run")
+    refused(run("report", place / "file.txt", "-o", path), "file.txt", "plan")
+    refused(run("report", "-o", path), "RUN")
+    # one bad run among good ones: nothing is written
+    refused(run("report", place / "runs" / "one", place / "empty", "-o", path), "empty")
+    assert not path.exists()
+
+
+def test_damaged_unknown_and_unfinished_runs(place: Path) -> None:
+    path, one, two = place / "page.html", place / "runs" / "one", place / "runs" / "two"
+    part = next((one / "parts").glob("*.parquet"))
+    part.write_bytes(b"nonsense")
+    refused(run("report", one, "-o", path), part.name)
+    (one / "config.json").write_text("{")
+    refused(run("report", one, "-o", path), "config.json", "damaged")
+    (one / "config.json").write_text(json.dumps({"kind": "dream", "schema": 1}))
+    refused(run("report", one, "-o", path), "'dream'", "sweep, probe")
+    for part in (two / "parts").iterdir():
+        part.unlink()
+    refused(run("report", two, "-o", path), "no results yet")
+    assert not path.exists()
+
+
+def test_a_run_that_is_not_complete_says_so(place: Path) -> None:
+    two = place / "runs" / "two"
+    sorted((two / "parts").iterdir())[-1].unlink()
+    result = run("report", two, "-o", place / "page.html")
+    assert result.exit_code == 0, result.output
+    text = (place / "page.html").read_text("utf-8")
+    assert "<strong>Not complete.</strong>" in text
+    assert '<dd class="value">3</dd>' in text  # replicates that are there
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_place_that_cannot_be_written(place: Path) -> None:
+    (place / "locked").mkdir(mode=0o500)
+    refused(run("report", place / "runs" / "one", "-o", place / "locked" / "page.html"), "locked")
+
+
+def test_a_place_below_a_file(place: Path) -> None:
+    (place / "file").write_text("")
+    refused(run("report", place / "runs" / "one", "-o", place / "file" / "page.html"), "file")
+    assert sorted(p.name for p in place.iterdir()) == ["file", "runs"]
