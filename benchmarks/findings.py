@@ -17,9 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from esscher.experiments.finding import Finding
+from esscher.experiments.findings.budgets import budgets_finding
 from esscher.experiments.findings.deep import deep_finding
 from esscher.experiments.findings.domains import domains_finding
 from esscher.experiments.findings.manyheads import manyheads_finding
+from esscher.experiments.findings.regimes import regimes_finding
 from esscher.experiments.findings.sparse import sparse_finding
 from esscher.experiments.findings.tails import tails_finding
 
@@ -35,6 +37,16 @@ CORPORA = {
 }
 MODELS = {"minilm": "demo:minilm", "smollm2": "demo:smollm2"}
 PAGES = Path(__file__).parents[1] / "docs" / "findings"
+
+
+#: Probes, for every page that is made of them.
+PROBES = {
+    "probe-minilm": ["probe", "demo:minilm"],
+    "probe-smollm2": [
+        *("probe", "demo:smollm2", "--mode", "context"),
+        *("--context", "1024", "--tokens", "2048"),
+    ],
+}
 
 
 def commands(data: Path) -> dict[str, dict[str, list[str]]]:
@@ -58,17 +70,20 @@ def commands(data: Path) -> dict[str, dict[str, list[str]]]:
             "deep-smollm2": ["deep", "demo:smollm2"],
         },
         "tails": {f"tails-{name}": ["tails", model] for name, model in MODELS.items()},
-        "manyheads": {
-            "probe-minilm": ["probe", "demo:minilm"],
-            "probe-smollm2": [
-                *("probe", "demo:smollm2", "--mode", "context"),
-                *("--context", "1024", "--tokens", "2048"),
-            ],
-        },
+        "manyheads": PROBES,
+        "regimes": PROBES,
         "domains": {
             f"domains-{name}": ["domains", model, *texts, "--text=code=demo:code"]
             for name, model in MODELS.items()
         },
+    }
+
+
+def studies(data: Path) -> dict[str, dict[str, list[str]]]:
+    """The same for studies that have scripts of their own."""
+    script = str(Path(__file__).parent / "budgets.py")
+    return {
+        "budgets": {f"budgets-{name}": [script, str(data), model] for name, model in MODELS.items()}
     }
 
 
@@ -77,7 +92,9 @@ WRITERS: dict[str, Callable[[Sequence[Path]], Finding]] = {
     "deep": deep_finding,
     "tails": tails_finding,
     "manyheads": manyheads_finding,
+    "regimes": regimes_finding,
     "domains": domains_finding,
+    "budgets": budgets_finding,
 }
 
 
@@ -89,14 +106,17 @@ def main() -> None:
     parser.add_argument("--only", help="findings, such as sparse,tails")
     parser.add_argument("--pages", action="store_true", help="write pages, run nothing")
     options = parser.parse_args()
-    every = commands(options.data)
+    every = {
+        finding: {name: ["-m", "esscher", *command, "--json"] for name, command in wanted.items()}
+        for finding, wanted in commands(options.data).items()
+    } | studies(options.data)
     chosen = list(every) if options.only is None else options.only.split(",")
     for finding in chosen:
         folders = []
         for name, command in every[finding].items():
             folder = options.runs / name
             if not options.pages:
-                line = [sys.executable, "-m", "esscher", *command, "--out", str(folder), "--json"]
+                line = [sys.executable, *command, "--out", str(folder)]
                 subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
             if (folder / "results.json").exists():
                 folders.append(folder)

@@ -9,8 +9,21 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from esscher.cli.options import geometric_sizes, plain_table, print_json, with_error
+from esscher.cli.options import (
+    check_figure,
+    geometric_sizes,
+    plain_table,
+    print_json,
+    with_error,
+)
+from esscher.cli.regimes import load_probes, print_regimes, regimes_dict, save_regimes
 from esscher.cli.synthetic import head_options, synthetic_head
+from esscher.cli.theory_simulation import (
+    Simulation,
+    check_simulated,
+    simulate,
+    simulation_tables,
+)
 from esscher.errors import InputError
 from esscher.limits import NoLimit
 from esscher.sweep.direct import DirectErrors, direct_errors
@@ -32,8 +45,24 @@ CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
     help="Queries independent of the keys, or the tokens themselves.",
 )
 @click.option("--check", is_flag=True, help=f"Simulate sizes up to {CHECK_SIZE} beside them.")
+@click.option("--simulate", "extremes", is_flag=True, help="Simulate every n from its extremes.")
+@click.option(
+    "--replicates", type=int, default=1000, show_default=True, help="Queries per n of --simulate."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of what is sampled.")
 @click.option("--figure", type=click.Path(dir_okay=False, path_type=Path), help="Draw the curves.")
+@click.option(
+    "--regimes",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw the three regimes over n and H.",
+)
+@click.option(
+    "--probe",
+    "probes",
+    multiple=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Run of esscher probe whose heads to place in the regimes; may be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def theory(
     horizon: float | None,
@@ -45,8 +74,12 @@ def theory(
     sizes: str | None,
     queries: str,
     check: bool,
+    extremes: bool,
+    replicates: int,
     seed: int,
     figure: Path | None,
+    regimes: Path | None,
+    probes: tuple[Path, ...],
     as_json: bool,
 ) -> None:
     """Print what theory says about a head: its limit, how fast and from which n it is reached.
@@ -57,21 +90,46 @@ def theory(
       esscher theory --spectrum 1.5,0.7,0.2 --tau 0.5 --sizes 1e3:1e12
       esscher theory --horizon 0.8 --dim 8 --sizes 100:1e6:9 --check --figure curves.png
       esscher theory --law laplace --horizon 0.5 --dim 4
+      esscher theory --horizon 1.5 --sizes 1e3:1e12 --simulate
+      esscher theory --regimes regimes.png --probe RUN --probe OTHER_RUN
     """  # noqa: D301 - click's mark for verbatim lines
     if seed < 0:
         raise InputError(f"--seed is {seed}; it must be at least 0")
-    if (check or figure) and sizes is None:
-        raise InputError("--check and --figure need --sizes")
-    head = synthetic_head(law, horizon, dim, spectrum, tau, df)
+    check_figure(figure)
+    check_figure(regimes, "--regimes")
+    alone = horizon is None and spectrum is None and (regimes is not None or bool(probes))
+    if alone and (sizes is not None or check or extremes or figure is not None):
+        raise InputError(
+            "--sizes, --check, --simulate and --figure need a head, e.g. --horizon 1.5"
+        )
+    if (check or extremes or figure) and sizes is None:
+        raise InputError("--check, --simulate and --figure need --sizes")
+    if extremes:
+        check_simulated(law, replicates)
+    head = None if alone else synthetic_head(law, horizon, dim, spectrum, tau, df)
+    found = load_probes(probes)
+    if regimes is not None:
+        save_regimes(regimes, found, head)
+    placed = regimes is not None or bool(probes)
+    out = {"regimes": regimes_dict(found, head)} if placed else {}
+    if head is None:
+        if as_json:
+            print_json(out)
+        else:
+            print_regimes(found, None)
+            _print_place("Figure", regimes)
+        return
     n = None if sizes is None else geometric_sizes(sizes)
     prediction = predict(head, n, queries=queries, seed=seed)
     simulated = _simulate(prediction, seed) if check else None
+    simulation = simulate(prediction, replicates, seed) if extremes else None
     if figure is not None:
         from esscher.report.figures import save_prediction_figure
 
-        save_prediction_figure(prediction, simulated, figure)
+        shown = simulated if simulation is None else simulation.map
+        save_prediction_figure(prediction, shown, figure)
     if as_json:
-        out = prediction.to_dict() | {"law": law}
+        out = prediction.to_dict() | {"law": law} | out
         if simulated is not None:
             error, standard_error = simulated.map_rms()
             out["check"] = {
@@ -79,11 +137,21 @@ def theory(
                 "map_rms": error.tolist(),
                 "map_rms_standard_error": standard_error.tolist(),
             }
+        if simulation is not None:
+            out["simulation"] = simulation.to_dict()
         print_json(out)
         return
-    _print(prediction, simulated)
-    if figure is not None:
-        Console().print(f"Figure: {figure}", soft_wrap=True)
+    _print(prediction, simulated, simulation)
+    _print_place("Figure", figure)
+    if placed:
+        Console().print()
+        print_regimes(found, head)
+        _print_place("Figure", regimes)
+
+
+def _print_place(name: str, path: Path | None) -> None:
+    if path is not None:
+        Console().print(f"{name}: {path}", soft_wrap=True)
 
 
 def _simulate(prediction: Prediction, seed: int) -> DirectErrors | None:
@@ -101,7 +169,9 @@ def _simulate(prediction: Prediction, seed: int) -> DirectErrors | None:
     )
 
 
-def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
+def _print(
+    prediction: Prediction, simulated: DirectErrors | None, simulation: Simulation | None
+) -> None:
     console = Console()
     head = prediction.head
     console.print(prediction.headline, soft_wrap=True)
@@ -127,6 +197,12 @@ def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
     if prediction.curves:
         console.print()
         console.print(_curve_table(prediction, simulated))
+    if simulation is not None:
+        for table in simulation_tables(prediction, simulation):
+            console.print()
+            console.print(table)
+        for note in simulation.notes:
+            console.print(f"Note: {note}.", soft_wrap=True)
 
 
 def _exponent_table(prediction: Prediction) -> Table:

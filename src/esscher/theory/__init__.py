@@ -6,15 +6,19 @@ from esscher.theory.ball import BallBound, ball_bound, head_ball_bound, measured
 from esscher.theory.constants import MeanConstant, cov_constant, map_constant, mean_constant
 from esscher.theory.curve import Curve
 from esscher.theory.exponents import Exponents, exponents
+from esscher.theory.extremes_simulation import SimulatedMap, simulate_map, simulate_query
 from esscher.theory.hardmax import HardmaxCurve, hardmax_curve
 from esscher.theory.map_curve import map_curve
+from esscher.theory.mean_simulation import SimulatedMean, simulate_mean
 from esscher.theory.moment_curves import moment_curves
 from esscher.theory.pointwise import PointwiseError, pointwise_error
 from esscher.theory.prediction import Constants, Prediction, constants, log_burn_in, predict
+from esscher.theory.regimes import Boundaries, Regime, boundaries, head_regime, regime
 from esscher.theory.softmax_mean import SoftmaxMoments, softmax_moments
 
 __all__ = [
     "BallBound",
+    "Boundaries",
     "Constants",
     "Curve",
     "Exponents",
@@ -22,13 +26,18 @@ __all__ = [
     "MeanConstant",
     "PointwiseError",
     "Prediction",
+    "Regime",
+    "SimulatedMap",
+    "SimulatedMean",
     "SoftmaxMoments",
     "ball_bound",
+    "boundaries",
     "constants",
     "cov_constant",
     "exponents",
     "hardmax_curve",
     "head_ball_bound",
+    "head_regime",
     "log_burn_in",
     "map_constant",
     "map_curve",
@@ -37,5 +46,9 @@ __all__ = [
     "moment_curves",
     "pointwise_error",
     "predict",
+    "regime",
+    "simulate_map",
+    "simulate_mean",
+    "simulate_query",
     "softmax_moments",
 ]

@@ -1,0 +1,88 @@
+"""``esscher theory --regimes`` and ``--probe``: in which regime heads are at today's lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from esscher.cli.options import plain_table
+from esscher.theory.regimes import CONTEXT_WINDOWS, REGIMES, head_regime, typical_strength
+
+if TYPE_CHECKING:
+    from esscher.heads import Head
+    from esscher.probing import Probe
+
+
+def load_probes(runs: Sequence[Path]) -> dict[str, Probe]:
+    """Stored probes by the name of their model; a second one of a model gets a number."""
+    if not runs:
+        return {}
+    from esscher.probing import load_probe
+
+    probes: dict[str, Probe] = {}
+    for folder in runs:
+        found = load_probe(folder)
+        name = model = str(found.results["configuration"]["model"]["name"])
+        number = 2
+        while name in probes:
+            name, number = f"{model} ({number})", number + 1
+        probes[name] = found
+    return probes
+
+
+def regimes_dict(probes: dict[str, Probe], head: Head | None) -> dict[str, Any]:
+    """Counts of heads per model and window, and the regime of a single head."""
+    from esscher.probing.regimes import regime_counts
+
+    out: dict[str, Any] = {"windows": CONTEXT_WINDOWS}
+    out["models"] = {name: regime_counts(probe) for name, probe in probes.items()}
+    if head is not None:
+        out["head"] = {name: head_regime(head, n).to_dict() for name, n in CONTEXT_WINDOWS.items()}
+    return out
+
+
+def save_regimes(path: Path, probes: dict[str, Probe], head: Head | None) -> None:
+    """Draw the regimes with the heads of probes, and a single head as a line."""
+    from esscher.probing.regimes import head_strengths
+    from esscher.report.files import write_figure
+    from esscher.report.regimes import draw_regimes
+
+    marked = []
+    if head is not None:
+        strength = typical_strength(head.frobenius, float(np.linalg.norm(head.tau)))
+        marked.append((head.horizon, strength))
+    title = "Regimes of attention"
+    if probes:
+        title += "; points are heads, hollow where H > 1"
+    heads = {name: head_strengths(probe) for name, probe in probes.items()}
+    write_figure(draw_regimes(heads, marked, title), path)
+
+
+def print_regimes(probes: dict[str, Probe], head: Head | None) -> None:
+    """Print how many heads are in which regime at each window."""
+    from esscher.probing.regimes import count_words, regime_counts
+
+    table = plain_table("Regimes at today's context windows (Gaussian theory, second moments)")
+    table.add_column("heads of")
+    table.add_column("window", justify="right")
+    for name in REGIMES:
+        table.add_column(name, justify="right")
+    for model, probe in probes.items():
+        for row in regime_counts(probe):
+            table.add_row(model, row["window"], *(count_words(row, name) for name in REGIMES))
+    if head is not None:
+        for window, n in CONTEXT_WINDOWS.items():
+            found = head_regime(head, n)
+            marks = [f"n^-{found.exponent:.3g}" if name == found.name else "" for name in REGIMES]
+            table.add_row("this head", window, *marks)
+    table.caption = (
+        "Position x of a head: typical tilt over sqrt(2 ln n), at least H^2/(1+H^2) if H > 1.\n"
+        "Parametric up to x = 1/2, frozen from x = 1."
+    )
+    if probes:
+        table.caption += "\nIn brackets: if every H and S were 5% smaller or larger."
+    Console().print(table)
