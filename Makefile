@@ -76,7 +76,7 @@ findings: $(STAMP)
 
 # Warnings are errors: broken links, missing references, pages that load from a network.
 docs: $(STAMP)
-	$(BIN)/python -m sphinx -W --keep-going -a -n -q -c docs -d docs/_build/doctrees . docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -E -n -q -c docs -d docs/_build/doctrees . docs/_build/html
 	$(BIN)/pytest tests/docs/test_pages.py tests/docs/test_notebooks.py
 	$(BIN)/pytest --doctest-glob='*.md' docs README.md
 	$(BIN)/pytest --doctest-modules src/esscher

@@ -50,6 +50,11 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Reference", ("docs/reference/commands", "docs/command-line", "docs/reference/api/index")),
     ("Project", ("CONTRIBUTING", "CHANGELOG")),
 )
+#: The API reference exists in the site only, so the landing page names it without a link.
+API_REFERENCE = (
+    "API reference (in the built site: `make docs`)",
+    "[API reference](reference/api/index.rst)",
+)
 SUFFIXES = (".md", ".rst", ".ipynb")
 
 
@@ -80,6 +85,7 @@ def _tree(caption: str, entries: list[str]) -> str:
 
 def _append(app: Sphinx, name: str, source: list[str]) -> None:
     if name == LANDING:
+        source[0] = source[0].replace(*API_REFERENCE)
         source[0] += "".join(_tree(caption, section) for caption, section in pages())
     elif name == FINDINGS:
         folders = [page for page in _matching("docs/findings/*/*") if page != name]

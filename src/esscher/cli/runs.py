@@ -15,6 +15,7 @@ from esscher.cli.endings import finish
 from esscher.cli.options import plain_table, print_json
 from esscher.cli.sweep import print_curve
 from esscher.errors import InputError
+from esscher.report.stored import READERS
 from esscher.runs import RunResult, run_kind
 from esscher.runs import read_run as read_cells
 from esscher.runs.folder import CONFIG, PARTS
@@ -22,15 +23,15 @@ from esscher.runs.lock import is_locked
 from esscher.sweep.engine import load_curve
 from esscher.sweep.store import Run, read_run
 
-#: What reads a kind of run, and what prints it; sweeps are shown here.
+#: What prints a kind of run; sweeps are shown here.
 SHOWN_BY = {
-    "probe": ("esscher.probing:load_probe", "esscher.cli.probe:print_probe"),
-    "plan": ("esscher.planning:load_plan", "esscher.cli.plan:print_plan"),
-    "context": ("esscher.planning:load_context", "esscher.cli.plan:print_context"),
-    "tails": ("esscher.extremes:load_tails", "esscher.cli.tails:print_tails"),
-    "deep": ("esscher.depth:load_deep", "esscher.cli.deep:print_depth"),
-    "sparse": ("esscher.sparsity:load_sparse", "esscher.cli.sparse:print_sparsity"),
-    "domains": ("esscher.corpora:load_domains", "esscher.cli.domains:print_domains"),
+    "probe": ("esscher.cli.probe", "print_probe"),
+    "plan": ("esscher.cli.plan", "print_plan"),
+    "context": ("esscher.cli.plan", "print_context"),
+    "tails": ("esscher.cli.tails", "print_tails"),
+    "deep": ("esscher.cli.deep", "print_depth"),
+    "sparse": ("esscher.cli.sparse", "print_sparsity"),
+    "domains": ("esscher.cli.domains", "print_domains"),
 }
 
 
@@ -94,12 +95,10 @@ def _ways(run: Path, kind: str) -> tuple[Callable[[Path], RunResult], Callable[[
             f"{run} holds a run of kind {kind!r}; this version of Esscher shows "
             f"{', '.join(['sweep', *SHOWN_BY])}"
         )
-    load, show_found = (_named(place) for place in SHOWN_BY[kind])
-    return load, show_found
+    return _named(*READERS[kind]), _named(*SHOWN_BY[kind])
 
 
-def _named(place: str) -> Any:
-    module, name = place.split(":")
+def _named(module: str, name: str) -> Any:
     return getattr(import_module(module), name)
 
 
