@@ -42,5 +42,10 @@ def finish(
         if place is not None:
             click.echo(f"{name}: {place}")
     if out is not None:
-        page = shlex.quote(str(out / "report.html"))
-        click.echo(f"Report: esscher report {shlex.quote(str(out))} -o {page}")
+        click.echo(report_line(out))
+
+
+def report_line(run: Path) -> str:
+    """How to get the report of a run, or of the runs below a directory."""
+    page = shlex.quote(str(run / "report.html"))
+    return f"Report: esscher report {shlex.quote(str(run))} -o {page}"

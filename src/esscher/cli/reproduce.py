@@ -9,9 +9,11 @@ import click
 from rich.console import Console
 from rich.markdown import Markdown
 
+from esscher.cli.endings import report_line
 from esscher.cli.options import print_json
 from esscher.cli.stopping import resumable
 from esscher.errors import InputError
+from esscher.runs.folder import CONFIG
 
 EXPERIMENTS = ("gaussian", "ablation", "sphere", "ball", "hardmax", "universality", "onepass")
 
@@ -85,3 +87,5 @@ def _print(title: str, text: str, folder: Path, name: str) -> None:
     console = Console()
     console.print(Markdown(f"# {title}\n\n{text}"))
     console.print(f"Finding, table and figures: {folder / name}.md", soft_wrap=True)
+    if any(folder.rglob(CONFIG)):
+        click.echo(report_line(folder))
