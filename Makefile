@@ -60,6 +60,8 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Two workers: with one thread each they do not get into each other's way.
+test test-all: export OMP_NUM_THREADS ?= 1
 test: lint browser
 	$(BIN)/pytest -n 2 -m "not slow" --doctest-glob='*.md' tests docs README.md
 

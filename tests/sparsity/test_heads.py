@@ -10,7 +10,8 @@ import torch
 
 import esscher
 import esscher.sparsity.run as running
-from esscher.cli.sparse import print_sparsity, save_figure
+from esscher.cli.endings import save_figure
+from esscher.cli.sparse import print_sparsity
 from esscher.errors import InputError
 from esscher.models import attention_override, wrap_model
 from esscher.patterns import PATTERNS, View
@@ -164,7 +165,7 @@ def test_one_passage_decides_nothing(tmp_path) -> None:
     json.dumps(found.to_dict(), allow_nan=False)
     assert "window" in repr(found)
     print_sparsity(found)
-    save_figure(found, tmp_path / "one.svg")
+    save_figure("sparse", found, tmp_path / "one.svg")
 
 
 def test_a_window_that_is_shorter_than_the_budget() -> None:

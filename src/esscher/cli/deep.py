@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from esscher.cli.endings import finish
+from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import (
     check_figure,
     geometric_sizes,
@@ -105,17 +105,8 @@ def deep(
             out=out,
             **options,
         )
-    if figure is not None:
-        save_figure(found, figure)
+    save_figure("deep", found, figure)
     finish(found.to_dict, lambda: print_depth(found), as_json, out, {"Figure": figure})
-
-
-def save_figure(found: Depth, path: Path) -> None:
-    """Draw errors by layer, exponents, and the end."""
-    from esscher.report.catalogue import draw
-    from esscher.report.files import write_figure
-
-    write_figure(draw("deep", found), path)
 
 
 def print_depth(found: Depth) -> None:

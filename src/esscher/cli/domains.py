@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from esscher.cli.endings import finish
+from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import check_figure, model_options, plain_table, whole_numbers
 from esscher.cli.stopping import resumable
 from esscher.errors import InputError
@@ -88,11 +88,7 @@ def domains(
             out=out,
             **options,
         )
-    if figure is not None:
-        from esscher.report.catalogue import draw
-        from esscher.report.files import write_figure
-
-        write_figure(draw("domains", found), figure)
+    save_figure("domains", found, figure)
     finish(found.to_dict, lambda: print_domains(found), as_json, out, {"Figure": figure})
 
 

@@ -1,4 +1,4 @@
-"""How commands that make runs end: JSON, or what was found and where it is."""
+"""How commands that make runs end: a figure, JSON, or what was found and where it is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,29 @@ from typing import Any
 import click
 
 from esscher.cli.options import print_json
+
+
+def save_figure(kind: str, found: Any, path: Path | None, name: str | None = None) -> None:
+    """Draw a result into a file.
+
+    Parameters
+    ----------
+    kind
+        Kind of run.
+    found
+        Its result.
+    path
+        The file; nothing is drawn without one.
+    name
+        Which of the kind's figures; the main one if left out.
+    """
+    if path is None:
+        return
+    # Imported here: matplotlib takes a second that other commands should not.
+    from esscher.report.catalogue import draw
+    from esscher.report.files import write_figure
+
+    write_figure(draw(kind, found, name), path)
 
 
 def finish(

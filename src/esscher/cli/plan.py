@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from esscher.cli.endings import finish
+from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import check_figure, model_options, plain_table, with_error
 from esscher.cli.stopping import resumable
 from esscher.errors import InputError
@@ -94,8 +94,7 @@ def plan(
 
     with resumable(out):
         found = run(model, text, out=out, **options)
-    if figure is not None:
-        save_figure(found, figure)
+    save_figure("plan", found, figure)
     if save is not None:
         save.parent.mkdir(parents=True, exist_ok=True)
         found.save(save)
@@ -129,11 +128,7 @@ def _context(
             model, text, tolerance=0.1 if tolerance is None else tolerance, context=longest,
             passages=4 if passages is None else passages, out=out, **options,
         )  # fmt: skip
-    if figure is not None:
-        from esscher.report.catalogue import draw
-        from esscher.report.files import write_figure
-
-        write_figure(draw("context", found), figure)
+    save_figure("context", found, figure)
     files = {"Figure": figure}
     finish(found.to_dict, lambda: print_context(found, everything), as_json, out, files)
 
@@ -169,14 +164,6 @@ def print_context(found: ContextUse, everything: bool = False) -> None:
 
 def _length(value: float) -> str:
     return f"{value:,.0f}" if value < float("inf") else "no end"
-
-
-def save_figure(found: Plan, path: Path) -> None:
-    """Draw budgets, costs and calibration."""
-    from esscher.report.catalogue import draw
-    from esscher.report.files import write_figure
-
-    write_figure(draw("plan", found), path)
 
 
 def print_plan(found: Plan, everything: bool = False) -> None:

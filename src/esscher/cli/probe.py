@@ -9,7 +9,7 @@ import click
 import numpy as np
 from rich.console import Console
 
-from esscher.cli.endings import finish
+from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import (
     check_figure,
     geometric_sizes,
@@ -115,28 +115,10 @@ def probe(
             out=out,
             **options,
         )
-    if figure is not None:
-        save_heatmaps(found, figure)
-    if figure_layers is not None:
-        save_layers(found, figure_layers)
+    save_figure("probe", found, figure)
+    save_figure("probe", found, figure_layers, "layers")
     files = {"Figure": figure, "Figure of layers": figure_layers}
     finish(found.to_dict, lambda: print_probe(found, everything), as_json, out, files)
-
-
-def save_heatmaps(found: Probe, path: Path) -> None:
-    """Draw layer x head heatmaps."""
-    from esscher.report.catalogue import draw
-    from esscher.report.files import write_figure
-
-    write_figure(draw("probe", found, "heads"), path)
-
-
-def save_layers(found: Probe, path: Path) -> None:
-    """Draw what the heads of each layer have in common."""
-    from esscher.report.catalogue import draw
-    from esscher.report.files import write_figure
-
-    write_figure(draw("probe", found, "layers"), path)
 
 
 def print_probe(found: Probe, everything: bool = False) -> None:

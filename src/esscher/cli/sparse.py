@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from esscher.cli.endings import finish
+from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import (
     check_figure,
     geometric_sizes,
@@ -96,17 +96,8 @@ def sparse(
             out=out,
             **options,
         )
-    if figure is not None:
-        save_figure(found, figure)
+    save_figure("sparse", found, figure)
     finish(found.to_dict, lambda: print_sparsity(found), as_json, out, {"Figure": figure})
-
-
-def save_figure(found: Sparsity, path: Path) -> None:
-    """Draw error curves and exponents."""
-    from esscher.report.catalogue import draw
-    from esscher.report.files import write_figure
-
-    write_figure(draw("sparse", found), path)
 
 
 def print_sparsity(found: Sparsity) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from esscher.cli.endings import finish
+from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import check_figure, model_options, plain_table, whole_numbers
 from esscher.cli.stopping import resumable
 
@@ -72,17 +72,8 @@ def tails(
             out=out,
             **options,
         )
-    if figure is not None:
-        save_figure(found, figure)
+    save_figure("tails", found, figure)
     finish(found.to_dict, lambda: print_tails(found, everything), as_json, out, {"Figure": figure})
-
-
-def save_figure(found: Tails, path: Path) -> None:
-    """Draw layer x head heatmaps."""
-    from esscher.report.catalogue import draw
-    from esscher.report.files import write_figure
-
-    write_figure(draw("tails", found), path)
 
 
 def print_tails(found: Tails, everything: bool = False) -> None:

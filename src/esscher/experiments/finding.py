@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from esscher.atomic import write_atomically
+from esscher.report.files import figure_bytes
 
 #: Formats in which every figure is written.
 FORMATS = ("png", "svg", "pdf")
@@ -55,11 +55,7 @@ class Finding:
             write_atomically(folder / f"{name}.csv", text.encode())
         for name, figure in self.figures.items():
             for kind in formats:
-                picture = io.BytesIO()
-                # no dates and fixed ids: the same numbers give the same file
-                metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-                figure.savefig(picture, format=kind, metadata=metadata)
-                write_atomically(folder / f"{name}.{kind}", picture.getvalue())
+                write_atomically(folder / f"{name}.{kind}", figure_bytes(figure, f".{kind}"))
         page = folder / f"{self.name}.md"
         write_atomically(page, self._page().encode())
         return page

@@ -186,9 +186,7 @@ def _checked(run: StoredRun) -> StoredRun:
 
 
 def _unfinished(path: Path) -> InputError:
-    return InputError(
-        f"{path} has no results yet; run its command again to go on with it, then report it"
-    )
+    return InputError(f"{path} has no results yet; run the command that began it again, it resumes")
 
 
 def _subject(results: dict[str, Any]) -> str:
