@@ -20,6 +20,9 @@ from esscher.report.style import (
     styled,
 )
 
+#: Configurations at the same budget are drawn side by side, each this factor to the right.
+APART = 1.04
+
 
 @styled
 def draw_budget_costs(results: dict[str, Any], *, width: float = DOUBLE) -> Figure:
@@ -41,11 +44,11 @@ def draw_budget_costs(results: dict[str, Any], *, width: float = DOUBLE) -> Figu
     figure = new_figure(width, height, f"{model}{prefix}: distance from dense on unseen text")
     for axis, text in zip(panels(figure, len(texts), across, sharey=True), texts, strict=True):
         rows = [row for row in results["found"] if row["text"] == text]
-        for name in (name for name in NAMES if name in rows[0]["check"]):
+        budgets = np.array([100 * row["budget"] for row in rows])
+        for i, name in enumerate(name for name in NAMES if name in rows[0]["check"]):
             points = np.array([distance(row["check"][name], decoder) for row in rows])
-            budgets = [100 * row["budget"] for row in rows]
             error_bars(
-                axis, budgets, points[:, 0], (points[:, 1], points[:, 2]),
+                axis, budgets * APART**i, points[:, 0], (points[:, 1], points[:, 2]),
                 color=COLOURS[name], marker=MARKERS[name], label=NAMES[name],
             )  # fmt: skip
         unit = "KL (nats per token)" if decoder else "1 - cosine"
