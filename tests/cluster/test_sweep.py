@@ -91,6 +91,7 @@ def test_workers_come_and_go_and_the_scheduler_is_restarted(
     assert_same(out, here)
 
 
+@pytest.mark.slow
 def test_a_sweep_to_a_precision_on_a_described_cluster(tmp_path: Path) -> None:
     """Batches depend on what was measured, and so would any difference in a bit."""
     head = esscher.gaussian_head(0.5, 3)

@@ -121,6 +121,8 @@ def compute_cells(
     task: Callable[[str], Task],
     reporter: Reporter,
     executor: CellExecutor | None = None,
+    *,
+    expected: bool = False,
 ) -> None:
     """Compute the cells of a run that are missing, and store each as it arrives.
 
@@ -136,6 +138,8 @@ def compute_cells(
         Told about every cell.
     executor
         Who computes; this process if left out.
+    expected
+        Whether the reporter knows already how many cells to expect, as for a stage of several.
 
     Raises
     ------
@@ -143,7 +147,8 @@ def compute_cells(
         After all others are stored, if cells failed again and again on a cluster.
     """
     missing = run.missing(list(names))
-    reporter.expect(len(names), len(names) - len(missing))
+    if not expected:
+        reporter.expect(len(names), len(names) - len(missing))
     found: Cell
     for name, found in (executor or Serial()).run([task(name) for name in missing]):
         run.write(name, found)
