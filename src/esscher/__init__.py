@@ -88,6 +88,8 @@ if TYPE_CHECKING:
     from esscher.probing import Probe, load_probe, probe
     from esscher.report.catalogue import figure, figures_of
     from esscher.report.write import write_report
+    from esscher.runs.cluster import connect_cluster
+    from esscher.runs.cluster_file import start_cluster
     from esscher.sparsity import Sparsity, load_sparse, sparse
 
 __all__ = [
@@ -129,6 +131,7 @@ __all__ = [
     "__version__",
     "array_head",
     "ball_bound",
+    "connect_cluster",
     "constants",
     "context_lengths",
     "cov_constant",
@@ -166,6 +169,7 @@ __all__ = [
     "reproduce",
     "sparse",
     "standard_law",
+    "start_cluster",
     "sweep",
     "tails",
     "weight_head",
@@ -190,6 +194,8 @@ _LAZY = {
     "esscher.probing": ("Probe", "load_probe", "probe"),
     "esscher.report.catalogue": ("figure", "figures_of"),
     "esscher.report.write": ("write_report",),
+    "esscher.runs.cluster": ("connect_cluster",),
+    "esscher.runs.cluster_file": ("start_cluster",),
     "esscher.sparsity": ("Sparsity", "load_sparse", "sparse"),
 }
 

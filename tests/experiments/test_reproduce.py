@@ -22,7 +22,7 @@ from esscher.experiments import (
     sphere,
     universality,
 )
-from esscher.experiments.cells import cell
+from esscher.experiments.cells import compute_all
 from esscher.experiments.finding import markdown_table
 from esscher.experiments.study import Study, agreement, agrees
 from esscher.heads import gaussian_head, law_head
@@ -121,14 +121,14 @@ def test_one_pass_against_the_formula(tiny: None, tmp_path: Path) -> None:
 def test_cells(tmp_path: Path) -> None:
     calls = []
 
-    def compute():
-        calls.append(1)
-        return {"value": 0.1 + 0.2}
+    def compute(key):
+        calls.append(key["n"])
+        return {"value": 0.1 + 0.2 + key["n"]}
 
-    first = cell(tmp_path, "a", {"n": 1}, compute)
-    assert cell(tmp_path, "a", {"n": 1}, compute) == first == {"value": 0.1 + 0.2}
-    cell(tmp_path, "a", {"n": 2}, compute)
-    assert len(calls) == 2
+    (first,) = compute_all(tmp_path, "a", [{"n": 1}], compute)
+    assert first == {"value": 0.1 + 0.2 + 1}
+    assert compute_all(tmp_path, "a", [{"n": 2}, {"n": 1}], compute)[1] == first
+    assert calls == [1, 2]
 
 
 def test_agreement() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import (
     check_figure,
@@ -69,6 +70,7 @@ END_TITLES = {
 @click.option("--replicates", type=int, help="Gaussian: samples of tokens (default 32).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
 @model_options
+@cluster_options
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Figure: .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -76,6 +78,8 @@ def deep(
     model: str,
     budgets: str | None,
     sizes: str | None,
+    scheduler: str | None,
+    cluster: Path | None,
     out: Path | None,
     figure: Path | None,
     as_json: bool,
@@ -97,12 +101,13 @@ def deep(
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.depth import deep as run
 
-    with resumable(out):
+    with resumable(out), chosen_cluster(scheduler, cluster) as executor:
         found = run(
             model,
             budgets=None if budgets is None else geometric_sizes(budgets, 1, "--budgets"),
             sizes=None if sizes is None else geometric_sizes(sizes),
             out=out,
+            executor=executor,
             **options,
         )
     save_figure("deep", found, figure)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import check_figure, model_options, plain_table, whole_numbers
 from esscher.cli.stopping import resumable
@@ -50,6 +51,7 @@ SHOWN = ("tokens", "ess", "khat", "horizon")
 @click.option("--replicates", type=int, default=8, show_default=True, help="Samples for --measure.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of places and samples.")
 @model_options
+@cluster_options
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Figure: .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -58,6 +60,8 @@ def domains(
     texts: tuple[str, ...],
     layers: str | None,
     heads: str | None,
+    scheduler: str | None,
+    cluster: Path | None,
     out: Path | None,
     figure: Path | None,
     as_json: bool,
@@ -79,13 +83,14 @@ def domains(
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.corpora import domains as run
 
-    with resumable(out):
+    with resumable(out), chosen_cluster(scheduler, cluster) as executor:
         found = run(
             model,
             named,
             layers=whole_numbers(layers, "--layers"),
             heads=whole_numbers(heads, "--heads"),
             out=out,
+            executor=executor,
             **options,
         )
     save_figure("domains", found, figure)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import check_figure, model_options, plain_table, with_error
 from esscher.cli.stopping import resumable
@@ -57,6 +58,7 @@ CONFIGURATIONS = ("planned", "uniform", "heavy", "recent")
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the samples.")
 @model_options
+@cluster_options
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--save", type=click.Path(path_type=Path), help="File for the plan.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Figure: .png, .svg or .pdf.")
@@ -66,6 +68,8 @@ def plan(
     model: str,
     text: str,
     lengths: bool,
+    scheduler: str | None,
+    cluster: Path | None,
     out: Path | None,
     save: Path | None,
     figure: Path | None,
@@ -87,13 +91,14 @@ def plan(
     """  # noqa: D301 - click's mark for verbatim lines
     check_figure(figure)
     if lengths:
-        _context(model, text, out, save, figure, everything, as_json, options)
+        place = scheduler, cluster
+        _context(model, text, place, out, save, figure, everything, as_json, options)
         return
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.planning import plan as run
 
-    with resumable(out):
-        found = run(model, text, out=out, **options)
+    with resumable(out), chosen_cluster(scheduler, cluster) as executor:
+        found = run(model, text, out=out, executor=executor, **options)
     save_figure("plan", found, figure)
     if save is not None:
         save.parent.mkdir(parents=True, exist_ok=True)
@@ -105,6 +110,7 @@ def plan(
 def _context(
     model: str,
     text: str,
+    place: tuple[str | None, Path | None],
     out: Path | None,
     save: Path | None,
     figure: Path | None,
@@ -123,10 +129,10 @@ def _context(
     passages = options.pop("passages")
     from esscher.planning import context_lengths
 
-    with resumable(out):
+    with resumable(out), chosen_cluster(*place) as executor:
         found = context_lengths(
             model, text, tolerance=0.1 if tolerance is None else tolerance, context=longest,
-            passages=4 if passages is None else passages, out=out, **options,
+            passages=4 if passages is None else passages, out=out, executor=executor, **options,
         )  # fmt: skip
     save_figure("context", found, figure)
     files = {"Figure": figure}

@@ -9,6 +9,7 @@ import click
 import numpy as np
 from rich.console import Console
 
+from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import (
     check_figure,
@@ -59,6 +60,7 @@ SHOWN = 15
     help="With or without replacement (corrected for the finite population).",
 )
 @model_options
+@cluster_options
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Heatmaps: .png, .svg or .pdf.")
 @click.option(
@@ -75,6 +77,8 @@ def probe(
     heads: str | None,
     sizes: str | None,
     replicates: int,
+    scheduler: str | None,
+    cluster: Path | None,
     out: Path | None,
     figure: Path | None,
     figure_layers: Path | None,
@@ -104,7 +108,7 @@ def probe(
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.probing import probe as run
 
-    with resumable(out):
+    with resumable(out), chosen_cluster(scheduler, cluster) as executor:
         found = run(
             model,
             text,
@@ -113,6 +117,7 @@ def probe(
             sizes=None if sizes is None else geometric_sizes(sizes),
             replicates=replicates,
             out=out,
+            executor=executor,
             **options,
         )
     save_figure("probe", found, figure)

@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 from rich.markdown import Markdown
 
+from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import report_line
 from esscher.cli.options import print_json
 from esscher.cli.stopping import resumable
@@ -36,8 +37,18 @@ EXPERIMENTS = ("gaussian", "ablation", "sphere", "ball", "hardmax", "universalit
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random streams.")
 @click.option("--workers", type=int, default=1, show_default=True, help="Worker processes.")
+@cluster_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def reproduce(name: str, scale: str, out: Path, seed: int, workers: int, as_json: bool) -> None:
+def reproduce(
+    name: str,
+    scale: str,
+    out: Path,
+    seed: int,
+    workers: int,
+    scheduler: str | None,
+    cluster: Path | None,
+    as_json: bool,
+) -> None:
     """Redo an experiment of the published synthetic study: NAME, or all.
 
     \b
@@ -62,10 +73,10 @@ def reproduce(name: str, scale: str, out: Path, seed: int, workers: int, as_json
     if name != "all" and name not in EXPERIMENTS:
         raise InputError(f"there is no experiment {name!r}; choose from {', '.join(EXPERIMENTS)}")
     done = []
-    with resumable(out):
+    with resumable(out), chosen_cluster(scheduler, cluster, workers) as executor:
         for chosen in EXPERIMENTS if name == "all" else (name,):
             start = time.monotonic()
-            finding = run(chosen, scale, out, seed=seed, workers=workers)
+            finding = run(chosen, scale, out, seed=seed, workers=workers, executor=executor)
             folder = out / f"{chosen}-{scale}"
             done.append(
                 {

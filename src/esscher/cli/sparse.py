@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import (
     check_figure,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 @click.option("--revision", help="MODEL: revision on a hub.")
 @click.option("--allow-pickle", is_flag=True, help="MODEL: also load weights that can run code.")
 @click.option("--allow-remote-code", is_flag=True, help="MODEL: run code that comes with it.")
+@cluster_options
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Curves: .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -62,6 +64,8 @@ def sparse(
     text: str | None,
     layers: str | None,
     heads: str | None,
+    scheduler: str | None,
+    cluster: Path | None,
     out: Path | None,
     figure: Path | None,
     as_json: bool,
@@ -84,7 +88,7 @@ def sparse(
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.sparsity import sparse as run
 
-    with resumable(out):
+    with resumable(out), chosen_cluster(scheduler, cluster) as executor:
         found = run(
             subject,
             text,
@@ -94,6 +98,7 @@ def sparse(
             layers=whole_numbers(layers, "--layers"),
             heads=whole_numbers(heads, "--heads"),
             out=out,
+            executor=executor,
             **options,
         )
     save_figure("sparse", found, figure)

@@ -12,6 +12,7 @@ from types import FrameType
 
 import click
 
+from esscher.runs.executors import SchedulerLost
 from esscher.sweep.engine import SweepInterrupted
 
 #: Exit code of a command that was stopped from outside, by convention 128 + SIGINT.
@@ -20,11 +21,16 @@ STOPPED = 130
 
 def how_to_resume(stop: KeyboardInterrupt, out: Path | None) -> str:
     """What to tell a user who stopped a command."""
+    why = ""
+    if isinstance(stop, SchedulerLost):
+        why = f"{stop}. "
+    elif isinstance(stop, SweepInterrupted) and stop.reason:
+        why = f"{stop.reason}. "
     if out is None:
-        return "Stopped. Nothing is stored; with --out RUN a sweep can be resumed."
+        return f"{why}Stopped. Nothing is stored; with --out RUN a run can be resumed."
     done = f" with {stop.done} replicates stored" if isinstance(stop, SweepInterrupted) else ""
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-    return f"Stopped{done} in {out}. Run the same command again to resume:\n  {command}"
+    return f"{why}Stopped{done} in {out}. Run the same command again to resume:\n  {command}"
 
 
 @contextmanager

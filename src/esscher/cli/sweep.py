@@ -9,6 +9,7 @@ import click
 import numpy as np
 from rich.console import Console
 
+from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish
 from esscher.cli.options import geometric_sizes, numbers, plain_table, with_error
 from esscher.cli.stopping import resumable
@@ -68,6 +69,7 @@ from esscher.validation import Array
     help="Also predict the exponents on these sizes (seconds per scale).",
 )
 @click.option("--workers", type=int, default=1, show_default=True, help="Worker processes.")
+@cluster_options
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def sweep(
@@ -90,6 +92,8 @@ def sweep(
     reference_tokens: int | None,
     predict: bool,
     workers: int,
+    scheduler: str | None,
+    cluster: Path | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -107,7 +111,7 @@ def sweep(
     """  # noqa: D301 - click's mark for verbatim lines
     if law not in STANDARD_LAWS:
         raise InputError(f"there is no law {law!r}; choose from {', '.join(STANDARD_LAWS)}")
-    with resumable(out):
+    with resumable(out), chosen_cluster(scheduler, cluster, workers) as executor:
         curve = run_sweep(
             synthetic_head(law, horizon, dim, spectrum, tau, df),
             geometric_sizes(sizes),
@@ -121,6 +125,7 @@ def sweep(
             reference_tokens=reference_tokens,
             predict=predict,
             workers=workers,
+            executor=executor,
             out=out,
             precision=precision,
             max_replicates=max_replicates,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import check_figure, model_options, plain_table, whole_numbers
 from esscher.cli.stopping import resumable
@@ -33,6 +34,7 @@ TOKEN = 9
 @click.option("--heads", metavar="LIST", help="Such as 0,3 or 0-5 (default: all).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of halves and starts.")
 @model_options
+@cluster_options
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Heatmaps: .png, .svg or .pdf.")
 @click.option("--all", "everything", is_flag=True, help="Show all heads, not the worst ones.")
@@ -42,6 +44,8 @@ def tails(
     text: str,
     layers: str | None,
     heads: str | None,
+    scheduler: str | None,
+    cluster: Path | None,
     out: Path | None,
     figure: Path | None,
     everything: bool,
@@ -63,13 +67,14 @@ def tails(
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.extremes import tails as run
 
-    with resumable(out):
+    with resumable(out), chosen_cluster(scheduler, cluster) as executor:
         found = run(
             model,
             text,
             layers=whole_numbers(layers, "--layers"),
             heads=whole_numbers(heads, "--heads"),
             out=out,
+            executor=executor,
             **options,
         )
     save_figure("tails", found, figure)

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from esscher.corpora.arguments import as_level, check_corpora, make_request
+from esscher.corpora.arguments import DomainsRequest, as_level, check_corpora, make_request
 from esscher.corpora.assemble import assemble, nothing_yet
 from esscher.corpora.blocks import cut_blocks, read_corpus
 from esscher.corpora.measure import measure_block
 from esscher.corpora.result import Domains
-from esscher.models import LoadedModel, as_loaded
+from esscher.models import AnyModel, LoadedModel, as_loaded, model_for, opened_model
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
+from esscher.runs.executors import CellExecutor, Serial, Task, compute_cells
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.text import TextSource
@@ -42,6 +43,7 @@ def domains(
     allow_pickle: bool = False,
     allow_remote_code: bool = False,
     out: str | Path | None = None,
+    executor: CellExecutor | None = None,
     progress: bool | None = None,
 ) -> Domains:
     """Measure every head on several corpora, and say what differs beyond chance.
@@ -76,6 +78,9 @@ def domains(
         How to load the model.
     out
         Directory of the run; the same call resumes it.
+    executor
+        Who computes the cells: this process, or a cluster from :func:`esscher.connect_cluster` or
+        :func:`esscher.start_cluster`.
     progress
         Whether to draw a bar; by default if standard error is a terminal.
     """
@@ -83,10 +88,13 @@ def domains(
     named = check_corpora(texts)
     # read before the model is loaded: a wrong name should not take half a minute to be told
     corpora = [read_corpus(name, source) for name, source in named.items()]
-    loaded = as_loaded(
-        model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
-        allow_remote_code=allow_remote_code,
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "device": device, "dtype": dtype, "revision": revision, "allow_pickle": allow_pickle,
+        "allow_remote_code": allow_remote_code,
+    }  # fmt: skip
+    loaded = as_loaded(model, **how)
+    executor = executor or Serial()
+    shipped = model_for(executor.remote, model, loaded, **how)
     request = make_request(
         loaded, mode=mode, blocks=blocks, block_tokens=block_tokens, context=context,
         layers=layers, heads=heads, measure=measure, replicates=replicates, seed=seed,
@@ -101,13 +109,18 @@ def domains(
     with run_folder(out) as folder, open_run(folder, KIND, subject, configuration) as run:
         with Reporter(folder / LOG, progress, "blocks") as reporter:
             places = cells(configuration)
-            missing = set(run.missing(list(places)))
-            reporter.expect(len(places), len(places) - len(missing))
-            for name, (corpus, block) in places.items():
-                if name in missing:
-                    run.write(name, measure_block(loaded, cut[corpus][block], block, request))
-                    reporter.advance()
+
+            def task(name: str) -> Task:
+                corpus, block = places[name]
+                return Task(name, _block_cell, (shipped, cut[corpus][block], block, request))
+
+            compute_cells(run, list(places), task, reporter, executor)
         return finish(run, level)
+
+
+def _block_cell(model: AnyModel, text: str, block: int, request: DomainsRequest) -> Cell:
+    with opened_model(model) as loaded:
+        return measure_block(loaded, text, block, request)
 
 
 def load_domains(out: str | Path, alpha: float | None = None) -> Domains:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
@@ -29,11 +28,12 @@ from esscher.depth.stack import random_stack
 from esscher.depth.stack_results import stack_results
 from esscher.errors import InputError
 from esscher.limits import GaussianStack, StackLimit
-from esscher.models import LoadedModel, as_loaded
+from esscher.models import AnyModel, LoadedModel, as_loaded, model_for, opened_model
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
+from esscher.runs.executors import CellExecutor, Serial, Task, compute_cells
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
-from esscher.text import PassageSet, TextSource, read_text
+from esscher.text import Passage, PassageSet, TextSource, read_text
 from esscher.text import passages as text_passages
 from esscher.text.documents import source_name
 from esscher.validation import Array
@@ -71,6 +71,7 @@ def deep(
     allow_pickle: bool = False,
     allow_remote_code: bool = False,
     out: str | Path | None = None,
+    executor: CellExecutor | None = None,
     progress: bool | None = None,
 ) -> Depth:
     """Measure how the error of sampled attention travels through layers.
@@ -106,6 +107,9 @@ def deep(
         How to load the model.
     out
         Directory of the run; the same call resumes it.
+    executor
+        Who computes the cells: this process, or a cluster from :func:`esscher.connect_cluster` or
+        :func:`esscher.start_cluster`.
     progress
         Whether to draw a bar; by default if standard error is a terminal.
     """
@@ -124,17 +128,21 @@ def deep(
             depth=depth, dim=dim, horizon=horizon, residual=residual, output_scale=output_scale,
             tau=tau, sizes=sizes, replicates=replicates, seed=seed,
         )  # fmt: skip
-        return _deep_stack(request, out, progress)
+        return _deep_stack(request, out, executor or Serial(), progress)
     refuse(for_stacks, 'Gaussian stacks ("gaussian")', "a model takes budgets, passages and draws")
-    loaded = as_loaded(
-        model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
-        allow_remote_code=allow_remote_code,
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "device": device, "dtype": dtype, "revision": revision, "allow_pickle": allow_pickle,
+        "allow_remote_code": allow_remote_code,
+    }  # fmt: skip
+    loaded = as_loaded(model, **how)
+    executor = executor or Serial()
+    shipped = model_for(executor.remote, model, loaded, **how)
     asked = make_model_request(
         loaded, budgets=budgets, context=context, passages=passages, draws=draws, mode=mode,
         terciles=terciles, seed=seed,
     )  # fmt: skip
-    return _deep_model(loaded, TEXT if text is None else text, column, asked, out, progress)
+    passages_read = _whole_passages(loaded, TEXT if text is None else text, column, asked)
+    return _deep_model(loaded, shipped, passages_read, asked, out, executor, progress)
 
 
 def load_deep(out: str | Path) -> Depth:
@@ -188,27 +196,39 @@ def _stack(request: StackRequest) -> tuple[GaussianStack, StackLimit]:
     )  # fmt: skip
 
 
-def _deep_stack(request: StackRequest, out: str | Path | None, progress: bool | None) -> Depth:
+def _deep_stack(
+    request: StackRequest, out: str | Path | None, executor: CellExecutor, progress: bool | None
+) -> Depth:
     stack, limit = _stack(request)  # an impossible stack is said before anything is written
     with run_folder(out) as folder, open_run(folder, KIND, GAUSSIAN, request.to_dict()) as run:
-        _fill(
-            run, request.cells, progress,
-            lambda name: measure_replicate(
-                stack, limit, request.sizes, int(name.split("-")[1]), request.seed
-            ),
-        )  # fmt: skip
+        source = executor.share((stack, limit))
+        with Reporter(folder / LOG, progress, "cells") as reporter:
+            compute_cells(
+                run,
+                request.cells,
+                lambda name: Task(name, _stack_cell, (source, request, int(name.split("-")[1]))),
+                reporter,
+                executor,
+            )
         return finish(run)
+
+
+def _stack_cell(
+    source: tuple[GaussianStack, StackLimit], request: StackRequest, replicate: int
+) -> Cell:
+    stack, limit = source
+    return measure_replicate(stack, limit, request.sizes, replicate, request.seed)
 
 
 def _deep_model(
     loaded: LoadedModel,
-    text: TextSource,
-    column: str | None,
+    shipped: AnyModel,
+    passages: PassageSet,
     request: ModelRequest,
     out: str | Path | None,
+    executor: CellExecutor,
     progress: bool | None,
 ) -> Depth:
-    passages = _whole_passages(loaded, text, column, request)
     configuration = request.to_dict() | {
         "model": loaded.summary | {"name": Path(loaded.name).name},
         "weight_hash": loaded.weight_hash,
@@ -217,21 +237,75 @@ def _deep_model(
     }
     subject = configuration["model"]["name"]
     with run_folder(out) as folder, open_run(folder, KIND, subject, configuration) as run:
-        measuring = _Measuring(loaded, passages, request, run)
-        _fill(run, request.cells, progress, measuring.cell)
+        dense = DensePasses()  # in this process; workers have their own
+        with Reporter(folder / LOG, progress, "cells") as reporter:
+
+            def horizons_task(name: str) -> Task:
+                return Task(name, _horizons_cell, (shipped, tuple(passages)))
+
+            def passage_task(name: str) -> Task:
+                _, number, part = name.split("-")
+                variants: dict[str, Any] = {part: (part, None)}
+                if part == "terciles":
+                    heads = split_terciles(_stored_horizons(run), request.terciles)
+                    variants = {t: (request.tercile_mode, heads[t]) for t in TERCILES}
+                passage = passages[int(number)]
+                kept = None if executor.remote else dense
+                return Task(name, _passage_cell, (shipped, passage, variants, request, kept))
+
+            # which heads are in which tercile must be known before any of them is measured
+            first = [name for name in request.cells if name == "horizons"]
+            rest = [name for name in request.cells if name != "horizons"]
+            missing = run.missing(request.cells)
+            reporter.expect(len(request.cells), len(request.cells) - len(missing))
+            compute_cells(run, first, horizons_task, reporter, executor, expected=True)
+            compute_cells(run, rest, passage_task, reporter, executor, expected=True)
         return finish(run)
 
 
-def _fill(
-    run: CellRun, names: list[str], progress: bool | None, compute: Callable[[str], Cell]
-) -> None:
-    """Compute and store the cells that are missing."""
-    missing = run.missing(names)
-    with Reporter(run.folder / LOG, progress, "cells") as reporter:
-        reporter.expect(len(names), len(names) - len(missing))
-        for name in missing:
-            run.write(name, compute(name))
-            reporter.advance()
+def _horizons_cell(model: AnyModel, passages: tuple[Passage, ...]) -> Cell:
+    """Horizon of every head, mean over the passages."""
+    with opened_model(model) as loaded:
+        found = [head_horizons(SampledPassage(loaded, passage)) for passage in passages]
+    return Cell({"horizons": np.asarray(np.mean(found, axis=0)).tolist()})
+
+
+def _stored_horizons(run: CellRun) -> Array:
+    part = run.read("horizons")
+    assert part is not None  # computed before all other cells
+    return np.array(part.about["horizons"])
+
+
+class DensePasses:
+    """The dense pass of the last passage, which serves several cells."""
+
+    def __init__(self) -> None:
+        self._last: tuple[LoadedModel, bytes, PassageMeasurement] | None = None
+
+    def of(self, loaded: LoadedModel, passage: Passage) -> PassageMeasurement:
+        """The passage, read by the model."""
+        ids = passage.ids.tobytes()
+        if self._last is None or self._last[0] is not loaded or self._last[1] != ids:
+            self._last = None  # two passages need not be in memory together
+            self._last = (loaded, ids, PassageMeasurement(SampledPassage(loaded, passage)))
+        return self._last[2]
+
+
+#: That of a worker of a cluster.
+_DENSE = DensePasses()
+
+
+def _passage_cell(
+    model: AnyModel,
+    passage: Passage,
+    variants: dict[str, Any],
+    request: ModelRequest,
+    dense: DensePasses | None = None,
+) -> Cell:
+    """Some variants on one passage."""
+    with opened_model(model) as loaded:
+        measured = (_DENSE if dense is None else dense).of(loaded, passage)
+        return measured.cell(variants, request.budgets, request.draws, request.seed)
 
 
 def _whole_passages(
@@ -251,44 +325,3 @@ def _whole_passages(
     eligible = [int(np.count_nonzero(~certain_keys(loaded, p))) for p in chosen]
     check_budgets(request.budgets, eligible)
     return PassageSet(chosen, name, stream.text_hash, stream.text_tokens, request.context)
-
-
-class _Measuring:
-    """Computes cells; the passage of the last one is kept, since its dense pass serves several."""
-
-    def __init__(
-        self, loaded: LoadedModel, passages: PassageSet, request: ModelRequest, run: CellRun
-    ) -> None:
-        self._loaded, self._passages, self._request = loaded, passages, request
-        self._run = run
-        self._last: tuple[int, PassageMeasurement] | None = None
-
-    def cell(self, name: str) -> Cell:
-        """Compute one cell."""
-        if name == "horizons":
-            return Cell({"horizons": self._horizons().tolist()})
-        _, number, part = name.split("-")
-        variants: dict[str, Any] = {part: (part, None)}
-        if part == "terciles":
-            heads = split_terciles(self._stored_horizons(), self._request.terciles)
-            variants = {t: (self._request.tercile_mode, heads[t]) for t in TERCILES}
-        request = self._request
-        measured = self._passage(int(number))
-        return measured.cell(variants, request.budgets, request.draws, request.seed)
-
-    def _passage(self, number: int) -> PassageMeasurement:
-        if self._last is None or self._last[0] != number:
-            self._last = None  # two passages need not be in memory together
-            reader = SampledPassage(self._loaded, self._passages[number])
-            self._last = (number, PassageMeasurement(reader))
-        return self._last[1]
-
-    def _horizons(self) -> Array:
-        """Mean over the passages."""
-        found = [head_horizons(SampledPassage(self._loaded, p)) for p in self._passages]
-        return np.asarray(np.mean(found, axis=0))
-
-    def _stored_horizons(self) -> Array:
-        part = self._run.read("horizons")
-        assert part is not None  # the first cell of a run with terciles
-        return np.array(part.about["horizons"])

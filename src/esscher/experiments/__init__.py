@@ -17,6 +17,7 @@ from esscher.experiments import (
 )
 from esscher.experiments.finding import Finding
 from esscher.experiments.study import Settings
+from esscher.runs.cluster import Cluster
 
 #: Experiments by name, in the order in which ``all`` runs them.
 EXPERIMENTS: dict[str, Callable[[Settings], Finding]] = {
@@ -40,6 +41,7 @@ def reproduce(
     *,
     seed: int = 0,
     workers: int = 1,
+    executor: Cluster | None = None,
     progress: bool | None = None,
 ) -> Finding:
     """Run one experiment, or resume it, and write its table, figures and finding.
@@ -52,14 +54,14 @@ def reproduce(
         ``"quick"`` (under a minute), ``"standard"`` (minutes), ``"paper"`` (hours).
     out
         Directory; the experiment gets one of its own in it.
-    seed, workers, progress
-        As for :func:`esscher.sweep`.
+    seed, workers, executor, progress
+        As for :func:`esscher.sweep`; the executor may be a cluster.
     """
     if name not in EXPERIMENTS:
         raise InputError(f"there is no experiment {name!r}; choose from {', '.join(EXPERIMENTS)}")
     if scale not in SCALES:
         raise InputError(f"scale is {scale!r}; it must be one of {', '.join(SCALES)}")
     folder = Path(out) / f"{name}-{scale}"
-    finding = EXPERIMENTS[name](Settings(scale, folder, seed, workers, progress))
+    finding = EXPERIMENTS[name](Settings(scale, folder, seed, workers, progress, executor))
     finding.write(folder)
     return finding

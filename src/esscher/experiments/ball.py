@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from esscher.experiments.cells import cell
+from esscher.experiments.cells import compute_all
 from esscher.experiments.finding import Finding, markdown_table
 from esscher.experiments.study import Settings, geometric
 from esscher.laws import Sphere
@@ -26,23 +25,26 @@ def run(settings: Settings) -> Finding:
         "standard": ((0.5, 1.0, 2.0, 4.0, 8.0, 16.0), geometric(100, 10_000, 6), 20),
         "paper": ((0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0), geometric(100, 100_000, 8), 40),
     }[settings.scale]
+    keys: list[dict[str, Any]] = [
+        {"d": DIM, "T": radius, "n": n, "replicates": replicates, "seed": settings.seed}
+        for radius in radii
+        for n in sizes
+    ]
     rows = []
-    for radius in radii:
-        for n in sizes:
-            key = {"d": DIM, "T": radius, "n": n, "replicates": replicates, "seed": settings.seed}
-            found = cell(settings.folder, "ball", key, partial(_measure, key))
-            bound = ball_bound(1.0, radius, mean_norm=0.0)
-            rows.append(
-                {
-                    "T": radius,
-                    "n": n,
-                    "measured": found["value"],
-                    "standard_error": found["standard_error"],
-                    "bound": float(bound.at(n)),
-                    "trivial": 2.0,
-                    "log10_n_useful": bound.log10_first_useful_n,
-                }
-            )
+    measured = compute_all(settings.folder, "ball", keys, _measure, settings.executor)
+    for key, found in zip(keys, measured, strict=True):
+        bound = ball_bound(1.0, key["T"], mean_norm=0.0)
+        rows.append(
+            {
+                "T": key["T"],
+                "n": key["n"],
+                "measured": found["value"],
+                "standard_error": found["standard_error"],
+                "bound": float(bound.at(key["n"])),
+                "trivial": 2.0,
+                "log10_n_useful": bound.log10_first_useful_n,
+            }
+        )
     table = pd.DataFrame(rows)
     return Finding(
         "ball",

@@ -4,41 +4,71 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from esscher import __version__
 from esscher.atomic import write_atomically
+from esscher.runs.executors import CellExecutor, Serial, Task
 
 
-def cell(
-    folder: Path, name: str, key: dict[str, Any], compute: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
-    """Return the stored result of a cell, or compute and store it.
+def compute_all(
+    folder: Path,
+    name: str,
+    keys: Sequence[dict[str, Any]],
+    compute: Callable[[dict[str, Any]], dict[str, Any]],
+    executor: CellExecutor | None = None,
+) -> list[dict[str, Any]]:
+    """Return the results of cells in order; those that are not stored are computed and stored.
 
     Parameters
     ----------
     folder
         Directory of the experiment.
     name
-        What the cell is, for the name of its file.
-    key
-        All that the result is a function of; another key is another cell.
+        What the cells are, for the names of their files.
+    keys
+        For each cell, all that its result is a function of; another key is another cell.
     compute
-        Computes the result, plain numbers, lists and strings.
+        Computes the result of a key, plain numbers, lists and strings. A function at the top of a
+        module, so that workers of a cluster find it.
+    executor
+        Who computes; this process if left out.
     """
-    about = {"cell": name, "key": key, "version": __version__}
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
-    path = folder / "cells" / f"{name}-{digest}.json"
-    try:
-        stored = json.loads(path.read_bytes())
-        if {field: stored[field] for field in about} == about:
-            return dict(stored["result"])
-    except (OSError, ValueError, LookupError, TypeError):
-        pass  # not there, or damaged: computed again
-    result = compute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(about | {"result": result}, indent=1, allow_nan=False)
-    write_atomically(path, text.encode())
-    return dict(json.loads(text)["result"])
+    places = [_Place(folder, name, key) for key in keys]
+    results = {place.path.stem: place.read() for place in places}
+    by_name = {place.path.stem: place for place in places}
+    tasks = [
+        Task(stem, compute, (by_name[stem].key,))
+        for stem, stored in results.items()
+        if stored is None
+    ]
+    for stem, result in (executor or Serial()).run(tasks):
+        results[stem] = by_name[stem].write(result)
+    return [dict(results[place.path.stem] or {}) for place in places]
+
+
+class _Place:
+    """Where the result of one cell is kept."""
+
+    def __init__(self, folder: Path, name: str, key: dict[str, Any]) -> None:
+        self.key = key
+        self._about = {"cell": name, "key": key, "version": __version__}
+        digest = hashlib.sha256(json.dumps(self._about, sort_keys=True).encode()).hexdigest()[:12]
+        self.path = folder / "cells" / f"{name}-{digest}.json"
+
+    def read(self) -> dict[str, Any] | None:
+        try:
+            stored = json.loads(self.path.read_bytes())
+            if {field: stored[field] for field in self._about} == self._about:
+                return dict(stored["result"])
+        except (OSError, ValueError, LookupError, TypeError):
+            pass  # not there, or damaged: computed again
+        return None
+
+    def write(self, result: dict[str, Any]) -> dict[str, Any]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self._about | {"result": result}, indent=1, allow_nan=False)
+        write_atomically(self.path, text.encode())
+        return dict(json.loads(text)["result"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from esscher.experiments.cells import cell
+from esscher.experiments.cells import compute_all
 from esscher.experiments.finding import Finding, markdown_table
 from esscher.experiments.study import Settings
 from esscher.theory import hardmax_curve
@@ -26,14 +25,16 @@ def run(settings: Settings) -> Finding:
         "paper": (1e12, 10, 400_000, 1_000),
     }[settings.scale]
     sizes = [float(n) for n in np.geomspace(1e3, top, count).round()]
-    curves, fits = [], []
+    keys: list[dict[str, Any]] = []
     for d in DIMENSIONS:
         # the more dimensions, the smaller the mean and the larger its relative noise
         replicates = line if d == 1 else others * (2 if d >= 10 else 1)
-        key = {"d": d, "sizes": sizes, "replicates": replicates, "seed": settings.seed}
-        found = cell(settings.folder, "hardmax", key, partial(_measure, key))
-        curves.append(pd.DataFrame({"d": d} | found["curve"]))
-        fits.append({"d": d} | found["fit"])
+        keys.append({"d": d, "sizes": sizes, "replicates": replicates, "seed": settings.seed})
+    curves, fits = [], []
+    measured = compute_all(settings.folder, "hardmax", keys, _measure, settings.executor)
+    for key, found in zip(keys, measured, strict=True):
+        curves.append(pd.DataFrame({"d": key["d"]} | found["curve"]))
+        fits.append({"d": key["d"]} | found["fit"])
     table, fitted = pd.concat(curves, ignore_index=True), pd.DataFrame(fits)
     return Finding(
         "hardmax",

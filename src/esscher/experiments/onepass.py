@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from esscher.experiments.cells import cell
+from esscher.experiments.cells import compute_all
 from esscher.experiments.finding import Finding, markdown_table
 from esscher.experiments.gaussian import HORIZONS, flat
 from esscher.experiments.study import Settings, geometric, rate_table
@@ -31,25 +30,28 @@ def run(settings: Settings) -> Finding:
     for d in dims:
         study = flat(d, sizes, horizons, replicates)
         swept = rate_table(study, study.run(settings), ("mean",)).set_index("H")
-        for horizon in horizons:
-            for draw in range(passes):
-                key = {"d": d, "H": horizon, "n": n, "draw": draw, "seed": settings.seed}
-                found = cell(settings.folder, "onepass", key, partial(_measure, key))
-                at = swept.loc[horizon]
-                rows.append(
-                    key
-                    | found
-                    | {
-                        "khat_formula": exponents(horizon).khat,
-                        "swept": at["exponent"],
-                        "swept_low": at["low"],
-                        "swept_high": at["high"],
-                        "sharp": at["sharp"],
-                        "predicted": at["predicted"],
-                        "paper_reference": at["paper_reference"],
-                        "paper_bound": at["paper_bound"],
-                    }
-                )
+        keys: list[dict[str, Any]] = [
+            {"d": d, "H": horizon, "n": n, "draw": draw, "seed": settings.seed}
+            for horizon in horizons
+            for draw in range(passes)
+        ]
+        measured = compute_all(settings.folder, "onepass", keys, _measure, settings.executor)
+        for key, found in zip(keys, measured, strict=True):
+            at = swept.loc[key["H"]]
+            rows.append(
+                key
+                | found
+                | {
+                    "khat_formula": exponents(key["H"]).khat,
+                    "swept": at["exponent"],
+                    "swept_low": at["low"],
+                    "swept_high": at["high"],
+                    "sharp": at["sharp"],
+                    "predicted": at["predicted"],
+                    "paper_reference": at["paper_reference"],
+                    "paper_bound": at["paper_bound"],
+                }
+            )
     table = pd.DataFrame(rows)
     return Finding(
         "onepass",

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from esscher.heads import Head
+from esscher.runs.cluster import Cluster
 from esscher.sweep import ErrorCurve, sweep
 from esscher.sweep.measure import METRICS
 
@@ -20,13 +21,14 @@ CLOSE = 0.03
 
 @dataclass(frozen=True)
 class Settings:
-    """How an experiment is run: its scale, where, with which seed and how many workers."""
+    """How an experiment is run: its scale, where, with which seed, and who computes."""
 
     scale: str
     folder: Path
     seed: int = 0
     workers: int = 1
     progress: bool | None = None
+    executor: Cluster | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +53,7 @@ class Study:
             scales=self.scales,
             out=settings.folder / "runs" / settings.scale / self.name,
             workers=settings.workers,
+            executor=settings.executor,
             progress=settings.progress,
             **({"predict": True} | self.options),
         )

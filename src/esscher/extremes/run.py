@@ -9,13 +9,20 @@ from typing import Any
 
 from esscher.errors import InputError
 from esscher.extremes.cloud import FEWEST
-from esscher.extremes.collect import TokenRows, collect_layers, layer_groups, token_rows
+from esscher.extremes.collect import (
+    LayerTokens,
+    TokenRows,
+    collect_layers,
+    layer_groups,
+    token_rows,
+)
 from esscher.extremes.measure import measure_layer
 from esscher.extremes.passages import FEWEST as FEWEST_PASSAGES
 from esscher.extremes.result import KIND, Tails, assemble
-from esscher.models import LoadedModel, as_loaded
+from esscher.models import AnyModel, LoadedModel, as_loaded, model_for, opened_model
 from esscher.models.selection import as_indices
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
+from esscher.runs.executors import CellExecutor, Serial, Task, call_alone, compute_cells
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.streams import random_stream
@@ -42,6 +49,7 @@ def tails(
     allow_pickle: bool = False,
     allow_remote_code: bool = False,
     out: str | Path | None = None,
+    executor: CellExecutor | None = None,
     progress: bool | None = None,
 ) -> Tails:
     """Test the sub-Gaussian assumption on the keys of every head and the tokens of every layer.
@@ -64,13 +72,19 @@ def tails(
         How to load the model.
     out
         Directory of the run; the same call resumes it.
+    executor
+        Who computes the cells: this process, or a cluster from :func:`esscher.connect_cluster` or
+        :func:`esscher.start_cluster`.
     progress
         Whether to draw a bar; by default if standard error is a terminal.
     """
-    loaded = as_loaded(
-        model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
-        allow_remote_code=allow_remote_code,
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "device": device, "dtype": dtype, "revision": revision, "allow_pickle": allow_pickle,
+        "allow_remote_code": allow_remote_code,
+    }  # fmt: skip
+    loaded = as_loaded(model, **how)
+    executor = executor or Serial()
+    shipped = model_for(executor.remote, model, loaded, **how)
     count = as_dim(tokens, "tokens")
     if count < FEWEST:
         raise InputError(f"tokens is {count}; it takes at least {FEWEST} to see a tail")
@@ -93,7 +107,7 @@ def tails(
     subject = configuration["model"]["name"]
     with run_folder(out) as folder, open_run(folder, KIND, subject, configuration) as run:
         with Reporter(folder / LOG, progress, "layers") as reporter:
-            _measure(loaded, passages, run, reporter)
+            _measure(loaded, shipped, passages, run, reporter, executor)
         return finish(run)
 
 
@@ -140,25 +154,64 @@ def _passages(
     return replace(found, passages=kept)
 
 
-def _measure(loaded: LoadedModel, passages: PassageSet, run: CellRun, reporter: Reporter) -> None:
+def _measure(
+    loaded: LoadedModel,
+    shipped: AnyModel,
+    passages: PassageSet,
+    run: CellRun,
+    reporter: Reporter,
+    executor: CellExecutor,
+) -> None:
     configuration = run.configuration
     names = cells(configuration)
+    if executor.remote:
+        # a layer is a task, which reads the passages itself: keys of all layers are too much to
+        # be shipped, and workers need not see the same directories
+        text = executor.share(passages)
+        heads, seed = configuration["heads"], configuration["seed"]
+
+        def task(name: str) -> Task:
+            return Task(name, _layer_cell, (shipped, text, int(name.split("-")[1]), heads, seed))
+
+        compute_cells(run, names, task, reporter, executor)
+        return
     missing = run.missing(names)
     reporter.expect(len(names), len(names) - len(missing))
     if not missing:
         return
     rows: TokenRows = token_rows(passages, loaded.causal, configuration["seed"])
-    shape = loaded.shape
     layers = [int(name.split("-")[1]) for name in missing]
     for group in layer_groups(loaded, layers, len(rows.ids)):
         collected = collect_layers(loaded, passages, rows, group)
         for layer in group:
-            about = measure_layer(
-                layer, collected.pop(layer), rows, configuration["heads"],
-                shape.heads // shape.key_heads, configuration["seed"], _label(loaded),
+            about = call_alone(
+                _about_layer, loaded, layer, collected.pop(layer), rows, configuration["heads"],
+                configuration["seed"],
             )  # fmt: skip
             run.write(f"layer-{layer}", Cell(about))
             reporter.advance()
+
+
+def _layer_cell(
+    model: AnyModel, passages: PassageSet, layer: int, heads: list[int], seed: int
+) -> Cell:
+    """One layer on another machine."""
+    with opened_model(model) as loaded:
+        rows = token_rows(passages, loaded.causal, seed)
+        tokens = collect_layers(loaded, passages, rows, [layer])[layer]
+        return Cell(_about_layer(loaded, layer, tokens, rows, heads, seed))
+
+
+def _about_layer(
+    loaded: LoadedModel,
+    layer: int,
+    tokens: LayerTokens,
+    rows: TokenRows,
+    heads: list[int],
+    seed: int,
+) -> dict[str, Any]:
+    group = loaded.shape.heads // loaded.shape.key_heads
+    return measure_layer(layer, tokens, rows, heads, group, seed, _label(loaded))
 
 
 def _label(loaded: LoadedModel) -> Callable[[int], str]:

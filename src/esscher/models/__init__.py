@@ -7,20 +7,25 @@ from esscher.models.families import FAMILIES, Family, ModelShape
 from esscher.models.inputs import LayerCapture, LayerInputs
 from esscher.models.load import as_loaded, load_model
 from esscher.models.loaded import LoadedModel, wrap_model
+from esscher.models.reference import AnyModel, ModelReference, model_for, opened_model
 from esscher.models.weights import HeadWeights, head_weights
 
 __all__ = [
     "FAMILIES",
+    "AnyModel",
     "Family",
     "HeadWeights",
     "LayerCapture",
     "LayerInputs",
     "LoadedModel",
+    "ModelReference",
     "ModelShape",
     "as_loaded",
     "attention_override",
     "capturing",
     "head_weights",
     "load_model",
+    "model_for",
+    "opened_model",
     "wrap_model",
 ]

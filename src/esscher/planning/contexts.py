@@ -12,9 +12,17 @@ import pandas as pd
 import torch
 
 from esscher.errors import InputError
-from esscher.models import LayerCapture, LoadedModel, as_loaded
+from esscher.models import (
+    AnyModel,
+    LayerCapture,
+    LoadedModel,
+    as_loaded,
+    model_for,
+    opened_model,
+)
 from esscher.planning.saturation import doublings, layer_changes, saturation
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
+from esscher.runs.executors import CellExecutor, Serial, Task, compute_cells
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.runs.result import RunResult
@@ -72,6 +80,7 @@ def context_lengths(
     allow_pickle: bool = False,
     allow_remote_code: bool = False,
     out: str | Path | None = None,
+    executor: CellExecutor | None = None,
     progress: bool | None = None,
 ) -> ContextUse:
     """Measure how long a context each head of a decoder uses; see ``saturation.py``.
@@ -88,13 +97,16 @@ def context_lengths(
         Number of passages; intervals are over them.
     seed
         Seed of the resampling.
-    column, device, dtype, revision, allow_pickle, allow_remote_code, out, progress
+    column, device, dtype, revision, allow_pickle, allow_remote_code, out, executor, progress
         As for :func:`esscher.probe`.
     """
-    loaded = as_loaded(
-        model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
-        allow_remote_code=allow_remote_code,
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "device": device, "dtype": dtype, "revision": revision, "allow_pickle": allow_pickle,
+        "allow_remote_code": allow_remote_code,
+    }  # fmt: skip
+    loaded = as_loaded(model, **how)
+    executor = executor or Serial()
+    shipped = model_for(executor.remote, model, loaded, **how)
     longest = _checked(loaded, tolerance, context)
     count = as_dim(passages, "passages")
     # the first of the asked queries must have the longest context behind it
@@ -116,13 +128,23 @@ def context_lengths(
         with Reporter(folder / LOG, progress, "passages") as reporter:
             names = _names(run)
             reporter.expect(count, count - len(run.missing(names)))
-            for name, passage in zip(names, found.passages, strict=False):
-                if run.read(name) is None:
-                    run.write(name, _measure(loaded, passage, longest))
-                    reporter.advance()
+            passage_of = dict(zip(names, found.passages, strict=False))
+            compute_cells(
+                run,
+                list(passage_of),
+                lambda name: Task(name, _passage_cell, (shipped, passage_of[name], longest)),
+                reporter,
+                executor,
+                expected=True,
+            )
         results = _results(run)
         run.write_results(results)
         return ContextUse(results)
+
+
+def _passage_cell(model: AnyModel, passage: Passage, longest: int) -> Cell:
+    with opened_model(model) as loaded:
+        return _measure(loaded, passage, longest)
 
 
 def load_context(out: str | Path) -> ContextUse:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from esscher.atomic import write_atomically
-from esscher.models import LoadedModel, as_loaded
+from esscher.models import LoadedModel, as_loaded, model_for
 from esscher.planning.arguments import PlanRequest, make_request
 from esscher.planning.compare import check_results
 from esscher.planning.planned import KIND, PLAN, VERSION, Plan
@@ -18,12 +18,13 @@ from esscher.planning.selection import POWERS
 from esscher.planning.stages import (
     budget_sizes,
     calibrate,
-    check_passage,
+    check_plan,
     choose_budgets,
     take_passages,
 )
 from esscher.planning.words import headline
 from esscher.runs import Cell, CellRun, open_run, run_folder
+from esscher.runs.executors import CellExecutor, Serial
 from esscher.runs.folder import LOG, as_json
 from esscher.runs.progress import Reporter
 from esscher.text import TextSource
@@ -49,6 +50,7 @@ def plan(
     allow_pickle: bool = False,
     allow_remote_code: bool = False,
     out: str | Path | None = None,
+    executor: CellExecutor | None = None,
     progress: bool | None = None,
 ) -> Plan:
     """Token budgets of every key head, checked on unseen text.
@@ -84,13 +86,19 @@ def plan(
         How to load the model.
     out
         Directory of the run; the same call resumes it. The plan is its ``plan.json``.
+    executor
+        Who computes the cells: this process, or a cluster from :func:`esscher.connect_cluster` or
+        :func:`esscher.start_cluster`.
     progress
         Whether to draw a bar; by default if standard error is a terminal.
     """
-    loaded = as_loaded(
-        model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
-        allow_remote_code=allow_remote_code,
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "device": device, "dtype": dtype, "revision": revision, "allow_pickle": allow_pickle,
+        "allow_remote_code": allow_remote_code,
+    }  # fmt: skip
+    loaded = as_loaded(model, **how)
+    executor = executor or Serial()
+    shipped = model_for(executor.remote, model, loaded, **how)
     request = make_request(
         loaded, budget=budget, tolerance=tolerance, prefix=prefix, queries=queries,
         passages=passages, check_passages=None if check is None else check_passages,
@@ -112,17 +120,11 @@ def plan(
         with Reporter(folder / LOG, progress, "passages") as reporter:
             reporter.expect(len(calibration) + len(held_out), len(run.names()))
             sizes = budget_sizes(request)
-            parts = calibrate(loaded, calibration, sizes, request, run, reporter)
+            parts = calibrate(shipped, calibration, sizes, request, run, reporter, executor)
             planned, uniform = choose_budgets(parts, sizes, request)
-            cells = []
-            for i, passage in enumerate(held_out):
-                cell = run.read(f"check-{i}")
-                if cell is None:
-                    found = check_passage(loaded, passage, {"plan": (planned, uniform)}, request)
-                    cell = found["plan"]
-                    run.write(f"check-{i}", cell)
-                    reporter.advance()
-                cells.append(cell)
+            cells = check_plan(
+                shipped, held_out, planned, uniform, request, run, reporter, executor
+            )
         results = _results(run, request, planned, uniform, cells, loaded.causal)
         run.write_results(results)
         write_atomically(folder / PLAN, as_json(results))

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from esscher.models import LoadedModel
+from esscher.models import AnyModel, LoadedModel, opened_model
 from esscher.planning.arguments import PlanRequest
 from esscher.planning.calibrate import (
     CORNERS,
@@ -26,6 +26,7 @@ from esscher.planning.calibrate import (
 from esscher.planning.check import Budgets, PassageCheck
 from esscher.planning.predict import Predicted, plan_tolerance, plan_total, plan_uniform
 from esscher.runs import Cell, CellRun
+from esscher.runs.executors import CellExecutor, Serial, Task, compute_cells
 from esscher.runs.progress import Reporter
 from esscher.streams import random_stream
 from esscher.text import Passage, TextSource, read_passages
@@ -53,27 +54,65 @@ def budget_sizes(request: PlanRequest) -> NDArray[np.int64]:
 
 
 def calibrate(
-    loaded: LoadedModel,
+    model: AnyModel,
     passages: Sequence[Passage],
     sizes: NDArray[np.int64],
     request: PlanRequest,
     run: CellRun,
     reporter: Reporter,
+    executor: CellExecutor | None = None,
 ) -> list[PassageEffects]:
     """Effects of every budget on every calibration passage."""
-    parts = []
-    for i, passage in enumerate(passages):
-        name = f"calibration-{i}"
-        cell = run.read(name)
-        if cell is None:
-            observed = ObservedPassage(loaded, passage, request.prefix, request.keeping)
-            bits = random_stream(request.seed, "plan gradients", i).integers(2**62)
-            generator = torch.Generator().manual_seed(int(bits))
-            cell = _effects_cell(measure_effects(observed, sizes, generator, request.measure))
-            run.write(name, cell)
-            reporter.advance()
-        parts.append(_effects_of(cell))
-    return parts
+    names = [f"calibration-{i}" for i in range(len(passages))]
+
+    def task(name: str) -> Task:
+        i = names.index(name)
+        return Task(name, _calibration_cell, (model, passages[i], i, sizes, request))
+
+    compute_cells(run, names, task, reporter, executor, expected=True)
+    return [_effects_of(cell) for name in names if (cell := run.read(name)) is not None]
+
+
+def _calibration_cell(
+    model: AnyModel, passage: Passage, i: int, sizes: NDArray[np.int64], request: PlanRequest
+) -> Cell:
+    with opened_model(model) as loaded:
+        observed = ObservedPassage(loaded, passage, request.prefix, request.keeping)
+        bits = random_stream(request.seed, "plan gradients", i).integers(2**62)
+        generator = torch.Generator().manual_seed(int(bits))
+        return _effects_cell(measure_effects(observed, sizes, generator, request.measure))
+
+
+def check_plan(
+    model: AnyModel,
+    passages: Sequence[Passage],
+    planned: Predicted,
+    uniform: Predicted,
+    request: PlanRequest,
+    run: CellRun,
+    reporter: Reporter,
+    executor: CellExecutor | None = None,
+) -> list[Cell]:
+    """Measure a plan and what it is compared with on every unseen passage."""
+    names = [f"check-{i}" for i in range(len(passages))]
+    executor = executor or Serial()
+    choice = executor.share((planned, uniform)) if passages else None
+
+    def task(name: str) -> Task:
+        return Task(name, _check_cell, (model, passages[names.index(name)], choice, request))
+
+    compute_cells(run, names, task, reporter, executor, expected=True)
+    return [cell for name in names if (cell := run.read(name)) is not None]
+
+
+def _check_cell(
+    model: AnyModel,
+    passage: Passage,
+    choice: tuple[Predicted, Predicted],
+    request: PlanRequest,
+) -> Cell:
+    with opened_model(model) as loaded:
+        return check_passage(loaded, passage, {"plan": choice}, request)["plan"]
 
 
 def choose_budgets(

@@ -14,7 +14,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from esscher.errors import InputError
-from esscher.models import LayerCapture, LoadedModel, as_loaded, head_weights
+from esscher.models import (
+    AnyModel,
+    LayerCapture,
+    LoadedModel,
+    as_loaded,
+    head_weights,
+    model_for,
+    opened_model,
+)
 from esscher.probing.arguments import ProbeRequest, make_request
 from esscher.probing.combine import combine
 from esscher.probing.context import measure_context, split
@@ -24,19 +32,22 @@ from esscher.probing.look import delimiter_shares, one_sided_psi
 from esscher.probing.pooled import measure_pooled
 from esscher.probing.projection import OutputProjection
 from esscher.probing.result import Probe, assemble
-from esscher.probing.store import KIND, LAYOUT, read_part, write_part
+from esscher.probing.store import KIND, LAYOUT, make_cell, read_part
 from esscher.rates import dominant_keys, find_sinks
-from esscher.runs import CellRun, open_run, read_run, run_folder
+from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
+from esscher.runs.executors import CellExecutor, Serial, Task, compute_cells
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.streams import random_stream
 from esscher.text import (
+    CloudFile,
     Passage,
     PassageSet,
     TextSource,
     cloud_bytes,
     collect_cloud,
     read_passages,
+    seen_cloud,
     visit_passages,
 )
 from esscher.validation import Array
@@ -67,6 +78,7 @@ def probe(
     allow_pickle: bool = False,
     allow_remote_code: bool = False,
     out: str | Path | None = None,
+    executor: CellExecutor | None = None,
     progress: bool | None = None,
 ) -> Probe:
     """Measure how every head of a model converges, and what one pass says about it.
@@ -98,13 +110,19 @@ def probe(
         How to load the model.
     out
         Directory of the run; the same call resumes it.
+    executor
+        Who computes the cells: this process, or a cluster from :func:`esscher.connect_cluster` or
+        :func:`esscher.start_cluster`.
     progress
         Whether to draw a bar; by default if standard error is a terminal.
     """
-    loaded = as_loaded(
-        model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
-        allow_remote_code=allow_remote_code,
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "device": device, "dtype": dtype, "revision": revision, "allow_pickle": allow_pickle,
+        "allow_remote_code": allow_remote_code,
+    }  # fmt: skip
+    loaded = as_loaded(model, **how)
+    executor = executor or Serial()
+    shipped = model_for(executor.remote, model, loaded, **how)
     request = make_request(
         loaded, mode=mode, tokens=tokens, context=context, layers=layers, heads=heads,
         sizes=sizes, replicates=replicates, seed=seed, sampling=sampling,
@@ -123,7 +141,7 @@ def probe(
     with run_folder(out) as folder, open_run(folder, KIND, subject, configuration) as run:
         with Reporter(folder / LOG, progress, "cells") as reporter:
             measure = _pooled if request.mode == "pooled" else _context
-            measure(loaded, passages, request, run, reporter)
+            measure(loaded, shipped, passages, request, run, reporter, executor)
         return finish(run)
 
 
@@ -169,66 +187,93 @@ def cells(configuration: dict[str, Any]) -> list[str]:
 
 def _pooled(
     loaded: LoadedModel,
+    shipped: AnyModel,
     passages: PassageSet,
     request: ProbeRequest,
     run: CellRun,
     reporter: Reporter,
+    executor: CellExecutor,
 ) -> None:
-    missing = [n for n in cells(run.configuration) if read_part(run, n) is None]
+    names = cells(run.configuration)
+    missing = [n for n in names if read_part(run, n) is None]
     reporter.expect(len(request.layers), len(request.layers) - len(missing))
     if not missing:
         return
     layers = [int(name.split("-")[1]) for name in missing]
     shares, hidden = _look(loaded, list(passages)[:LOOKED_AT], layers)
-    with _cloud_folder(loaded, request, layers, run.folder) as place:
+    with _cloud_folder(loaded, request, layers, run.folder, executor.remote) as place:
         cloud = collect_cloud(
             loaded, passages, tokens=request.tokens, context=request.context, layers=layers,
             heads=request.heads, seed=request.seed, folder=place,
         )  # fmt: skip
-        ids = np.asarray(cloud.token_ids)
-        for layer in layers:
-            weights = head_weights(loaded, layer)
-            measured, numbers = measure_pooled(
-                cloud, layer, request.sizes, request.replicates, request.seed, request.sampling,
-                OutputProjection.of(weights.W_o[list(request.heads)]),
-            )  # fmt: skip
-            if request.sampling == "without":
-                measured = _corrected(measured, cloud.rows)
-            psi = one_sided_psi(weights, hidden[layer])
-            stats = []
-            for head, number in zip(measured.heads, numbers, strict=True):
-                found = describe_head(number, request.sizes, request.seed, _labels(loaded, ids))
-                found["delimiter_share"] = float(shares[layer][head])
-                found["psi"]["one-sided"] = None if psi is None else psi[head]
-                stats.append(found)
-            write_part(run, f"layer-{layer}", [replace(measured, stats=stats)])
-            reporter.advance()
+        tokens = str(cloud.folder.resolve()) if executor.remote else cloud
+
+        def task(name: str) -> Task:
+            layer = int(name.split("-")[1])
+            looked = shares[layer], hidden[layer]
+            return Task(name, _layer_cell, (shipped, tokens, layer, looked, request))
+
+        compute_cells(run, names, task, reporter, executor)
+
+
+def _layer_cell(
+    model: AnyModel,
+    tokens: CloudFile | str,
+    layer: int,
+    looked: tuple[Array, Array],
+    request: ProbeRequest,
+) -> Cell:
+    """One layer in pooled mode; on another machine, the cloud is mapped from its files."""
+    cloud = seen_cloud(tokens) if isinstance(tokens, str) else tokens
+    shares, hidden = looked
+    with opened_model(model) as loaded:
+        weights = head_weights(loaded, layer)
+        label = _labels(loaded, np.asarray(cloud.token_ids))
+        measured, numbers = measure_pooled(
+            cloud, layer, request.sizes, request.replicates, request.seed, request.sampling,
+            OutputProjection.of(weights.W_o[list(request.heads)]),
+        )  # fmt: skip
+        if request.sampling == "without":
+            measured = _corrected(measured, cloud.rows)
+        psi = one_sided_psi(weights, hidden)
+        stats = []
+        for head, number in zip(measured.heads, numbers, strict=True):
+            found = describe_head(number, request.sizes, request.seed, label)
+            found["delimiter_share"] = float(shares[head])
+            found["psi"]["one-sided"] = None if psi is None else psi[head]
+            stats.append(found)
+    return make_cell([replace(measured, stats=stats)])
 
 
 def _context(
     loaded: LoadedModel,
+    shipped: AnyModel,
     passages: PassageSet,
     request: ProbeRequest,
     run: CellRun,
     reporter: Reporter,
+    executor: CellExecutor,
 ) -> None:
     names = cells(run.configuration)
-    missing = [name for name in names if read_part(run, name) is None]
-    reporter.expect(len(names), len(names) - len(missing))
+    for name in names:
+        read_part(run, name)  # damaged ones are an error before anything is computed
     draws = -(-request.replicates // len(names))
-    for name in missing:
+
+    def task(name: str) -> Task:
         passage = passages.passages[int(name.split("-")[1])]
+        return Task(name, _passage_cell, (shipped, passage, draws, request))
+
+    compute_cells(run, names, task, reporter, executor)
+
+
+def _passage_cell(model: AnyModel, passage: Passage, draws: int, request: ProbeRequest) -> Cell:
+    """One passage in context mode."""
+    with opened_model(model) as loaded:
         rng = random_stream(request.seed, "probe queries", passage.number)
         asking, keys = split(len(passage.ids), passage.is_delimiter, loaded.causal, rng)
         layers: list[LayerMeasurement] = []
 
-        def sink(
-            passage: Passage,
-            capture: LayerCapture,
-            asking: NDArray[np.int64] = asking,
-            keys: NDArray[np.int64] = keys,
-            layers: list[LayerMeasurement] = layers,
-        ) -> None:
+        def sink(passage: Passage, capture: LayerCapture) -> None:
             with torch.inference_mode():
                 measured, numbers, sinks = measure_context(
                     capture, asking, keys, request.sizes, draws, request.seed, passage.number,
@@ -245,21 +290,23 @@ def _context(
             layers.append(_chosen(replace(measured, stats=stats), request.heads))
 
         visit_passages(loaded, [passage], sink, layers=request.layers)
-        write_part(run, name, layers)
-        reporter.advance()
+    return make_cell(layers)
 
 
 @contextmanager
 def _cloud_folder(
-    loaded: LoadedModel, request: ProbeRequest, layers: Sequence[int], folder: Path
+    loaded: LoadedModel, request: ProbeRequest, layers: Sequence[int], folder: Path, remote: bool
 ) -> Iterator[Path | None]:
-    """Where the cloud goes while it is needed: small ones where temporary files go."""
+    """Where the cloud goes while it is needed: small ones where temporary files go.
+
+    On a cluster always into the run's directory, which all machines should see.
+    """
     shape = loaded.shape
     size = cloud_bytes(
         rows=request.tokens, layers=len(layers), heads=len(request.heads),
         key_heads=shape.key_heads, head_dim=shape.head_dim,
     )  # fmt: skip
-    if size < SMALL_CLOUD:
+    if size < SMALL_CLOUD and not remote:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix=".cloud-", dir=folder) as place:

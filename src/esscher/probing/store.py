@@ -23,8 +23,8 @@ KIND = "probe"
 LAYOUT = 2
 
 
-def write_part(run: CellRun, name: str, layers: list[LayerMeasurement]) -> None:
-    """Store one cell."""
+def make_cell(layers: list[LayerMeasurement]) -> Cell:
+    """What is stored of measurements."""
     about = [
         {
             "layer": m.layer,
@@ -38,7 +38,7 @@ def write_part(run: CellRun, name: str, layers: list[LayerMeasurement]) -> None:
         }
         for m in layers
     ]
-    run.write(name, Cell({"layers": about}, _errors_table(layers)))
+    return Cell({"layers": about}, _errors_table(layers))
 
 
 def read_part(run: CellRun, name: str) -> list[LayerMeasurement] | None:

@@ -10,9 +10,11 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from esscher.errors import InputError
+from esscher.heads import WeightHead
 from esscher.laws import STANDARD_LAWS
-from esscher.models import LoadedModel, as_loaded
-from esscher.runs import CellRun, open_run, read_run, run_folder
+from esscher.models import AnyModel, LoadedModel, as_loaded, model_for, opened_model
+from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
+from esscher.runs.executors import CellExecutor, Serial, Task, compute_cells
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.sparsity.arguments import (
@@ -25,7 +27,8 @@ from esscher.sparsity.assemble import assemble
 from esscher.sparsity.heads import measure_passage
 from esscher.sparsity.laws import blocks, make_sequences, measure_laws
 from esscher.sparsity.result import Sparsity
-from esscher.sparsity.store import KIND, read_part, write_part
+from esscher.sparsity.sequences import Sequences
+from esscher.sparsity.store import KIND, make_cell, read_part
 from esscher.text import Passage, TextSource, passages, read_text
 from esscher.text.documents import source_name
 
@@ -61,6 +64,7 @@ def sparse(
     allow_pickle: bool = False,
     allow_remote_code: bool = False,
     out: str | Path | None = None,
+    executor: CellExecutor | None = None,
     progress: bool | None = None,
 ) -> Sparsity:
     """Measure the error of sparse patterns against dense attention, as their budget grows.
@@ -98,6 +102,9 @@ def sparse(
         How to load the model.
     out
         Directory of the run; the same call resumes it.
+    executor
+        Who computes the cells: this process, or a cluster from :func:`esscher.connect_cluster` or
+        :func:`esscher.start_cluster`.
     progress
         Whether to draw a bar; by default if standard error is a terminal.
     """
@@ -118,15 +125,19 @@ def sparse(
     if isinstance(subject, str) and subject in STANDARD_LAWS:
         _refuse(of_model | loading, f"the law {subject!r}", "a model")
         law = make_law_request(subject, **of_law, **common)  # type: ignore[arg-type]
-        return _run_laws(law, out, progress)
+        return _run_laws(law, out, executor or Serial(), progress)
     name = subject if isinstance(subject, str) else subject.name
     _refuse(of_law, f"the model {name!r}", f"a law ({', '.join(STANDARD_LAWS)})")
-    loaded = as_loaded(
-        subject, device=device or "cpu", dtype=dtype or "float32", revision=revision,
-        allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "device": device or "cpu", "dtype": dtype or "float32", "revision": revision,
+        "allow_pickle": allow_pickle, "allow_remote_code": allow_remote_code,
+    }  # fmt: skip
+    loaded = as_loaded(subject, **how)
+    executor = executor or Serial()
+    shipped = model_for(executor.remote, subject, loaded, **how)
     request = make_model_request(loaded, **of_model, **common)  # type: ignore[arg-type]
-    return _run_model(loaded, TEXT if text is None else text, column, request, out, progress)
+    source = TEXT if text is None else text
+    return _run_model(loaded, shipped, source, column, request, out, executor, progress)
 
 
 def load_sparse(out: str | Path) -> Sparsity:
@@ -157,7 +168,9 @@ def cells(configuration: dict[str, Any]) -> list[str]:
     return [f"replicates-{part[0]}" for part in blocks(configuration["replicates"])]
 
 
-def _run_laws(request: LawRequest, out: str | Path | None, progress: bool | None) -> Sparsity:
+def _run_laws(
+    request: LawRequest, out: str | Path | None, executor: CellExecutor, progress: bool | None
+) -> Sparsity:
     head = request.head
     sequences = make_sequences(
         head, request.tokens, request.correlation, request.queries, request.seed
@@ -166,25 +179,37 @@ def _run_laws(request: LawRequest, out: str | Path | None, progress: bool | None
     with run_folder(out) as folder, open_run(folder, KIND, request.law, configuration) as run:
         with Reporter(folder / LOG, progress, "cells") as reporter:
             names = cells(configuration)
-            missing = run.missing(names)
-            reporter.expect(len(names), len(names) - len(missing))
-            for name, part in zip(names, blocks(request.replicates), strict=True):
-                if name not in missing:
-                    continue
-                measured = measure_laws(
-                    head, sequences, request.patterns, request.budgets, part, request.seed
-                )
-                write_part(run, name, measured, request.patterns, request.budgets)
-                reporter.advance()
+            parts = dict(zip(names, blocks(request.replicates), strict=True))
+            source = executor.share((head, sequences))
+            compute_cells(
+                run,
+                names,
+                lambda name: Task(name, _law_cell, (source, request, parts[name])),
+                reporter,
+                executor,
+            )
         return finish(run)
+
+
+def _law_cell(
+    source: tuple[WeightHead, Sequences], request: LawRequest, replicates: tuple[int, ...]
+) -> Cell:
+    """Some replicates of a law."""
+    head, sequences = source
+    measured = measure_laws(
+        head, sequences, request.patterns, request.budgets, replicates, request.seed
+    )
+    return make_cell(measured, request.patterns, request.budgets)
 
 
 def _run_model(
     loaded: LoadedModel,
+    shipped: AnyModel,
     text: TextSource,
     column: str | None,
     request: ModelRequest,
     out: str | Path | None,
+    executor: CellExecutor,
     progress: bool | None,
 ) -> Sparsity:
     found, text_hash = _read(loaded, text, column, request)
@@ -198,19 +223,26 @@ def _run_model(
     with run_folder(out) as folder, open_run(folder, KIND, subject, configuration) as run:
         with Reporter(folder / LOG, progress, "cells") as reporter:
             names = cells(configuration)
-            missing = run.missing(names)
-            reporter.expect(len(names), len(names) - len(missing))
-            for name, passage in zip(names, found, strict=True):
-                if name not in missing:
-                    continue
-                measured = measure_passage(
-                    loaded, passage, request.patterns, request.budgets,
-                    layers=request.layers, heads=request.heads, queries=request.queries,
-                    draws=request.draws, seed=request.seed,
-                )  # fmt: skip
-                write_part(run, name, measured, request.patterns, request.budgets)
-                reporter.advance()
+            passages_by_name = dict(zip(names, found, strict=True))
+            compute_cells(
+                run,
+                names,
+                lambda name: Task(name, _model_cell, (shipped, passages_by_name[name], request)),
+                reporter,
+                executor,
+            )
         return finish(run)
+
+
+def _model_cell(model: AnyModel, passage: Passage, request: ModelRequest) -> Cell:
+    """One passage that a model reads."""
+    with opened_model(model) as loaded:
+        measured = measure_passage(
+            loaded, passage, request.patterns, request.budgets,
+            layers=request.layers, heads=request.heads, queries=request.queries,
+            draws=request.draws, seed=request.seed,
+        )  # fmt: skip
+    return make_cell(measured, request.patterns, request.budgets)
 
 
 def _read(

@@ -19,14 +19,8 @@ KIND = "sparse"
 BIAS, NO_REPLICATE = "bias_square", -1
 
 
-def write_part(
-    run: CellRun,
-    name: str,
-    measured: Measurement,
-    patterns: Sequence[str],
-    budgets: Sequence[int],
-) -> None:
-    """Store one cell."""
+def make_cell(measured: Measurement, patterns: Sequence[str], budgets: Sequence[int]) -> Cell:
+    """What is stored of a measurement."""
     about = {
         "units": [list(unit) for unit in measured.units],
         "references": list(measured.references),
@@ -35,7 +29,7 @@ def write_part(
         "visible": measured.visible,
         "dense_limit": measured.dense_limit.tolist(),
     }
-    run.write(name, Cell(about, _table(measured, patterns, budgets)))
+    return Cell(about, _table(measured, patterns, budgets))
 
 
 def read_part(run: CellRun, name: str) -> Measurement | None:

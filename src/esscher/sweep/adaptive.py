@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from esscher.errors import InputError
+from esscher.runs.threads import one_blas_thread
 from esscher.sweep.measure import METRICS
 from esscher.sweep.parts import Part
 from esscher.sweep.precision import relative_covariance, slope_half_widths
 from esscher.sweep.schedule import Batch, WorkModel, next_batch
 from esscher.sweep.store import Request
-from esscher.sweep.threads import one_blas_thread
 from esscher.validation import Array
 
 #: The metric whose exponent a precision is about.

@@ -15,9 +15,12 @@ from numpy.typing import ArrayLike
 
 from esscher.errors import InputError
 from esscher.heads import Head
+from esscher.runs.cluster import Cluster
+from esscher.runs.executors import SchedulerLost
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.runs.provenance import versions
+from esscher.runs.threads import one_blas_thread
 from esscher.sweep.adaptive import Schedule
 from esscher.sweep.arguments import make_configuration, make_request
 from esscher.sweep.curve import ErrorCurve
@@ -33,16 +36,15 @@ from esscher.sweep.reference import (
     reference_outputs,
 )
 from esscher.sweep.store import Request, Run, open_run, read_run
-from esscher.sweep.threads import one_blas_thread
 from esscher.validation import Array, as_dim
 
 
 class SweepInterrupted(KeyboardInterrupt):
     """A sweep was stopped; what it had stored is kept, and the same call resumes it."""
 
-    def __init__(self, done: int, folder: Path | None) -> None:
-        super().__init__(f"stopped after {done} replicates")
-        self.done, self.folder = done, folder
+    def __init__(self, done: int, folder: Path | None, reason: str = "") -> None:
+        super().__init__(f"{reason or 'stopped'} after {done} replicates")
+        self.done, self.folder, self.reason = done, folder, reason
 
 
 def sweep(
@@ -58,7 +60,7 @@ def sweep(
     device: str = "cpu",
     engine: str = "auto",
     reference_tokens: int | None = None,
-    executor: Executor | None = None,
+    executor: Executor | Cluster | None = None,
     workers: int = 1,
     out: str | Path | None = None,
     precision: float | None = None,
@@ -100,7 +102,8 @@ def sweep(
         approaches attention over all. By default only for laws without a limit, with 4 times the
         largest size.
     executor
-        Any ``concurrent.futures.Executor`` to run replicates on; it is not shut down.
+        Any ``concurrent.futures.Executor`` to run replicates on (it is not shut down), or a cluster
+        from :func:`esscher.connect_cluster` or :func:`esscher.start_cluster`.
     workers
         Or a number of worker processes, which share the cores.
     out
@@ -125,7 +128,7 @@ def sweep(
         For arguments that cannot be used, a directory of another configuration, one that another
         process works on, a damaged part, a full disk.
     SweepInterrupted
-        On Ctrl-C (it is a ``KeyboardInterrupt``).
+        On Ctrl-C (it is a ``KeyboardInterrupt``), or if the scheduler of a cluster is lost.
     """
     configuration = make_configuration(
         head, sizes, seed, scales, queries, query_count, dtype, device, engine, reference_tokens
@@ -164,11 +167,12 @@ def sweep(
                             run.write_part(part)
                         parts[part.replicate] = part
                         reporter.advance()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             if run is not None:
                 parts = run.read_parts()  # the last may have been stored and not yet counted
                 run.write_results(_curve(parts, request, configuration, notes).to_dict())
-            raise SweepInterrupted(len(parts), folder) from None
+            reason = str(stop) if isinstance(stop, SchedulerLost) else ""
+            raise SweepInterrupted(len(parts), folder, reason) from None
         schedule.check(parts)
         predictions = None if run is None else run.read_predictions()
         if predict and predictions is None:
@@ -222,7 +226,7 @@ def _plan(
     )
 
 
-def _workers(workers: int, executor: Executor | None) -> int:
+def _workers(workers: int, executor: Executor | Cluster | None) -> int:
     count = as_dim(workers, "workers")
     if executor is not None and count > 1:
         raise InputError(f"workers is {workers} and there is an executor; give one of them")

@@ -22,10 +22,12 @@ from typing import Self
 import numpy as np
 
 from esscher.errors import InputError
+from esscher.runs.cluster import Cluster
+from esscher.runs.executors import Task
 from esscher.runs.provenance import versions
+from esscher.runs.threads import threads_per_worker
 from esscher.sweep.measure import METRICS, Plan, measure_replicate
 from esscher.sweep.parts import Part
-from esscher.sweep.threads import threads_per_worker
 
 
 def measure_part(plan: Plan, replicate: int, depth: int) -> Part:
@@ -44,12 +46,15 @@ class Crew:
     plan
         What to measure.
     executor
-        Any executor; it is used, not shut down. The plan travels with every replicate.
+        Any executor; it is used, not shut down. The plan travels with every replicate, except on a
+        cluster, whose workers get it once.
     workers
         Or a number of processes of our own, more than 1; they get the plan once.
     """
 
-    def __init__(self, plan: Plan, executor: Executor | None = None, workers: int = 1) -> None:
+    def __init__(
+        self, plan: Plan, executor: Executor | Cluster | None = None, workers: int = 1
+    ) -> None:
         self._plan, self._executor = plan, executor
         self._pool: ProcessPoolExecutor | None = None
         if executor is None and workers > 1:
@@ -84,6 +89,9 @@ class Crew:
             for replicate in replicates:
                 yield measure_part(self._plan, replicate, depth)
             return
+        if isinstance(self._executor, Cluster):
+            yield from self._run_on(self._executor, replicates, depth)
+            return
         waiting: list[Future[Part]] = []
         try:
             with _interrupt_held():
@@ -100,10 +108,18 @@ class Crew:
             for future in waiting:
                 future.cancel()
 
+    def _run_on(self, cluster: Cluster, replicates: Sequence[int], depth: int) -> Iterator[Part]:
+        if not replicates:
+            return
+        plan = cluster.share(self._plan)
+        tasks = [Task(f"replicate-{r}", measure_part, (plan, r, depth)) for r in replicates]
+        for _, part in cluster.run(tasks):
+            yield part
+
     def _submit(self, replicate: int, depth: int) -> Future[Part]:
         if self._pool is not None:
             return self._pool.submit(_work, replicate, depth)
-        assert self._executor is not None
+        assert isinstance(self._executor, Executor)
         return self._executor.submit(measure_part, self._plan, replicate, depth)
 
 

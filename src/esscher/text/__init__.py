@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from esscher.text.cloud import CloudFile, HeadCloud, LayerCloud, Rows, cloud_bytes, open_cloud
+from esscher.text.cloud import (
+    CloudFile,
+    HeadCloud,
+    LayerCloud,
+    Rows,
+    cloud_bytes,
+    open_cloud,
+    seen_cloud,
+)
 from esscher.text.collect import collect_cloud
 from esscher.text.context import iterate_passages, visit_passages
 from esscher.text.documents import Document, TextSource, read_text
@@ -31,5 +39,6 @@ __all__ = [
     "passages",
     "read_passages",
     "read_text",
+    "seen_cloud",
     "visit_passages",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,9 @@ PROGRESS = "progress.json"
 KINDS = ("q", "k", "v")
 
 Mapped = NDArray[Any]
+
+#: In a worker, the cloud that it opened last.
+_SEEN: dict[str, CloudFile] = {}
 
 
 def array_path(folder: Path, layer: int, kind: str) -> Path:
@@ -223,6 +227,25 @@ def open_cloud(folder: str | Path) -> CloudFile:
             "passages); collect it again with the same options to continue"
         )
     return CloudFile(place, manifest, progress["layers"])
+
+
+def seen_cloud(folder: str) -> CloudFile:
+    """Open a cloud that another machine has collected; the last one stays open.
+
+    Raises
+    ------
+    InputError
+        When this machine does not see it.
+    """
+    if folder not in _SEEN:
+        if not (Path(folder) / MANIFEST).exists():
+            raise InputError(
+                f"the worker on {socket.gethostname()} does not see {folder}; let --out be a "
+                "directory that all machines of the cluster see under the same name"
+            )
+        _SEEN.clear()
+        _SEEN[folder] = open_cloud(folder)
+    return _SEEN[folder]
 
 
 def open_mapped(path: Path) -> Mapped:

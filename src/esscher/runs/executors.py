@@ -1,0 +1,155 @@
+"""Who computes the cells of a run: this process, one after the other, or a cluster.
+
+A cell is a task: a name, a function that a worker can import, and small arguments. What an
+executor yields is stored at once, in whatever order it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from esscher.errors import InputError
+from esscher.runs.cells import Cell, CellRun
+from esscher.runs.progress import Reporter
+from esscher.runs.threads import one_blas_thread
+
+
+@dataclass(frozen=True)
+class Task:
+    """One cell to compute.
+
+    Attributes
+    ----------
+    name
+        What messages call it.
+    function
+        A function at the top of a module: workers find it by its name.
+    arguments
+        Small values that can be pickled, or handles from ``CellExecutor.share``.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+
+    def __call__(self) -> Any:
+        """Compute it here."""
+        return call_alone(self.function, *self.arguments)
+
+
+def call_alone(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a task's function as it is called everywhere: with one thread of linear algebra.
+
+    Sums in numpy's linear algebra depend on the number of threads in their last bits; so results
+    are the same to the bit on any machine with the same instructions, whatever its cores.
+    """
+    with one_blas_thread():
+        return function(*arguments)
+
+
+class CellExecutor(Protocol):
+    """Computes tasks.
+
+    ``remote`` says whether they run on other machines, which know nothing of objects in this
+    process.
+    """
+
+    @property
+    def remote(self) -> bool:
+        """Whether tasks run in other processes."""
+        ...
+
+    def share(self, value: Any) -> Any:
+        """Return a handle that stands for a value in the arguments of many tasks."""
+        ...
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[str, Any]]:
+        """Yield (name, result) as they are done, in any order."""
+        ...
+
+
+class Serial:
+    """Computes tasks in this process, in order."""
+
+    remote = False
+
+    def share(self, value: Any) -> Any:
+        """The value itself."""
+        return value
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[str, Any]]:
+        """Yield (name, result), one after the other."""
+        for task in tasks:
+            yield task.name, task()
+
+
+class FailedCells(InputError):
+    """Cells that no worker could compute; all others are done and stored.
+
+    Attributes
+    ----------
+    reasons
+        By the name of the cell, what happened last.
+    """
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        self.reasons = reasons
+        cells = "; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items()))
+        count = "1 cell" if len(reasons) == 1 else f"{len(reasons)} cells"
+        super().__init__(
+            f"{count} could not be computed ({cells}). All others were. If the results have a "
+            "directory, they are stored, and the same command tries only these again"
+        )
+
+    def __reduce__(self) -> tuple[type[FailedCells], tuple[dict[str, str]]]:
+        return FailedCells, (self.reasons,)
+
+
+class SchedulerLost(KeyboardInterrupt):
+    """The scheduler of a cluster is gone.
+
+    It stops a run as Ctrl-C does (hence the base class): what is stored is kept, and the same call
+    resumes it.
+    """
+
+
+def compute_cells(
+    run: CellRun,
+    names: Sequence[str],
+    task: Callable[[str], Task],
+    reporter: Reporter,
+    executor: CellExecutor | None = None,
+    *,
+    expected: bool = False,
+) -> None:
+    """Compute the cells of a run that are missing, and store each as it arrives.
+
+    Parameters
+    ----------
+    run
+        The run, opened.
+    names
+        Names of all cells that are wanted.
+    task
+        Makes the task of a cell, whose result is a :class:`Cell`.
+    reporter
+        Told about every cell.
+    executor
+        Who computes; this process if left out.
+    expected
+        Whether the reporter knows already how many cells to expect, as for a stage of several.
+
+    Raises
+    ------
+    FailedCells
+        After all others are stored, if cells failed again and again on a cluster.
+    """
+    missing = run.missing(list(names))
+    if not expected:
+        reporter.expect(len(names), len(names) - len(missing))
+    found: Cell
+    for name, found in (executor or Serial()).run([task(name) for name in missing]):
+        run.write(name, found)
+        reporter.advance()

@@ -1,0 +1,74 @@
+"""What happens on a worker of a cluster: the same software, one thread, then the task."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from esscher.errors import InputError
+from esscher.runs.executors import call_alone
+from esscher.runs.provenance import versions
+
+
+def call(
+    expected: dict[str, str | None], function: Callable[..., Any], *arguments: Any
+) -> tuple[str | None, Any]:
+    """Run a task on a worker.
+
+    Parameters
+    ----------
+    expected
+        Versions of the software where the run is stored.
+    function, arguments
+        The task.
+
+    Returns
+    -------
+    tuple
+        The instruction set that torch uses here (None if it is not in use), and the result.
+
+    Raises
+    ------
+    InputError
+        If other versions are installed here: results could differ from those of a local run.
+    """
+    here = versions()
+    if here != expected:
+        differences = ", ".join(
+            f"{name} {here.get(name)} instead of {wanted}"
+            for name, wanted in expected.items()
+            if here.get(name) != wanted
+        )
+        raise InputError(
+            f"the worker on {socket.gethostname()} has {differences}; install the same versions on "
+            "all machines of the cluster"
+        )
+    one_thread()
+    result = call_alone(function, *arguments)
+    return capability(), result
+
+
+def keep(value: Any) -> Any:
+    """Hold a value that many tasks take; the cluster moves it to each worker once."""
+    return value
+
+
+def one_thread() -> None:
+    """Give torch as many threads as OMP_NUM_THREADS says, else one.
+
+    Dask's nanny sets the variable to 1; a worker without a nanny would take all cores for every
+    task.
+    """
+    count = os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch = sys.modules.get("torch")  # if it is imported later, it looks at the variable itself
+    if torch is not None and count.isdigit() and torch.get_num_threads() != int(count) > 0:
+        torch.set_num_threads(int(count))
+
+
+def capability() -> str | None:
+    """Instruction set that torch uses on this machine, such as AVX2; None if it is not in use."""
+    torch = sys.modules.get("torch")
+    return None if torch is None else str(torch.backends.cpu.get_cpu_capability())

@@ -1,0 +1,139 @@
+"""Descriptions of clusters: what they may say, and a batch system that runs their jobs."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from esscher.cli import main
+from esscher.errors import InputError
+from esscher.runs.cluster_file import ClusterDescription, read_description, start_cluster
+from esscher.runs.executors import Task
+from tests.cluster.processes import ENVIRONMENT, square
+
+#: A batch system on this machine: a job is a process, its id that of the process.
+SBATCH = """#!/bin/sh
+cp "$1" "{folder}/job.sh"
+setsid sh "{folder}/job.sh" >"{folder}/job.log" 2>&1 &
+echo $! >>"{folder}/submitted"
+echo $!
+"""
+SCANCEL = """#!/bin/sh
+for job in "$@"; do echo "$job" >>"{folder}/cancelled"; kill -9 -- "-$job"; done
+"""
+
+
+@pytest.fixture
+def batch_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """``sbatch`` and ``scancel`` as programs."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("sbatch", SBATCH), ("scancel", SCANCEL)):
+        program = programs / name
+        program.write_text(text.format(folder=tmp_path))
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+    yield tmp_path
+    for job in _lines(tmp_path / "submitted"):
+        if job not in _lines(tmp_path / "cancelled"):
+            os.killpg(int(job), 9)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_slurm_jobs_are_submitted_and_cancelled(batch_system: Path) -> None:
+    options = {
+        "queue": "normal", "cores": 1, "processes": 1, "memory": "1GB", "walltime": "00:10:00",
+        "interface": "lo", "python": sys.executable, "log_directory": str(batch_system),
+    }  # fmt: skip
+    file = batch_system / "cluster.json"
+    file.write_text(json.dumps({"kind": "slurm", "jobs": 1, "options": options}))
+    with start_cluster(file) as cluster:
+        found = dict(cluster.run([Task(f"cell-{i}", square, (float(i),)) for i in range(5)]))
+    assert found == {f"cell-{i}": float(i * i) for i in range(5)}
+    script = (batch_system / "job.sh").read_text()
+    for line in ("#SBATCH -p normal", "#SBATCH -n 1", "#SBATCH -t 00:10:00"):
+        assert line in script
+    assert _lines(batch_system / "cancelled") == _lines(batch_system / "submitted")
+
+
+def test_read(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("kind: slurm\nminimum: 2\nmaximum: 40\noptions:\n  walltime: '04:00:00'\n")
+    assert read_description(file) == ClusterDescription("slurm", 2, 40, {"walltime": "04:00:00"})
+    file.write_text('{"kind": "local", "jobs": 3}')
+    assert read_description(file) == ClusterDescription("local", 3, 3, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kind: [", "neither YAML nor JSON"),
+        ("- 1", "must hold kind, jobs and options"),
+        ("kind: cray\njobs: 1", "kind is 'cray'; it must be one of slurm"),
+        ("kind: slurm\njobs: 1\nqueue: normal", "'queue' is not known"),
+        ("kind: slurm", "say how many jobs"),
+        ("kind: slurm\njobs: 0", "jobs is 0; it must be a whole number of at least 1"),
+        ("kind: slurm\njobs: true", "jobs is True"),
+        ("kind: slurm\njobs: 2\nmaximum: 4", "not both"),
+        ("kind: slurm\nminimum: 5\nmaximum: 4", "maximum is 4; .* at least 5"),
+        ("kind: slurm\njobs: 1\noptions: 3", "options must be a mapping"),
+    ],
+)
+def test_bad_descriptions(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_description(file)
+
+
+def test_bad_options_of_a_class(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("kind: slurm\njobs: 1\noptions: {memory: 1GB}")
+    with (
+        pytest.raises(InputError, match=r"cannot be started.*check its options"),
+        start_cluster(file),
+    ):
+        pass
+
+
+SWEEP = ["sweep", "gaussian", "--horizon", "1", "--dim", "2", "--sizes", "10:20:2"]
+
+
+def test_the_command_line_refuses(tmp_path: Path) -> None:
+    def error(*options: str) -> str:
+        done = CliRunner().invoke(main, [*SWEEP, *options])
+        assert done.exit_code == 2, done.output
+        return " ".join(done.stderr.split())
+
+    missing = str(tmp_path / "none.yaml")
+    assert "cannot read the cluster file" in error("--cluster", missing)
+    assert "choose one of them" in error("--cluster", missing, "--scheduler", "tcp://h:1")
+    assert "leave it out with --scheduler" in error("--workers", "2", "--scheduler", "tcp://h:1")
+    assert "write its address" in error("--scheduler", "host")
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without_dask(name: str, *arguments, **options):
+        if name.split(".")[0] in ("distributed", "dask_jobqueue"):
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without_dask)
+    done = CliRunner().invoke(main, [*SWEEP, "--scheduler", "tcp://host:8786"])
+    assert done.exit_code == 2
+    assert 'pip install "esscher[cluster]"' in done.stderr

@@ -1,0 +1,126 @@
+"""Every command that runs cells, on a worker and here: the stored cells are the same, byte by byte.
+
+The driver here computes with as many threads as the machine has cores, the worker with one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from esscher.cli import main
+from esscher.errors import InputError
+from esscher.models import ModelReference, model_for, opened_model
+from esscher.runs.cluster import Cluster, connect_cluster
+from esscher.runs.executors import Task
+from esscher.text import seen_cloud
+from tests.cluster.processes import Machines, machines
+from tests.models.folders import WORDS, decoder_tokenizer, save
+from tests.models.tiny import tiny_model
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny encoder, a tiny decoder, and two texts."""
+    folder = tmp_path_factory.mktemp("place")
+    save(folder / "encoder")
+    tiny_model("llama", max_position_embeddings=256).model.save_pretrained(folder / "decoder")
+    decoder_tokenizer().save_pretrained(folder / "decoder")
+    rng = np.random.default_rng(0)
+    for name in ("one", "two"):
+        (folder / f"{name}.txt").write_text(" ".join(rng.choice(WORDS, size=1500)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory):
+    """A cluster with one worker."""
+    with machines(tmp_path_factory.mktemp("machines")) as found:
+        found.scheduler()
+        found.worker()
+        yield found
+
+
+#: Options by name of the test; {} is the place of models and texts.
+COMMANDS = {
+    "probe pooled": "probe {}/encoder --text {}/one.txt --tokens 300 --context 40 --sizes 8:32:3"
+    " --replicates 4",
+    "probe context": "probe {}/decoder --text {}/one.txt --mode context --context 96 --tokens 192"
+    " --sizes 8:32:3 --replicates 4",
+    "sparse law": "sparse gaussian --horizon 0.7 --dim 3 --tokens 256 --replicates 8"
+    " --budgets 8:32:3 --queries 16",
+    "sparse model": "sparse {}/decoder --text {}/one.txt --context 96 --passages 2 --budgets 8:32:3"
+    " --queries 8",
+    "deep stack": "deep gaussian --depth 3 --dim 3 --sizes 32:128:3 --replicates 3",
+    "deep model": "deep {}/decoder --text {}/one.txt --context 96 --passages 2 --budgets 8,24",
+    "domains": "domains {}/encoder --text one={}/one.txt --text two={}/two.txt --blocks 3"
+    " --block-tokens 120 --context 40",
+    "tails": "tails {}/encoder --text {}/one.txt --tokens 1200 --context 40",
+    "plan": "plan {}/decoder --text {}/one.txt --check {}/two.txt --budget 0.5 --prefix 96"
+    " --queries 16 --passages 2 --check-passages 2",
+    "plan context": "plan {}/decoder --text {}/one.txt --context --prefix 128 --passages 3",
+}
+
+
+#: Those that show every way in which tasks get models, passages and clouds.
+QUICK = ("probe pooled", "sparse model", "deep model", "plan")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in COMMANDS]
+)
+def test_the_same_bytes_here_and_there(
+    name: str, place: Path, cluster: Machines, tmp_path: Path
+) -> None:
+    words = COMMANDS[name].replace("{}", str(place)).split()
+    found = {}
+    for where, more in (("here", []), ("there", ["--scheduler", cluster.address])):
+        out = tmp_path / where
+        done = CliRunner().invoke(main, [*words, "--out", str(out), *more])
+        assert done.exit_code == 0, done.output
+        found[where] = {
+            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in (out / "parts").iterdir()
+        }
+    assert found["here"] == found["there"]
+    assert found["here"]
+    assert not list((tmp_path / "there").glob(".cloud-*"))
+
+
+def layers_of(model: ModelReference) -> int:
+    with opened_model(model) as loaded:
+        return loaded.shape.layers
+
+
+def test_other_weights_on_the_worker_are_refused(place: Path, cluster: Machines) -> None:
+    name = str(place / "encoder")
+    how = ("cpu", "float32", None, False, False)
+    with connect_cluster(cluster.address) as connected:
+        wrong = ModelReference(name, *how, weight_hash="0" * 64)
+        with pytest.raises(InputError, match="has other weights on the worker on"):
+            _run(connected, wrong)
+        missing = ModelReference(str(place / "none"), *how, weight_hash="0" * 64)
+        with pytest.raises(InputError, match=r"the worker on .*none"):
+            _run(connected, missing)
+
+
+def _run(cluster: Cluster, model: ModelReference) -> None:
+    dict(cluster.run([Task("a", layers_of, (model,))]))
+
+
+def test_a_model_in_memory_cannot_be_shipped() -> None:
+    loaded = tiny_model("bert")
+    how = {"device": "cpu", "dtype": "float32", "revision": None}
+    flags = {"allow_pickle": False, "allow_remote_code": False}
+    assert model_for(False, loaded, loaded, **how, **flags) is loaded
+    with pytest.raises(InputError, match="give its name or folder"):
+        model_for(True, loaded, loaded, **how, **flags)
+
+
+def test_a_cloud_that_is_not_seen(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"does not see .*let --out be a directory"):
+        seen_cloud(str(tmp_path / "elsewhere"))

@@ -1,0 +1,164 @@
+"""Tasks on real worker processes: results, faults, what is told about them."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from esscher.errors import InputError
+from esscher.experiments.cells import compute_all
+from esscher.experiments.hardmax import _measure
+from esscher.runs.cells import Cell, open_run
+from esscher.runs.cluster import Cluster, connect_cluster
+from esscher.runs.executors import FailedCells, Serial, Task, compute_cells
+from esscher.runs.progress import Reporter
+from tests.cluster.processes import (
+    deadly,
+    failing,
+    failing_at_first,
+    free_port,
+    identity,
+    machines,
+    refusing,
+    slow_square,
+    square,
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory):
+    """A cluster with one worker that a nanny starts again when it dies."""
+    with machines(tmp_path_factory.mktemp("machines")) as found:
+        found.scheduler()
+        found.worker(nanny=True)
+        with connect_cluster(found.address) as connected:
+            yield connected
+
+
+def test_results_arrive_for_every_task(cluster: Cluster) -> None:
+    tasks = [Task(f"cell-{i}", square, (float(i),)) for i in range(30)]
+    found = dict(cluster.run(tasks))
+    assert found == dict(Serial().run(tasks)) == {f"cell-{i}": float(i * i) for i in range(30)}
+
+
+def test_a_shared_value_reaches_a_worker_once(cluster: Cluster) -> None:
+    value = np.arange(1000.0)
+    handle = cluster.share(value)
+    found = dict(cluster.run([Task(f"cell-{i}", identity, (handle,)) for i in range(4)]))
+    assert len({process for process, _ in found.values()}) == 1
+    for _, received in found.values():
+        np.testing.assert_array_equal(received, value)
+    assert Serial().share(value) is value
+
+
+def test_a_deadly_cell_is_named_and_the_others_are_stored(cluster: Cluster, tmp_path: Path) -> None:
+    functions = {"deadly-1": deadly_cell, "failing-1": failing_cell}
+    names = ["good-1", "deadly-1", "good-2", "failing-1", "good-3"]
+
+    def task(name: str) -> Task:
+        return Task(name, functions.get(name, good_cell), (float(name[-1]),))
+
+    with open_run(tmp_path / "run", "test", "x", {}) as run, Reporter(None, False) as reporter:
+        with pytest.raises(FailedCells) as caught:
+            compute_cells(run, names, task, reporter, cluster)
+        assert sorted(caught.value.reasons) == ["deadly-1", "failing-1"]
+        assert "deadly-1: it kills its workers" in str(caught.value)
+        assert "failing-1: RuntimeError: no result for 1" in str(caught.value)
+        assert run.names() == ["good-1", "good-2", "good-3"]
+        # resumed, only those are tried again; and now they are well
+        functions.clear()
+        compute_cells(run, names, task, reporter, cluster)
+        assert run.names() == sorted(names)
+
+
+def good_cell(x: float) -> Cell:
+    return Cell({"x": x})
+
+
+def deadly_cell(x: float) -> Cell:
+    return Cell({"x": deadly(x)})
+
+
+def failing_cell(x: float) -> Cell:
+    return Cell({"x": failing(x)})
+
+
+def test_cells_of_an_experiment(cluster: Cluster, tmp_path: Path) -> None:
+    keys = [{"d": d, "sizes": [1e3, 1e6], "replicates": 50, "seed": 3} for d in (1, 2)]
+    here = compute_all(tmp_path / "here", "hardmax", keys, _measure)
+    assert compute_all(tmp_path / "there", "hardmax", keys, _measure, cluster) == here
+    assert compute_all(tmp_path / "there", "hardmax", keys, failing) == here  # all are stored
+
+
+def test_an_exception_is_forgiven_twice(cluster: Cluster, tmp_path: Path) -> None:
+    found = dict(cluster.run([Task("a", failing_at_first, (str(tmp_path), 7.0))]))
+    assert found == {"a": 7.0}
+    assert len(list(tmp_path.glob("try-*"))) == 3
+
+
+def test_bad_input_stops_at_once(cluster: Cluster) -> None:
+    tasks = [Task("bad", refusing, (1.0,)), Task("other", square, (2.0,))]
+    with pytest.raises(InputError, match="x is 1; it must be something else"):
+        dict(cluster.run(tasks))
+
+
+def test_other_versions_are_refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cluster._versions, "numpy", "0.1")
+    with pytest.raises(InputError, match=r"instead of 0\.1; install the same versions"):
+        dict(cluster.run([Task("a", square, (1.0,))]))
+
+
+def test_leaving_early_cancels_what_waits(cluster: Cluster) -> None:
+    tasks = [Task(f"cell-{i}", slow_square, (float(i), 0.3)) for i in range(40)]
+    results = cluster.run(tasks)
+    next(results)
+    results.close()
+    start = time.monotonic()
+    assert dict(cluster.run([Task("next", square, (3.0,))])) == {"next": 9.0}
+    assert time.monotonic() - start < 5  # at most what was at work is waited for
+
+
+def test_no_worker_is_said_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esscher.runs.cluster.PATIENCE", 0.5)
+    said: list[str] = []
+    with machines(tmp_path) as found:
+        found.scheduler()
+
+        def say(text: str) -> None:
+            said.append(text)
+            found.worker()
+
+        with connect_cluster(found.address, say) as cluster:
+            assert dict(cluster.run([Task("a", square, (2.0,))])) == {"a": 4.0}
+    assert said == [f"There is no worker at {found.address}; waiting for one."]
+
+
+def test_other_machines_are_told_of_once(cluster: Cluster) -> None:
+    said: list[str] = []
+    told = Cluster(cluster._client, said.append)
+    for there in ("AVX2", None, "AVX512", "AVX512"):
+        told._compare(there, "AVX2")
+    assert len(said) == 1
+    assert "workers compute with AVX512, this machine with AVX2" in said[0]
+
+
+def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esscher.runs.cluster.TIMEOUT", 1.0)
+    address = f"tcp://127.0.0.1:{free_port()}"
+    with (
+        pytest.raises(InputError, match=f"there is no scheduler at {address}"),
+        connect_cluster(address),
+    ):
+        pass
+    with pytest.raises(InputError, match="write its address"), connect_cluster("host"):
+        pass
+
+
+def test_the_error_survives_pickling() -> None:
+    error = pickle.loads(pickle.dumps(FailedCells({"a": "b"})))
+    assert error.reasons == {"a": "b"}
+    assert "1 cell could not be computed (a: b)" in str(error)

@@ -1,0 +1,124 @@
+"""Sweeps on a real cluster: the same bits as here, whatever happens to workers and scheduler."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import esscher
+from esscher.sweep import load_curve, sweep
+from esscher.sweep.measure import METRICS
+from tests.cluster.processes import ENVIRONMENT, Machines, machines
+
+REPLICATES, SIZES = 60, "20:2000:4"
+OPTIONS = ["gaussian", "--dim", "6", "--horizon", "0.9", "--alpha", "0.5,1", "--sizes", SIZES,
+           "--replicates", str(REPLICATES), "--seed", "7", "--no-predict"]  # fmt: skip
+
+
+def start(found: Machines, out: Path) -> subprocess.Popen[str]:
+    """The command, in a process of its own."""
+    command = [sys.executable, "-m", "esscher", "sweep", *OPTIONS, "--out", str(out)]
+    return subprocess.Popen(
+        [*command, "--scheduler", found.address],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+
+
+def stored(out: Path) -> int:
+    return len(list((out / "parts").glob("*.parquet")))
+
+
+def wait_for(out: Path, count: int, process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 90
+    while stored(out) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def here() -> dict[str, np.ndarray]:
+    """The same sweep in this process."""
+    head = esscher.gaussian_head(0.9, 6)
+    sizes = [20, 93, 431, 2000]
+    curve = sweep(head, sizes, REPLICATES, 7, scales=[0.5, 1.0], progress=False)
+    return {metric: curve.raw(metric) for metric in METRICS}
+
+
+def assert_same(out: Path, here: dict[str, np.ndarray]) -> None:
+    curve = load_curve(out)
+    assert curve.complete
+    for metric in METRICS:
+        np.testing.assert_array_equal(curve.raw(metric), here[metric])
+
+
+def test_workers_come_and_go_and_the_scheduler_is_restarted(
+    tmp_path: Path, here: dict[str, np.ndarray]
+) -> None:
+    out = tmp_path / "run"
+    with machines(tmp_path / "machines") as found:
+        scheduler = found.scheduler()
+        first, _ = found.worker(), found.worker()
+        sweeping = start(found, out)
+        wait_for(out, 5, sweeping)
+        first.kill()  # in the middle; its replicates are measured by the other
+        wait_for(out, stored(out) + 4, sweeping)
+
+        scheduler.kill()
+        error = sweeping.communicate(timeout=60)[1]
+        kept = stored(out)
+        assert sweeping.returncode == 130, error
+        assert f"The scheduler at {found.address} is gone. Stopped with {kept} replicates" in error
+        assert "Run the same command again to resume" in error
+        assert "Traceback" not in error
+        assert 5 <= kept < REPLICATES
+
+        found.scheduler()  # at the same address; workers come back or are started anew
+        found.worker()
+        resumed = start(found, out)
+        wait_for(out, kept + 1, resumed)
+        found.worker()  # one more joins
+        error = resumed.communicate(timeout=120)[1]
+        assert resumed.returncode == 0, error
+    assert_same(out, here)
+
+
+@pytest.mark.slow
+def test_a_sweep_to_a_precision_on_a_described_cluster(tmp_path: Path) -> None:
+    """Batches depend on what was measured, and so would any difference in a bit."""
+    head = esscher.gaussian_head(0.5, 3)
+    options = {"replicates": 16, "precision": 0.05, "max_replicates": 40, "progress": False}
+    local = sweep(head, [50, 200, 800], **options)
+    file = tmp_path / "cluster.yaml"
+    file.write_text("kind: local\njobs: 1\noptions: {processes: true}\n")
+    with esscher.start_cluster(file) as cluster:
+        there = sweep(head, [50, 200, 800], executor=cluster, **options)
+    assert len(there.replicates) == len(local.replicates) > 16
+    for metric in METRICS:
+        np.testing.assert_array_equal(there.raw(metric), local.raw(metric))
+
+
+@pytest.mark.slow
+def test_an_experiment_of_cells(tmp_path: Path) -> None:
+    """Cells that are no sweeps run on the cluster too, and are found again."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text("kind: local\njobs: 1\n")
+    command = [sys.executable, "-m", "esscher", "reproduce", "ball", "--json"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "there"), "--cluster", str(file)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert done.returncode == 0, done.stderr
+    esscher.reproduce("ball", "quick", tmp_path / "here", progress=False)
+    tables = [(tmp_path / place / "ball-quick/ball.csv").read_text() for place in ("here", "there")]
+    assert tables[0] == tables[1]
