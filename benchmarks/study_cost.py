@@ -124,8 +124,8 @@ def main() -> None:
         seconds += all_of_them
         how.append(f"d = {d}: {all_of_them:.0f} s")
     show("hardmax", seconds / 3600, ", ".join(how))
-    hours = 4 * prediction_hours(eight)
-    show("predictions (on the driver)", hours, "d = 8, one scale, times scales of 8 sweeps / 2")
+    hours = 8 * prediction_hours(eight)
+    show("predictions (on the driver)", hours, "d = 8: one scale times 7, taken for 8 sweeps")
     print(f"| all | {total:.3g} | |")
 
 
