@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from esscher.cli.main import main
-from esscher.depth import run as running
+from esscher.runs.executors import Task
 from tests.models.folders import save
 from tests.text.test_passages import words
 
@@ -71,10 +71,10 @@ def test_a_model(model: tuple[str, ...], tmp_path: Path) -> None:
 
 
 def test_stopped(model: tuple[str, ...], tmp_path: Path, monkeypatch) -> None:
-    def stop(self, name):
+    def stop(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running._Measuring, "cell", stop)
+    monkeypatch.setattr(Task, "__call__", stop)
     result = run("deep", *model, "--budgets", "4,8", "--out", str(tmp_path / "run"))
     assert result.exit_code == 130
     assert "Run the same command again to resume" in result.output

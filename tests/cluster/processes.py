@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import esscher
+from esscher.sweep.measure import Plan
+from esscher.sweep.parts import Part
+from esscher.sweep.pool import measure_part
 
 #: Workers import esscher and these tests from where this process has them.
 PLACES = (Path(esscher.__file__).parents[1], Path(__file__).parents[2])
@@ -139,3 +142,8 @@ def refusing(x: float) -> float:
 def identity(value: Any) -> Any:
     """What was handed in, and where."""
     return os.getpid(), value
+
+
+def deadly_replicate(plan: Plan, replicate: int, depth: int) -> Part:
+    """Replicate 1 kills its worker; all others are measured."""
+    return measure_part(plan, int(deadly(1.0)) if replicate == 1 else replicate, depth)

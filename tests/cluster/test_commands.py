@@ -66,8 +66,8 @@ COMMANDS = {
 }
 
 
-#: Those that show every way in which tasks get models, passages and clouds.
-QUICK = ("probe pooled", "sparse model", "deep model", "plan")
+#: Those that show how tasks get models, passages and clouds.
+QUICK = ("probe pooled", "sparse model")
 
 
 @pytest.mark.parametrize(

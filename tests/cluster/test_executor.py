@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pickle
 import time
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from esscher.cli import main
 from esscher.errors import InputError
 from esscher.experiments.cells import compute_all
 from esscher.experiments.hardmax import _measure
@@ -16,8 +19,10 @@ from esscher.runs.cells import Cell, open_run
 from esscher.runs.cluster import Cluster, connect_cluster
 from esscher.runs.executors import FailedCells, Serial, Task, compute_cells
 from esscher.runs.progress import Reporter
+from esscher.sweep import load_curve
 from tests.cluster.processes import (
     deadly,
+    deadly_replicate,
     failing,
     failing_at_first,
     free_port,
@@ -73,6 +78,23 @@ def test_a_deadly_cell_is_named_and_the_others_are_stored(cluster: Cluster, tmp_
         functions.clear()
         compute_cells(run, names, task, reporter, cluster)
         assert run.names() == sorted(names)
+
+
+def test_a_command_names_a_deadly_replicate_and_tries_it_again(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["sweep", "gaussian", "--horizon", "1", "--dim", "2", "--sizes", "20:80:3"]
+    words += ["--replicates", "4", "--no-predict", "--out", str(tmp_path / "run")]
+    words += ["--scheduler", cluster._address]
+    pool = import_module("esscher.sweep.pool")  # esscher.sweep itself is a function
+    monkeypatch.setattr(pool, "measure_part", deadly_replicate)
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2, done.output
+    assert "1 cell could not be computed (replicate-1: it kills its workers)" in done.stderr
+    assert load_curve(tmp_path / "run").replicates.tolist() == [0, 2, 3]
+    monkeypatch.undo()
+    assert CliRunner().invoke(main, words).exit_code == 0
+    assert load_curve(tmp_path / "run").complete
 
 
 def good_cell(x: float) -> Cell:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -104,6 +106,27 @@ def test_a_sweep_to_a_precision_on_a_described_cluster(tmp_path: Path) -> None:
     assert len(there.replicates) == len(local.replicates) > 16
     for metric in METRICS:
         np.testing.assert_array_equal(there.raw(metric), local.raw(metric))
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_local_cluster_without_a_word_of_its_workers(tmp_path: Path) -> None:
+    file, out = tmp_path / "cluster.yaml", tmp_path / "run"
+    file.write_text("kind: local\njobs: 1\n")
+    command = [sys.executable, "-m", "esscher", "sweep", *OPTIONS, "--out", str(out)]
+    child = subprocess.Popen(
+        [*command, "--replicates", "4000", "--cluster", str(file)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        start_new_session=True,  # its own group, to be interrupted as a terminal does it
+    )
+    wait_for(out, 3, child)
+    os.killpg(child.pid, signal.SIGINT)
+    error = child.communicate(timeout=60)[1]
+    assert child.returncode == 130
+    assert error.startswith("Stopped with "), error
+    assert "Traceback" not in error
 
 
 @pytest.mark.slow

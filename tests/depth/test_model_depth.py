@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import esscher
-import esscher.depth.run as running
 from esscher.depth.horizons import TERCILES, describe_terciles, head_horizons, split_terciles
 from esscher.depth.measure import LAYER_METRICS, PassageMeasurement
 from esscher.depth.sampling import KeyDraws, sampled_attention
@@ -18,6 +17,7 @@ from esscher.experiments.findings.deep import deep_finding
 from esscher.probing import probe
 from esscher.rates.means import exponentials, mean_and_interval
 from esscher.reading import compare_laws
+from esscher.runs.executors import Task
 from esscher.streams import random_stream
 from tests.depth.test_sampled_keys import reader_of, tiny
 from tests.models.demo import demo_model
@@ -155,14 +155,14 @@ def test_intervals_of_means():
 @pytest.mark.parametrize("stop", ["passage-1-shared", "horizons"])
 def test_a_stopped_run_resumes_to_the_same(stop, tmp_path, monkeypatch, measured):
     loaded, out = tiny("llama"), tmp_path / "run"
-    compute = running._Measuring.cell
+    compute = Task.__call__
 
-    def fails(self, name):
-        if name == stop:
+    def fails(self):
+        if self.name == stop:
             raise KeyboardInterrupt
-        return compute(self, name)
+        return compute(self)
 
-    monkeypatch.setattr(running._Measuring, "cell", fails)
+    monkeypatch.setattr(Task, "__call__", fails)
     with pytest.raises(KeyboardInterrupt):
         esscher.deep(loaded, TEXT, out=out, **SMALL)
     monkeypatch.undo()

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import esscher.probing.run as running
 from esscher.cli.main import main
 from esscher.errors import InputError
 from esscher.models import wrap_model
 from esscher.probing import Probe, load_probe, probe
 from esscher.probing.combine import average
+from esscher.runs import CellRun
 from tests.models.demo import demo_model
 from tests.models.folders import decoder_tokenizer, encoder_tokenizer, save
 from tests.models.tiny import tiny_model
@@ -81,14 +81,14 @@ def test_a_killed_probe_resumes_to_the_same(mode, tmp_path, monkeypatch):
     options = SMALL if mode == "pooled" else SEQUENCES
     loaded, text = tiny("llama"), [words(2000)]
     whole = probe(loaded, text, mode=mode, **options)
-    written = running.write_part
+    written = CellRun.write
 
-    def fails(run, name, layers):
+    def fails(run, name, cell):
         if name.endswith("-1"):
             raise KeyboardInterrupt
-        written(run, name, layers)
+        written(run, name, cell)
 
-    monkeypatch.setattr(running, "write_part", fails)
+    monkeypatch.setattr(CellRun, "write", fails)
     with pytest.raises(KeyboardInterrupt):
         probe(loaded, text, mode=mode, out=tmp_path / "run", **options)
     monkeypatch.undo()

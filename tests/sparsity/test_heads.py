@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import esscher
-import esscher.sparsity.run as running
 from esscher.cli.endings import save_figure
 from esscher.cli.sparse import print_sparsity
 from esscher.errors import InputError
 from esscher.models import attention_override, wrap_model
 from esscher.patterns import PATTERNS, View
+from esscher.runs import CellRun
 from esscher.sparsity import Sparsity, load_sparse, sparse
 from esscher.sparsity.heads import choose_queries, measure_passage
 from esscher.sparsity.measurement import METRICS
@@ -115,14 +115,14 @@ def test_a_killed_study_resumes_to_the_same(tmp_path, monkeypatch) -> None:
     loaded, text = tiny("llama"), [words(2000)]
     options = SMALL | {"layers": [0], "patterns": "corrected", "progress": False}
     whole = sparse(loaded, text, **options)
-    written = running.write_part
+    written = CellRun.write
 
-    def fails(run, name, *rest):
+    def fails(run, name, cell):
         if name == "passage-2":
             raise KeyboardInterrupt
-        written(run, name, *rest)
+        written(run, name, cell)
 
-    monkeypatch.setattr(running, "write_part", fails)
+    monkeypatch.setattr(CellRun, "write", fails)
     with pytest.raises(KeyboardInterrupt):
         sparse(loaded, text, out=tmp_path / "run", **options)
     monkeypatch.undo()

@@ -280,14 +280,15 @@ class DensePasses:
     """The dense pass of the last passage, which serves several cells."""
 
     def __init__(self) -> None:
-        self._last: tuple[LoadedModel, bytes, PassageMeasurement] | None = None
+        self._last: tuple[LoadedModel, tuple[int, bytes], PassageMeasurement] | None = None
 
     def of(self, loaded: LoadedModel, passage: Passage) -> PassageMeasurement:
         """The passage, read by the model."""
-        ids = passage.ids.tobytes()
-        if self._last is None or self._last[0] is not loaded or self._last[1] != ids:
+        # the number too: samples depend on it, and passages of a text may be equal
+        which = passage.number, passage.ids.tobytes()
+        if self._last is None or self._last[0] is not loaded or self._last[1] != which:
             self._last = None  # two passages need not be in memory together
-            self._last = (loaded, ids, PassageMeasurement(SampledPassage(loaded, passage)))
+            self._last = (loaded, which, PassageMeasurement(SampledPassage(loaded, passage)))
         return self._last[2]
 
 

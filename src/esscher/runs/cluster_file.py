@@ -157,7 +157,9 @@ def _made(factory: Callable[[], Any], path: Path) -> Any:
     sys.unraisablehook = lambda arguments: None
     try:
         try:
-            return factory()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # such as for a dashboard's port that is taken
+                return factory()
         except Exception as error:  # whatever a class makes of the arguments in the file
             problem = f"{type(error).__name__}: {_first_line(error)}"
     finally:
@@ -177,7 +179,8 @@ def _factory(description: ClusterDescription, distributed: Any, path: Path) -> A
         options: dict[str, Any] = {
             "n_workers": 0,
             "threads_per_worker": 1,
-            "dashboard_address": None,
+            "dashboard_address": ":0",
+            "preload": ["esscher.runs.local_worker"],
         }
         return lambda: distributed.LocalCluster(**(options | description.options))
     try:
@@ -188,7 +191,7 @@ def _factory(description: ClusterDescription, distributed: Any, path: Path) -> A
             f"with: {INSTALL}"
         ) from error
     chosen = getattr(dask_jobqueue, KINDS[description.kind])
-    options = {"scheduler_options": {"dashboard_address": None}}
+    options = {"scheduler_options": {"dashboard_address": ":0"}}
     return lambda: chosen(**(options | description.options))
 
 
