@@ -11,7 +11,7 @@ from esscher.corpora.assemble import assemble, nothing_yet
 from esscher.corpora.blocks import cut_blocks, read_corpus
 from esscher.corpora.measure import measure_block
 from esscher.corpora.result import Domains
-from esscher.models import AnyModel, LoadedModel, as_loaded, model_for, opened_model
+from esscher.models import AnyModel, LoadedModel, load_for_tasks, opened_model
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
 from esscher.runs.executors import CellExecutor, Serial, Task, compute_cells
 from esscher.runs.folder import LOG
@@ -88,21 +88,18 @@ def domains(
     named = check_corpora(texts)
     # read before the model is loaded: a wrong name should not take half a minute to be told
     corpora = [read_corpus(name, source) for name, source in named.items()]
-    how: dict[str, Any] = {
-        "device": device, "dtype": dtype, "revision": revision, "allow_pickle": allow_pickle,
-        "allow_remote_code": allow_remote_code,
-    }  # fmt: skip
-    loaded = as_loaded(model, **how)
     executor = executor or Serial()
-    shipped = model_for(executor.remote, model, loaded, **how)
+    loaded, shipped = load_for_tasks(
+        executor.remote, model, device=device, dtype=dtype, revision=revision,
+        allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
+    )  # fmt: skip
     request = make_request(
         loaded, mode=mode, blocks=blocks, block_tokens=block_tokens, context=context,
         layers=layers, heads=heads, measure=measure, replicates=replicates, seed=seed,
     )  # fmt: skip
     cut = [cut_blocks(loaded, corpus, request.shape, request.seed) for corpus in corpora]
     configuration = request.to_dict() | {
-        "model": loaded.summary | {"name": Path(loaded.name).name},
-        "weight_hash": loaded.weight_hash,
+        **loaded.record,
         "corpora": [corpus.summary() for corpus in corpora],
     }
     subject = configuration["model"]["name"]

@@ -28,7 +28,7 @@ from esscher.depth.stack import random_stack
 from esscher.depth.stack_results import stack_results
 from esscher.errors import InputError
 from esscher.limits import GaussianStack, StackLimit
-from esscher.models import AnyModel, LoadedModel, as_loaded, model_for, opened_model
+from esscher.models import AnyModel, LoadedModel, load_for_tasks, opened_model
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
 from esscher.runs.executors import CellExecutor, Serial, Task, compute_cells
 from esscher.runs.folder import LOG
@@ -130,13 +130,11 @@ def deep(
         )  # fmt: skip
         return _deep_stack(request, out, executor or Serial(), progress)
     refuse(for_stacks, 'Gaussian stacks ("gaussian")', "a model takes budgets, passages and draws")
-    how: dict[str, Any] = {
-        "device": device, "dtype": dtype, "revision": revision, "allow_pickle": allow_pickle,
-        "allow_remote_code": allow_remote_code,
-    }  # fmt: skip
-    loaded = as_loaded(model, **how)
     executor = executor or Serial()
-    shipped = model_for(executor.remote, model, loaded, **how)
+    loaded, shipped = load_for_tasks(
+        executor.remote, model, device=device, dtype=dtype, revision=revision,
+        allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
+    )  # fmt: skip
     asked = make_model_request(
         loaded, budgets=budgets, context=context, passages=passages, draws=draws, mode=mode,
         terciles=terciles, seed=seed,
@@ -230,8 +228,7 @@ def _deep_model(
     progress: bool | None,
 ) -> Depth:
     configuration = request.to_dict() | {
-        "model": loaded.summary | {"name": Path(loaded.name).name},
-        "weight_hash": loaded.weight_hash,
+        **loaded.record,
         "text": passages.source,
         "text_hash": passages.text_hash,
     }

@@ -27,6 +27,7 @@ from esscher.planning.stages import (
     take_passages,
 )
 from esscher.runs import Cell, CellRun, open_run, read_run
+from esscher.runs.executors import Task, compute_cells
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.text import Passage, TextSource
@@ -81,8 +82,7 @@ def budget_study(
     }
     configuration = asdict(replace(request, budget=None)) | {
         "budgets": list(budgets),
-        "model": loaded.summary | {"name": Path(loaded.name).name},
-        "weight_hash": loaded.weight_hash,
+        **loaded.record,
         "text": source,
         "checks": {name: about for name, (_, about) in unseen.items()},
     }
@@ -119,15 +119,19 @@ def _check(
     run: CellRun,
     reporter: Reporter,
 ) -> None:
-    for i, passage in enumerate(passages):
-        name = f"check-{text}-{i}"
-        if run.read(name) is None:
-            run.write(name, _joined(check_passage(loaded, passage, choices, request)))
-            reporter.advance()
+    unseen = {f"check-{text}-{i}": passage for i, passage in enumerate(passages)}
+
+    def task(name: str) -> Task:
+        return Task(name, _check_cell, (loaded, unseen[name], choices, request))
+
+    compute_cells(run, list(unseen), task, reporter, expected=True)
 
 
-def _joined(found: dict[str, Cell]) -> Cell:
+def _check_cell(
+    loaded: LoadedModel, passage: Passage, choices: Choices, request: PlanRequest
+) -> Cell:
     """Checks of all budgets on one passage as one cell."""
+    found = check_passage(loaded, passage, choices, request)
     tables = [cell.table.assign(budget=name) for name, cell in found.items()]
     about = {name: cell.about for name, cell in found.items()}
     return Cell({"budgets": about}, pd.concat(tables, ignore_index=True))

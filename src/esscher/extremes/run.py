@@ -19,7 +19,7 @@ from esscher.extremes.collect import (
 from esscher.extremes.measure import measure_layer
 from esscher.extremes.passages import FEWEST as FEWEST_PASSAGES
 from esscher.extremes.result import KIND, Tails, assemble
-from esscher.models import AnyModel, LoadedModel, as_loaded, model_for, opened_model
+from esscher.models import AnyModel, LoadedModel, load_for_tasks, opened_model
 from esscher.models.selection import as_indices
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
 from esscher.runs.executors import CellExecutor, Serial, Task, call_alone, compute_cells
@@ -78,13 +78,11 @@ def tails(
     progress
         Whether to draw a bar; by default if standard error is a terminal.
     """
-    how: dict[str, Any] = {
-        "device": device, "dtype": dtype, "revision": revision, "allow_pickle": allow_pickle,
-        "allow_remote_code": allow_remote_code,
-    }  # fmt: skip
-    loaded = as_loaded(model, **how)
     executor = executor or Serial()
-    shipped = model_for(executor.remote, model, loaded, **how)
+    loaded, shipped = load_for_tasks(
+        executor.remote, model, device=device, dtype=dtype, revision=revision,
+        allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
+    )  # fmt: skip
     count = as_dim(tokens, "tokens")
     if count < FEWEST:
         raise InputError(f"tokens is {count}; it takes at least {FEWEST} to see a tail")
@@ -99,8 +97,7 @@ def tails(
         "layers": list(chosen),
         "heads": list(asked),
         "seed": int(seed),
-        "model": loaded.summary | {"name": Path(loaded.name).name},
-        "weight_hash": loaded.weight_hash,
+        **loaded.record,
         "text": passages.source,
         "text_hash": passages.text_hash,
     }

@@ -7,7 +7,13 @@ from esscher.models.families import FAMILIES, Family, ModelShape
 from esscher.models.inputs import LayerCapture, LayerInputs
 from esscher.models.load import as_loaded, load_model
 from esscher.models.loaded import LoadedModel, wrap_model
-from esscher.models.reference import AnyModel, ModelReference, model_for, opened_model
+from esscher.models.reference import (
+    AnyModel,
+    ModelReference,
+    load_for_tasks,
+    model_for,
+    opened_model,
+)
 from esscher.models.weights import HeadWeights, head_weights
 
 __all__ = [
@@ -24,6 +30,7 @@ __all__ = [
     "attention_override",
     "capturing",
     "head_weights",
+    "load_for_tasks",
     "load_model",
     "model_for",
     "opened_model",

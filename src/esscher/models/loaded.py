@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -75,6 +76,14 @@ class LoadedModel:
     def weight_hash(self) -> str:
         """SHA-256 over all weights, tensor by tensor; computed when first asked for."""
         return weight_hash(self.model)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What the configuration of a stored run says about the model; folders by their name."""
+        return {
+            "model": self.summary | {"name": Path(self.name).name},
+            "weight_hash": self.weight_hash,
+        }
 
     @property
     def summary(self) -> dict[str, Any]:

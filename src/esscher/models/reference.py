@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 
 from esscher.errors import InputError
-from esscher.models.load import load_model
+from esscher.models.load import as_loaded, load_model
 from esscher.models.loaded import LoadedModel
 
 
@@ -83,6 +83,31 @@ def model_for(
     return ModelReference(
         name, device, dtype, revision, allow_pickle, allow_remote_code, loaded.weight_hash
     )
+
+
+def load_for_tasks(
+    remote: bool,
+    model: str | LoadedModel,
+    *,
+    device: str,
+    dtype: str,
+    revision: str | None,
+    allow_pickle: bool,
+    allow_remote_code: bool,
+) -> tuple[LoadedModel, AnyModel]:
+    """Load a model (or take it as it is); return it, and as tasks take it.
+
+    Arguments are those of :func:`model_for`.
+    """
+    loaded = as_loaded(
+        model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
+        allow_remote_code=allow_remote_code,
+    )  # fmt: skip
+    shipped = model_for(
+        remote, model, loaded, device=device, dtype=dtype, revision=revision,
+        allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
+    )  # fmt: skip
+    return loaded, shipped
 
 
 @contextmanager

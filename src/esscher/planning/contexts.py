@@ -16,8 +16,7 @@ from esscher.models import (
     AnyModel,
     LayerCapture,
     LoadedModel,
-    as_loaded,
-    model_for,
+    load_for_tasks,
     opened_model,
 )
 from esscher.planning.saturation import doublings, layer_changes, saturation
@@ -100,13 +99,11 @@ def context_lengths(
     column, device, dtype, revision, allow_pickle, allow_remote_code, out, executor, progress
         As for :func:`esscher.probe`.
     """
-    how: dict[str, Any] = {
-        "device": device, "dtype": dtype, "revision": revision, "allow_pickle": allow_pickle,
-        "allow_remote_code": allow_remote_code,
-    }  # fmt: skip
-    loaded = as_loaded(model, **how)
     executor = executor or Serial()
-    shipped = model_for(executor.remote, model, loaded, **how)
+    loaded, shipped = load_for_tasks(
+        executor.remote, model, device=device, dtype=dtype, revision=revision,
+        allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
+    )  # fmt: skip
     longest = _checked(loaded, tolerance, context)
     count = as_dim(passages, "passages")
     # the first of the asked queries must have the longest context behind it
@@ -118,8 +115,7 @@ def context_lengths(
         "queries": QUERIES,
         "passages": count,
         "seed": seed,
-        "model": loaded.summary | {"name": Path(loaded.name).name},
-        "weight_hash": loaded.weight_hash,
+        **loaded.record,
         "text": found.source,
         "text_hash": found.text_hash,
     }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from esscher.atomic import write_atomically
-from esscher.models import LoadedModel, as_loaded, model_for
+from esscher.models import LoadedModel, load_for_tasks
 from esscher.planning.arguments import PlanRequest, make_request
 from esscher.planning.compare import check_results
 from esscher.planning.planned import KIND, PLAN, VERSION, Plan
@@ -92,13 +92,11 @@ def plan(
     progress
         Whether to draw a bar; by default if standard error is a terminal.
     """
-    how: dict[str, Any] = {
-        "device": device, "dtype": dtype, "revision": revision, "allow_pickle": allow_pickle,
-        "allow_remote_code": allow_remote_code,
-    }  # fmt: skip
-    loaded = as_loaded(model, **how)
     executor = executor or Serial()
-    shipped = model_for(executor.remote, model, loaded, **how)
+    loaded, shipped = load_for_tasks(
+        executor.remote, model, device=device, dtype=dtype, revision=revision,
+        allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
+    )  # fmt: skip
     request = make_request(
         loaded, budget=budget, tolerance=tolerance, prefix=prefix, queries=queries,
         passages=passages, check_passages=None if check is None else check_passages,
@@ -110,8 +108,7 @@ def plan(
         else take_passages(loaded, check, request.check_passages, request, column)
     )  # fmt: skip
     configuration = asdict(request) | {
-        "model": loaded.summary | {"name": Path(loaded.name).name},
-        "weight_hash": loaded.weight_hash,
+        **loaded.record,
         "text": source,
         "check": other,
     }

@@ -18,9 +18,8 @@ from esscher.models import (
     AnyModel,
     LayerCapture,
     LoadedModel,
-    as_loaded,
     head_weights,
-    model_for,
+    load_for_tasks,
     opened_model,
 )
 from esscher.probing.arguments import ProbeRequest, make_request
@@ -116,13 +115,11 @@ def probe(
     progress
         Whether to draw a bar; by default if standard error is a terminal.
     """
-    how: dict[str, Any] = {
-        "device": device, "dtype": dtype, "revision": revision, "allow_pickle": allow_pickle,
-        "allow_remote_code": allow_remote_code,
-    }  # fmt: skip
-    loaded = as_loaded(model, **how)
     executor = executor or Serial()
-    shipped = model_for(executor.remote, model, loaded, **how)
+    loaded, shipped = load_for_tasks(
+        executor.remote, model, device=device, dtype=dtype, revision=revision,
+        allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
+    )  # fmt: skip
     request = make_request(
         loaded, mode=mode, tokens=tokens, context=context, layers=layers, heads=heads,
         sizes=sizes, replicates=replicates, seed=seed, sampling=sampling,
@@ -132,8 +129,7 @@ def probe(
     )
     configuration = request.to_dict() | {
         "layout": LAYOUT,
-        "model": loaded.summary | {"name": Path(loaded.name).name},
-        "weight_hash": loaded.weight_hash,
+        **loaded.record,
         "text": passages.source,
         "text_hash": passages.text_hash,
     }

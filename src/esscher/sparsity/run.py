@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from esscher.errors import InputError
 from esscher.heads import WeightHead
 from esscher.laws import STANDARD_LAWS
-from esscher.models import AnyModel, LoadedModel, as_loaded, model_for, opened_model
+from esscher.models import AnyModel, LoadedModel, load_for_tasks, opened_model
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
 from esscher.runs.executors import CellExecutor, Serial, Task, compute_cells
 from esscher.runs.folder import LOG
@@ -128,13 +128,11 @@ def sparse(
         return _run_laws(law, out, executor or Serial(), progress)
     name = subject if isinstance(subject, str) else subject.name
     _refuse(of_law, f"the model {name!r}", f"a law ({', '.join(STANDARD_LAWS)})")
-    how: dict[str, Any] = {
-        "device": device or "cpu", "dtype": dtype or "float32", "revision": revision,
-        "allow_pickle": allow_pickle, "allow_remote_code": allow_remote_code,
-    }  # fmt: skip
-    loaded = as_loaded(subject, **how)
     executor = executor or Serial()
-    shipped = model_for(executor.remote, subject, loaded, **how)
+    loaded, shipped = load_for_tasks(
+        executor.remote, subject, device=device or "cpu", dtype=dtype or "float32",
+        revision=revision, allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
+    )  # fmt: skip
     request = make_model_request(loaded, **of_model, **common)  # type: ignore[arg-type]
     source = TEXT if text is None else text
     return _run_model(loaded, shipped, source, column, request, out, executor, progress)
@@ -214,8 +212,7 @@ def _run_model(
 ) -> Sparsity:
     found, text_hash = _read(loaded, text, column, request)
     configuration = request.to_dict() | {
-        "model": loaded.summary | {"name": Path(loaded.name).name},
-        "weight_hash": loaded.weight_hash,
+        **loaded.record,
         "text": source_name(text),
         "text_hash": text_hash,
     }

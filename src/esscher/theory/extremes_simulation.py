@@ -162,7 +162,7 @@ def simulate_query(
     s = as_nonnegative(strength, "strength")
     count = as_dim(replicates, "replicates")
     drawn, _ = extremes_needed(size, np.array([s]), as_positive(tolerance, "tolerance"))
-    rng = random_stream(seed, "query extremes", _mark(size))
+    rng = random_stream(seed, "query extremes", size_mark(size))
     parts = []
     for rows in _blocks(count, drawn):
         strengths = np.full(rows, s)
@@ -200,14 +200,7 @@ def simulate_map(
         For tokens that are not Gaussian.
     """
     n = as_sizes(sizes)
-    count = as_dim(replicates, "replicates")
-    if count < 2:
-        raise InputError(f"replicates is {replicates}; a standard error needs at least 2")
-    if not head.is_gaussian:
-        raise InputError(
-            "only the extremes of Gaussian tokens can be drawn without the others; "
-            "use esscher sweep for other laws"
-        )
+    count = simulated_replicates(head, replicates)
     limit = as_positive(tolerance, "tolerance")
     coupling = select_coupling(head, queries)
     rows = [_one_size(coupling, float(size), count, seed, queries, limit) for size in n]
@@ -230,11 +223,30 @@ def simulate_map(
     )
 
 
+def simulated_replicates(head: Head, replicates: int) -> int:
+    """The number of replicates, of a head whose extremes can be drawn alone.
+
+    Raises
+    ------
+    InputError
+        For too few, or for tokens that are not Gaussian.
+    """
+    count = as_dim(replicates, "replicates")
+    if count < 2:
+        raise InputError(f"replicates is {replicates}; a standard error needs at least 2")
+    if not head.is_gaussian:
+        raise InputError(
+            "only the extremes of Gaussian tokens can be drawn without the others; "
+            "use esscher sweep for other laws"
+        )
+    return count
+
+
 def _one_size(
     coupling: Coupling, n: float, count: int, seed: int, queries: str, tolerance: float
 ) -> tuple[float, ...]:
     """Every number of ``_COLUMNS`` at one size."""
-    rng = random_stream(seed, "map extremes", _mark(n))
+    rng = random_stream(seed, "map extremes", size_mark(n))
     tilts, weights = QueryProposal(coupling, n).sample(count, rng)
     strengths = np.linalg.norm(tilts, axis=1)
     others = n - 1 if queries == "tokens" else n
@@ -345,6 +357,6 @@ def _blocks(count: int, drawn: int) -> Iterator[int]:
         yield min(rows, count - start)
 
 
-def _mark(n: float) -> int:
+def size_mark(n: float) -> int:
     """The bits of a size, as the index of its random stream."""
     return int(np.float64(n).view(np.uint64))

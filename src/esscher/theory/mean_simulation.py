@@ -25,12 +25,18 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
-from esscher.errors import InputError, UndefinedError
+from esscher.errors import UndefinedError
 from esscher.heads import Head
 from esscher.streams import random_stream
-from esscher.theory.extremes_simulation import DOMINATED, TOLERANCE, weighted_mean
+from esscher.theory.extremes_simulation import (
+    DOMINATED,
+    TOLERANCE,
+    simulated_replicates,
+    size_mark,
+    weighted_mean,
+)
 from esscher.theory.order_statistics import extremes_needed, log_survival
-from esscher.validation import Array, as_dim, as_positive, as_sizes
+from esscher.validation import Array, as_positive, as_sizes
 
 #: Largest step of the rule over tilts, nodes per standard deviation, and its reach in those.
 #: Outputs are analytic within pi/gap of the real axis, gap the distance of the two largest keys;
@@ -137,11 +143,7 @@ def simulate_mean(
         In more than one dimension: each direction has its own extremes.
     """
     n = as_sizes(sizes)
-    count = as_dim(replicates, "replicates")
-    if count < 2:
-        raise InputError(f"replicates is {replicates}; a standard error needs at least 2")
-    if not head.is_gaussian:
-        raise InputError("only the extremes of Gaussian tokens can be drawn without the others")
+    count = simulated_replicates(head, replicates)
     coupling = head.coupling.population()
     if len(coupling.variances) != 1 or coupling.residual.any():
         raise UndefinedError(
@@ -179,7 +181,7 @@ def _one_size(
 ) -> tuple[float, ...]:
     """Every number of ``_COLUMNS`` at one size."""
     bulk = Bulk(horizon, tau, n, tolerance)
-    rng = random_stream(seed, "mean extremes", int(np.float64(n).view(np.uint64)))
+    rng = random_stream(seed, "mean extremes", size_mark(n))
     errors, weights = np.empty(count), np.empty(count)
     for row in range(count):
         errors[row], weights[row] = bulk.mean_error(rng)
