@@ -126,12 +126,13 @@ def test_pooled_errors_by_hand(name, sampling):
 
 def test_a_subset_of_queries_stands_for_all(monkeypatch):
     """With few reference queries the reference has an error, of the size that it states."""
-    from esscher.probing import pooled
+    from esscher.probing import pooled, reference
 
     cloud = collect_cloud(tiny("bert"), [words(900)], tokens=400, context=16)
     full, _ = measure_pooled(cloud, 1, (10, 40), 2, 0, "with")
-    monkeypatch.setattr(pooled, "ALL_QUERIES", 100)
-    monkeypatch.setattr(pooled, "SUBSET", 200)
+    monkeypatch.setattr(reference, "ALL_QUERIES", 100)
+    monkeypatch.setattr(reference, "SUBSET", 200)
+    monkeypatch.setattr(reference, "COARSE", 100)
     monkeypatch.setattr(pooled, "MAP_QUERIES", 50)
     some, numbers = measure_pooled(cloud, 1, (10, 40), 2, 0, "with")
     assert np.all(full.reference_error == 0)

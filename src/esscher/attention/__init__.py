@@ -2,7 +2,8 @@
 
 :func:`attention_statistics` takes queries, keys and values of any number of heads and returns, for
 every scale and every nested size, the mean and covariance of the outputs, the map error, received
-attention, participation ratio and largest weight.
+attention, participation ratio and largest weight. :func:`streamed_attention` is for few queries and
+more keys than memory holds.
 """
 
 from __future__ import annotations
@@ -10,5 +11,14 @@ from __future__ import annotations
 from esscher.attention._blocks import BlockShape
 from esscher.attention.run import attention_statistics
 from esscher.attention.statistics import AttentionStatistics, QuerySummary
+from esscher.attention.streamed import Chunk, StreamedAttention, streamed_attention
 
-__all__ = ["AttentionStatistics", "BlockShape", "QuerySummary", "attention_statistics"]
+__all__ = [
+    "AttentionStatistics",
+    "BlockShape",
+    "Chunk",
+    "QuerySummary",
+    "StreamedAttention",
+    "attention_statistics",
+    "streamed_attention",
+]

@@ -23,7 +23,7 @@ class HeadNumbers:
     tilts, keys, values
         Rows from which moments and predictions are computed; tilts carry the logits' factor.
     outputs
-        Attention over all keys at the rows of ``tilts``.
+        Attention over ``keys`` at the rows of ``tilts``.
     participation
         ``1 / sum_j p_j^2`` of each query of the reference.
     received
@@ -63,6 +63,9 @@ class LayerMeasurement:
         What makes an error relative: root mean square norm of the reference's outputs, per unit.
     reference_error
         Standard error of the reference's mean, per unit; 0 when all queries were used.
+    reference
+        How the reference was computed (pooled mode): ``queries`` that attend all keys,
+        ``coarse_keys`` (None when all tokens are queries), ``cov_error`` per unit.
     stats
         One dictionary per head: plain numbers, lists and strings.
     products
@@ -79,3 +82,4 @@ class LayerMeasurement:
     reference_error: Array
     stats: list[dict[str, Any]] = field(default_factory=list)
     products: Array | None = None
+    reference: dict[str, Any] | None = None

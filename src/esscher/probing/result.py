@@ -34,15 +34,16 @@ def assemble(
                 stats["tails"] = stats["tails"] | judge(stats["tails"])
             rates = fit_unit(measured, h, stats, seed)
             fits = {metric: rate.to_dict() for metric, rate in rates.items()}
-            smallest = float(measured.errors[0, h, :, -1].mean())
-            reference = float(measured.reference_error[h]) / smallest if smallest > 0 else 0.0
+            reference = _reference(measured, h)
+            share = max(reference["share"].values())
             heads.append(
                 {"layer": measured.layer, "head": head}
                 | stats
                 | {
                     "fit": fits,
                     "curve": _curve(measured, h),
-                    "flags": find_flags(stats, fits, measured.sizes[-1], reference),
+                    "reference": reference,
+                    "flags": find_flags(stats, fits, measured.sizes[-1], share),
                 }
             )
         rates = fit_unit(measured, units, None, seed)
@@ -64,6 +65,19 @@ def assemble(
         "heads": heads,
         "layers": whole,
     }
+
+
+def _reference(measured: LayerMeasurement, unit: int) -> dict[str, Any]:
+    """How good the reference is: standard errors, and their share of the error at the largest n."""
+    about = dict(measured.reference or {})
+    errors = {"mean": float(measured.reference_error[unit])}
+    if "cov_error" in about:
+        errors["cov"] = float(about.pop("cov_error")[unit])
+    share = {}
+    for metric, error in errors.items():
+        smallest = float(measured.errors[METRICS.index(metric), unit, :, -1].mean())
+        share[metric] = error / smallest if smallest > 0 else 0.0
+    return about | {"standard_error": errors, "share": share}
 
 
 def _curve(measured: LayerMeasurement, unit: int) -> dict[str, Any]:

@@ -33,6 +33,7 @@ def make_cell(layers: list[LayerMeasurement]) -> Cell:
             "shape": list(m.errors.shape),
             "relative": m.relative.tolist(),
             "reference_error": m.reference_error.tolist(),
+            "reference": m.reference,
             "stats": m.stats,
             "products": m.products is not None,
         }
@@ -71,6 +72,7 @@ def read_part(run: CellRun, name: str) -> list[LayerMeasurement] | None:
                     reference_error=np.asarray(layer["reference_error"]),
                     stats=layer["stats"],
                     products=products,
+                    reference=layer.get("reference"),  # older runs have none
                 )
             )
             start = end

@@ -6,6 +6,7 @@ The arrays are mapped, not read: what is looked at is what is loaded.
 from __future__ import annotations
 
 import json
+import mmap
 import shutil
 import socket
 import weakref
@@ -105,6 +106,22 @@ class LayerCloud:
     scaling: float
     softcap: float | None
     window: int | None
+
+    @property
+    def served_by(self) -> list[int]:
+        """For each query head, which of the arrays of keys and values is its own."""
+        return [self.key_heads.index(head // self.group) for head in self.heads]
+
+    def let_go(self) -> None:
+        """Give back the memory of what was read so far; the files stay mapped.
+
+        The system takes it back when it needs it in any case, but until then it counts as the
+        process's own, which batch systems hold against it.
+        """
+        for array in (self.q, self.k, self.v):
+            mapping = getattr(array, "_mmap", None)
+            if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+                mapping.madvise(mmap.MADV_DONTNEED)
 
     def head(self, head: int) -> HeadCloud:
         """The tokens of a query head."""
