@@ -88,7 +88,7 @@ def test_the_same_bytes_here_and_there(
         }
     assert found["here"] == found["there"]
     assert found["here"]
-    assert not list((tmp_path / "there").glob(".cloud-*"))
+    assert not list((tmp_path / "there").glob("cloud*"))
 
 
 def layers_of(model: ModelReference) -> int:

@@ -97,7 +97,7 @@ def test_a_killed_probe_resumes_to_the_same(mode, tmp_path, monkeypatch):
     again = probe(loaded, text, mode=mode, out=tmp_path / "run", **options)
     assert again.complete
     assert again.results["heads"] == whole.results["heads"]
-    assert not list((tmp_path / "run").glob(".cloud*"))
+    assert not list((tmp_path / "run").glob("cloud*"))
 
 
 def test_another_configuration_is_refused(tmp_path):

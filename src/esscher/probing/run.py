@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from esscher.models import (
     opened_model,
 )
 from esscher.probing.arguments import ProbeRequest, make_request
+from esscher.probing.clouds import collected_clouds
 from esscher.probing.combine import combine
 from esscher.probing.context import measure_context, split
 from esscher.probing.describe import describe_head
@@ -43,8 +42,6 @@ from esscher.text import (
     Passage,
     PassageSet,
     TextSource,
-    cloud_bytes,
-    collect_cloud,
     read_passages,
     seen_cloud,
     visit_passages,
@@ -53,8 +50,6 @@ from esscher.validation import Array
 
 #: Passages by which delimiters and hidden states are judged in pooled mode.
 LOOKED_AT = 2
-#: Clouds of fewer bytes are kept among temporary files, larger ones in the run's directory.
-SMALL_CLOUD = 1_000_000_000
 
 
 def probe(
@@ -195,21 +190,24 @@ def _pooled(
     reporter.expect(len(request.layers), len(request.layers) - len(missing))
     if not missing:
         return
-    layers = [int(name.split("-")[1]) for name in missing]
+    layers = [_layer_of(name) for name in missing]
     shares, hidden = _look(loaded, list(passages)[:LOOKED_AT], layers)
-    with _cloud_folder(loaded, request, layers, run.folder, executor.remote) as place:
-        cloud = collect_cloud(
-            loaded, passages, tokens=request.tokens, context=request.context, layers=layers,
-            heads=request.heads, seed=request.seed, folder=place,
-        )  # fmt: skip
+    for cloud in collected_clouds(
+        loaded, passages, request, layers, run.folder, reporter, remote=executor.remote
+    ):
         tokens = str(cloud.folder.resolve()) if executor.remote else cloud
 
-        def task(name: str) -> Task:
-            layer = int(name.split("-")[1])
+        def task(name: str, tokens: CloudFile | str = tokens) -> Task:
+            layer = _layer_of(name)
             looked = shares[layer], hidden[layer]
             return Task(name, _layer_cell, (shipped, tokens, layer, looked, request))
 
-        compute_cells(run, names, task, reporter, executor)
+        here = [name for name in missing if _layer_of(name) in cloud.layers]
+        compute_cells(run, here, task, reporter, executor, expected=True)
+
+
+def _layer_of(cell: str) -> int:
+    return int(cell.split("-")[1])
 
 
 def _layer_cell(
@@ -287,26 +285,6 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, request: ProbeR
 
         visit_passages(loaded, [passage], sink, layers=request.layers)
     return make_cell(layers)
-
-
-@contextmanager
-def _cloud_folder(
-    loaded: LoadedModel, request: ProbeRequest, layers: Sequence[int], folder: Path, remote: bool
-) -> Iterator[Path | None]:
-    """Where the cloud goes while it is needed: small ones where temporary files go.
-
-    On a cluster always into the run's directory, which all machines should see.
-    """
-    shape = loaded.shape
-    size = cloud_bytes(
-        rows=request.tokens, layers=len(layers), heads=len(request.heads),
-        key_heads=shape.key_heads, head_dim=shape.head_dim,
-    )  # fmt: skip
-    if size < SMALL_CLOUD and not remote:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix=".cloud-", dir=folder) as place:
-        yield Path(place) / "cloud"
 
 
 def _look(

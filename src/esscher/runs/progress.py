@@ -36,6 +36,7 @@ class Reporter:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._total = self._done = self._before = 0
+        self._doing = ""
         self._start = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -74,9 +75,17 @@ class Reporter:
         self._done += 1
         self._draw()
 
+    def doing(self, what: str) -> None:
+        """Say what is being done before the next one can be begun; nothing ends it."""
+        self._doing = what
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, description=what or self._unit)
+
     def status(self) -> str:
         """What is done, rate and time left, in words."""
         text = f"{self._done} of {self._total} {self._unit}"
+        if self._doing:
+            return f"{text}; {self._doing}"
         new, elapsed = self._done - self._before, time.monotonic() - self._start
         if new <= 0 or elapsed <= 0:
             return text

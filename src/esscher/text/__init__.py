@@ -10,6 +10,7 @@ from esscher.text.cloud import (
     cloud_bytes,
     open_cloud,
     seen_cloud,
+    stored_layers,
 )
 from esscher.text.collect import collect_cloud
 from esscher.text.context import iterate_passages, visit_passages
@@ -40,5 +41,6 @@ __all__ = [
     "read_passages",
     "read_text",
     "seen_cloud",
+    "stored_layers",
     "visit_passages",
 ]

@@ -246,6 +246,14 @@ def open_cloud(folder: str | Path) -> CloudFile:
     return CloudFile(place, manifest, progress["layers"])
 
 
+def stored_layers(folder: Path) -> list[int]:
+    """Layers of the cloud that a folder holds, finished or not; none if it holds no cloud."""
+    manifest = read_json(folder / MANIFEST)
+    if manifest is None or manifest.get("format") != FORMAT:
+        return []
+    return [int(layer) for layer in manifest["layers"]]
+
+
 def seen_cloud(folder: str) -> CloudFile:
     """Open a cloud that another machine has collected; the last one stays open.
 
@@ -254,12 +262,13 @@ def seen_cloud(folder: str) -> CloudFile:
     InputError
         When this machine does not see it.
     """
-    if folder not in _SEEN:
-        if not (Path(folder) / MANIFEST).exists():
-            raise InputError(
-                f"the worker on {socket.gethostname()} does not see {folder}; let --out be a "
-                "directory that all machines of the cluster see under the same name"
-            )
+    manifest = read_json(Path(folder) / MANIFEST)
+    if manifest is None:
+        raise InputError(
+            f"the worker on {socket.gethostname()} does not see {folder}; let --out be a "
+            "directory that all machines of the cluster see under the same name"
+        )
+    if folder not in _SEEN or _SEEN[folder].manifest != manifest:  # other layers come later
         _SEEN.clear()
         _SEEN[folder] = open_cloud(folder)
     return _SEEN[folder]
