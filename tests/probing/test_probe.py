@@ -59,6 +59,8 @@ def test_results_have_everything(name, mode, tmp_path):
             assert value is None or low is not None
             if None not in (low, value, high):
                 assert low <= value <= high or mode == "context"
+        assert head["reference"]["share"]["mean"] == 0  # all tokens are queries
+    assert list(found.to_frame()["reference_share"]) == [0] * len(found.heads)
     assert len(found.results["layers"]) == len(layers)
     for layer in found.results["layers"]:
         together = layer["heads_together"]

@@ -138,6 +138,10 @@ class Probe(HeadsResult):
                 "tokens_20": h["tokens_for"]["0.2"],
                 "tokens_10_low": h["tokens_for_interval"]["0.1"][0],
                 "tokens_10_high": h["tokens_for_interval"]["0.1"][1],
+                # of runs stored before it was kept, nothing is known
+                "reference_share": max(h["reference"]["share"].values())
+                if "reference" in h
+                else None,
                 "tails": None if h["tails"] is None else h["tails"]["verdict"],
                 "flags": ", ".join(dict.fromkeys(flag["flag"] for flag in h["flags"])),
             }
