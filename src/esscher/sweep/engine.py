@@ -169,7 +169,7 @@ def sweep(
                         reporter.advance()
         except KeyboardInterrupt as stop:
             if run is not None:
-                parts = run.read_parts()  # the last may have been stored and not yet counted
+                parts = run.read_parts(parts)  # the last may be stored and not yet counted
                 run.write_results(_curve(parts, request, configuration, notes).to_dict())
             reason = str(stop) if isinstance(stop, SchedulerLost) else ""
             raise SweepInterrupted(len(parts), folder, reason) from None

@@ -14,7 +14,6 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     as_completed,
 )
-from contextlib import contextmanager
 from threading import Thread
 from types import TracebackType
 from typing import Self
@@ -25,6 +24,7 @@ from esscher.errors import InputError
 from esscher.runs.cluster import Cluster
 from esscher.runs.executors import Task
 from esscher.runs.provenance import versions
+from esscher.runs.signals import STOPPING, signals_held
 from esscher.runs.threads import threads_per_worker
 from esscher.sweep.measure import METRICS, Plan, measure_replicate
 from esscher.sweep.parts import Part
@@ -77,11 +77,14 @@ class Crew:
     ) -> None:
         if self._pool is None:
             return
-        if kind is not None:
+        if kind is None:
+            self._pool.shutdown(cancel_futures=True)
+            return
+        with signals_held():
             # Replicates in flight may take minutes; they are dropped, not waited for.
             for process in list((self._pool._processes or {}).values()):
-                process.terminate()
-        self._pool.shutdown(cancel_futures=True)
+                process.kill()  # SIGTERM is blocked there
+            self._pool.shutdown(cancel_futures=True)
 
     def run(self, replicates: Sequence[int], depth: int) -> Iterator[Part]:
         """Yield replicates, up to the same size, as they are done, in any order."""
@@ -94,7 +97,9 @@ class Crew:
             return
         waiting: list[Future[Part]] = []
         try:
-            with _interrupt_held():
+            # Processes that start here never see these signals; others than ours are ended by
+            # SIGTERM, and must.
+            with signals_held(STOPPING if self._executor is None else (signal.SIGINT,)):
                 for replicate in replicates:
                     waiting.append(self._submit(replicate, depth))
             for future in as_completed(waiting):
@@ -128,7 +133,8 @@ _PLANS: list[Plan] = []
 
 
 def _start_worker(plan: Plan, threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    # The parent decides what Ctrl-C means. SIGTERM is blocked since the start of this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
     if plan.engine == "torch":
         import torch
@@ -147,16 +153,3 @@ def _end_with_parent() -> None:
 
 def _work(replicate: int, depth: int) -> Part:
     return measure_part(_PLANS[0], replicate, depth)
-
-
-@contextmanager
-def _interrupt_held() -> Iterator[None]:
-    """Hold Ctrl-C back while processes start, which inherit this and print no tracebacks later."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, old)
