@@ -6,6 +6,7 @@ machine away: the exit code asks it to queue the job again, if the run is stored
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
 import signal
@@ -120,6 +121,9 @@ def terminable() -> Iterator[None]:
         yield
     except BaseException as error:
         if not _TERMINATION.requested:
+            if isinstance(error, KeyboardInterrupt):  # while it prepared itself, or printed
+                click.echo("Stopped.", err=True)
+                raise click.exceptions.Exit(STOPPED) from None
             raise
         code = _exit_code()
         click.echo(how_to_resume(error, _TERMINATION.out), err=True)
@@ -129,6 +133,9 @@ def terminable() -> Iterator[None]:
     finally:
         if not _TERMINATION.requested:  # else it stays ignored until the process has ended
             signal.signal(signal.SIGTERM, before)
+        # Registered last, so that it comes first, before what others do when Python ends.
+        atexit.unregister(_end_in_peace)
+        atexit.register(_end_in_peace)
 
 
 @contextmanager
@@ -151,8 +158,30 @@ def resumable(out: Path | None) -> Iterator[None]:
     except KeyboardInterrupt as stop:
         if _TERMINATION.requested:
             raise  # for the end of the whole command
-        click.echo(how_to_resume(stop, out), err=True)
+        with _deaf_to_ctrl_c():
+            click.echo(how_to_resume(stop, out), err=True)
         raise click.exceptions.Exit(STOPPED) from None
+
+
+def _end_in_peace() -> None:
+    """Everything is stored and said: a signal now could only break the end of Python."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """For the last words: whoever presses Ctrl-C twice has been heard."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _exit_code() -> int:

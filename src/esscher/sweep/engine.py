@@ -170,7 +170,9 @@ def sweep(
         except KeyboardInterrupt as stop:
             if run is not None:
                 parts = run.read_parts(parts)  # the last may be stored and not yet counted
-                run.write_results(_curve(parts, request, configuration, notes).to_dict())
+                # Without fits: whoever stopped it may not wait for long. They follow from the parts.
+                stopped = _curve(parts, request, configuration, notes)
+                run.write_results(stopped.to_dict(fits=False))
             reason = str(stop) if isinstance(stop, SchedulerLost) else ""
             raise SweepInterrupted(len(parts), folder, reason) from None
         schedule.check(parts)
