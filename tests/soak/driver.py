@@ -59,10 +59,12 @@ class Soak:
         Where; everything is below it.
     seed
         Of the choice of faults and moments.
+    quick
+        Whether to leave out faults that take many seconds.
     """
 
-    def __init__(self, subject: Subject, folder: Path, seed: int) -> None:
-        self.subject, self.seed = subject, seed
+    def __init__(self, subject: Subject, folder: Path, seed: int, quick: bool = False) -> None:
+        self.subject, self.seed, self.quick = subject, seed, quick
         self.place = folder / "runs"
         self.run = self.place / "run"
         self.twin = folder / "twin"
@@ -73,11 +75,17 @@ class Soak:
         assert done.wait(600) == 0, done.error()
         self._truth = subject.numbers(self.twin, subject.parts(self.twin))
         self._checked: dict[str, str] = {}
+        #: Runs that were compared with the uninterrupted one, from the first to the last number.
+        self.finished = 0
 
-    def round(self, number: int) -> None:
-        """One round: a fault at a random moment, then the checks."""
+    def round(self, number: int) -> str:
+        """One round: a fault at a random moment, then the checks; return the fault's name."""
         from tests.soak.faults import chosen_fault
 
+        if self.run.exists() and self.subject.parts(self.run) == sorted(self._truth):
+            self.finish()  # done before its time: compare, and begin anew
+            shutil.rmtree(self.run)
+            self._checked.clear()
         fault = chosen_fault(self, number)
         this = Round(self, number)
         tally = self.tallies.setdefault(fault.name, Tally())
@@ -101,16 +109,18 @@ class Soak:
         tally.codes.update(code for code in this.codes if code is not None)
         tally.kept += len(before.keys() & after.keys())
         tally.new += len(after.keys() - before.keys())
+        return fault.name
 
     def finish(self) -> None:
         """Run the rest without faults; everything must be as in the uninterrupted run."""
-        last = self.starter.fresh(self.subject.command(self.run))
+        last = self.starter.forked(self.subject.command(self.run))
         assert last.wait(600) == 0, last.error()
         parts = self.subject.parts(self.run)
         assert parts == sorted(self._truth)
         assert self.subject.numbers(self.run, parts) == self._truth
         assert results(self.run) == results(self.twin)
         assert not list(self.run.rglob("*.tmp"))
+        self.finished += 1
 
     def close(self) -> None:
         """End what was started."""
@@ -129,7 +139,7 @@ class Soak:
         from tests.soak.faults import FAULTS
 
         lines = [
-            "| what was done to it | rounds | exit codes (times) | parts kept | new | what you see |",
+            "| what was done to it | rounds | exit codes (times) | kept | new | what you see |",
             "|---|---|---|---|---|---|",
         ]
         for fault in FAULTS:
@@ -255,7 +265,7 @@ def small_disk(run: Path, disk: Path, room: int) -> Iterator[Path]:
     """Move a run to a file system of its own that has little room left; afterwards move it back."""
     block = 4096
     files = [path for path in run.rglob("*") if path.is_file()]
-    used = sum(-(-path.stat().st_size // block) + 1 for path in files) * block
+    used = sum(-(-path.stat().st_size // block) for path in files) * block
     disk.mkdir(exist_ok=True)
     mount("-t", "tmpfs", "-o", f"size={used + room}", "tmpfs", str(disk))
     try:
@@ -281,23 +291,46 @@ def shown(code: int) -> str:
     return str(128 - code) if code < 0 else str(code)
 
 
-def soak(subject: Subject, folder: Path, rounds: int, seed: int, say: bool = False) -> Soak:
-    """All rounds, then the comparison with the uninterrupted run."""
-    under_load = Soak(subject, folder, seed)
+def soak(
+    subject: Subject,
+    folder: Path,
+    rounds: int,
+    seed: int,
+    *,
+    quick: bool = False,
+    say: bool = False,
+) -> Soak:
+    """All rounds, then the comparison with the uninterrupted run.
+
+    Parameters
+    ----------
+    subject, folder, seed
+        As for :class:`Soak`.
+    rounds
+        How many.
+    quick
+        Whether to leave out faults that take many seconds.
+    say
+        Whether to print every round, and the table at the end.
+    """
+    under_load = Soak(subject, folder, seed, quick)
     start = time.monotonic()
     try:
         for number in range(rounds):
-            under_load.round(number)
+            begun = time.monotonic()
+            name = under_load.round(number)
             if say:
-                seconds = time.monotonic() - start
-                print(f"{number + 1} rounds, {seconds:.0f} s", end="\r", flush=True)
+                print(f"round {number}: {name}, {time.monotonic() - begun:.1f} s", flush=True)
         under_load.finish()
     finally:
         under_load.close()
     if say:
         parts = len(subject.parts(under_load.run))
         seconds = time.monotonic() - start
-        print(f"{rounds} rounds, seed {seed}, {seconds:.0f} s; all {parts} parts are right.\n")
+        print(
+            f"{rounds} rounds, seed {seed}, {seconds:.0f} s; {under_load.finished} runs of {parts} "
+            "parts finished, all as the uninterrupted one.\n"
+        )
         print(under_load.table())
     return under_load
 
@@ -310,4 +343,6 @@ def order(count: int, weights: list[int], seed: int, number: int) -> int:
     deck = [place for place, weight in enumerate(weights) for _ in range(weight)]
     assert len(weights) == count
     turn, card = divmod(number, len(deck))
-    return int(np.asarray(deck)[random_stream(seed, "soak order", turn).permutation(len(deck))][card])
+    return int(
+        np.asarray(deck)[random_stream(seed, "soak order", turn).permutation(len(deck))][card]
+    )

@@ -53,7 +53,9 @@ def chosen_fault(soak: Soak, number: int) -> Fault:
 
 
 def possible(fault: Fault, soak: Soak) -> bool:
-    """Whether this machine and this command allow it."""
+    """Whether this machine and this command allow it, and there is time for it."""
+    if soak.quick and fault.weight == 1:
+        return False
     if fault.needs == "mount":
         return can_mount(soak.disk)
     return fault.needs != "workers" or soak.subject.workers

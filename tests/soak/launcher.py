@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import resource
+import signal
 import sys
 from typing import Any
 
@@ -51,6 +52,7 @@ def main() -> None:
 def command(request: dict[str, Any]) -> int | str | None:
     """In the new process: become the command."""
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started all this
     for number, place in ((0, os.devnull), (1, request["stdout"]), (2, request["stderr"])):
         handle = os.open(place, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT, 0o666)
         os.dup2(handle, number)

@@ -89,9 +89,7 @@ class Starter:
         """End the launcher."""
         self._launcher.communicate()
 
-    def forked(
-        self, words: Sequence[str], file_size: int = 0, clock: int | None = None
-    ) -> Command:
+    def forked(self, words: Sequence[str], file_size: int = 0, clock: int | None = None) -> Command:
         """Start a command at once.
 
         Parameters
@@ -119,6 +117,8 @@ class Starter:
                 stderr=error,
                 start_new_session=True,
                 env=ENVIRONMENT,
+                # in the background of a shell Ctrl-C is ignored, and that is inherited
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
         return Command(process.pid, process.poll, stderr)
 
@@ -141,7 +141,7 @@ class Starter:
 
 
 def session(leader: int) -> list[int]:
-    """Processes that live in the session of a process, without those that only wait to be reaped."""
+    """Processes in the session of a process, without those that only wait to be reaped."""
     found = []
     for place in Path("/proc").glob("[0-9]*/stat"):
         try:

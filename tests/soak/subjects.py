@@ -64,10 +64,8 @@ class Subject:
 
 
 def a_sweep(replicates: int) -> Subject:
-    """A sweep whose replicates take about 15 ms each."""
-    words = (
-        "sweep gaussian --dim 4 --horizon 1 --sizes 50,1000 --seed 7 --no-predict --replicates"
-    )
+    """A sweep whose replicates take about 30 ms each."""
+    words = "sweep gaussian --dim 4 --horizon 1 --sizes 50,2000 --seed 7 --no-predict --replicates"
     return Subject(
         (*words.split(), str(replicates)), "sweep", "*.parquet", True, (), _sweep_numbers
     )
@@ -81,7 +79,7 @@ def a_probe(folder: Path, passages: int) -> Subject:
     (folder / "text.txt").write_text(" ".join(rng.choice(WORDS, size=96 * (passages + 2))))
     words = (
         f"probe {folder}/model --text {folder}/text.txt --mode context --context 96 --tokens "
-        f"{96 * passages} --sizes 8:32:3 --replicates 16"
+        f"{96 * passages} --sizes 8:32:3 --replicates 4 --layers 1 --heads 0"
     )
     modules = ("esscher.probing", "transformers", "transformers.models.llama.modeling_llama")
     return Subject(tuple(words.split()), "probe", "*.json", False, modules, _cell_bytes)

@@ -48,5 +48,5 @@ def signals_held(numbers: tuple[signal.Signals, ...] = STOPPING) -> Iterator[Non
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in dict.fromkeys(came):
-            signal.raise_signal(number)
+        for arrived in dict.fromkeys(came):
+            signal.raise_signal(arrived)

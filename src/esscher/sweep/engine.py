@@ -170,7 +170,7 @@ def sweep(
         except KeyboardInterrupt as stop:
             if run is not None:
                 parts = run.read_parts(parts)  # the last may be stored and not yet counted
-                # Without fits: whoever stopped it may not wait for long. They follow from the parts.
+                # Without fits, which follow from the parts: whoever stopped it may not wait.
                 stopped = _curve(parts, request, configuration, notes)
                 run.write_results(stopped.to_dict(fits=False))
             reason = str(stop) if isinstance(stop, SchedulerLost) else ""
