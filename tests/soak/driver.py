@@ -31,7 +31,7 @@ AHEAD = 5
 #: Exit code 143 is also what a shell says of a process that SIGTERM ended before it had begun.
 BEFORE_IT_HAD_BEGUN = -15
 #: Seconds until the processes of a killed command must be gone.
-GONE = 30.0
+GONE = 60.0
 #: What must never be seen on standard error.
 NEVER = re.compile(r"Traceback|Exception ignored|Error in atexit|Aborted!")
 #: What Python says when it cleans up after a command that was killed, and must not say otherwise.

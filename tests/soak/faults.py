@@ -76,7 +76,11 @@ def can_mount(place: Path) -> bool:
 def _signal(*numbers: int, workers: int = 1, group: bool = False) -> Callable[[Round], None]:
     def run(this: Round) -> None:
         command = this.start(workers)
+        if workers > 1 and signal.SIGINT in numbers:
+            this.ahead = max(1, this.ahead)  # among imports it is Python's own, with a traceback
         this.moment(command)
+        if workers > 1 and not this.ahead:  # while workers start
+            time.sleep(float(this.rng.uniform(0.0, 8.0)))
         for number in numbers:
             command.signal(number, group)
             time.sleep(float(this.rng.uniform(0.0, 0.05)))

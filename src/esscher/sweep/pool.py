@@ -153,8 +153,11 @@ def _start_worker(outlet: Connection, one_at_a_time: Lock, threads: int) -> None
     # The parent decides what Ctrl-C means. SIGTERM is blocked since the start of this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
-    with one_at_a_time:
-        plan: Plan = outlet.recv()
+    try:
+        with one_at_a_time:
+            plan: Plan = outlet.recv()
+    except (EOFError, OSError):  # the parent is gone already
+        os._exit(1)
     if plan.engine == "torch":
         import torch
 
