@@ -58,7 +58,8 @@ def measure(
         time.sleep(0.05)
     time.sleep(float(rng.uniform(2.0, 12.0)))
     start = time.monotonic()
-    (os.killpg if group else os.kill)(process.pid, signal.SIGTERM)
+    if process.poll() is None:
+        (os.killpg if group else os.kill)(process.pid, signal.SIGTERM)
     error = process.communicate()[1].decode()
     if process.returncode != 75 or "Traceback" in error:
         print(f"exit code {process.returncode}: {error}", file=sys.stderr, flush=True)
