@@ -25,6 +25,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/guides/probe-a-model",
             "docs/guides/plan-a-cache",
             "docs/guides/cluster",
+            "docs/guides/faults",
             "docs/guides/add-a-law",
             "docs/guides/add-a-model-family",
             "docs/guides/*",

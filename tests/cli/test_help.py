@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import click
 import pytest
 from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.cli.describe import EXIT_CODES, describe, describe_all
-from esscher.cli.stopping import STOPPED
+from esscher.cli.stopping import REQUEUE, STOPPED, TERMINATED
 
 COMMANDS = list(main.commands)
 
@@ -74,6 +77,9 @@ def test_pages_hold_what_the_commands_do() -> None:
 
 def test_exit_codes_are_those_of_the_program() -> None:
     codes = dict(EXIT_CODES)
-    assert STOPPED in codes
+    assert {0, 2, REQUEUE, STOPPED, TERMINATED} == codes.keys()
+    page = (Path(__file__).parents[2] / "docs/command-line.md").read_text()
+    table = page[page.index("## Exit codes") :]
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)] == sorted(codes)
     assert CliRunner().invoke(main, ["theory", "--horizon", "-1"]).exit_code == 2 in codes
     assert CliRunner().invoke(main, ["theory", "--horizon", "0.5"]).exit_code == 0 in codes

@@ -169,8 +169,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_sweep_says_how_to_resume(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_a_stopped_sweep_says_how_to_resume(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     script, out = tmp_path / "esscher", tmp_path / "a run"
     script.write_text(CHILD)
     shape = ["--dim", "8", "--horizon", "1", "--sizes", "100,1500", "--replicates", "500"]
@@ -186,7 +188,7 @@ def test_a_stopped_sweep_says_how_to_resume(tmp_path: Path, number: signal.Signa
         time.sleep(0.01)
     child.send_signal(number)
     error = child.communicate(timeout=30)[1].decode()
-    assert child.returncode == 130, error
+    assert child.returncode == code, error
     assert "Traceback" not in error
     done = len(load_curve(out).replicates)
     assert f"Stopped with {done} replicates stored in {out}" in error

@@ -12,12 +12,15 @@ import click
 EXIT_CODES = (
     (0, "An answer was printed; that there is no infinite-token limit is an answer."),
     (2, "Wrong input: a message on standard error names the value, the place and the remedy."),
-    (130, "Stopped by Ctrl-C or SIGTERM; the message says how to resume."),
+    (75, "Stopped by SIGTERM, the run is stored: a batch system should queue the job again."),
+    (130, "Stopped by Ctrl-C; the message says how to resume."),
+    (143, "Stopped by SIGTERM without --out: there is nothing to resume."),
 )
 #: Environment variables that change what a command does.
 ENVIRONMENT = (
     ("HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE", "Set to 1, models are not looked for on the network."),
     ("HF_HOME", "Folder in which models from a hub are kept."),
+    ("ESSCHER_REQUEUE_CODE", "Exit code to give instead of 75: that of the site's RequeueExit."),
     ("OMP_NUM_THREADS", "Threads that the linear algebra of a process uses."),
     ("COLUMNS", "Width of tables that do not go to a terminal."),
     ("NO_COLOR", "Set to anything, tables have no colours."),

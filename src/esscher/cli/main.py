@@ -19,6 +19,7 @@ from esscher.cli.report import report
 from esscher.cli.reproduce import reproduce
 from esscher.cli.runs import list_runs, show
 from esscher.cli.sparse import sparse
+from esscher.cli.stopping import terminable
 from esscher.cli.sweep import sweep
 from esscher.cli.tails import tails
 from esscher.cli.theory import theory
@@ -39,7 +40,7 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with started_by(ctx.meta[_WORDS]):
+            with terminable(), started_by(ctx.meta[_WORDS]):
                 return super().invoke(ctx)
         except EsscherError as error:
             raise click.UsageError(str(error)) from error

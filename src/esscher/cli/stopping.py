@@ -1,44 +1,116 @@
-"""Commands that run for long: stopped by Ctrl-C or SIGTERM, they say how to go on."""
+"""Commands that run for long: stopped by Ctrl-C or SIGTERM, they store what is done and say so.
+
+Ctrl-C is a person, who reads how to resume: exit code 130. SIGTERM is a batch system that takes the
+machine away: the exit code asks it to queue the job again, if the run is stored and can be resumed.
+"""
 
 from __future__ import annotations
 
+import atexit
+import os
 import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 import click
 
+from esscher.errors import EsscherError, InputError
 from esscher.runs.executors import SchedulerLost
 from esscher.sweep.engine import SweepInterrupted
 
-#: Exit code of a command that was stopped from outside, by convention 128 + SIGINT.
+#: Exit code of a command that was stopped by Ctrl-C, by convention 128 + SIGINT.
 STOPPED = 130
+#: Exit code after SIGTERM if the run is stored: EX_TEMPFAIL of sysexits.h, "try again later".
+REQUEUE = 75
+#: Exit code after SIGTERM if nothing is stored, by convention 128 + SIGTERM.
+TERMINATED = 143
+#: Environment variable with the exit code on which this batch system queues a job again.
+REQUEUE_VARIABLE = "ESSCHER_REQUEUE_CODE"
+#: Codes that mean something else: wrong input, Ctrl-C.
+_TAKEN = (2, STOPPED)
 
 
-def how_to_resume(stop: KeyboardInterrupt, out: Path | None) -> str:
-    """What to tell a user who stopped a command."""
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived. It stops a run as Ctrl-C does (hence the base class)."""
+
+
+@dataclass
+class _Termination:
+    """What is known about SIGTERM in this process.
+
+    Attributes
+    ----------
+    requested
+        Whether it arrived.
+    out
+        Where the command that it met stores its run; None if nowhere.
+    """
+
+    requested: bool = False
+    out: Path | None = None
+
+
+_TERMINATION = _Termination()
+
+
+def requeue_code() -> int:
+    """Exit code after SIGTERM when a run is stored; the site's own one is in the environment.
+
+    Raises
+    ------
+    InputError
+        If the environment variable holds no usable code.
+    """
+    text = os.environ.get(REQUEUE_VARIABLE, "").strip()
+    if not text:
+        return REQUEUE
+    code = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= code <= 255 or code in _TAKEN:
+        raise InputError(
+            f"{REQUEUE_VARIABLE} is {text!r}; it must be a whole number from 1 to 255 other than "
+            f"{' and '.join(map(str, _TAKEN))}: the exit code on which the batch system queues a "
+            "job again (RequeueExit of SLURM)"
+        )
+    return code
+
+
+def how_to_resume(stop: BaseException, out: Path | None) -> str:
+    """What to tell a user whose command was stopped."""
     why = ""
-    if isinstance(stop, SchedulerLost):
+    if isinstance(stop, SweepInterrupted):
+        why = f"{stop.reason}. " if stop.reason else ""
+    elif isinstance(stop, SchedulerLost | EsscherError | OSError):
         why = f"{stop}. "
-    elif isinstance(stop, SweepInterrupted) and stop.reason:
-        why = f"{stop.reason}. "
     if out is None:
         return f"{why}Stopped. Nothing is stored; with --out RUN a run can be resumed."
     done = f" with {stop.done} replicates stored" if isinstance(stop, SweepInterrupted) else ""
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    name = Path(sys.argv[0]).name
+    program = ["python", "-m", "esscher"] if name == "__main__.py" else [name]
+    command = shlex.join([*program, *sys.argv[1:]])
     return f"{why}Stopped{done} in {out}. Run the same command again to resume:\n  {command}"
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """Make a request to terminate (SIGTERM) stop the command as Ctrl-C does."""
+def terminable() -> Iterator[None]:
+    """The whole of a command: SIGTERM stops it once, and decides its exit code.
+
+    What the command does meanwhile (an import, a computation, writing, printing) may turn the
+    exception of the signal handler into any other; the signal counts, not the exception.
+    """
+    _TERMINATION.requested, _TERMINATION.out = False, None
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        # A second one must not interrupt the storing. SIGKILL is what comes after the grace period.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _TERMINATION.requested = True
+        context = click.get_current_context(silent=True)
+        _TERMINATION.out = None if context is None else context.params.get("out")
+        raise Terminated
 
     try:
         before = signal.signal(signal.SIGTERM, stop)
@@ -47,8 +119,23 @@ def stoppable() -> Iterator[None]:
         return
     try:
         yield
+    except BaseException as error:
+        if not _TERMINATION.requested:
+            if isinstance(error, KeyboardInterrupt):  # while it prepared itself, or printed
+                click.echo("Stopped.", err=True)
+                raise click.exceptions.Exit(STOPPED) from None
+            raise
+        code = _exit_code()
+        click.echo(how_to_resume(error, _TERMINATION.out), err=True)
+        meaning = "nothing to resume" if code == TERMINATED else "queue the job again"
+        click.echo(f"Terminated by SIGTERM: exit code {code}, {meaning}.", err=True)
+        raise click.exceptions.Exit(code) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if not _TERMINATION.requested:  # else it stays ignored until the process has ended
+            signal.signal(signal.SIGTERM, before)
+        # Registered last, so that it comes first, before what others do when Python ends.
+        atexit.unregister(_end_in_peace)
+        atexit.register(_end_in_peace)
 
 
 @contextmanager
@@ -59,10 +146,48 @@ def resumable(out: Path | None) -> Iterator[None]:
     ----------
     out
         Where the results are stored, if anywhere.
+
+    Raises
+    ------
+    InputError
+        At the beginning, if the environment holds an unusable exit code.
     """
+    requeue_code()
     try:
-        with stoppable():
-            yield
+        yield
     except KeyboardInterrupt as stop:
-        click.echo(how_to_resume(stop, out), err=True)
+        if _TERMINATION.requested:
+            raise  # for the end of the whole command
+        with _deaf_to_ctrl_c():
+            click.echo(how_to_resume(stop, out), err=True)
         raise click.exceptions.Exit(STOPPED) from None
+
+
+def _end_in_peace() -> None:
+    """Everything is stored and said: a signal now could only break the end of Python."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """For the last words: whoever presses Ctrl-C twice has been heard."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _exit_code() -> int:
+    if _TERMINATION.out is None:
+        return TERMINATED  # to begin again from nothing, again and again, is nobody's wish
+    try:
+        return requeue_code()
+    except InputError:  # the signal came before the variable was looked at
+        return TERMINATED

@@ -172,7 +172,9 @@ def _fitted(curve: ErrorCurve, folder: Path | None) -> dict[str, Any]:
             ("notes", list(curve.notes)),
         )
     )
-    return stored if stored is not None and same else curve.to_dict()
+    if stored is not None and same and all("fit" in scale for scale in stored["scales"]):
+        return stored
+    return curve.to_dict()  # a sweep that was stopped is stored without its fits
 
 
 def _checked(run: StoredRun) -> StoredRun:

@@ -197,8 +197,14 @@ class ErrorCurve:
             columns[f"{metric}_standard_error"] = self.standard_error(metric).ravel()
         return pd.DataFrame(columns)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return configuration and summaries as plain numbers, lists and strings (JSON-safe)."""
+    def to_dict(self, fits: bool = True) -> dict[str, Any]:
+        """Return configuration and summaries as plain numbers, lists and strings (JSON-safe).
+
+        Parameters
+        ----------
+        fits
+            Whether to fit exponents, which may take seconds.
+        """
         scales = []
         for s, (alpha, horizon) in enumerate(zip(self.scales, self.horizons, strict=True)):
             entry: dict[str, Any] = {"alpha": float(alpha), "horizon": float(horizon)}
@@ -208,7 +214,7 @@ class ErrorCurve:
                     "median": _plain(self.median(metric)[s]),
                     "standard_error": _plain(self.standard_error(metric)[s]),
                 }
-            if len(self.sizes) > 1 and len(self.replicates):
+            if fits and len(self.sizes) > 1 and len(self.replicates):
                 entry["fit"] = {metric: self.rate(metric, s).to_dict() for metric in METRICS}
             scales.append(entry)
         return {

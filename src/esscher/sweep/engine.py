@@ -169,8 +169,10 @@ def sweep(
                         reporter.advance()
         except KeyboardInterrupt as stop:
             if run is not None:
-                parts = run.read_parts()  # the last may have been stored and not yet counted
-                run.write_results(_curve(parts, request, configuration, notes).to_dict())
+                parts = run.read_parts(parts)  # the last may be stored and not yet counted
+                # Without fits, which follow from the parts: whoever stopped it may not wait.
+                stopped = _curve(parts, request, configuration, notes)
+                run.write_results(stopped.to_dict(fits=False))
             reason = str(stop) if isinstance(stop, SchedulerLost) else ""
             raise SweepInterrupted(len(parts), folder, reason) from None
         schedule.check(parts)

@@ -14,7 +14,9 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     as_completed,
 )
-from contextlib import contextmanager
+from contextlib import nullcontext, suppress
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Lock
 from threading import Thread
 from types import TracebackType
 from typing import Self
@@ -25,6 +27,7 @@ from esscher.errors import InputError
 from esscher.runs.cluster import Cluster
 from esscher.runs.executors import Task
 from esscher.runs.provenance import versions
+from esscher.runs.signals import STOPPING, signals_held
 from esscher.runs.threads import threads_per_worker
 from esscher.sweep.measure import METRICS, Plan, measure_replicate
 from esscher.sweep.parts import Part
@@ -58,13 +61,20 @@ class Crew:
         self._plan, self._executor = plan, executor
         self._pool: ProcessPoolExecutor | None = None
         if executor is None and workers > 1:
+            # Not fork: it would copy locks of running threads (torch has some) in any state.
+            context = multiprocessing.get_context("spawn")
+            # The plan does not travel as an argument: what does not fit into a pipe's buffer is
+            # taken only after a worker's imports, and they would start one after the other,
+            # seconds each, deaf to signals.
+            self._outlet, self._inlet = context.Pipe(duplex=False)
             self._pool = ProcessPoolExecutor(
                 workers,
-                # Not fork: it would copy locks of running threads (torch has some) in any state.
-                mp_context=multiprocessing.get_context("spawn"),
+                mp_context=context,
                 initializer=_start_worker,
-                initargs=(plan, threads_per_worker(workers)),
+                initargs=(self._outlet, context.Lock(), threads_per_worker(workers)),
             )
+            self._giver = Thread(target=self._give, args=(workers,), daemon=True)
+            self._giver.start()
 
     def __enter__(self) -> Self:
         return self
@@ -77,11 +87,21 @@ class Crew:
     ) -> None:
         if self._pool is None:
             return
-        if kind is not None:
-            # Replicates in flight may take minutes; they are dropped, not waited for.
-            for process in list((self._pool._processes or {}).values()):
-                process.terminate()
-        self._pool.shutdown(cancel_futures=True)
+        with nullcontext() if kind is None else signals_held():
+            if kind is not None:
+                # Replicates in flight may take minutes; they are dropped, not waited for.
+                for process in list((self._pool._processes or {}).values()):
+                    process.kill()  # SIGTERM is blocked there
+            self._pool.shutdown(cancel_futures=True)
+            self._outlet.close()  # ends the thread, should it wait for workers that never came
+            self._giver.join()
+            self._inlet.close()
+
+    def _give(self, workers: int) -> None:
+        """Hand every worker the plan, when it has come so far."""
+        with suppress(OSError):
+            for _ in range(workers):
+                self._inlet.send(self._plan)
 
     def run(self, replicates: Sequence[int], depth: int) -> Iterator[Part]:
         """Yield replicates, up to the same size, as they are done, in any order."""
@@ -94,7 +114,9 @@ class Crew:
             return
         waiting: list[Future[Part]] = []
         try:
-            with _interrupt_held():
+            # Processes that start here never see these signals; others than ours are ended by
+            # SIGTERM, and must.
+            with signals_held(STOPPING if self._executor is None else (signal.SIGINT,)):
                 for replicate in replicates:
                     waiting.append(self._submit(replicate, depth))
             for future in as_completed(waiting):
@@ -127,9 +149,15 @@ class Crew:
 _PLANS: list[Plan] = []
 
 
-def _start_worker(plan: Plan, threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+def _start_worker(outlet: Connection, one_at_a_time: Lock, threads: int) -> None:
+    # The parent decides what Ctrl-C means. SIGTERM is blocked since the start of this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        with one_at_a_time:
+            plan: Plan = outlet.recv()
+    except (EOFError, OSError):  # the parent is gone already
+        os._exit(1)
     if plan.engine == "torch":
         import torch
 
@@ -147,16 +175,3 @@ def _end_with_parent() -> None:
 
 def _work(replicate: int, depth: int) -> Part:
     return measure_part(_PLANS[0], replicate, depth)
-
-
-@contextmanager
-def _interrupt_held() -> Iterator[None]:
-    """Hold Ctrl-C back while processes start, which inherit this and print no tracebacks later."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, old)

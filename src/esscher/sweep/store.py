@@ -18,7 +18,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -89,11 +89,13 @@ class Run:
                 found[int(match[1])] = path
         return dict(sorted(found.items()))
 
-    def read_parts(self) -> dict[int, Part]:
-        """All replicates that are there, checked."""
-        layout = self.layout
+    def read_parts(self, known: Mapping[int, Part] | None = None) -> dict[int, Part]:
+        """All replicates that are there, checked; those that are known are not read again."""
+        layout, known = self.layout, known or {}
         return {
-            replicate: layout.decode(path.read_bytes(), replicate, str(path))
+            replicate: known[replicate]
+            if replicate in known
+            else layout.decode(path.read_bytes(), replicate, str(path))
             for replicate, path in self.part_paths().items()
         }
 

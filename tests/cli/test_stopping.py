@@ -1,0 +1,209 @@
+"""SIGTERM and Ctrl-C: exit codes, and that nothing is left half done."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import esscher
+from esscher.cli import main, stopping
+from esscher.cli.stopping import REQUEUE, REQUEUE_VARIABLE, STOPPED, TERMINATED
+from esscher.sweep import load_curve, pool
+from esscher.sweep import sweep as run_sweep
+from esscher.sweep.measure import METRICS
+
+SWEEP = ["sweep", "gaussian", "--dim", "2", "--horizon", "0.5", "--sizes", "10,40"]
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": str(Path(esscher.__file__).parents[1]),
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@pytest.fixture(autouse=True)
+def signals():
+    """A command that was terminated leaves SIGTERM ignored, for the rest of its process."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words))
+
+
+def terminate_at(monkeypatch: pytest.MonkeyPatch, replicate: int, times: int = 1) -> None:
+    """Let SIGTERM arrive while a replicate is measured."""
+    original = pool.measure_replicate
+
+    def measured(plan, r):
+        if r == replicate:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGTERM)
+        return original(plan, r)
+
+    monkeypatch.setattr(pool, "measure_replicate", measured)
+
+
+def test_a_stored_run_asks_to_be_queued_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminate_at(monkeypatch, 2)
+    result = run(*SWEEP, "--replicates", "4", "--no-predict", "--out", str(tmp_path / "run"))
+    assert result.exit_code == REQUEUE == os.EX_TEMPFAIL, result.output
+    assert f"Stopped with 2 replicates stored in {tmp_path / 'run'}" in result.output
+    assert "exit code 75, queue the job again" in result.output
+    monkeypatch.undo()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert len(load_curve(tmp_path / "run").replicates) == 2
+    assert run(*SWEEP, "--replicates", "4", "--out", str(tmp_path / "run")).exit_code == 0
+
+
+def test_without_a_run_there_is_nothing_to_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminate_at(monkeypatch, 1)
+    result = run(*SWEEP, "--replicates", "3")
+    assert result.exit_code == TERMINATED == 128 + signal.SIGTERM
+    assert "Nothing is stored" in result.output
+    assert "nothing to resume" in result.output
+
+
+def test_the_site_may_have_another_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminate_at(monkeypatch, 0)
+    monkeypatch.setenv(REQUEUE_VARIABLE, "99")
+    result = run(*SWEEP, "--replicates", "3", "--out", str(tmp_path / "run"))
+    assert result.exit_code == 99
+    assert "exit code 99" in result.output
+
+
+@pytest.mark.parametrize("value", ["0", "2", "130", "256", "-1", "7.5", "requeue", "\u0667"])
+def test_a_bad_code_is_an_error_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv(REQUEUE_VARIABLE, value)
+    result = run(*SWEEP, "--replicates", "3", "--out", str(tmp_path / "run"))
+    assert result.exit_code == 2
+    assert f"ESSCHER_REQUEUE_CODE is '{value}'" in result.output
+    assert "whole number from 1 to 255" in result.output
+    assert not (tmp_path / "run").exists()
+    assert (
+        run("theory", "--horizon", "0.5").exit_code == 0
+    )  # it runs no cells, and looks at no code
+
+
+def test_a_second_signal_does_not_break_the_storing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from esscher.sweep import engine
+
+    original = engine.Run.write_results
+
+    def written(self, results):
+        signal.raise_signal(signal.SIGTERM)
+        original(self, results)
+
+    monkeypatch.setattr(engine.Run, "write_results", written)
+    terminate_at(monkeypatch, 2, times=2)
+    result = run(*SWEEP, "--replicates", "4", "--out", str(tmp_path / "run"))
+    assert result.exit_code == REQUEUE
+    assert load_curve(tmp_path / "run").to_dict()["replicates"] == 2
+    assert (tmp_path / "run" / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("half"), esscher.InputError("a worker died"), OSError(5, "x")]
+)
+def test_the_signal_counts_whatever_became_of_its_exception(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def measured(plan, r):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise error from None
+
+    monkeypatch.setattr(pool, "measure_replicate", measured)
+    result = run(*SWEEP, "--replicates", "4", "--out", str(tmp_path / "run"))
+    assert result.exit_code == REQUEUE, result.output
+    assert "Run the same command again" in result.output
+
+
+def test_while_results_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from esscher.cli import sweep as command
+
+    out = ("--replicates", "3", "--no-predict", "--out", str(tmp_path / "run"))
+    monkeypatch.setattr(command, "print_curve", lambda curve: signal.raise_signal(signal.SIGTERM))
+    result = run(*SWEEP, *out)
+    assert result.exit_code == REQUEUE
+    assert load_curve(tmp_path / "run").complete
+    monkeypatch.setattr(command, "print_curve", lambda curve: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert run(*SWEEP, *out).exit_code == STOPPED
+
+
+def test_commands_without_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def terminated() -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setitem(main.commands, "terminated", terminated)
+    assert run("terminated").exit_code == TERMINATED
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert run("theory", "--horizon", "0.5").exit_code == 0
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_the_line_that_resumes_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/lib/esscher/__main__.py", "sweep", "--out", "a run"])
+    text = stopping.how_to_resume(KeyboardInterrupt(), Path("a run"))
+    assert text.endswith("python -m esscher sweep --out 'a run'")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_signal_to_all_processes(tmp_path: Path, workers: int) -> None:
+    """As SLURM sends it: workers must not turn it into a lack of memory."""
+    out = tmp_path / "run"
+    words = [
+        "sweep",
+        "gaussian",
+        "--dim",
+        "3",
+        "--horizon",
+        "1",
+        "--sizes",
+        "50,700",
+        "--seed",
+        "3",
+    ]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "esscher", *words, "--replicates", "3000", "--out", str(out),
+         "--workers", str(workers)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+        start_new_session=True,
+    )  # fmt: skip
+    end = time.monotonic() + 90
+    while len(list((out / "parts").glob("*.parquet"))) < 3:
+        assert child.poll() is None, child.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    os.killpg(child.pid, signal.SIGTERM)
+    start = time.monotonic()
+    error = child.communicate(timeout=60)[1]
+    assert time.monotonic() - start < 25  # SLURM's default KillWait is 30 s
+    assert child.returncode == REQUEUE, error
+    done = int(re.search(r"Stopped with (\d+) replicates", error)[1])
+    assert "Traceback" not in error
+    assert "memory" not in error
+    curve = load_curve(out)
+    assert len(curve.replicates) == done
+    head = esscher.gaussian_head(1.0, 3)
+    same = run_sweep(head, [50, 700], 3, 3, progress=False)
+    for metric in METRICS:
+        assert (curve.raw(metric)[:, :3] == same.raw(metric)).all()

@@ -1,0 +1,1 @@
+"""Load and faults: runs that are killed, starved, confused and damaged, round after round."""
