@@ -12,7 +12,7 @@ import pytest
 from esscher.errors import InputError
 from esscher.probing import clouds, probe
 from esscher.runs import CellRun
-from esscher.text import collect, collect_cloud, seen_cloud, stored_layers
+from esscher.text import collect, collect_cloud, read_rows, seen_cloud, stored_layers
 from tests.probing.test_probe import SMALL, tiny
 from tests.text.test_passages import words
 
@@ -136,7 +136,7 @@ MEASURED = """
 import resource, sys
 import numpy as np
 from esscher.probing import reference
-from esscher.text import LayerCloud
+from esscher.text import LayerCloud, read_rows
 
 reference.SUBSET = reference.COARSE = 64
 arrays = [
@@ -149,6 +149,8 @@ peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 before = peak()
 found = reference.pooled_reference(view, np.random.default_rng(0))
 assert found.received[0].shape == (600_000,)
+rows = np.random.default_rng(0).integers(600_000, size=8_000)  # 64 kB each, were they kept
+assert all(read_rows(array, rows).shape == (1, 8_000, 64) for array in (view.q, view.k, view.v))
 print(peak() - before)
 """
 
@@ -162,11 +164,15 @@ def test_memory_is_that_of_a_chunk(tmp_path):
     assert float(out.stdout) * 1024 < 100e6 + 3 * received
 
 
-def test_rows_of_a_sample_are_all_that_is_read(tmp_path):
+def test_rows_of_a_sample_are_all_that_is_read(tmp_path, monkeypatch):
     """Sampling n of N on disk: the arrays are mapped, and let go of."""
     cloud = collect_cloud(tiny("bert"), TEXT, tokens=300, context=32, folder=tmp_path / "cloud")
     view = cloud.layer(0)
-    rows = cloud.sample_rows(20, 3)
+    rows = cloud.sample_rows(200, 3, replace=True)
     before = np.array(view.k[:, rows])
     view.let_go()
     np.testing.assert_array_equal(view.k[:, rows], before)
+    np.testing.assert_array_equal(read_rows(view.k, rows), before)
+    monkeypatch.setattr("esscher.text.cloud.ROWS_AT_A_TIME", 7)
+    np.testing.assert_array_equal(read_rows(view.k, rows), before)
+    np.testing.assert_array_equal(read_rows(view.k[1], rows), before[1])

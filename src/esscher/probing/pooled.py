@@ -16,7 +16,7 @@ from esscher.probing.measurement import attend, norms
 from esscher.probing.projection import PRODUCTS, OutputProjection
 from esscher.probing.reference import PooledReference, pooled_reference
 from esscher.streams import random_stream
-from esscher.text import CloudFile, LayerCloud
+from esscher.text import CloudFile, LayerCloud, read_rows
 
 #: Queries at which the map error of a sample is measured, if the reference has not all of them.
 MAP_QUERIES = 512
@@ -62,7 +62,6 @@ def measure_pooled(
         q = _take(view.q, rows)
         # with some heads chosen, groups need not be whole
         k, v = (_take(array, rows)[view.served_by] for array in (view.k, view.v))
-        view.let_go()
         for j, n in enumerate(sizes):
             found = attend(q[:, :n], k[:, :n], v[:, :n], view.scaling, view.softcap)
             errors[0, :, r, j], errors[1, :, r, j], shift = reference.moments.moment_errors(found)
@@ -100,7 +99,7 @@ def _draw(
 
 
 def _take(array: NDArray[np.float32], rows: NDArray[np.int64]) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array[:, rows]))
+    return torch.from_numpy(read_rows(array, rows))
 
 
 def _numbers(
@@ -114,22 +113,23 @@ def _numbers(
     head = view.head(view.heads[h])
     outputs = reference.outputs[h]
     norm = float(outputs.to(torch.float64).square().sum(-1).mean().sqrt())
-    q = np.array(head.q[reference.asking])
     rows = np.arange(len(head.k))
     if len(rows) > MOMENT_ROWS:
-        # predictions are about draws from these rows, so their limit is attention over these
         rows = np.sort(rng.choice(len(rows), size=MOMENT_ROWS, replace=False))
-        k, v = (torch.from_numpy(np.array(array[rows]))[None] for array in (head.k, head.v))
-        outputs = attend(torch.from_numpy(q)[None], k, v, view.scaling, view.softcap)[0]
-    numbers = HeadNumbers(
-        tilts=q.astype(np.float64) * view.scaling,
-        keys=np.asarray(head.k[rows], dtype=np.float64),
-        values=np.asarray(head.v[rows], dtype=np.float64),
+    q, k, v = (
+        _take(array, chosen)
+        for array, chosen in ((head.q, reference.asking), (head.k, rows), (head.v, rows))
+    )
+    if len(rows) < len(head.k):
+        # predictions are about draws from these rows, so their limit is attention over these
+        outputs = attend(q[None], k[None], v[None], view.scaling, view.softcap)[0]
+    return HeadNumbers(
+        tilts=q.to(torch.float64).numpy() * view.scaling,
+        keys=k.to(torch.float64).numpy(),
+        values=v.to(torch.float64).numpy(),
         outputs=outputs.to(torch.float64).numpy(),
         participation=reference.participation[h],
         received=reference.received[h],
         norm=norm,
         passages=passage[rows],
     )
-    view.let_go()
-    return numbers

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from esscher.attention import Chunk, StreamedAttention, streamed_attention
 from esscher.probing.measurement import OutputReference, attend
-from esscher.text import LayerCloud
+from esscher.text import LayerCloud, read_rows
 from esscher.validation import Array
 
 #: Up to this many tokens the reference has all of them as queries; beyond, two levels.
@@ -122,7 +122,7 @@ def _one_pass(view: LayerCloud, head: int, asking: NDArray[np.int64]) -> Streame
             yield _loaded(tokens.k[rows]), _loaded(tokens.v[rows])
             view.let_go()
 
-    q = _loaded(tokens.q[asking])
+    q = torch.from_numpy(read_rows(tokens.q, asking))
     return streamed_attention(q, chunks, scaling=view.scaling, softcap=view.softcap, received=True)
 
 
@@ -133,7 +133,7 @@ def _two_levels(
     heads, count, d = fine.shape
     tokens = view.q.shape[1]
     few = _Few(view, coarse)
-    rough = few.outputs(_loaded(view.q[:, asking]))
+    rough = few.outputs(torch.from_numpy(read_rows(view.q, asking)))
     factors = _least_squares(fine, rough).repeat_interleave(d)
     # rows are queries, columns the outputs of all heads side by side
     y = _side_by_side(fine)
@@ -164,7 +164,9 @@ class _Few:
     def __init__(self, view: LayerCloud, rows: NDArray[np.int64]) -> None:
         self._view = view
         # with some heads chosen, groups need not be whole
-        self._k, self._v = (_loaded(array[:, rows])[view.served_by] for array in (view.k, view.v))
+        self._k, self._v = (
+            torch.from_numpy(read_rows(array, rows))[view.served_by] for array in (view.k, view.v)
+        )
 
     def outputs(self, q: Tensor) -> Tensor:
         """Outputs of queries [heads, n, d]."""

@@ -9,6 +9,7 @@ from esscher.text.cloud import (
     Rows,
     cloud_bytes,
     open_cloud,
+    read_rows,
     seen_cloud,
     stored_layers,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "open_cloud",
     "passages",
     "read_passages",
+    "read_rows",
     "read_text",
     "seen_cloud",
     "stored_layers",

@@ -33,6 +33,9 @@ PROGRESS = "progress.json"
 #: Names of the arrays of a layer.
 KINDS = ("q", "k", "v")
 
+#: Rows that are read before memory is given back.
+ROWS_AT_A_TIME = 1024
+
 Mapped = NDArray[Any]
 
 #: In a worker, the cloud that it opened last.
@@ -79,12 +82,7 @@ class HeadCloud:
         """Load some tokens, in the order given."""
         if isinstance(rows, slice):
             return Rows(*(np.array(x[rows]) for x in (self.q, self.k, self.v)))
-        # The file is read from front to back, and the rows put in order in memory.
-        order = np.argsort(rows, kind="stable")
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        ordered = np.asarray(rows)[order]
-        return Rows(*(np.asarray(x[ordered])[back] for x in (self.q, self.k, self.v)))
+        return Rows(*(read_rows(x, np.asarray(rows)) for x in (self.q, self.k, self.v)))
 
     def as_head(self, rows: NDArray[np.int64] | slice = slice(None)) -> ArrayHead:
         """The empirical law of the tokens as a head of the theory (in float64, in memory)."""
@@ -119,9 +117,7 @@ class LayerCloud:
         process's own, which batch systems hold against it.
         """
         for array in (self.q, self.k, self.v):
-            mapping = getattr(array, "_mmap", None)
-            if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
-                mapping.madvise(mmap.MADV_DONTNEED)
+            let_go(array)
 
     def head(self, head: int) -> HeadCloud:
         """The tokens of a query head."""
@@ -222,6 +218,29 @@ class CloudFile:
 
     def _array(self, name: str) -> Mapped:
         return open_mapped(self.folder / f"{name}.npy")
+
+
+def read_rows(array: Mapped, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Some tokens of an array [..., tokens, d], in memory, in the order given.
+
+    With each row the system maps its neighbourhood (64 kB), so that a few thousand rows of many
+    heads would take gigabytes; here it is given back after every few.
+    """
+    out = np.empty((*array.shape[:-2], len(rows), array.shape[-1]), array.dtype)
+    order = np.argsort(rows, kind="stable")  # from front to back
+    for index in np.ndindex(*array.shape[:-2]):
+        for start in range(0, len(rows), ROWS_AT_A_TIME):
+            part = order[start : start + ROWS_AT_A_TIME]
+            out[index][part] = array[index][rows[part]]
+            let_go(array)
+    return out
+
+
+def let_go(array: Mapped) -> None:
+    """Give back the memory of what was read of a mapped array; it stays mapped."""
+    mapping = getattr(array, "_mmap", None)
+    if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def open_cloud(folder: str | Path) -> CloudFile:
