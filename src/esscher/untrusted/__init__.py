@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from esscher.untrusted import limits
 from esscher.untrusted.arrays import map_array, read_arrays
-from esscher.untrusted.documents import parse_json, parse_yaml, read_json
+from esscher.untrusted.documents import parse_json, parse_row, parse_yaml, read_json
 from esscher.untrusted.guard import foreign
+from esscher.untrusted.pages import page_sizes
 from esscher.untrusted.regular import (
     append_line,
     check_folder,
@@ -20,18 +21,21 @@ from esscher.untrusted.regular import (
     read_file,
 )
 from esscher.untrusted.shown import printable, shortened
-from esscher.untrusted.tables import check_parquet, read_table
+from esscher.untrusted.tables import check_parquet, first_line, read_table
 
 __all__ = [
     "append_line",
     "check_folder",
     "check_parquet",
+    "first_line",
     "foreign",
     "limits",
     "map_array",
     "open_regular",
     "open_regular_for_writing",
+    "page_sizes",
     "parse_json",
+    "parse_row",
     "parse_yaml",
     "printable",
     "read_arrays",

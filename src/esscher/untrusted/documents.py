@@ -38,26 +38,40 @@ def read_json(path: Path, limit: int = limits.CONFIGURATION, *, follow: bool = T
     return parse_json(read_file(path, limit, follow=follow), str(path))
 
 
-def parse_json(data: bytes | str, place: str, values: int = limits.VALUES) -> Any:
+def parse_json(data: bytes | str, place: str) -> Any:
     """JSON, with ``place`` in messages.
 
     Refused: names that occur twice in an object (readers differ in which one they take), NaN and
     Infinity, numbers that overflow, and what is beyond the limits on values, depth and strings.
     """
+    found = _parsed(data, place, limits.VALUES, _object, _no_constant)
+    _check(found, place)
+    return found
+
+
+def parse_row(line: str, place: str) -> Any:
+    """JSON of one row of a table of text, of which only one column matters.
+
+    Other columns may hold NaN, as many programs write it; limits hold for them, too.
+    """
+    found = _parsed(line, place, limits.ROW_VALUES, None, None)
+    _check(found, place, limits.TEXT_ROW, finite=False)
+    return found
+
+
+def _parsed(data: bytes | str, place: str, values: int, pairs: Any, constant: Any) -> Any:
     text = data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
     if sum(text.count(mark) for mark in (b",", b"[", b"{")) > values:
         raise InputError(f"{place} has more than {values:,} values; it is not what its name says")
     try:
         with _no_collection():
-            found = json.loads(data, object_pairs_hook=_object, parse_constant=_no_constant)
+            return json.loads(data, object_pairs_hook=pairs, parse_constant=constant)
     except RecursionError as error:
         raise _too_deep(place) from error
     except ValueError as error:  # also UnicodeDecodeError, and numbers of thousands of digits
         raise InputError(
             f"{place} cannot be read as JSON: {printable(str(error))[:200]}"
         ) from error
-    _check(found, place)
-    return found
 
 
 def parse_yaml(data: bytes, place: str) -> Any:
@@ -114,7 +128,7 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _check(found: Any, place: str) -> None:
+def _check(found: Any, place: str, longest: int = limits.STRING, *, finite: bool = True) -> None:
     """Depth, strings and numbers, level by level: no recursion, and one pass over the values."""
     level: list[Any] = [found]
     for _ in range(limits.DEPTH + 1):
@@ -122,7 +136,7 @@ def _check(found: Any, place: str) -> None:
         for value in level:
             kind = type(value)
             if kind is float:
-                if not math.isfinite(value):
+                if finite and not math.isfinite(value):
                     raise InputError(f"{place} holds a number that is too large, or none")
             elif kind is list:
                 below += value
@@ -130,10 +144,10 @@ def _check(found: Any, place: str) -> None:
                 below += value
                 below += value.values()
             elif kind is str:
-                if len(value) > limits.STRING:
+                if len(value) > longest:
                     raise InputError(
                         f"{place} holds a string of {len(value):,} characters; at most "
-                        f"{limits.STRING:,} are read"
+                        f"{longest:,} are read"
                     )
             elif kind is int and not -limits.WHOLE < value < limits.WHOLE:
                 raise InputError(f"{place} holds {shortened(value)}; that is no size and no count")

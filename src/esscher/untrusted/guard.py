@@ -34,7 +34,7 @@ def foreign(place: Path | str | None) -> Iterator[None]:
     except _KINDS as error:
         said = printable(str(error).split("\n")[0])[:200]
         raise InputError(
-            f"{place} holds numbers that do not fit together ({type(error).__name__}: {said}); they "
-            "are not what this version of Esscher writes: get the run again, or delete its "
+            f"{place} holds numbers that do not fit together ({type(error).__name__}: {said}); "
+            "they are not what this version of Esscher writes: get the run again, or delete its "
             "results.json and run its command again, which computes it anew from the parts"
         ) from error

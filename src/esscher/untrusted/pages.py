@@ -8,6 +8,7 @@ unpacked and packed.
 
 from __future__ import annotations
 
+from mmap import mmap
 from typing import Any
 
 from esscher.errors import InputError
@@ -20,7 +21,7 @@ _DEEPEST = 8
 LONGEST = 2**20
 
 
-def page_sizes(data: bytes | memoryview, chunk: Any) -> list[int]:
+def page_sizes(data: bytes | mmap, chunk: Any) -> list[int]:
     """Bytes of each page of a column chunk when it is unpacked.
 
     Parameters
@@ -57,7 +58,7 @@ def page_sizes(data: bytes | memoryview, chunk: Any) -> list[int]:
 class _Header:
     """Reads a struct from front to back."""
 
-    def __init__(self, data: bytes | memoryview, place: int) -> None:
+    def __init__(self, data: bytes | mmap, place: int) -> None:
         self._data, self.place, self._end = data, place, min(len(data), place + LONGEST)
 
     def sizes(self) -> tuple[int, int]:
