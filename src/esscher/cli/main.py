@@ -18,12 +18,14 @@ from esscher.cli.probe import probe
 from esscher.cli.report import report
 from esscher.cli.reproduce import reproduce
 from esscher.cli.runs import list_runs, show
+from esscher.cli.schema import schema
 from esscher.cli.sparse import sparse
 from esscher.cli.sweep import sweep
 from esscher.cli.tails import tails
 from esscher.cli.theory import theory
 from esscher.errors import EsscherError
 from esscher.runs.provenance import started_by
+from esscher.untrusted import printable
 
 #: Where a context keeps the words of the command line.
 _WORDS = "esscher.words"
@@ -42,10 +44,10 @@ class _Group(click.Group):
             with started_by(ctx.meta[_WORDS]):
                 return super().invoke(ctx)
         except EsscherError as error:
-            raise click.UsageError(str(error)) from error
+            raise click.UsageError(printable(str(error))) from error
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
-            raise click.UsageError(f"{place}{error.strerror or error}") from error
+            raise click.UsageError(printable(f"{place}{error.strerror or error}")) from error
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -78,6 +80,7 @@ for command in (
     show,
     report,
     figure,
+    schema,
     man,
     completion,
 ):

@@ -36,7 +36,7 @@ from esscher.runs.folder import (
 )
 from esscher.runs.lock import LOCK, run_lock
 from esscher.runs.provenance import command, git_revision, versions
-from esscher.runs.schema import KINDS, check
+from esscher.runs.schema import check, known
 from esscher.untrusted import (
     check_folder,
     limits,
@@ -129,8 +129,7 @@ class CellRun:
             version = stored.get("schema") if isinstance(stored, dict) else None
             if version != SCHEMA:
                 raise InputError(f"its layout version is {shortened(version)}, not {SCHEMA}")
-            if self.kind in KINDS:
-                check(stored, self.kind, "cell", paths["json"].name)
+            check(stored, known(self.kind), "cell", paths["json"].name)
             if hashlib.sha256(data).hexdigest() != stored["sha256"]:
                 raise InputError("its checksum does not match")
             table = read_table(data, paths["parquet"].name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from esscher.atomic import TEMPORARY, write_atomically
 from esscher.errors import InputError
-from esscher.runs.schema import KINDS, check, read_checked
+from esscher.runs.schema import check, known, read_checked
 from esscher.untrusted import check_folder, limits, read_json, shortened
 
 #: The kind of runs that are not made of cells, and do not say so.
@@ -37,7 +37,7 @@ def read_results(folder: Path, kind: str) -> dict[str, Any] | None:
         If they are not what that kind of run has.
     """
     try:
-        return read_checked(folder / RESULTS, kind, "results", limits.RESULTS)
+        return read_checked(folder / RESULTS, known(kind), "results", limits.RESULTS)
     except FileNotFoundError:
         return None
     except InputError as error:
@@ -61,8 +61,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         kind = found.get("kind", SWEEP) if isinstance(found, dict) else SWEEP
         if not isinstance(kind, str):
             raise InputError(f"{config} is damaged: kind is {shortened(kind)}; it must be a string")
-        if kind in KINDS:
-            check(found, kind, "config", str(config))
+        check(found, known(kind), "config", str(config))
         check_folder(folder, PARTS)
     except FileNotFoundError as error:
         raise InputError(f"{folder} is not a run: it has no {CONFIG}") from error

@@ -20,11 +20,17 @@ import fastjsonschema
 from esscher.errors import InputError
 from esscher.untrusted import limits, printable, read_json, shortened
 
-#: Kinds of runs that have a schema; ``cloud`` and ``experiment`` are no runs, but files of them.
+#: What there are schemas of: kinds of runs; ``run`` is what all have in common, ``cloud`` and
+#: ``experiment`` are other files.
 KINDS = (
-    "probe", "sparse", "deep", "tails", "domains", "plan", "context", "sweep", "budgets", "cloud",
-    "experiment",
+    "run", "probe", "sparse", "deep", "tails", "domains", "plan", "context", "sweep", "budgets",
+    "cloud", "experiment",
 )  # fmt: skip
+
+
+def known(kind: str) -> str:
+    """The schema for a kind of run; for one that has none, what all runs have in common."""
+    return kind if kind in KINDS else "run"
 
 
 def schema_of(kind: str) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 MIB = 2**20
 
-#: Bytes of config.json, plan.json, cloud.json, cluster files.
+#: Bytes of config.json and cloud.json.
 CONFIGURATION = 16 * MIB
+#: Bytes of a cluster file.
+CLUSTER = MIB
 #: Bytes of results.json: 270 heads take 8 MB.
 RESULTS = 256 * MIB
 #: Bytes of one part of a run, each of its two files.
