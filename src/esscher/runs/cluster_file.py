@@ -89,8 +89,8 @@ def read_description(path: str | Path) -> ClusterDescription:
     for name in content:
         if name not in known:
             raise InputError(
-                f"{file}: {shortened(name)} is not known; it may hold "
-                f"{', '.join(sorted(known))} (arguments of the cluster's class belong under options)"
+                f"{file}: {shortened(name)} is not known; it may hold {', '.join(sorted(known))} "
+                "(arguments of the cluster's class belong under options)"
             )
     kind, options = content.get("kind"), content.get("options") or {}
     if not isinstance(kind, str) or (kind not in KINDS and kind != LOCAL):

@@ -98,19 +98,9 @@ def _header(
             raise InputError(f"{place} is damaged: version {version} of its format is not known")
     except InputError:
         raise
-    except (
-        ValueError,
-        EOFError,
-        OSError,
-        TypeError,
-        SyntaxError,
-        LookupError,
-        RecursionError,
-        MemoryError,
-    ) as error:
-        raise InputError(
-            f"{place} is damaged: {str(error).splitlines()[0][:200] if str(error) else 'no header'}"
-        ) from error
+    except Exception as error:  # headers are Python's own syntax: its tokenizer has errors, too
+        said = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise InputError(f"{place} is damaged: {said}") from error
     start = file.tell()
     if dtype.hasobject or dtype.kind not in _KINDS:
         raise InputError(f"{place} holds {dtype.name[:80]}, not numbers; it is not read")
