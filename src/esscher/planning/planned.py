@@ -135,6 +135,8 @@ def load_plan(path: str | Path) -> Plan:
         found = read_json(place, limits.RESULTS, follow=not inside)
     except OSError as error:
         raise InputError(f"{place} is not there; give the file of a plan") from error
+    except InputError as error:
+        raise InputError(f"{error}; a plan is a JSON file that esscher plan writes") from error
     if not isinstance(found, dict) or found.get("kind") != KIND:
         raise InputError(f"{place} is not a plan")
     if found.get("version") != VERSION:
