@@ -26,6 +26,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/guides/plan-a-cache",
             "docs/guides/cluster",
             "docs/guides/faults",
+            "docs/guides/security",
             "docs/guides/add-a-law",
             "docs/guides/add-a-model-family",
             "docs/guides/*",
@@ -49,7 +50,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Why it is so", ("docs/theory", "docs/extreme-lengths", "docs/accuracy", "docs/related")),
     ("What came out", (FINDINGS,)),
     ("Reference", ("docs/reference/commands", "docs/command-line", "docs/reference/api/index")),
-    ("Project", ("CONTRIBUTING", "CHANGELOG")),
+    ("Project", ("CONTRIBUTING", "SECURITY", "CHANGELOG")),
 )
 #: The API reference exists in the site only, so the landing page names it without a link.
 API_REFERENCE = (

@@ -40,14 +40,19 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def clean_leftovers(folder: Path) -> int:
     """Remove temporary files that a killed process left in a folder; return their number."""
-    leftovers = [path for path in folder.glob(f".*{TEMPORARY}") if path.is_file()]
+    leftovers = [
+        path for path in folder.glob(f".*{TEMPORARY}") if path.is_symlink() or path.is_file()
+    ]
     for path in leftovers:
         path.unlink(missing_ok=True)
     return len(leftovers)
 
 
 def _write(path: Path, data: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    # Its name can be foreseen: what lies there already, perhaps a link to elsewhere, goes first.
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+    handle = os.open(path, flags, 0o666)
     try:
         rest = memoryview(data)
         while rest:

@@ -14,6 +14,7 @@ from esscher.cli.options import (
     check_figure,
     geometric_sizes,
     model_options,
+    plain_console,
     plain_table,
 )
 from esscher.cli.stopping import resumable
@@ -116,7 +117,7 @@ def deep(
 
 def print_depth(found: Depth) -> None:
     """Print the headline, the layers, and the end of the model or the measured limit."""
-    console = Console()
+    console = plain_console()
     console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
     if not found.layers:
         return

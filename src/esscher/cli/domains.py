@@ -10,7 +10,13 @@ from rich.console import Console
 
 from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
-from esscher.cli.options import check_figure, model_options, plain_table, whole_numbers
+from esscher.cli.options import (
+    check_figure,
+    model_options,
+    plain_console,
+    plain_table,
+    whole_numbers,
+)
 from esscher.cli.stopping import resumable
 from esscher.errors import InputError
 
@@ -124,7 +130,7 @@ def named_texts(texts: tuple[str, ...]) -> dict[str, str]:
 
 def print_domains(found: Domains) -> None:
     """Print the headline, the corpora, what differs, and where the variance comes from."""
-    console = Console()
+    console = plain_console()
     console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
     if not found.results["blocks"]:
         return

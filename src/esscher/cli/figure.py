@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from esscher.cli.options import check_figure, plain_table
+from esscher.cli.options import check_figure, plain_console, plain_table
 from esscher.errors import InputError
 
 #: Dots per inch that make sense.
@@ -70,9 +70,8 @@ def figure(
         table.add_column("shows")
         for name, about in offered(kind_of_run, found).items():
             table.add_row(name, about)
-        from rich.console import Console
 
-        Console().print(table)
+        plain_console().print(table)
         return
     name = next(iter(CATALOGUE[kind_of_run])) if kind is None else kind
     drawn = draw(kind_of_run, found, name, heads=chosen, width=inches, title=None if title else "")

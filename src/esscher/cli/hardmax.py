@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import click
-from rich.console import Console
 
-from esscher.cli.options import geometric_sizes, plain_table, print_json
+from esscher.cli.options import geometric_sizes, plain_console, plain_table, print_json
 from esscher.errors import InputError
 from esscher.theory import hardmax_curve
 
@@ -70,7 +69,7 @@ def hardmax(
             _cell(row["simulated"]),
             f"{row['standard_error']:.1g}",
         )
-    Console().print(table)
+    plain_console().print(table)
 
 
 def _cell(value: float | None) -> str:

@@ -18,6 +18,7 @@ from esscher.cli.probe import probe
 from esscher.cli.report import report
 from esscher.cli.reproduce import reproduce
 from esscher.cli.runs import list_runs, show
+from esscher.cli.schema import schema
 from esscher.cli.sparse import sparse
 from esscher.cli.stopping import terminable
 from esscher.cli.sweep import sweep
@@ -25,6 +26,7 @@ from esscher.cli.tails import tails
 from esscher.cli.theory import theory
 from esscher.errors import EsscherError
 from esscher.runs.provenance import started_by
+from esscher.untrusted import printable
 
 #: Where a context keeps the words of the command line.
 _WORDS = "esscher.words"
@@ -43,10 +45,10 @@ class _Group(click.Group):
             with terminable(), started_by(ctx.meta[_WORDS]):
                 return super().invoke(ctx)
         except EsscherError as error:
-            raise click.UsageError(str(error)) from error
+            raise click.UsageError(printable(str(error))) from error
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
-            raise click.UsageError(f"{place}{error.strerror or error}") from error
+            raise click.UsageError(printable(f"{place}{error.strerror or error}")) from error
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -79,6 +81,7 @@ for command in (
     show,
     report,
     figure,
+    schema,
     man,
     completion,
 ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,13 +11,21 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 from rich import box
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from esscher.errors import InputError
+from esscher.untrusted import printable
 from esscher.validation import Array, as_sizes
 
 #: Endings of figures.
 FORMATS = (".png", ".svg", ".pdf")
+
+#: Numbers of layers and heads: digits, and not so many that a range would fill the memory.
+_WHOLE = re.compile(r"[0-9]{1,9}")
+#: Numbers that a list or a range may stand for.
+MOST = 100_000
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -46,16 +55,18 @@ def whole_numbers(text: str | None, option: str) -> list[int] | None:
     """Read ``0,3`` or ``0-5`` or both; None for an option that was not given."""
     if text is None:
         return None
-    numbers = []
+    numbers: list[int] = []
     for part in text.split(","):
         ends = part.split("-")
-        if not all(end.strip().isdigit() for end in ends) or len(ends) > 2:
+        if not all(_WHOLE.fullmatch(end.strip()) for end in ends) or len(ends) > 2:
             raise InputError(
                 f"{option} is {text!r}; write numbers such as 0,3 or ranges such as 0-5"
             )
         first, last = int(ends[0]), int(ends[-1])
         if last < first:
             raise InputError(f"{option} is {text!r}; the range {part} runs backwards")
+        if last - first + len(numbers) > MOST:
+            raise InputError(f"{option} is {text[:80]!r}; at most {MOST} numbers can be given")
         numbers += list(range(first, last + 1))
     return numbers
 
@@ -107,6 +118,19 @@ def _number(text: str, option: str) -> float:
 def print_json(value: dict[str, Any]) -> None:
     """Print one JSON object; a number that JSON cannot hold is an error here, not in the reader."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+class _Plain(Console):
+    """Prints text as text: no markup, no emoji codes, no control characters from anywhere."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Every string that is printed, also those inside tables, comes through here."""
+        return super().render_str(printable(text), **(options | {"markup": False, "emoji": False}))
+
+
+def plain_console() -> Console:
+    """Where commands print: names and notes of stored runs may hold anything."""
+    return _Plain(markup=False, emoji=False)
 
 
 def plain_table(title: str) -> Table:

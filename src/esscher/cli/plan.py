@@ -10,7 +10,7 @@ from rich.console import Console
 
 from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
-from esscher.cli.options import check_figure, model_options, plain_table, with_error
+from esscher.cli.options import check_figure, model_options, plain_console, plain_table, with_error
 from esscher.cli.stopping import resumable
 from esscher.errors import InputError
 
@@ -141,7 +141,7 @@ def _context(
 
 def print_context(found: ContextUse, everything: bool = False) -> None:
     """Print the headline and the heads that use most."""
-    console = Console()
+    console = plain_console()
     console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
     frame = found.to_frame()
     if frame.empty:
@@ -174,7 +174,7 @@ def _length(value: float) -> str:
 
 def print_plan(found: Plan, everything: bool = False) -> None:
     """Print the headline, the check, and the budgets."""
-    console, results = Console(), found.to_dict()
+    console, results = plain_console(), found.to_dict()
     console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
     if results["check"] is not None:
         _print_check(console, results["check"])

@@ -15,6 +15,7 @@ from esscher.cli.options import (
     check_figure,
     geometric_sizes,
     model_options,
+    plain_console,
     plain_table,
     whole_numbers,
 )
@@ -128,7 +129,7 @@ def probe(
 
 def print_probe(found: Probe, everything: bool = False) -> None:
     """Print the headline, the worst heads, the layers and how good the predictors were."""
-    console = Console()
+    console = plain_console()
     console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
     if not found.heads:
         return

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
 
-from esscher.cli.options import plain_table
+from esscher.cli.options import plain_console, plain_table
 from esscher.theory.regimes import CONTEXT_WINDOWS, REGIMES, head_regime, typical_strength
 
 if TYPE_CHECKING:
@@ -85,4 +84,4 @@ def print_regimes(probes: dict[str, Probe], head: Head | None) -> None:
     )
     if probes:
         table.caption += "\nIn brackets: if every H and S were 5% smaller or larger."
-    Console().print(table)
+    plain_console().print(table)

@@ -6,12 +6,11 @@ import time
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.markdown import Markdown
 
 from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import report_line
-from esscher.cli.options import print_json
+from esscher.cli.options import plain_console, print_json
 from esscher.cli.stopping import resumable
 from esscher.errors import InputError
 from esscher.runs.folder import CONFIG
@@ -95,7 +94,7 @@ def reproduce(
 
 
 def _print(title: str, text: str, folder: Path, name: str) -> None:
-    console = Console()
+    console = plain_console()
     console.print(Markdown(f"# {title}\n\n{text}"))
     console.print(f"Finding, table and figures: {folder / name}.md", soft_wrap=True)
     if any(folder.rglob(CONFIG)):

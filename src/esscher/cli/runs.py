@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from esscher.cli.endings import finish
-from esscher.cli.options import plain_table, print_json
+from esscher.cli.options import plain_console, plain_table, print_json
 from esscher.cli.sweep import print_curve
 from esscher.errors import InputError
 from esscher.report.stored import READERS
@@ -22,6 +21,7 @@ from esscher.runs.folder import CONFIG, PARTS
 from esscher.runs.lock import is_locked
 from esscher.sweep.engine import load_curve
 from esscher.sweep.store import Run, read_run
+from esscher.untrusted import foreign, shortened
 
 #: What prints a kind of run; sweeps are shown here.
 SHOWN_BY = {
@@ -62,7 +62,7 @@ def list_runs(folder: Path, as_json: bool) -> None:
         table.add_row(
             *(str(row[k] or "") for k in ("run", "kind", "law")), *_cells(row), str(row["state"])
         )
-    Console().print(table)
+    plain_console().print(table)
 
 
 @click.command()
@@ -78,21 +78,23 @@ def show(run: Path, as_json: bool) -> None:
     kind = run_kind(run)
     if kind is not None:
         load, show_found = _ways(run, kind)
-        found = load(run)
-        finish(found.to_dict, lambda: show_found(found), as_json, None)
+        with foreign(run):
+            found = load(run)
+            finish(found.to_dict, lambda: show_found(found), as_json, None)
         return
-    curve = load_curve(run)
-    if as_json:
-        print_json({"law": curve.configuration["head"]["law"]} | curve.to_dict())
-        return
-    print_curve(curve)
+    with foreign(run):
+        curve = load_curve(run)
+        if as_json:
+            print_json({"law": curve.configuration["head"]["law"]} | curve.to_dict())
+            return
+        print_curve(curve)
 
 
 def _ways(run: Path, kind: str) -> tuple[Callable[[Path], RunResult], Callable[[Any], None]]:
     """What reads and what prints a run of this kind, imported when needed: torch takes seconds."""
     if kind not in SHOWN_BY:
         raise InputError(
-            f"{run} holds a run of kind {kind!r}; this version of Esscher shows "
+            f"{run} holds a run of kind {shortened(kind)}; this version of Esscher shows "
             f"{', '.join(['sweep', *SHOWN_BY])}"
         )
     return _named(*READERS[kind]), _named(*SHOWN_BY[kind])
@@ -125,9 +127,10 @@ def _row(path: Path, below: Path) -> dict[str, Any]:
         sizes, request = run.configuration["sizes"], run.request
         horizons = [head["horizon"] * scale for scale in scales]
         law = head["law"] or head["kind"]
-    except (InputError, LookupError, TypeError):
+        done = len(run.part_paths())
+        state = _state(run, done)
+    except (InputError, LookupError, TypeError, ValueError):
         return _damaged(name)
-    done = len(run.part_paths())
     return {
         "run": name,
         "kind": "sweep",
@@ -137,7 +140,7 @@ def _row(path: Path, below: Path) -> dict[str, Any]:
         "done": done,
         "asked": request.replicates if request.precision is None else None,
         "precision": request.precision,
-        "state": _state(run, done),
+        "state": state,
     }
 
 
@@ -148,8 +151,10 @@ def _cell_row(path: Path, name: str) -> dict[str, Any]:
         results = run.read_results() or {}
         subject, done = str(run.about["subject"]), len(run.names())
         sizes = list(run.configuration.get("sizes", run.configuration.get("budgets", [])))
-        horizons = sorted(h["horizon"] for h in results.get("heads", []) if "horizon" in h)
-    except (InputError, LookupError, TypeError):
+        _grid(sizes)
+        horizons = sorted(h["horizon"] for h in results.get("heads") or [] if "horizon" in h)
+        _grid(horizons)
+    except (InputError, LookupError, TypeError, ValueError):
         return _damaged(name)
     state = "running" if is_locked(path) else "complete" if results.get("complete") else "stopped"
     return {

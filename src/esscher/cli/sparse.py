@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
@@ -14,6 +13,7 @@ from esscher.cli.options import (
     check_figure,
     geometric_sizes,
     numbers,
+    plain_console,
     plain_table,
     whole_numbers,
     with_error,
@@ -107,7 +107,7 @@ def sparse(
 
 def print_sparsity(found: Sparsity) -> None:
     """Print the headline and what became of every pattern."""
-    console = Console()
+    console = plain_console()
     state = "" if found.complete else " (not complete)"
     console.print(f"{found.subject}{state}", soft_wrap=True, highlight=False)
     console.print(found.headline, soft_wrap=True, style="bold", highlight=False)

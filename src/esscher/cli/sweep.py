@@ -11,7 +11,7 @@ from rich.console import Console
 
 from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish
-from esscher.cli.options import geometric_sizes, numbers, plain_table, with_error
+from esscher.cli.options import geometric_sizes, numbers, plain_console, plain_table, with_error
 from esscher.cli.stopping import resumable
 from esscher.cli.synthetic import head_options, synthetic_head
 from esscher.errors import InputError
@@ -150,7 +150,7 @@ def geometric_scales(text: str) -> Array:
 
 def print_curve(curve: ErrorCurve) -> None:
     """Print the errors at every scale and size."""
-    console = Console()
+    console = plain_console()
     head = curve.configuration["head"]
     state = "" if curve.complete else " (not complete)"
     console.print(

@@ -10,7 +10,13 @@ from rich.console import Console
 
 from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
-from esscher.cli.options import check_figure, model_options, plain_table, whole_numbers
+from esscher.cli.options import (
+    check_figure,
+    model_options,
+    plain_console,
+    plain_table,
+    whole_numbers,
+)
 from esscher.cli.stopping import resumable
 
 if TYPE_CHECKING:
@@ -83,7 +89,7 @@ def tails(
 
 def print_tails(found: Tails, everything: bool = False) -> None:
     """Print the headline, the worst heads, the layers' own tokens and what the verdicts mean."""
-    console = Console()
+    console = plain_console()
     console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
     if not found.heads:
         return

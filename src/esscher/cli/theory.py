@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from esscher.cli.options import (
     check_figure,
     geometric_sizes,
+    plain_console,
     plain_table,
     print_json,
     with_error,
@@ -144,14 +144,14 @@ def theory(
     _print(prediction, simulated, simulation)
     _print_place("Figure", figure)
     if placed:
-        Console().print()
+        plain_console().print()
         print_regimes(found, head)
         _print_place("Figure", regimes)
 
 
 def _print_place(name: str, path: Path | None) -> None:
     if path is not None:
-        Console().print(f"{name}: {path}", soft_wrap=True)
+        plain_console().print(f"{name}: {path}", soft_wrap=True)
 
 
 def _simulate(prediction: Prediction, seed: int) -> DirectErrors | None:
@@ -172,7 +172,7 @@ def _simulate(prediction: Prediction, seed: int) -> DirectErrors | None:
 def _print(
     prediction: Prediction, simulated: DirectErrors | None, simulation: Simulation | None
 ) -> None:
-    console = Console()
+    console = plain_console()
     head = prediction.head
     console.print(prediction.headline, soft_wrap=True)
     console.print()

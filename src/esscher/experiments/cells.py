@@ -10,7 +10,10 @@ from typing import Any
 
 from esscher import __version__
 from esscher.atomic import write_atomically
+from esscher.errors import InputError
 from esscher.runs.executors import CellExecutor, Serial, Task
+from esscher.runs.schema import read_checked
+from esscher.untrusted import check_folder, limits, parse_json
 
 
 def compute_all(
@@ -56,19 +59,18 @@ class _Place:
         self.key = key
         self._about = {"cell": name, "key": key, "version": __version__}
         digest = hashlib.sha256(json.dumps(self._about, sort_keys=True).encode()).hexdigest()[:12]
-        self.path = folder / "cells" / f"{name}-{digest}.json"
+        self.path = check_folder(folder, "cells") / f"{name}-{digest}.json"
 
     def read(self) -> dict[str, Any] | None:
         try:
-            stored = json.loads(self.path.read_bytes())
-            if {field: stored[field] for field in self._about} == self._about:
-                return dict(stored["result"])
-        except (OSError, ValueError, LookupError, TypeError):
-            pass  # not there, or damaged: computed again
-        return None
+            stored = read_checked(self.path, "experiment", "cell", limits.PART)
+        except (OSError, InputError):
+            return None  # not there, or damaged: computed again
+        same = {field: stored[field] for field in self._about} == self._about
+        return dict(stored["result"]) if same else None
 
     def write(self, result: dict[str, Any]) -> dict[str, Any]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self._about | {"result": result}, indent=1, allow_nan=False)
         write_atomically(self.path, text.encode())
-        return dict(json.loads(text)["result"])
+        return dict(parse_json(text, str(self.path))["result"])

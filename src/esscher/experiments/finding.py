@@ -10,10 +10,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from esscher.atomic import write_atomically
+from esscher.errors import InputError
 from esscher.report.files import figure_bytes
 
 #: Formats in which every figure is written.
 FORMATS = ("png", "svg", "pdf")
+#: What a formula of a spreadsheet begins with.
+_FORMULA = frozenset("=+-@\t\r")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +54,11 @@ class Finding:
         """
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in self.tables.items():
-            text = table.to_csv(index=False, lineterminator="\n", float_format="%.6g")
+            if Path(name).name != name:
+                raise InputError(f"{name!r} is no name of a file")
+            text = without_formulas(table).to_csv(
+                index=False, lineterminator="\n", float_format="%.6g"
+            )
             write_atomically(folder / f"{name}.csv", text.encode())
         for name, figure in self.figures.items():
             for kind in formats:
@@ -68,6 +75,13 @@ class Finding:
         listed = ", ".join(f"[{name}.csv]({name}.csv)" for name in self.tables)
         rows += ["", f"Numbers: {listed}"]
         return "\n".join(rows).rstrip() + "\n"
+
+
+def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with a quote before text that a spreadsheet would take for a formula."""
+    return table.map(
+        lambda value: f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA else value
+    )
 
 
 def markdown_table(table: pd.DataFrame, decimals: int = 3) -> str:

@@ -11,6 +11,12 @@ import torch
 
 from esscher.errors import InputError
 from esscher.models._transformers import INSTALL, quiet, transformers_module
+from esscher.models.checks import (
+    check_gguf_header,
+    check_index,
+    check_layers,
+    check_model_folder,
+)
 from esscher.models.families import Family, family_of
 from esscher.models.loaded import LoadedModel, wrap_model
 from esscher.models.sources import ModelSource, find_model
@@ -64,6 +70,11 @@ def load_model(
         raise InputError(f"revision is {revision!r}, but {name!r} is not a name on the hub")
     if source.architecture is not None:  # some that transformers does not know either
         family_of(source.architecture, source.name)
+    if source.kind == "folder":
+        folder = Path(source.location)
+        check_model_folder(folder, source.name, allow_remote_code=allow_remote_code)
+    elif source.kind == "gguf":
+        check_gguf_header(Path(source.location) / str(source.gguf))
     transformers = transformers_module()
     options: dict[str, Any] = {
         "trust_remote_code": allow_remote_code,
@@ -139,7 +150,7 @@ def _load(factory: Any, source: ModelSource, options: dict[str, Any]) -> Any:
     """Call ``from_pretrained``; whatever goes wrong there is a matter of the files."""
     try:
         return factory.from_pretrained(source.location, **options)
-    except (MemoryError, InputError):
+    except InputError:
         raise
     except Exception as error:
         raise _explained(factory, source, options, error) from error
@@ -152,7 +163,9 @@ def _explained(
         factory.__name__, "weights"
     )
     message = _first_line(error)
-    if "trust_remote_code" in str(error):
+    if isinstance(error, MemoryError):
+        remedy = "it needs more memory than there is"
+    elif "trust_remote_code" in str(error):
         remedy = "it comes with code of its own; allow remote code if you trust its authors"
     elif options.get("use_safetensors") and "safetensors" in str(error):
         remedy = "only safetensors are read; allow pickles if you trust where the weights come from"
@@ -198,15 +211,18 @@ def _check_safetensors(source: ModelSource) -> None:
                 "convert them to safetensors"
             )
         raise InputError(f"the folder {source.name!r} has no weights (no .safetensors file)")
+    check_index(folder)
     safetensors = transformers_module("safetensors")
+    tensors = 0
     for path in files:
         try:
-            with safetensors.safe_open(str(path), framework="pt"):
-                pass
+            with safetensors.safe_open(str(path), framework="pt") as opened:
+                tensors += len(opened.keys())
         except Exception as error:
             raise InputError(
                 f"{path} is damaged: {_first_line(error)}; copy or download it again"
             ) from error
+    check_layers(folder, tensors)
 
 
 def _check_tokenizer(tokenizer: Any, source: ModelSource) -> None:

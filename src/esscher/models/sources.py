@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from esscher.errors import InputError
+from esscher.models.checks import read_config
+from esscher.untrusted import shortened
 
 #: What a name on the hub looks like.
 HUB_NAME = re.compile(r"[\w.\-]+(/[\w.\-]+)?")
@@ -116,10 +117,9 @@ def _architecture(name: str, folder: Path) -> str:
         files = sorted(path.name for path in folder.glob("*.gguf"))
         hint = f"; for its GGUF file give {folder / files[0]}" if files else ""
         raise InputError(f"the folder {name!r} is not a model: it has no config.json{hint}")
-    try:
-        content = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{config} cannot be read: {error}; copy the model again") from error
-    if not isinstance(content, dict) or not content.get("model_type"):
+    kind = read_config(config).get("model_type")
+    if not kind:
         raise InputError(f"{config} names no model_type; the folder {name!r} is not a model")
-    return str(content["model_type"])
+    if not isinstance(kind, str):
+        raise InputError(f"{config}: model_type is {shortened(kind)}; it must be a name")
+    return kind

@@ -5,7 +5,6 @@ A plan is a JSON file that names its model by the hash of its weights, and is re
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,8 @@ from esscher.planning.apply import PlannedAttention
 from esscher.planning.selection import POWERS
 from esscher.runs import RunResult, run_kind
 from esscher.runs.folder import as_json
+from esscher.runs.schema import check
+from esscher.untrusted import limits, read_json, shortened
 from esscher.validation import Array
 
 #: Version of the file; another one is refused.
@@ -30,8 +31,6 @@ VERSION = 1
 KIND = "plan"
 #: Name of the file in the directory of a run.
 PLAN = "plan.json"
-#: What a file must have.
-FIELDS = ("model", "prefix", "keeping", "budgets", "powers", "predicted", "check")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -124,7 +123,8 @@ def load_plan(path: str | Path) -> Plan:
         If the file is no plan, of another version, or damaged.
     """
     place = Path(path)
-    if place.is_dir():
+    inside = place.is_dir()
+    if inside:
         if run_kind(place) == KIND and not (place / PLAN).exists():
             raise InputError(
                 f"the plan in {place} is not finished; run the command that began it again, it "
@@ -132,16 +132,17 @@ def load_plan(path: str | Path) -> Plan:
             )
         place = place / PLAN
     try:
-        found = json.loads(place.read_bytes())
-    except FileNotFoundError as error:
+        found = read_json(place, limits.RESULTS, follow=not inside)
+    except OSError as error:
         raise InputError(f"{place} is not there; give the file of a plan") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{place} cannot be read as a plan: {error}") from error
+    except InputError as error:
+        raise InputError(f"{error}; a plan is a JSON file that esscher plan writes") from error
     if not isinstance(found, dict) or found.get("kind") != KIND:
         raise InputError(f"{place} is not a plan")
     if found.get("version") != VERSION:
         raise InputError(
-            f"{place} has version {found.get('version')!r}; this version of Esscher reads {VERSION}"
+            f"{place} has version {shortened(found.get('version'))}; this version of Esscher reads "
+            f"{VERSION}"
         )
     _check_fields(found, place)
     return Plan(found)
@@ -149,9 +150,7 @@ def load_plan(path: str | Path) -> Plan:
 
 def _check_fields(found: dict[str, Any], place: Path) -> None:
     """Refuse a file whose numbers cannot be budgets."""
-    missing = [name for name in FIELDS if name not in found]
-    if missing:
-        raise InputError(f"{place} is damaged: it has no {missing[0]!r}")
+    check(found, KIND, "file", str(place))
     try:
         budgets = np.array(found["budgets"], dtype=np.float64)
         powers = np.array(found["powers"], dtype=np.float64)
@@ -165,7 +164,7 @@ def _check_fields(found: dict[str, Any], place: Path) -> None:
             and set(powers.ravel()) <= set(POWERS)
             and isinstance(found["model"]["weight_hash"], str)
         )
-    except (ValueError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, LookupError, OverflowError) as error:
         raise InputError(f"{place} is damaged: {error}") from error
     if not sound:
         raise InputError(f"{place} is damaged: its budgets are no budgets for its prefix")

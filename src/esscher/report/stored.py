@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from typing import Any
 
 from esscher.errors import InputError
 from esscher.runs import run_kind
-from esscher.runs.folder import CONFIG, PARTS, read_results
+from esscher.runs.folder import CONFIG, PARTS, SWEEP, read_about, read_results
 from esscher.sweep.curve import ErrorCurve
 from esscher.sweep.engine import load_curve
+from esscher.untrusted import foreign, shortened
 
 #: What reads each kind of run made of cells: package and function.
 READERS = {
@@ -111,16 +111,18 @@ def _read(path: Path) -> StoredRun:
         raise InputError(f"{path} is not there; give the directory of a run")
     kind = run_kind(path)
     if kind is None:
-        return _sweep(load_curve(path), path)
+        with foreign(path):
+            return _sweep(load_curve(path), path)
     if kind not in READERS:
         raise InputError(
-            f"{path} holds a run of kind {kind!r}; this version of Esscher reports "
+            f"{path} holds a run of kind {shortened(kind)}; this version of Esscher reports "
             f"{', '.join(['sweep', *READERS])}"
         )
     if kind == "plan" and not (path / "plan.json").exists():
         raise _unfinished(path)
     package, name = READERS[kind]
-    found = getattr(import_module(package), name)(path)
+    with foreign(path):
+        found = getattr(import_module(package), name)(path)
     return _checked(StoredRun(_name(path), kind, found, found.results, _about(path), path))
 
 
@@ -162,7 +164,7 @@ def _sweep(curve: ErrorCurve, folder: Path | None) -> StoredRun:
 
 def _fitted(curve: ErrorCurve, folder: Path | None) -> dict[str, Any]:
     """Results of a sweep; those that are stored are not fitted again if they are of these parts."""
-    stored = None if folder is None else read_results(folder)
+    stored = None if folder is None else read_results(folder, SWEEP)
     same = stored is not None and all(
         stored.get(name) == value
         for name, value in (
@@ -201,8 +203,4 @@ def _name(path: Path) -> str:
 
 
 def _about(path: Path) -> dict[str, Any]:
-    try:
-        about = json.loads((path / CONFIG).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return about if isinstance(about, dict) else {}
+    return read_about(path)

@@ -11,7 +11,8 @@ from esscher.atomic import write_atomically
 from esscher.errors import InputError
 from esscher.report.pages import make_pages
 from esscher.report.render import GENERATOR, render
-from esscher.report.stored import read_runs
+from esscher.report.stored import StoredRun, read_runs
+from esscher.untrusted import foreign, open_regular
 
 #: How much of a file is searched for the mark that it is a report.
 _HEAD = 4096
@@ -53,15 +54,21 @@ def write_report(runs: Any, path: str | Path | None = None, *, force: bool = Fal
             raise InputError("the first result has no directory; give the path of the report")
         place = first / "report.html"
         check_place(place, force)
-    pages = make_pages(found)
-    title = pages[0].title if len(found) == 1 else f"{len(found)} runs"
-    data = render(pages, f"{title} - Esscher")
+    with foreign(_named(found)):
+        pages = make_pages(found)
+        title = pages[0].title if len(found) == 1 else f"{len(found)} runs"
+        data = render(pages, f"{title} - Esscher")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create {place.parent}: {error.strerror or error}") from error
     write_atomically(place, data)
     return place
+
+
+def _named(runs: list[StoredRun]) -> str | None:
+    """Directories of the runs, for a message; None if no run comes from one."""
+    return ", ".join(str(run.folder) for run in runs if run.folder is not None) or None
 
 
 def check_place(path: Path, force: bool) -> None:
@@ -71,7 +78,7 @@ def check_place(path: Path, force: bool) -> None:
     if force or not path.exists():
         return
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(_HEAD)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error

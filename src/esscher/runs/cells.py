@@ -30,16 +30,28 @@ from esscher.runs.folder import (
     as_json,
     check_free,
     check_same,
+    read_about,
     read_results,
     write_results,
 )
 from esscher.runs.lock import LOCK, run_lock
 from esscher.runs.provenance import command, git_revision, versions
+from esscher.runs.schema import check, known
+from esscher.untrusted import (
+    check_folder,
+    limits,
+    read_file,
+    read_json,
+    read_table,
+    shortened,
+)
 
 #: Version of the layout; another one is refused.
 SCHEMA = 1
 #: Names of cells are names of files: nothing in them may lead out of the directory.
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9.]+)*")
+#: Longest name of a cell; file systems take 255 bytes.
+_LONGEST = 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +97,7 @@ class CellRun:
 
     def names(self) -> list[str]:
         """Names of the cells that are there."""
-        parts = self.folder / PARTS
+        parts = check_folder(self.folder, PARTS)
         return sorted(path.stem for path in parts.glob("*.json") if _NAME.fullmatch(path.stem))
 
     def write(self, name: str, cell: Cell) -> None:
@@ -105,22 +117,25 @@ class CellRun:
         InputError
             If it is damaged.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         paths = self._paths(name)
-        if not all(path.exists() for path in paths.values()):
-            return None
         try:
-            stored = json.loads(paths["json"].read_bytes())
-            data = paths["parquet"].read_bytes()
-            if stored["schema"] != SCHEMA:
-                raise ValueError(f"its layout version is {stored['schema']}, not {SCHEMA}")
+            stored = read_json(paths["json"], limits.PART, follow=False)
+            data = read_file(paths["parquet"], limits.PART, follow=False)
+        except FileNotFoundError:
+            return None
+        except InputError as error:
+            raise self.damaged(name, error) from error
+        try:
+            version = stored.get("schema") if isinstance(stored, dict) else None
+            if version != SCHEMA:
+                raise InputError(f"its layout version is {shortened(version)}, not {SCHEMA}")
+            check(stored, known(self.kind), "cell", paths["json"].name)
             if hashlib.sha256(data).hexdigest() != stored["sha256"]:
-                raise ValueError("its checksum does not match")
-            table = pq.read_table(io.BytesIO(data)).to_pandas()
-            return Cell(dict(stored["about"]), table)
-        except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
+                raise InputError("its checksum does not match")
+            table = read_table(data, paths["parquet"].name)
+            # what pandas noted about its own types is nothing that a stranger may decide
+            return Cell(dict(stored["about"]), table.to_pandas(ignore_metadata=True))
+        except (ValueError, LookupError, TypeError) as error:
             raise self.damaged(name, error) from error
 
     def damaged(self, name: str, reason: object) -> InputError:
@@ -141,10 +156,14 @@ class CellRun:
 
     def read_results(self) -> dict[str, Any] | None:
         """Derived results, if there are readable ones."""
-        return read_results(self.folder)
+        return read_results(self.folder, self.kind)
 
     def _paths(self, name: str) -> dict[str, Path]:
-        assert _NAME.fullmatch(name), name
+        if not _NAME.fullmatch(name) or len(name) > _LONGEST:
+            raise InputError(
+                f"{shortened(name)} is no name of a cell: it may have small letters, digits, dots "
+                "and dashes"
+            )
         return {kind: self.folder / PARTS / f"{name}.{kind}" for kind in ("json", "parquet")}
 
 
@@ -175,7 +194,7 @@ def open_run(
     if not config.exists():
         check_free(folder, {LOCK, LOG, PARTS})
     try:
-        (folder / PARTS).mkdir(parents=True, exist_ok=True)
+        check_folder(folder, PARTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create {folder / PARTS}: {error.strerror}") from error
     with run_lock(folder):
@@ -212,31 +231,32 @@ def read_run(folder: Path, kind: str | None = None) -> CellRun:
         The kind of run that is expected; any if left out.
     """
     config = folder / CONFIG
-    try:
-        about = json.loads(config.read_bytes())
-        found, schema = about["kind"], about["schema"]
-        dict(about["configuration"])
-    except FileNotFoundError as error:
-        raise InputError(f"{folder} is not a run: it has no {CONFIG}") from error
-    except (ValueError, LookupError, TypeError) as error:
+    about = read_about(folder)
+    found, schema = about.get("kind"), about.get("schema")
+    if found is None:
         raise InputError(
-            f"{config} is damaged ({error}); restore it, or choose another directory"
-        ) from error
+            f"{config} is damaged (it has no 'kind'); restore it, or choose another directory"
+        )
     if kind is not None and found != kind:
-        raise InputError(f"{folder} holds a run of kind {found!r}, not {kind!r}")
+        raise InputError(f"{folder} holds a run of kind {shortened(found)}, not {kind!r}")
     if schema != SCHEMA:
         raise InputError(
-            f"{folder} has layout version {schema}; this version of Esscher reads {SCHEMA}"
+            f"{folder} has layout version {shortened(schema)}; this version of Esscher reads "
+            f"{SCHEMA}"
         )
     return CellRun(folder, about)
 
 
 def run_kind(folder: Path) -> str | None:
-    """Kind of the run that a directory holds; None if it is no run made of cells."""
+    """Kind of the run that a directory holds; None if it is no run made of cells.
+
+    Whether the directory is a sound run is another question, which reading it answers.
+    """
     try:
-        kind = json.loads((folder / CONFIG).read_bytes()).get("kind")
-    except (OSError, ValueError, AttributeError):
+        found = read_json(folder / CONFIG, follow=False)
+    except (OSError, InputError):
         return None
+    kind = found.get("kind") if isinstance(found, dict) else None
     return kind if isinstance(kind, str) else None
 
 

@@ -35,6 +35,7 @@ from esscher.runs.cluster import (
     closing,
     distributed_module,
 )
+from esscher.untrusted import limits, parse_yaml, read_file, shortened
 
 #: Classes of dask-jobqueue by what a file calls them.
 KINDS = {
@@ -48,6 +49,8 @@ KINDS = {
 }
 #: Worker processes on this machine: to try a description, or for one large machine.
 LOCAL = "local"
+#: Jobs that a file may ask for.
+MOST = 100_000
 
 
 @dataclass(frozen=True)
@@ -86,13 +89,13 @@ def read_description(path: str | Path) -> ClusterDescription:
     for name in content:
         if name not in known:
             raise InputError(
-                f"{file}: {name!r} is not known; it may hold {', '.join(sorted(known))} (arguments "
-                "of the cluster's class belong under options)"
+                f"{file}: {shortened(name)} is not known; it may hold {', '.join(sorted(known))} "
+                "(arguments of the cluster's class belong under options)"
             )
     kind, options = content.get("kind"), content.get("options") or {}
-    if kind not in KINDS and kind != LOCAL:
+    if not isinstance(kind, str) or (kind not in KINDS and kind != LOCAL):
         raise InputError(
-            f"{file}: kind is {kind!r}; it must be one of {', '.join([*KINDS, LOCAL])}"
+            f"{file}: kind is {shortened(kind)}; it must be one of {', '.join([*KINDS, LOCAL])}"
         )
     if not isinstance(options, dict):
         raise InputError(f"{file}: options must be a mapping of names to values")
@@ -197,19 +200,16 @@ def _factory(description: ClusterDescription, distributed: Any, path: Path) -> A
 
 def _content(file: Path) -> Any:
     distributed_module()  # brings the reader of YAML along
-    import yaml  # type: ignore[import-untyped]
-
     try:
-        return yaml.safe_load(file.read_text(encoding="utf-8"))  # JSON is YAML too
+        return parse_yaml(read_file(file, limits.CLUSTER), str(file))  # JSON is YAML too
     except OSError as error:
         raise InputError(f"cannot read the cluster file {file}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is neither YAML nor JSON: {_first_line(error)}") from error
 
 
 def _count(value: Any, name: str, smallest: int, file: Path) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+    if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= MOST:
         raise InputError(
-            f"{file}: {name} is {value!r}; it must be a whole number of at least {smallest}"
+            f"{file}: {name} is {shortened(value)}; it must be a whole number of at least "
+            f"{smallest}, and at most {MOST}"
         )
     return value

@@ -8,7 +8,11 @@ from typing import Any
 
 from esscher.atomic import TEMPORARY, write_atomically
 from esscher.errors import InputError
+from esscher.runs.schema import check, known, read_checked
+from esscher.untrusted import check_folder, limits, read_json, shortened
 
+#: The kind of runs that are not made of cells, and do not say so.
+SWEEP = "sweep"
 CONFIG, RESULTS, LOG, PARTS = "config.json", "results.json", "run.log", "parts"
 #: Characters of a value that a message shows.
 _SHOWN = 160
@@ -24,13 +28,50 @@ def write_results(folder: Path, results: dict[str, Any]) -> None:
     write_atomically(folder / RESULTS, as_json(results))
 
 
-def read_results(folder: Path) -> dict[str, Any] | None:
-    """Derived results of a run, if there are readable ones."""
+def read_results(folder: Path, kind: str) -> dict[str, Any] | None:
+    """Derived results of a run of a kind; None if there are none.
+
+    Raises
+    ------
+    InputError
+        If they are not what that kind of run has.
+    """
     try:
-        found = json.loads((folder / RESULTS).read_bytes())
-    except (OSError, ValueError):
+        return read_checked(folder / RESULTS, known(kind), "results", limits.RESULTS)
+    except FileNotFoundError:
         return None
-    return found if isinstance(found, dict) else None
+    except InputError as error:
+        raise InputError(
+            f"{error}; delete {RESULTS} and run the same command again, which computes it anew "
+            "from the parts"
+        ) from error
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """Contents of a run's ``config.json``, checked against the schema of its kind.
+
+    Raises
+    ------
+    InputError
+        If the directory is no run, or the file is not what such a run has.
+    """
+    config = folder / CONFIG
+    try:
+        found = read_json(config, follow=False)
+        kind = found.get("kind", SWEEP) if isinstance(found, dict) else SWEEP
+        if not isinstance(kind, str):
+            raise InputError(f"{config} is damaged: kind is {shortened(kind)}; it must be a string")
+        check(found, known(kind), "config", str(config))
+        check_folder(folder, PARTS)
+    except FileNotFoundError as error:
+        raise InputError(f"{folder} is not a run: it has no {CONFIG}") from error
+    except NotADirectoryError as error:
+        raise InputError(f"{folder} is not a run: it is no directory") from error
+    except InputError as error:
+        said = str(error)
+        said = said if "is damaged" in said else f"{config} is damaged ({said})"
+        raise InputError(f"{said}; restore it, or choose another directory") from error
+    return dict(found)
 
 
 def check_free(folder: Path, own: set[str]) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from esscher.errors import InputError
+from esscher.untrusted import open_regular, open_regular_for_writing, printable
 
 #: Name of the locked file in a run directory.
 LOCK = "lock"
@@ -31,7 +32,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         If another process (or another sweep of this process) works on the run.
     """
     try:
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = open_regular_for_writing(folder / LOCK, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise InputError(f"cannot write {folder / LOCK}: {error.strerror}") from error
     try:
@@ -39,6 +40,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         while not _try(handle):
             if time.monotonic() > end:
                 owner = os.pread(handle, 200, 0).decode(errors="replace").strip()
+                owner = printable(owner)
                 raise InputError(
                     f"another process{f' ({owner})' if owner else ''} is working on {folder}; "
                     "wait until it has ended, stop it, or choose another directory"
@@ -55,13 +57,11 @@ def run_lock(folder: Path) -> Iterator[None]:
 def is_locked(folder: Path) -> bool:
     """Tell whether some process works on a run."""
     try:
-        handle = os.open(folder / LOCK, os.O_RDONLY)
-    except OSError:
+        file = open_regular(folder / LOCK, follow=False)
+    except (OSError, InputError):
         return False
-    try:
-        return not _try(handle, shared=True)
-    finally:
-        os.close(handle)
+    with file:
+        return not _try(file.fileno(), shared=True)
 
 
 def _try(handle: int, shared: bool = False) -> bool:

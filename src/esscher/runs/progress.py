@@ -10,6 +10,9 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from esscher.errors import InputError
+from esscher.untrusted import append_line
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -99,8 +102,8 @@ class Reporter:
             return
         stamp = datetime.now(UTC).isoformat(timespec="seconds")
         # A log that cannot be written must not end a run whose results can.
-        with suppress(OSError), self._log.open("a", encoding="utf-8") as log:
-            log.write(f"{stamp} {text}\n")
+        with suppress(OSError, InputError):
+            append_line(self._log, f"{stamp} {text}")
 
     def _draw(self) -> None:
         if self._progress is not None and self._task is not None:

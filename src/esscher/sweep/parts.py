@@ -16,7 +16,10 @@ from typing import Any
 import numpy as np
 
 from esscher.errors import InputError
+from esscher.runs.folder import SWEEP
+from esscher.runs.schema import check
 from esscher.sweep.measure import METRICS
+from esscher.untrusted import parse_json, read_table
 from esscher.validation import Array
 
 #: Version of the layout of a run directory; another one is refused.
@@ -78,19 +81,18 @@ class PartLayout:
         InputError
             If the file is truncated, corrupt or not of this run; ``place`` names it.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         try:
-            table = pq.read_table(io.BytesIO(data))
-            about: dict[str, Any] = json.loads((table.schema.metadata or {})[_KEY])
+            table = read_table(data, place)
+            about = parse_json((table.schema.metadata or {})[_KEY], place)
+            check(about, SWEEP, "part", place)
             columns = {name: np.asarray(table[name].to_numpy()) for name in table.column_names}
             shape = len(METRICS), len(self.scales), len(self.sizes)
             errors = np.stack([columns[metric] for metric in METRICS]).reshape(shape)
             part = Part(replicate, errors, about["versions"], float(about["seconds"]))
             stored = about["schema"], about["configuration"], about["replicate"], about["sha256"]
-        except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = reason.removeprefix(f"{place} is damaged: ")
             raise _damaged(place, replicate, f"it cannot be read: {reason}") from error
         if stored[0] != SCHEMA:
             raise _damaged(place, replicate, f"its layout is version {stored[0]}, not {SCHEMA}")

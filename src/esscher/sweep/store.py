@@ -33,17 +33,28 @@ from esscher.runs.folder import (
     CONFIG,
     LOG,
     PARTS,
+    SWEEP,
     as_json,
     check_free,
     check_same,
+    read_about,
     read_results,
     write_results,
 )
 from esscher.runs.lock import LOCK, run_lock
 from esscher.runs.provenance import command, git_revision, versions
+from esscher.runs.schema import read_checked
 from esscher.sweep.parts import SCHEMA, Part, PartLayout
 from esscher.sweep.predictions import ScalePrediction
 from esscher.sweep.reference import Reference
+from esscher.untrusted import (
+    check_folder,
+    limits,
+    read_arrays,
+    read_file,
+    shortened,
+)
+from esscher.validation import as_sizes
 
 LIMIT, PREDICTIONS = "limit.npz", "predictions.json"
 _PART_NAME = re.compile(r"(\d{6,})\.parquet")
@@ -83,7 +94,7 @@ class Run:
     def part_paths(self) -> dict[int, Path]:
         """Files of the replicates that are there, in the order of their numbers."""
         found = {}
-        for path in (self.folder / PARTS).glob("*.parquet"):
+        for path in check_folder(self.folder, PARTS).glob("*.parquet"):
             match = _PART_NAME.fullmatch(path.name)
             if match:
                 found[int(match[1])] = path
@@ -95,7 +106,7 @@ class Run:
         return {
             replicate: known[replicate]
             if replicate in known
-            else layout.decode(path.read_bytes(), replicate, str(path))
+            else layout.decode(_part_bytes(path), replicate, str(path))
             for replicate, path in self.part_paths().items()
         }
 
@@ -110,7 +121,7 @@ class Run:
 
     def read_results(self) -> dict[str, Any] | None:
         """Derived results, if there are readable ones."""
-        return read_results(self.folder)
+        return read_results(self.folder, SWEEP)
 
     def write_predictions(self, predictions: Sequence[ScalePrediction]) -> None:
         """Store what theory says about this run."""
@@ -121,14 +132,34 @@ class Run:
         write_atomically(self.folder / PREDICTIONS, as_json(stored))
 
     def read_predictions(self) -> tuple[ScalePrediction, ...] | None:
-        """What theory says about this run, if that is there and readable."""
+        """What theory says about this run; None if that is not there, or of another one.
+
+        Raises
+        ------
+        InputError
+            If the file is not what a sweep writes.
+        """
         try:
-            stored = json.loads((self.folder / PREDICTIONS).read_bytes())
-            if stored["configuration"] != configuration_hash(self.configuration):
-                return None
-            return tuple(ScalePrediction.from_dict(scale) for scale in stored["scales"])
-        except (OSError, ValueError, LookupError, TypeError):
+            stored = read_checked(self.folder / PREDICTIONS, SWEEP, "predictions", limits.RESULTS)
+        except FileNotFoundError:
             return None
+        except InputError as error:
+            raise InputError(
+                f"{error}; delete {PREDICTIONS} and run the same command again with --predict"
+            ) from error
+        if stored["configuration"] != configuration_hash(self.configuration):
+            return None
+        sizes, scales = self.configuration["sizes"], self.configuration["scales"]
+        if len(stored["scales"]) != len(scales) or any(
+            len(errors) != len(sizes)
+            for scale in stored["scales"]
+            for errors in scale["errors"].values()
+        ):
+            raise InputError(
+                f"{self.folder / PREDICTIONS} is damaged: it is not of {len(scales)} scales and "
+                f"{len(sizes)} sizes; delete it and run the same command again with --predict"
+            )
+        return tuple(ScalePrediction.from_dict(scale) for scale in stored["scales"])
 
 
 def configuration_hash(configuration: dict[str, Any]) -> str:
@@ -158,7 +189,7 @@ def open_run(
         _check_new(folder)
         fresh = reference()
     try:
-        (folder / PARTS).mkdir(parents=True, exist_ok=True)
+        check_folder(folder, PARTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create {folder / PARTS}: {error.strerror}") from error
     with run_lock(folder):
@@ -180,17 +211,11 @@ def open_run(
 
 def read_run(folder: Path) -> Run:
     """Open a run directory for reading; no lock is needed, files are never half-written."""
-    config = folder / CONFIG
-    try:
-        about = json.loads(config.read_bytes())
-        schema, configuration = about["schema"], about["configuration"]
-        Request(**about["request"])
-    except FileNotFoundError as error:
-        raise InputError(f"{folder} is not a run: it has no {CONFIG}") from error
-    except (ValueError, LookupError, TypeError) as error:
-        raise InputError(
-            f"{config} is damaged ({error}); restore it, or start the sweep in another directory"
-        ) from error
+    about = read_about(folder)
+    if "kind" in about:
+        raise InputError(f"{folder} holds a run of kind {shortened(about['kind'])}, not a sweep")
+    schema, configuration = about["schema"], about["configuration"]
+    as_sizes(configuration["sizes"], f"{folder / CONFIG}: sizes", smallest=1)
     if schema != SCHEMA:
         raise InputError(
             f"{folder} has layout version {schema}; this version of Esscher reads {SCHEMA}"
@@ -241,7 +266,7 @@ def _create(
 def _read_limit(run: Run) -> Reference:
     path = run.folder / LIMIT
     try:
-        data = path.read_bytes()
+        data = read_file(path, limits.ARRAYS, follow=False)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; restore it") from error
     if hashlib.sha256(data).hexdigest() != run.about.get("limit", {}).get("sha256"):
@@ -249,11 +274,31 @@ def _read_limit(run: Run) -> Reference:
             f"{path} is damaged (its checksum differs from the one in {CONFIG}); restore it, "
             "or start the sweep in another directory"
         )
-    with np.load(io.BytesIO(data)) as arrays:
-        return Reference(
-            arrays["means"],
-            arrays["covariances"],
-            tuple(str(method) for method in arrays["methods"]),
-            arrays["mean_error"],
-            arrays["cov_error"],
-        )
+    names = ("means", "covariances", "methods", "mean_error", "cov_error")
+    arrays = read_arrays(data, names, str(path))
+    head, count = run.configuration["head"], len(run.configuration["scales"])
+    wide = head["value_dim"]
+    wanted: dict[str, tuple[int, ...]] = {
+        "means": (count, wide), "covariances": (count, wide, wide), "methods": (count,),
+        "mean_error": (count,), "cov_error": (count,),
+    }  # fmt: skip
+    for name, shape in wanted.items():
+        if arrays[name].shape != shape:
+            raise InputError(
+                f"{path} is damaged: {name} has shape {arrays[name].shape}, not {shape}; restore "
+                "it, or start the sweep in another directory"
+            )
+    return Reference(
+        arrays["means"],
+        arrays["covariances"],
+        tuple(str(method) for method in arrays["methods"]),
+        arrays["mean_error"],
+        arrays["cov_error"],
+    )
+
+
+def _part_bytes(path: Path) -> bytes:
+    try:
+        return read_file(path, limits.PART, follow=False)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error

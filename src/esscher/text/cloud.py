@@ -5,7 +5,6 @@ The arrays are mapped, not read: what is looked at is what is loaded.
 
 from __future__ import annotations
 
-import json
 import mmap
 import shutil
 import socket
@@ -22,7 +21,9 @@ from numpy.typing import NDArray
 from esscher.errors import InputError
 from esscher.heads import ArrayHead, array_head
 from esscher.models.selection import as_indices
+from esscher.runs.schema import read_checked
 from esscher.streams import random_stream
+from esscher.untrusted import map_array
 
 #: Version of the layout of a cloud's folder.
 FORMAT = 1
@@ -190,7 +191,7 @@ class CloudFile:
             raise InputError(
                 f"the cloud holds no layer {layer!r}; it holds {', '.join(map(str, self.layers))}"
             )
-        q, k, v = (open_mapped(array_path(self.folder, layer, kind)) for kind in KINDS)
+        q, k, v = (self._layer_array(layer, kind) for kind in KINDS)
         details = self.details[str(layer)]
         return LayerCloud(
             layer=layer,
@@ -217,7 +218,22 @@ class CloudFile:
         return np.asarray(rng.choice(self.rows, size=n, replace=replace), dtype=np.int64)
 
     def _array(self, name: str) -> Mapped:
-        return open_mapped(self.folder / f"{name}.npy")
+        return self._checked(self.folder / f"{name}.npy", (self.rows,))
+
+    def _layer_array(self, layer: int, kind: str) -> Mapped:
+        count = len(self.manifest["heads" if kind == "q" else "key_heads"])
+        shape = (count, self.rows, int(self.manifest["head_dim"]))
+        return self._checked(array_path(self.folder, layer, kind), shape)
+
+    def _checked(self, path: Path, shape: tuple[int, ...]) -> Mapped:
+        """An array of the cloud, of the shape that its manifest says."""
+        array = open_mapped(path)
+        if array.shape != shape:
+            raise InputError(
+                f"{path} is damaged: its shape is {array.shape}, not {shape}; remove the folder "
+                "and collect the cloud again"
+            )
+        return array
 
 
 def read_rows(array: Mapped, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -252,8 +268,7 @@ def open_cloud(folder: str | Path) -> CloudFile:
         When the folder holds none, or one that is not finished.
     """
     place = Path(folder)
-    manifest = read_json(place / MANIFEST)
-    progress = read_json(place / PROGRESS)
+    manifest, progress = read_manifest(place), read_progress(place)
     if manifest is None or manifest.get("format") != FORMAT:
         raise InputError(f"{str(folder)!r} holds no token cloud of this version")
     if progress is None or progress["passages"] < manifest["passages"]:
@@ -262,12 +277,17 @@ def open_cloud(folder: str | Path) -> CloudFile:
             f"the cloud in {str(folder)!r} is not finished ({done} of {manifest['passages']} "
             "passages); collect it again with the same options to continue"
         )
+    for layer in manifest["layers"]:
+        if str(layer) not in progress["layers"]:
+            raise InputError(f"{place / PROGRESS} is damaged: layers has no {str(layer)!r}")
+    if {head // manifest["group"] for head in manifest["heads"]} - set(manifest["key_heads"]):
+        raise InputError(f"{place / MANIFEST} is damaged: key_heads lacks some that heads need")
     return CloudFile(place, manifest, progress["layers"])
 
 
 def stored_layers(folder: Path) -> list[int]:
     """Layers of the cloud that a folder holds, finished or not; none if it holds no cloud."""
-    manifest = read_json(folder / MANIFEST)
+    manifest = read_manifest(folder)
     if manifest is None or manifest.get("format") != FORMAT:
         return []
     return [int(layer) for layer in manifest["layers"]]
@@ -281,7 +301,7 @@ def seen_cloud(folder: str) -> CloudFile:
     InputError
         When this machine does not see it.
     """
-    manifest = read_json(Path(folder) / MANIFEST)
+    manifest = read_manifest(Path(folder))
     if manifest is None:
         raise InputError(
             f"the worker on {socket.gethostname()} does not see {folder}; let --out be a "
@@ -302,12 +322,11 @@ def open_mapped(path: Path) -> Mapped:
         When it is missing or damaged.
     """
     try:
-        array: Mapped = np.load(path, mmap_mode="r")
-    except (OSError, ValueError) as error:
+        return map_array(path)
+    except (OSError, InputError) as error:
         raise InputError(
             f"{path} is missing or damaged ({error}); remove the folder and collect the cloud again"
         ) from error
-    return array
 
 
 def remove_with(cloud: CloudFile) -> None:
@@ -315,13 +334,23 @@ def remove_with(cloud: CloudFile) -> None:
     weakref.finalize(cloud, shutil.rmtree, cloud.folder, ignore_errors=True)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object from a file; None if there is no such file or object."""
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """What a cloud is; None if there is none."""
+    return _read(folder / MANIFEST, "manifest")
+
+
+def read_progress(folder: Path) -> dict[str, Any] | None:
+    """How far a cloud has got; None if it has not begun."""
+    return _read(folder / PROGRESS, "progress")
+
+
+def _read(path: Path, part: str) -> dict[str, Any] | None:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_checked(path, "cloud", part)
+    except OSError:
         return None
-    return content if isinstance(content, dict) else None
+    except InputError as error:
+        raise InputError(f"{error}; remove the folder and collect the cloud again") from error
 
 
 def cloud_bytes(*, rows: int, layers: int, heads: int, key_heads: int, head_dim: int) -> int:

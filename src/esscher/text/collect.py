@@ -30,7 +30,7 @@ from esscher.text.cloud import (
     CloudFile,
     key_heads_of,
     open_cloud,
-    read_json,
+    read_manifest,
     remove_with,
 )
 from esscher.text.documents import TextSource
@@ -163,7 +163,7 @@ def _prepare(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror or error}") from error
-    stored = read_json(folder / MANIFEST)
+    stored = read_manifest(folder)
     if stored is None:
         if any(folder.iterdir()):
             raise InputError(f"the folder {folder} is not empty; choose a new or empty one")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from esscher.errors import InputError
+from esscher.untrusted import limits, open_regular
 
 #: Bytes read at a time; a packed file never takes more memory, however well it is packed.
 CHUNK = 65_536
@@ -36,6 +37,7 @@ def text_files(folder: Path) -> list[Path]:
         for name in files:
             path = Path(place) / name
             if not name.startswith(".") and suffix_of(path) in TEXT_SUFFIXES:
+                _check_inside(path, folder)
                 found.append(path)
     if not found:
         raise InputError(
@@ -43,6 +45,23 @@ def text_files(folder: Path) -> list[Path]:
             ".md, .jsonl, .parquet, .py, also packed); give a file"
         )
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def _check_inside(path: Path, folder: Path) -> None:
+    """Refuse a link that leads out of a folder: somebody else may have made it.
+
+    In a folder of the hub's cache (``snapshots/COMMIT``), links lead to ``blobs`` beside it.
+    """
+    if not path.is_symlink():
+        return
+    root = folder.resolve()
+    blobs = [place.parent / "blobs" for place in root.parents if place.name == "snapshots"]
+    target = path.resolve()
+    if not any(target.is_relative_to(place) for place in (root, *blobs)):
+        raise InputError(
+            f"{path} is a link that leads out of the folder; copy the text into it, or give the "
+            "file itself"
+        )
 
 
 def suffix_of(path: Path) -> str:
@@ -59,10 +78,10 @@ def file_chunks(path: Path) -> Iterator[bytes]:
     InputError
         When it cannot be read or unpacked.
     """
-    unpack = UNPACK.get(path.suffix.lower(), _plain)
+    unpack = UNPACK.get(path.suffix.lower())
     try:
-        with path.open("rb") as file:
-            yield from unpack(file)
+        with open_regular(path) as file:
+            yield from stream_chunks(file) if unpack is None else _bounded(unpack, file, path)
     except (EOFError, OSError, zlib.error, lzma.LZMAError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -104,8 +123,23 @@ def decoded(chunks: Iterator[bytes], name: str) -> Iterator[str]:
         ) from error
 
 
-def _plain(file: BinaryIO) -> Iterator[bytes]:
-    return stream_chunks(file)
+def _bounded(
+    unpack: Callable[[BinaryIO], Iterator[bytes]], file: BinaryIO, path: Path
+) -> Iterator[bytes]:
+    """Unpack for as long as what comes out bears some relation to what goes in.
+
+    Memory is bounded by the chunks; this bounds the time: a few megabytes can unpack to blanks
+    for days, in which there is no token.
+    """
+    unpacked = 0
+    for chunk in unpack(file):
+        unpacked += len(chunk)
+        if unpacked > limits.RATIO_FROM and unpacked > limits.RATIO * file.tell():
+            raise InputError(
+                f"{path} unpacks to more than {limits.RATIO} times its size, which no text does; "
+                "unpack it yourself if you trust it"
+            )
+        yield chunk
 
 
 def _gzip(file: BinaryIO) -> Iterator[bytes]:

@@ -17,13 +17,16 @@ def pieces(chunks: Iterable[str], size: int = PIECE) -> Iterator[str]:
     rest = ""
     for chunk in chunks:
         rest += chunk
-        while len(rest) > size:
-            cut = rest.rfind("\n", size // 2, size) + 1
+        start = 0  # the rest is copied once per chunk: a chunk may be a whole book
+        while len(rest) - start > size:
+            half, end = start + size // 2, start + size
+            cut = rest.rfind("\n", half, end) + 1
             if cut == 0:
-                cut = rest.rfind(" ", size // 2, size)
-            if cut <= 0:
-                cut = size
-            yield rest[:cut]
-            rest = rest[cut:]
+                cut = rest.rfind(" ", half, end)
+            if cut <= start:
+                cut = end
+            yield rest[start:cut]
+            start = cut
+        rest = rest[start:]
     if rest:
         yield rest

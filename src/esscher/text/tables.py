@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from esscher.errors import InputError
 from esscher.text.files import UNPACK, decoded, file_chunks, suffix_of
+from esscher.untrusted import first_line, limits, open_regular, page_sizes, parse_row, shortened
 
 #: Endings of files that are tables.
 TABLE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
 #: Longest line of a .jsonl file, in characters; a longer one would not fit into memory for long.
-LONGEST_LINE = 64 * 2**20
-#: Rows of a .parquet file read at a time.
-ROWS = 64
+LONGEST_LINE = limits.TEXT_ROW
+#: Columns that a message names.
+NAMED = 30
+#: Rows of a .parquet file read at a time, and bytes of a page from which they come one by one.
+ROWS, LARGE_PAGE = 64, 8 * 2**20
 
 
 def choose_column(
@@ -28,14 +31,13 @@ def choose_column(
     InputError
         Listing the columns, when there is no such column or no obvious one.
     """
-    listed = ", ".join(columns) or "none"
+    listed = _listed(columns)
     if asked is not None:
         if asked not in columns:
             raise InputError(f"{name} has no column {asked!r}; its columns: {listed}")
         if asked not in texts:
             raise InputError(
-                f"the column {asked!r} of {name} is not text; columns with text: "
-                f"{', '.join(texts) or 'none'}"
+                f"the column {asked!r} of {name} is not text; columns with text: {_listed(texts)}"
             )
         return asked
     if "text" in texts:
@@ -43,6 +45,12 @@ def choose_column(
     if len(texts) == 1:
         return texts[0]
     raise InputError(f"choose the column of {name} that holds the text; its columns: {listed}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names of columns for a message, however many and however long."""
+    some = ", ".join(shortened(name)[1:-1] for name in names[:NAMED])
+    return (some or "none") + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def table_rows(path: Path, column: str | None) -> Iterator[str]:
@@ -65,7 +73,7 @@ def _json_lines(path: Path, column: str | None) -> Iterator[str]:
             chosen = choose_column(list(row), texts, column, str(path))
         if chosen not in row:
             raise InputError(
-                f"line {number} of {path} has no {chosen!r}; it has: {', '.join(row) or 'nothing'}"
+                f"line {number} of {path} has no {chosen!r}; it has: {_listed(list(row))}"
             )
         value = row[chosen]
         if value is None:
@@ -79,11 +87,9 @@ def _json_lines(path: Path, column: str | None) -> Iterator[str]:
 
 def _row(line: str, number: int, path: Path) -> dict[str, Any]:
     try:
-        row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(
-            f"line {number} of {path} is not JSON: {error}; write one object per line"
-        ) from error
+        row = parse_row(line, f"line {number} of {path}")
+    except InputError as error:
+        raise InputError(f"{error}; write one object per line") from error
     if not isinstance(row, dict):
         raise InputError(
             f"line {number} of {path} is a JSON {type(row).__name__}; write one object per line, "
@@ -115,17 +121,60 @@ def _parquet(path: Path, column: str | None) -> Iterator[str]:
     import pyarrow.parquet
 
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            schema = file.schema_arrow
+        with open_regular(path) as raw, pyarrow.parquet.ParquetFile(raw) as file:
+            schema, groups = file.schema_arrow, file.metadata.num_row_groups
             texts = [
                 field.name
                 for field in schema
                 if pyarrow.types.is_string(field.type) or pyarrow.types.is_large_string(field.type)
             ]
             chosen = choose_column(schema.names, texts, column, str(path))
-            for batch in file.iter_batches(batch_size=ROWS, columns=[chosen]):
-                for value in batch.column(0).to_pylist():
-                    if value is not None:
-                        yield value
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+        for group in range(groups):
+            yield from _row_group(path, chosen, group)
+    except (pyarrow.ArrowException, OSError, ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} cannot be read: {first_line(error)}") from error
+
+
+def _row_group(path: Path, column: str, group: int) -> Iterator[str]:
+    """Texts of a part of a .parquet file.
+
+    They stay references into a dictionary until they are handed out, one by one: a column that
+    repeats one long text a million times is small in the file.
+    """
+    import pyarrow.compute
+    import pyarrow.parquet
+
+    with (
+        open_regular(path) as raw,
+        pyarrow.parquet.ParquetFile(raw, read_dictionary=[column], pre_buffer=False) as file,
+    ):
+        largest = max(_pages(raw, file, column, group), default=0)
+        if largest > limits.PAGE:
+            raise InputError(
+                f"{path} has a page that unpacks to {largest:,} bytes; at most {limits.PAGE:,} are "
+                "read at a time: write it again with smaller pages"
+            )
+        rows = 1 if largest > LARGE_PAGE else ROWS
+        for batch in file.iter_batches(rows, row_groups=[group], columns=[column]):
+            values: Any = batch.column(0)
+            longest = pyarrow.compute.max(pyarrow.compute.binary_length(values.dictionary)).as_py()
+            if (longest or 0) > 4 * limits.TEXT_ROW:
+                raise InputError(
+                    f"{path} has a text of {longest:,} bytes in one row; at most "
+                    f"{4 * limits.TEXT_ROW:,} are read: split it into rows"
+                )
+            for value in values:
+                if value.is_valid:
+                    yield value.as_py()
+
+
+def _pages(raw: BinaryIO, file: Any, column: str, group: int) -> list[int]:
+    """Sizes of the pages of a column, from their own headers."""
+    chunks = file.metadata.row_group(group)
+    with mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for i in range(chunks.num_columns):
+            if chunks.column(i).path_in_schema == column:
+                return page_sizes(data, chunks.column(i))
+    return []

@@ -19,7 +19,8 @@ from torch import Tensor
 from esscher.atomic import TEMPORARY, write_atomically
 from esscher.errors import InputError
 from esscher.models.inputs import LayerCapture
-from esscher.text.cloud import KINDS, PROGRESS, array_path, cloud_bytes, open_mapped, read_json
+from esscher.text.cloud import KINDS, PROGRESS, array_path, cloud_bytes, open_mapped, read_progress
+from esscher.untrusted import open_regular_for_writing
 
 #: Seconds between two records of how far a cloud has got.
 EVERY = 5.0
@@ -61,7 +62,7 @@ class CloudWriter:
     def __init__(self, folder: Path, manifest: dict[str, Any], *, durable: bool = True) -> None:
         self._folder, self._manifest, self._durable = folder, manifest, durable
         self._files: dict[tuple[int, str], tuple[int, int]] = {}
-        progress = read_json(folder / PROGRESS) or {"passages": 0, "layers": {}}
+        progress = read_progress(folder) or {"passages": 0, "layers": {}}
         self.done = int(progress["passages"])
         self._details: dict[str, Any] = progress["layers"]
         self._recorded = time.monotonic()
@@ -137,12 +138,13 @@ class CloudWriter:
         try:
             if not path.exists():
                 new = path.with_name(f"{path.name}{TEMPORARY}")
+                new.unlink(missing_ok=True)  # it may be a link to elsewhere
                 np.lib.format.open_memmap(new, "w+", np.float32, shape)
                 os.replace(new, path)  # so that a file with this name is whole
             mapped = open_mapped(path)
             if mapped.shape != shape:
                 raise InputError(f"{path} does not belong to this cloud; remove the folder")
-            return os.open(path, os.O_WRONLY), path.stat().st_size - mapped.nbytes
+            return open_regular_for_writing(path), path.stat().st_size - mapped.nbytes
         except OSError as error:
             raise InputError(f"cannot write {path}: {error.strerror or error}") from error
 

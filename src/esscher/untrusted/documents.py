@@ -1,0 +1,164 @@
+"""JSON and YAML of bounded size, depth and number of values; numbers are finite."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from esscher.errors import InputError
+from esscher.untrusted import limits
+from esscher.untrusted.regular import read_file
+from esscher.untrusted.shown import printable, shortened
+
+
+def read_json(path: Path, limit: int = limits.CONFIGURATION, *, follow: bool = True) -> Any:
+    """Contents of a JSON file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    limit
+        Its largest size, in bytes.
+    follow
+        Whether it may be a link; see :func:`esscher.untrusted.open_regular`.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it is not there.
+    InputError
+        If it cannot be read, is no JSON, or is beyond a limit; the message says where.
+    """
+    return parse_json(read_file(path, limit, follow=follow), str(path))
+
+
+def parse_json(data: bytes | str, place: str) -> Any:
+    """JSON, with ``place`` in messages.
+
+    Refused: names that occur twice in an object (readers differ in which one they take), NaN and
+    Infinity, numbers that overflow, and what is beyond the limits on values, depth and strings.
+    """
+    found = _parsed(data, place, limits.VALUES, _object, _no_constant)
+    _check(found, place)
+    return found
+
+
+def parse_row(line: str, place: str) -> Any:
+    """JSON of one row of a table of text, of which only one column matters.
+
+    Other columns may hold NaN, as many programs write it; limits hold for them, too.
+    """
+    found = _parsed(line, place, limits.ROW_VALUES, None, None)
+    _check(found, place, limits.TEXT_ROW, finite=False)
+    return found
+
+
+def _parsed(data: bytes | str, place: str, values: int, pairs: Any, constant: Any) -> Any:
+    text = data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
+    if sum(text.count(mark) for mark in (b",", b"[", b"{")) > values:
+        raise InputError(f"{place} has more than {values:,} values; it is not what its name says")
+    try:
+        with _no_collection():
+            return json.loads(data, object_pairs_hook=pairs, parse_constant=constant)
+    except RecursionError as error:
+        raise _too_deep(place) from error
+    except ValueError as error:  # also UnicodeDecodeError, and numbers of thousands of digits
+        raise InputError(
+            f"{place} cannot be read as JSON: {printable(str(error))[:200]}"
+        ) from error
+
+
+def parse_yaml(data: bytes, place: str) -> Any:
+    """YAML of plain values, without aliases: a few of them stand for gigabytes."""
+    import yaml  # type: ignore[import-untyped]
+
+    try:
+        text = data.decode("utf-8")
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            if isinstance(token, yaml.AliasToken):
+                raise InputError(
+                    f"{place}, line {token.start_mark.line + 1}: aliases (*{token.value}) are not "
+                    "read; write the value itself"
+                )
+        found = yaml.safe_load(text)
+    except RecursionError as error:
+        raise _too_deep(place) from error
+    except InputError:
+        raise
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = printable(" ".join(lines[:3]) or type(error).__name__)[:200]
+        raise InputError(f"{place} is neither YAML nor JSON: {said}") from error
+    _check(found, place)
+    return found
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the search for garbage, which a growing heap sets off again and again in vain."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
+
+
+class _Twice(ValueError):
+    """A name that an object has twice."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _Twice(f"{shortened(twice)} occurs twice in one object")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _check(found: Any, place: str, longest: int = limits.STRING, *, finite: bool = True) -> None:
+    """Depth, strings and numbers, level by level: no recursion, and one pass over the values."""
+    level: list[Any] = [found]
+    for _ in range(limits.DEPTH + 1):
+        below: list[Any] = []
+        for value in level:
+            kind = type(value)
+            if kind is float:
+                if finite and not math.isfinite(value):
+                    raise InputError(f"{place} holds a number that is too large, or none")
+            elif kind is list:
+                below += value
+            elif kind is dict:
+                below += value
+                below += value.values()
+            elif kind is str:
+                if len(value) > longest:
+                    raise InputError(
+                        f"{place} holds a string of {len(value):,} characters; at most "
+                        f"{longest:,} are read"
+                    )
+            elif kind is int and not -limits.WHOLE < value < limits.WHOLE:
+                raise InputError(f"{place} holds {shortened(value)}; that is no size and no count")
+        if not below:
+            return
+        level = below
+    raise _too_deep(place)
+
+
+def _too_deep(place: str) -> InputError:
+    return InputError(
+        f"{place} has more than {limits.DEPTH} lists or objects inside each other; it is not what "
+        "its name says"
+    )

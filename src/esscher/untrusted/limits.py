@@ -1,0 +1,39 @@
+"""How much of a file from elsewhere is taken, in one place; ``docs/guides/security.md`` lists them.
+
+Each limit is some twenty times what the largest models and texts have needed.
+"""
+
+from __future__ import annotations
+
+MIB = 2**20
+
+#: Bytes of config.json and cloud.json.
+CONFIGURATION = 16 * MIB
+#: Bytes of a cluster file.
+CLUSTER = MIB
+#: Bytes of results.json: 270 heads take 8 MB.
+RESULTS = 256 * MIB
+#: Bytes of one part of a run, each of its two files.
+PART = 256 * MIB
+#: Values (numbers, strings, lists, objects) of a JSON file; each takes about 64 bytes of memory.
+VALUES = 16_000_000
+#: The same for one row of a .jsonl file.
+ROW_VALUES = 200_000
+#: Lists and objects inside each other.
+DEPTH = 32
+#: Characters of a string in a JSON file.
+STRING = MIB
+#: Largest absolute value of a whole number in a JSON file; larger ones are no float64 any more.
+WHOLE = 10**300
+#: Bytes of limit.npz.
+ARRAYS = 1024 * MIB
+#: Bytes, rows and columns of a table in memory.
+TABLE, ROWS, COLUMNS = 1024 * MIB, 50_000_000, 64
+#: Bytes of one page of a Parquet file of text, unpacked: the least that has to be in memory.
+PAGE = 512 * MIB
+#: Characters of one row of a table of text.
+TEXT_ROW = 64 * MIB
+#: A packed text may unpack to this many times its size; texts reach 30, bombs from 1000 on.
+RATIO = 250
+#: Bytes that may be unpacked before that is looked at.
+RATIO_FROM = 64 * MIB

@@ -1,0 +1,86 @@
+"""Make ``samples.zip``: a tiny stored run of every kind, for the fuzz tests to damage.
+
+Run ``python -m tests.fuzz.make_samples`` when the files of a run change.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+import esscher
+from esscher.models import wrap_model
+from esscher.planning.contexts import context_lengths
+from tests.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
+from tests.models.tiny import tiny_model
+
+PLACE = Path(__file__).with_name("samples.zip")
+SIZES = (16, 32, 64)
+
+
+def model(name, **options):
+    tiny = tiny_model(name, **options)
+    tokenizer = decoder_tokenizer() if tiny.family.decoder else encoder_tokenizer()
+    return wrap_model(tiny.model, tokenizer, name="tiny")
+
+
+def text(seed=0):
+    return [" ".join(np.random.default_rng([seed, 11]).choice(WORDS, size=2500))]
+
+
+def make(folder: Path) -> None:
+    bert, llama = model("bert"), model("llama")
+    esscher.probe(
+        bert, text(), tokens=300, context=62, layers=[0], heads=[0, 1], sizes=SIZES, replicates=4,
+        out=folder / "probe",
+    )  # fmt: skip
+    head = esscher.gaussian_head(1.0, 2)
+    esscher.sweep(head, SIZES, 4, scales=(0.5, 1.0), predict=True, out=folder / "sweep")
+    esscher.sparse(
+        "gaussian", horizon=0.5, dim=2, tokens=256, replicates=8, queries=16, budgets=[16, 32, 64],
+        patterns="window,topk", out=folder / "sparse",
+    )  # fmt: skip
+    esscher.deep(
+        "gaussian", depth=2, dim=2, horizon=0.4, sizes=[32, 64, 128], replicates=4,
+        out=folder / "deep",
+    )  # fmt: skip
+    esscher.deep(
+        llama, text(), context=48, passages=2, draws=2, budgets=[4, 10, 28], mode="shared",
+        out=folder / "deep-model",
+    )  # fmt: skip
+    esscher.tails(
+        bert, text(), tokens=600, context=48, layers=[0], heads=[0, 3], out=folder / "tails"
+    )
+    with patch("esscher.corpora.comparison.FEWEST", 2000):
+        esscher.domains(
+            bert, {"one": text(1), "two": text(2)}, blocks=3, block_tokens=120, context=62,
+            layers=[0], heads=[0, 3], out=folder / "domains",
+        )  # fmt: skip
+    esscher.plan(
+        bert, text(1), check=text(2), budget=0.5, prefix=40, passages=2, check_passages=3,
+        out=folder / "plan",
+    )  # fmt: skip
+    long = model("llama", max_position_embeddings=512)
+    context_lengths(long, text(), context=128, passages=2, out=folder / "context")
+    esscher.text.collect_cloud(
+        bert, text(), tokens=40, context=20, layers=[0], heads=[0, 1], folder=folder / "cloud"
+    )
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as place, zipfile.ZipFile(PLACE, "w", 8) as archive:
+        make(Path(place))
+        for path in sorted(Path(place).rglob("*")):
+            if path.is_file() and path.name not in ("lock", "run.log"):
+                # the same bytes for the same runs
+                info = zipfile.ZipInfo(path.relative_to(place).as_posix())
+                info.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(info, path.read_bytes())
+
+
+if __name__ == "__main__":
+    main()

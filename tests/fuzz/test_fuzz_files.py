@@ -1,0 +1,297 @@
+"""Every other parser: bytes and text of any kind give a value or an ``InputError``."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import io
+import json
+import lzma
+import string
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import strategies as st
+
+from esscher.cli.figure import as_head
+from esscher.cli.options import geometric_sizes, numbers, whole_numbers
+from esscher.errors import EsscherError, InputError
+from esscher.experiments.cells import compute_all
+from esscher.models import load_model
+from esscher.patterns import as_patterns
+from esscher.report.catalogue import as_width
+from esscher.runs.cluster_file import read_description
+from esscher.text import read_text
+from esscher.text.cloud import open_cloud
+from esscher.untrusted import map_array, parse_json, parse_row, parse_yaml, read_arrays, read_table
+from tests.fuzz.damage import as_text, changed_bytes, changed_tree, effort, fuzz, randoms, unpack
+from tests.models.folders import save
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+def reads(function, *arguments) -> bool:
+    """Whether a parser took its input; anything but an ``InputError`` fails the test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            function(*arguments)
+        except InputError:
+            return False
+    return True
+
+
+@effort(40, 3000)
+def test_json_of_any_bytes(examples):
+    def property(data):
+        reads(parse_json, data, "file")
+        reads(parse_yaml, data, "file")
+
+    fuzz(examples, st.binary() | st.text().map(str.encode) | JSON.map(as_text))(property)
+
+
+@effort(60, 2000)
+def test_json_that_is_sound_comes_back(examples):
+    sound = st.recursive(
+        st.none() | st.booleans() | st.integers(-(10**300) + 1, 10**300 - 1)
+        | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=20,
+    )  # fmt: skip
+
+    def property(tree):
+        assert parse_json(json.dumps(tree), "file") == tree
+
+    fuzz(examples, sound)(property)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 100_000 + "]" * 100_000, "inside each other"),
+        ("[" * 40 + "]" * 40, "inside each other"),
+        ('{"a": 1, "a": 2}', "'a' occurs twice"),
+        ("[NaN]", "NaN is no number"),
+        ("[-Infinity]", "-Infinity is no number"),
+        ("[1e999]", "too large"),
+        ("9" * 1_000_000, "cannot be read as JSON"),
+        ("[" + "9" * 400 + "]", "no size and no count"),
+        ('["' + "x" * 2**21 + '"]', "a string of 2,097,152 characters"),
+        ("\ud800", "cannot be read as JSON"),
+        ("", "cannot be read as JSON"),
+    ],
+)
+def test_json_that_is_refused(text, said):
+    with pytest.raises(InputError, match=said):
+        parse_json(text, "a file")
+
+
+def test_yaml_aliases_are_refused():
+    laughs = b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
+    with pytest.raises(InputError, match=r"line 2: aliases \(\*a\) are not read"):
+        parse_yaml(laughs, "a file")
+    assert parse_yaml(b"a: &a [x]\n", "a file") == {"a": ["x"]}
+
+
+CLUSTER = "kind: slurm\njobs: 8\noptions:\n  queue: normal\n  cores: 16\n"
+
+
+@effort(40, 2000)
+def test_cluster_files(examples, tmp_path):
+    path = tmp_path / "cluster.yaml"
+
+    def property(random, data):
+        wrong = changed_bytes(CLUSTER.encode(), random) if random.random() < 0.5 else data
+        tree = changed_tree({"kind": "local", "minimum": 0, "maximum": 4, "options": {}}, random)
+        for content in (wrong, as_text(tree)):
+            path.write_bytes(content)
+            reads(read_description, path)
+
+    fuzz(examples, randoms(), st.binary())(property)
+
+
+PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress,
+        ".zst": lambda data: pa.compress(data, "zstd", asbytes=True)}  # fmt: skip
+
+
+@pytest.mark.parametrize("packed", PACK)
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+@effort(8, 400)
+def test_text_files(suffix, packed, examples, tmp_path):
+    sound = b'{"text": "one two", "n": [1, NaN]}\n{"text": "three"}\n\n{"text": null}\n'
+    path = tmp_path / f"text{suffix}{packed}"
+    path.write_bytes(PACK[packed](sound))
+    assert [piece.text for piece in read_text(path, column="text" if suffix == ".jsonl" else None)]
+
+    def property(random, data):
+        inner = changed_bytes(sound, random) if random.random() < 0.6 else data
+        outer = PACK[packed](inner)
+        path.write_bytes(changed_bytes(outer, random) if random.random() < 0.5 else outer)
+        reads(lambda: list(read_text(path)))
+
+    fuzz(examples, randoms(), st.binary() | st.text().map(str.encode))(property)
+
+
+@effort(40, 3000)
+def test_rows_of_text(examples):
+    def property(line):
+        reads(parse_row, line, "line 1")
+
+    fuzz(examples, st.text() | JSON.map(json.dumps))(property)
+
+
+def parquet(**columns) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer)
+    return buffer.getvalue()
+
+
+@effort(60, 3000)
+def test_parquet(examples, tmp_path):
+    sound = parquet(text=["one two", None, "three"] * 40, n=list(range(120)))
+    path = tmp_path / "text.parquet"
+
+    def property(random):
+        data = changed_bytes(sound, random)
+        reads(read_table, data, "a part")
+        path.write_bytes(data)
+        reads(lambda: list(read_text(path, column="text")))
+
+    fuzz(examples, randoms())(property)
+
+
+@effort(30, 3000)
+def test_arrays(examples, tmp_path):
+    array, archive = io.BytesIO(), io.BytesIO()
+    np.save(array, np.arange(6.0).reshape(2, 3))
+    np.savez(archive, a=np.arange(6.0), b=np.array(["x", "yy"]))
+    path = tmp_path / "array.npy"
+
+    def property(random):
+        path.write_bytes(changed_bytes(array.getvalue(), random))
+        reads(map_array, path)
+        reads(read_arrays, changed_bytes(archive.getvalue(), random), ("a", "b"), "a file")
+
+    fuzz(examples, randoms())(property)
+
+
+@effort(15, 600)
+def test_clouds(examples, tmp_path):
+    folder = unpack("cloud", tmp_path)
+    sound = {path: path.read_bytes() for path in folder.iterdir()}
+    assert open_cloud(folder).layer(0).head(1).take(slice(None)).q.shape == (40, 8)
+
+    def use():
+        cloud = open_cloud(folder)
+        for layer in cloud.layers:
+            for head in cloud.heads:
+                cloud.layer(layer).head(head).take(slice(0, 5))
+        assert len(cloud.token_ids) == len(cloud.position) == cloud.rows
+        cloud.sample_rows(2)
+
+    def property(random):
+        for path, data in sound.items():
+            path.write_bytes(data)
+        path = random.choice(sorted(sound))
+        wrong = changed_bytes(sound[path], random)
+        if path.suffix == ".json" and random.random() < 0.8:
+            wrong = as_text(changed_tree(json.loads(sound[path]), random))
+        path.write_bytes(wrong)
+        reads(use)
+
+    fuzz(examples, randoms())(property)
+
+
+@effort(15, 400)
+def test_cells_of_the_study(examples, tmp_path):
+    key = {"n": 3}
+    assert compute_all(tmp_path, "cell", [key], dict) == [key]
+    (path,) = (tmp_path / "cells").iterdir()
+    sound = json.loads(path.read_bytes())
+
+    def property(random):
+        path.write_bytes(as_text(changed_tree(sound, random)))
+        reads(compute_all, tmp_path, "cell", [key], dict)
+
+    fuzz(examples, randoms())(property)
+
+
+OPTIONS = st.text(alphabet=string.digits + ":,-.+eEinfa x_\u0663\u00b2", max_size=24) | st.text()
+
+
+@effort(150, 5000)
+def test_values_of_options(examples):
+    def property(text):
+        reads(geometric_sizes, text)
+        reads(whole_numbers, text, "--layers")
+        reads(numbers, text, "--alpha")
+        reads(as_head, text)
+        reads(as_width, text)
+        reads(as_patterns, text)
+
+    fuzz(examples, OPTIONS)(property)
+
+
+@effort(3, 100)
+def test_model_folders(examples, tmp_path):
+    folder = tmp_path / "model"
+    save(folder)
+    names = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    sound = {name: (folder / name).read_bytes() for name in names}
+
+    def property(random):
+        for name, data in sound.items():
+            (folder / name).write_bytes(data)
+        name = random.choice(names)
+        wrong = changed_bytes(sound[name], random)
+        if name.endswith(".json") and random.random() < 0.8:
+            wrong = as_text(changed_tree(json.loads(sound[name]), random))
+        (folder / name).write_bytes(wrong)
+        with contextlib.suppress(EsscherError):
+            reads(load_model, str(folder))
+
+    fuzz(examples, randoms())(property)
+
+
+@effort(4, 150)
+def test_gguf_files(examples, tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny_gguf(tmp_path))
+
+    def property(random):
+        path.write_bytes(changed_bytes(tiny_gguf(tmp_path), random))
+        reads(load_model, str(path))
+
+    fuzz(examples, randoms())(property)
+
+
+def tiny_gguf(folder: Path) -> bytes:
+    """The metadata of a model of one layer, and a few tensors; enough to get into the reader."""
+    import gguf
+
+    place = folder / "made"
+    if not place.exists():
+        writer = gguf.GGUFWriter(str(place), "llama")
+        writer.add_block_count(1)
+        writer.add_context_length(32)
+        writer.add_embedding_length(8)
+        writer.add_head_count(2)
+        writer.add_feed_forward_length(16)
+        writer.add_tokenizer_model("gpt2")
+        writer.add_token_list(["a", "b", "c"])
+        writer.add_token_merges(["a b"])
+        writer.add_tensor("token_embd.weight", np.zeros((3, 8), np.float32))
+        writer.add_tensor("output_norm.weight", np.ones(8, np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return place.read_bytes()

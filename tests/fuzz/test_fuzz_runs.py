@@ -1,0 +1,123 @@
+"""Damaged runs: ``show``, ``ls``, ``report`` and ``figure`` answer, or refuse with exit code 2."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import esscher
+from esscher.cli import main
+from esscher.errors import EsscherError, InputError
+from esscher.planning import load_plan
+from tests.fuzz.damage import as_text, changed_bytes, changed_tree, effort, fuzz, randoms, unpack
+
+KINDS = ("probe", "sweep", "sparse", "deep", "deep-model", "tails", "domains", "plan", "context")
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory):
+    place = tmp_path_factory.mktemp("samples")
+    return {kind: unpack(kind, place) for kind in KINDS}
+
+
+def answered(*words) -> int:
+    """Run a command; anything but an answer or a refusal in words fails the test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numbers may overflow; what counts is how it ends
+        result = CliRunner().invoke(main, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise AssertionError(f"{words}: {result.exception!r}") from result.exception
+    assert result.exit_code in (0, 2), result.output
+    assert "Traceback" not in result.output
+    assert "\x1b" not in result.output
+    return result.exit_code
+
+
+def damage(run: Path, random) -> None:
+    """Damage one file of a run; checksums are put right again, or nothing else would be read."""
+    files = sorted(path for path in run.rglob("*") if path.is_file())
+    trees = [path for path in files if path.suffix == ".json"]
+    path = random.choice(files if random.random() < 0.3 else trees)
+    if path.suffix == ".json" and random.random() < 0.9:
+        path.write_bytes(as_text(changed_tree(json.loads(path.read_bytes()), random)))
+        if path.parent.name == "parts" or path.name == "config.json":
+            (run / "results.json").unlink(missing_ok=True)
+    else:
+        path.write_bytes(changed_bytes(path.read_bytes(), random))
+        beside = path.with_suffix(".json")
+        if path.suffix == ".parquet" and beside.exists():
+            about = json.loads(beside.read_bytes())
+            about["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+            beside.write_bytes(as_text(about))
+            (run / "results.json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@effort(3, 120)
+def test_damaged_runs(kind, examples, samples, tmp_path):
+    run = tmp_path / "runs" / kind
+    (tmp_path / "runs").mkdir()
+
+    def property(random):
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(samples[kind], run)
+        damage(run, random)
+        answered("show", run)
+        answered("show", run, "--json")
+        answered("ls", tmp_path / "runs")
+        if examples > 10 and random.random() < 0.25:
+            answered("report", run, "-o", tmp_path / "report.html", "--force")
+        if examples > 10 and random.random() < 0.1:
+            answered("figure", run, "--dpi", 30, "-o", tmp_path / "figure.png")
+        assert {path.name for path in tmp_path.iterdir()} <= {"runs", "report.html", "figure.png"}
+
+    fuzz(examples, randoms())(property)
+
+
+@effort(25, 1500)
+def test_damaged_plan_files(examples, samples, tmp_path):
+    tree = json.loads((samples["plan"] / "plan.json").read_bytes())
+    path = tmp_path / "plan.json"
+
+    def property(random):
+        path.write_bytes(as_text(changed_tree(tree, random)))
+        with contextlib.suppress(InputError):
+            plan = load_plan(path)
+            assert plan.budgets.ndim == 2
+            assert (plan.ratios <= 1).all()
+
+    fuzz(examples, randoms())(property)
+
+
+@effort(8, 200)
+def test_resuming_a_damaged_sweep(examples, samples, tmp_path):
+    """What ``sweep --out`` takes up: configuration, limit, parts, predictions."""
+    run = tmp_path / "sweep"
+    head = esscher.gaussian_head(1.0, 2)
+
+    def property(random):
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(samples["sweep"], run)
+        if random.random() < 0.4:
+            path = run / "limit.npz"
+            path.write_bytes(changed_bytes(path.read_bytes(), random))
+            config = json.loads((run / "config.json").read_bytes())
+            config["limit"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+            (run / "config.json").write_bytes(as_text(config))
+        else:
+            damage(run, random)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with contextlib.suppress(EsscherError):
+                esscher.sweep(
+                    head, (16, 32, 64), 4, scales=(0.5, 1.0), predict=True, out=run, progress=False
+                )
+
+    fuzz(examples, randoms())(property)

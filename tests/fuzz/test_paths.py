@@ -1,0 +1,209 @@
+"""Links, pipes and names that lead elsewhere: nothing outside is read, written or waited for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import esscher
+from esscher.atomic import write_atomically
+from esscher.cli import main
+from esscher.errors import InputError
+from esscher.models import load_model
+from esscher.runs import Cell, open_run, read_run
+from esscher.runs.lock import is_locked, run_lock
+from esscher.runs.progress import Reporter
+from esscher.text import read_text
+from tests.fuzz.damage import unpack
+from tests.models.folders import save
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs links and pipes")
+
+
+@pytest.fixture
+def outside(tmp_path) -> Path:
+    path = tmp_path / "outside.txt"
+    path.write_text("mine")
+    return path
+
+
+def command(*words):
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+@pytest.mark.parametrize("name", ["config.json", "results.json", "parts/layer-0.parquet", "parts"])
+@pytest.mark.parametrize("what", ["link", "pipe", "folder"])
+def test_other_things_in_place_of_files(name, what, tmp_path, outside):
+    run = unpack("probe", tmp_path)
+    path = run / name
+    kept = tmp_path / "kept"
+    path.rename(kept)
+    if what == "link":
+        path.symlink_to(kept)
+    elif what == "pipe":
+        os.mkfifo(path)
+    elif name != "parts":
+        path.mkdir()
+    result = command("show", run)
+    if name == "parts" and what != "link":
+        return  # a run without parts, which is no crime
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_a_linked_run_directory_is_fine(tmp_path):
+    run = unpack("sparse", tmp_path)
+    (tmp_path / "alias").symlink_to(run)
+    assert command("show", tmp_path / "alias").exit_code == 0
+
+
+def test_nothing_is_written_through_links(tmp_path, outside):
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("lock", "run.log"):
+        (run / name).symlink_to(outside)
+    with pytest.raises(InputError, match="is a link"), run_lock(run):
+        pass
+    with Reporter(run / "run.log", False) as reporter:
+        reporter.say("a line")
+    write_atomically(run / "lock", b"own")
+    assert not (run / "lock").is_symlink()
+    (run / f".x.json.{os.getpid()}.tmp").symlink_to(outside)
+    write_atomically(run / "x.json", b"own")
+    assert outside.read_text() == "mine"
+
+
+def test_parts_that_lead_elsewhere_are_not_filled(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "parts").symlink_to(elsewhere)
+    with pytest.raises(InputError, match="is a link"), open_run(run, "trial", "x", {}):
+        pass
+    head = esscher.gaussian_head(1.0, 2)
+    with pytest.raises(InputError, match="is a link"):
+        esscher.sweep(head, (16, 32), 2, out=run, progress=False)
+    assert not list(elsewhere.iterdir())
+
+
+def test_pipes_in_place_of_locks_and_reports(tmp_path):
+    run = unpack("sparse", tmp_path)
+    os.mkfifo(run / "lock")
+    assert not is_locked(run)
+    assert command("ls", tmp_path).exit_code == 0
+    os.mkfifo(run / "report.html")
+    assert command("report", run).exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", "", "A", "x" * 500, "x\0"])
+def test_names_of_cells(name, tmp_path):
+    with open_run(tmp_path / "run", "trial", "x", {}) as run:
+        for use in (run.read, lambda name: run.write(name, Cell({}))):
+            with pytest.raises(InputError, match="no name of a cell"):
+                use(name)
+    assert read_run(tmp_path / "run").names() == []
+
+
+def test_texts_that_lead_out_of_their_folder(tmp_path, outside):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("some words")
+    (folder / "b.txt").symlink_to(folder / "a.txt")
+    assert len(list(read_text(folder))) == 2
+    (folder / "c.txt").symlink_to(outside)
+    with pytest.raises(InputError, match=r"c.txt is a link that leads out of the folder"):
+        list(read_text(folder))
+    (folder / "c.txt").unlink()
+    os.mkfifo(folder / "c.txt")
+    with pytest.raises(InputError, match="pipe"):
+        list(read_text(folder))
+
+
+def test_a_folder_of_the_hubs_cache(tmp_path):
+    """There, files are links to blobs beside the snapshots."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    (blobs / "0123").write_text("some words")
+    (snapshot / "a.txt").symlink_to("../../blobs/0123")
+    assert [piece.text for piece in read_text(snapshot)] == ["some words"]
+
+
+PAYLOAD = "import pathlib; pathlib.Path({!r}).touch()"
+
+
+class _Bomb:
+    def __init__(self, mark):
+        self.mark = str(mark)
+
+    def __reduce__(self):
+        return exec, (PAYLOAD.format(self.mark),)
+
+
+def test_models_that_would_run_code(tmp_path):
+    """Pickles, modules and adapters that come along: refused, and nothing of them has run."""
+    import torch
+
+    mark = tmp_path / "mark"
+    sound = tmp_path / "sound"
+    save(sound)
+
+    def model(name):
+        return Path(shutil.copytree(sound, tmp_path / name))
+
+    def edit(path, **fields):
+        path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+    pickled = model("pickled")
+    (pickled / "model.safetensors").unlink()
+    torch.save({"x": _Bomb(mark)}, pickled / "pytorch_model.bin")
+    beside = model("beside")  # pickles beside sound weights are not looked at
+    for name in ("training_args.bin", "tokenizer.pkl", "optimizer.pt"):
+        torch.save(_Bomb(mark), beside / name)
+    coded = model("coded")
+    (coded / "evil.py").write_text(PAYLOAD.format(str(mark)))
+    edit(coded / "config.json", auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"})
+    words = model("words")
+    (words / "evil.py").write_text(PAYLOAD.format(str(mark)))
+    edit(words / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", None]})
+    adapter = model("adapter")
+    (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "some/model"}')
+    kernel = model("kernel")
+    edit(kernel / "config.json", attn_implementation="somebody/kernel")
+    index = model("index")
+    (index / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": {"a": "../pickled/pytorch_model.bin"}})
+    )
+    sizes = {"layers": {"num_hidden_layers": 10**6}, "vocabulary": {"vocab_size": 10**12},
+             "labels": {"num_labels": 10**8}}  # fmt: skip
+    for name, fields in sizes.items():
+        edit(model(name) / "config.json", **fields)
+    for folder, said in (
+        (pickled, "are pickles"),
+        (coded, "auto_map"),
+        (words, "auto_map"),
+        (adapter, "holds an adapter"),
+        (kernel, "would load code"),
+        (index, "weights are .safetensors files beside it"),
+        (tmp_path / "layers", "num_hidden_layers is 1000000, but the weights have"),
+        (tmp_path / "vocabulary", "vocab_size is 1000000000000"),
+        (tmp_path / "labels", "num_labels is 100000000"),
+    ):
+        with pytest.raises(InputError, match=said):
+            load_model(str(folder))
+    load_model(str(beside))
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("damage", [b"GGUF" + b"\xff" * 60, b"GGUF\x03\0\0\0" + b"\xff" * 100])
+def test_headers_of_gguf_files_that_lie(damage, tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(damage)
+    with pytest.raises(InputError, match="cannot be loaded"):
+        load_model(str(path))

@@ -1,0 +1,69 @@
+"""Strings of stored runs are text on a terminal, in a page and in a spreadsheet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from esscher.cli import main
+from esscher.untrusted import printable, shortened
+from tests.fuzz.damage import unpack
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J[red]x[/red][link=http://x]y[/link] :bomb: \u202eabc\r<script>"
+
+
+def test_control_characters_are_written_out():
+    assert printable("\x1b[31mred\x07\u202e") == "\\x1b[31mred\\x07\\u202e"
+    assert (
+        printable("two\nlines\tand Größe, 数, 👩\u200d🚀")
+        == "two\nlines\tand Größe, 数, 👩\u200d🚀"
+    )
+    assert printable("\ud800") == "\\ud800"
+    assert len(shortened("x" * 10**6)) <= 80
+    assert shortened(10**5000).startswith("a whole number of")
+
+
+@pytest.mark.parametrize("kind", ["probe", "sweep", "plan", "domains", "tails", "sparse", "deep"])
+def test_names_of_runs_reach_the_terminal_as_text(kind, tmp_path):
+    run = unpack(kind, tmp_path)
+    for path in (run / "config.json", run / "results.json", run / "plan.json"):
+        if path.exists():
+            path.write_text(json.dumps(_hostile(json.loads(path.read_text()))))
+    for words in (["show", run], ["ls", tmp_path], ["report", run, "-o", tmp_path / "page.html"]):
+        result = CliRunner().invoke(main, [str(word) for word in words], color=True)
+        assert result.exit_code in (0, 2), result.output
+        assert not isinstance(result.exception, Exception) or result.exit_code == 2
+        for bad in ("\x1b", "\x07", "\u202e", "\r", "💣"):
+            assert bad not in result.output
+    page = tmp_path / "page.html"
+    if page.exists():
+        assert "<script>x" not in page.read_text()
+        assert page.read_text().count("<script") == _scripts(page)
+
+
+def test_markup_is_not_taken_for_markup(tmp_path):
+    run = unpack("sweep", tmp_path)
+    about = json.loads((run / "config.json").read_text())
+    about["limit"]["notes"] = ["[red]x[/red][link=http://x]y[/link] :bomb:"]
+    (run / "config.json").write_text(json.dumps(about))
+    result = CliRunner().invoke(main, ["show", str(run)], color=True)
+    assert "[red]x[/red][link=http://x]y[/link] :bomb:" in result.output
+
+
+def _hostile(tree, field=""):
+    """The same tree with hostile names and notes in the places that are shown."""
+    if isinstance(tree, dict):
+        return {name: _hostile(value, name) for name, value in tree.items()}
+    if isinstance(tree, list):
+        return [_hostile(value, field) for value in tree]
+    shown = ("name", "subject", "text", "headline", "source", "note", "notes", "law", "evidence")
+    return HOSTILE if isinstance(tree, str) and field in shown else tree
+
+
+def _scripts(page: Path) -> int:
+    """Scripts of a page about nothing hostile."""
+    template = Path(main.__module__ and __import__("esscher").__file__).parent / "report" / "page"
+    return (template / "report.html.jinja").read_text().count("<script")
