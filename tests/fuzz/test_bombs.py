@@ -66,6 +66,7 @@ def test_packed_blanks_end(ending, pack, tmp_path):
             pass
 
 
+@pytest.mark.slow
 def test_one_row_or_line_that_fills_the_memory(tmp_path):
     """Half a gigabyte without a line's end, and a million rows of the same megabyte.
 

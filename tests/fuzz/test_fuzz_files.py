@@ -240,7 +240,7 @@ def test_values_of_options(examples):
     fuzz(examples, OPTIONS)(property)
 
 
-@effort(3, 100)
+@effort(2, 100)
 def test_model_folders(examples, tmp_path):
     folder = tmp_path / "model"
     save(folder)
@@ -261,7 +261,7 @@ def test_model_folders(examples, tmp_path):
     fuzz(examples, randoms())(property)
 
 
-@effort(4, 150)
+@effort(3, 150)
 def test_gguf_files(examples, tmp_path):
     path = tmp_path / "model.gguf"
     path.write_bytes(tiny_gguf(tmp_path))

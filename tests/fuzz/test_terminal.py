@@ -26,7 +26,13 @@ def test_control_characters_are_written_out():
     assert shortened(10**5000).startswith("a whole number of")
 
 
-@pytest.mark.parametrize("kind", ["probe", "sweep", "plan", "domains", "tails", "sparse", "deep"])
+SLOW = [
+    pytest.param(kind, marks=pytest.mark.slow)
+    for kind in ("probe", "domains", "tails", "sparse", "deep")
+]
+
+
+@pytest.mark.parametrize("kind", ["sweep", "plan", *SLOW])
 def test_names_of_runs_reach_the_terminal_as_text(kind, tmp_path):
     run = unpack(kind, tmp_path)
     for path in (run / "config.json", run / "results.json", run / "plan.json"):
