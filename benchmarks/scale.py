@@ -8,7 +8,8 @@ The comparison takes the clouds of a few layers at N = 50,000 and computes the r
 by two levels at linear cost and from all N^2 pairs: the difference should be as large as the
 standard error says.
 
-    python benchmarks/scale.py --out FOLDER [--tokens 10000,100000,1000000] [--no-comparison]
+    python benchmarks/scale.py --out FOLDER [--tokens 10000,100000,1000000] [--layers 0-5]
+        [--no-comparison]
 """
 
 from __future__ import annotations
@@ -64,11 +65,12 @@ def watched(command: list[str]) -> tuple[float, float, int, int]:
     return seconds, usage.ru_utime + usage.ru_stime, 1024 * usage.ru_maxrss, peak[0]
 
 
-def row(tokens: int, folder: Path) -> dict[str, float]:
+def row(tokens: int, layers: str, folder: Path) -> dict[str, object]:
     """One probe."""
     out = folder / f"probe-{tokens}"
     esscher = str(Path(sys.executable).with_name("esscher"))
-    command = [esscher, "probe", MODEL, "--text", TEXT, "--tokens", str(tokens), "--out", str(out)]
+    command = [esscher, "probe", MODEL, "--text", TEXT, "--tokens", str(tokens),
+               "--layers", layers, "--out", str(out)]  # fmt: skip
     wall, cpu, memory, anonymous = watched(command)
     results = json.loads((out / "results.json").read_text())
     heads = results["heads"]
@@ -78,12 +80,13 @@ def row(tokens: int, folder: Path) -> dict[str, float]:
     tail = [np.diff(h["khat"]["interval"])[0] / 2 for h in heads]
     return {
         "tokens": tokens,
+        "layers": layers,
         "heads": len(heads),
         "minutes": wall / 60,
         "cpu_minutes": cpu / 60,
         "peak_memory_gb": memory / 1e9,
         "peak_anonymous_gb": anonymous / 1e9,
-        "cloud_gb": 4 * tokens * 6 * 32 * 36 / 1e9,
+        "cloud_gb": 4 * tokens * len(results["layers"]) * 32 * 36 / 1e9,
         "reference_error_median": float(np.median(error)),
         "reference_error_largest": float(np.max(error)),
         "reference_share_median": float(np.median(share)),
@@ -149,6 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="where the runs go (27 GB for a million tokens)")
     parser.add_argument("--tokens", default=",".join(map(str, TOKENS)))
+    parser.add_argument("--layers", default="0-5")
     parser.add_argument("--no-comparison", action="store_true")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="scale-", dir=chosen.out) as place:
@@ -160,11 +164,11 @@ def main() -> None:
             stored["comparison"] = comparison(folder)
             print(json.dumps(stored["comparison"], indent=1))
             RESULTS.write_text(json.dumps(stored, indent=1) + "\n")
-        rows = {r["tokens"]: r for r in stored.get("rows", [])}
+        rows = {(r["tokens"], r["layers"]): r for r in stored.get("rows", [])}
         for tokens in map(int, chosen.tokens.split(",")):
-            rows[tokens] = row(tokens, folder)
-            print(json.dumps(rows[tokens]), flush=True)
-            stored["rows"] = [rows[t] for t in sorted(rows)]
+            found = rows[tokens, chosen.layers] = row(tokens, chosen.layers, folder)
+            print(json.dumps(found), flush=True)
+            stored["rows"] = [rows[key] for key in sorted(rows)]
             RESULTS.write_text(json.dumps(stored, indent=1) + "\n")
 
 
