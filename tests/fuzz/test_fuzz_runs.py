@@ -60,7 +60,7 @@ def damage(run: Path, random) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@effort(2, 120)
+@effort(2, 80)
 def test_damaged_runs(kind, examples, samples, tmp_path):
     run = tmp_path / "runs" / kind
     (tmp_path / "runs").mkdir()
