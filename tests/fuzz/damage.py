@@ -70,7 +70,7 @@ def _changed(tree, random):
         place.append(key)
         node = node[key]
     if not place:
-        return random.choice(VALUES)
+        return copy.deepcopy(random.choice(VALUES))
     parent = tree
     for key in place[:-1]:
         parent = parent[key]

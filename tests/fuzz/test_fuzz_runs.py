@@ -60,7 +60,7 @@ def damage(run: Path, random) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@effort(2, 120)
+@effort(2, 80)
 def test_damaged_runs(kind, examples, samples, tmp_path):
     run = tmp_path / "runs" / kind
     (tmp_path / "runs").mkdir()
@@ -72,6 +72,8 @@ def test_damaged_runs(kind, examples, samples, tmp_path):
         answered("show", run)
         answered("show", run, "--json")
         answered("ls", tmp_path / "runs")
+        if kind == "probe":
+            answered("theory", "--probe", run)
         if examples > 10 and random.random() < 0.25:
             answered("report", run, "-o", tmp_path / "report.html", "--force")
         if examples > 10 and random.random() < 0.1:

@@ -10,6 +10,7 @@ import numpy as np
 
 from esscher.cli.options import plain_console, plain_table
 from esscher.theory.regimes import CONTEXT_WINDOWS, REGIMES, head_regime, typical_strength
+from esscher.untrusted import foreign
 
 if TYPE_CHECKING:
     from esscher.heads import Head
@@ -21,11 +22,14 @@ def load_probes(runs: Sequence[Path]) -> dict[str, Probe]:
     if not runs:
         return {}
     from esscher.probing import load_probe
+    from esscher.probing.regimes import regime_counts
 
     probes: dict[str, Probe] = {}
     for folder in runs:
-        found = load_probe(folder)
-        name = model = str(found.results["configuration"]["model"]["name"])
+        with foreign(folder):
+            found = load_probe(folder)
+            regime_counts(found)  # what is printed and drawn of it must be there, and be numbers
+            name = model = str(found.results["configuration"]["model"]["name"])
         number = 2
         while name in probes:
             name, number = f"{model} ({number})", number + 1
