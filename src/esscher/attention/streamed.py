@@ -8,6 +8,8 @@ a higher one. Received attention needs the final sums, hence a second pass over 
 
 from __future__ import annotations
 
+import math
+
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +26,7 @@ Chunk = tuple[Tensor, Tensor]
 
 #: Queries and keys whose weights are held at a time, by each thread: two megabytes.
 QUERIES, KEYS = 512, 1024
-_LOG2_E = float(np.log2(np.e))
+_LOG2_E = math.log2(math.e)
 
 
 @dataclass(frozen=True, eq=False)
