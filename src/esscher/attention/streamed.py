@@ -9,7 +9,6 @@ a higher one. Received attention needs the final sums, hence a second pass over 
 from __future__ import annotations
 
 import math
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
