@@ -167,6 +167,13 @@ def test_impossible_requests_name_what_is_possible(change, said, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_two_passages_have_no_nearest_neighbour(tmp_path):
+    few = ENCODER | {"check_passages": 2}
+    with pytest.raises(InputError, match=r"check_passages is 2; .* give at least 3"):
+        plan(tiny("bert"), prose(0), check=prose(1), out=tmp_path / "run", **few)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

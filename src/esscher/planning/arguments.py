@@ -17,6 +17,8 @@ PASSAGES, ENCODER_PASSAGES = 4, 16
 #: Samples of each unseen passage of an encoder: its embedding is one number per passage, which
 #: varies with the sample; a decoder's measures are means over its queries.
 ENCODER_DRAWS = 4
+#: Fewest unseen passages of an encoder: with two, the nearest of the others is always the same.
+NEIGHBOURS = 3
 #: Rounding of attention in float32: no tolerance below this can be told from 0.
 SMALLEST_TOLERANCE = 1e-4
 
@@ -113,6 +115,12 @@ def make_request(
         )
     if seed < 0:
         raise InputError(f"seed is {seed!r}; it must be a whole number of at least 0")
+    checked = 0 if check_passages is None else as_dim(check_passages, "check_passages")
+    if not loaded.causal and 0 < checked < NEIGHBOURS:
+        raise InputError(
+            f"check_passages is {checked}; an encoder's check asks whether a passage keeps its "
+            f"nearest neighbour among the others, so give at least {NEIGHBOURS}"
+        )
     if passages is None:
         count = PASSAGES if loaded.causal else ENCODER_PASSAGES
     else:
@@ -123,7 +131,7 @@ def make_request(
         prefix=keys if loaded.causal else 0,
         length=keys + asked,
         passages=count,
-        check_passages=0 if check_passages is None else as_dim(check_passages, "check_passages"),
+        check_passages=checked,
         draws=1 if loaded.causal else ENCODER_DRAWS,
         measure=bool(measure),
         seed=int(seed),

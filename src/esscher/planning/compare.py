@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from esscher.planning.arguments import NEIGHBOURS
 from esscher.planning.check import END
 from esscher.rates.means import exponentials, mean_and_interval
 from esscher.runs import Cell
@@ -51,7 +52,7 @@ def check_results(cells: list[Cell], predicted_error: Array, causal: bool) -> di
             measures["perplexity"] = _single(exponentials(surprise[:, None]))
             more = surprise - np.array([cell.about["dense_nll"] for cell in cells])
             measures["perplexity_ratio"] = _single(exponentials(more[:, None]))
-        else:
+        elif len(cells) >= NEIGHBOURS:  # a run that was stopped may have fewer
             measures["nearest"] = _single(mean_and_interval(_nearest(cells, name)[:, None], 0, 1))
         by_layer = np.stack([_layers(row) for row in rows])
         measures["layer_error"] = mean_and_interval(by_layer, 0.0)
@@ -99,8 +100,6 @@ def _layers(row: pd.DataFrame) -> Array:
 def _nearest(cells: list[Cell], name: str) -> Array:
     """Share of samples in which a passage's nearest neighbour among the dense others stays."""
     dense = _units(np.array([cell.about["embeddings"]["dense"][0] for cell in cells]))
-    if len(cells) < 3:
-        return np.full(len(cells), np.nan)
     own = np.eye(len(cells), dtype=bool)
     nearest = np.where(own, -np.inf, dense @ dense.T).argmax(axis=1)
     others = _units(np.array([cell.about["embeddings"][name] for cell in cells]))
