@@ -11,7 +11,10 @@ from esscher.planning import plan
 from tests.planning.test_plan import DECODER, ENCODER, prose, tiny
 
 
-@pytest.mark.parametrize(("name", "options"), [("llama", DECODER), ("bert", ENCODER)])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("llama", DECODER), pytest.param("bert", ENCODER, marks=pytest.mark.slow)],
+)
 def test_a_study_is_many_plans(name, options, tmp_path):
     given = {k: v for k, v in options.items() if k != "budget"}
     texts = {"one": prose(1), "other": prose(2)}

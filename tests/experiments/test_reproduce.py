@@ -61,7 +61,13 @@ def tiny(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("name", ["gaussian", "ablation", "sphere", "universality"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gaussian",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("ablation", "sphere", "universality")),
+    ],
+)
 def test_everything_is_written(name: str, tiny: None, tmp_path: Path) -> None:
     finding = reproduce(name, "quick", tmp_path, progress=False)
     folder = tmp_path / f"{name}-quick"

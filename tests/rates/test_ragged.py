@@ -48,6 +48,7 @@ def test_covariance_of_ragged_logarithms(summary: str) -> None:
     assert found.covariance[0, 3] == pytest.approx(truth[0, 3], abs=tolerance * truth[3, 3])
 
 
+@pytest.mark.slow
 def test_intervals_of_ragged_curves_cover() -> None:
     """200 curves: coverage of 95% intervals within 4 binomial standard errors."""
     rng = np.random.default_rng(2)
