@@ -32,7 +32,7 @@ extensions = [
     "offline",
 ]
 root_doc = "docs/index"
-include_patterns = ["docs/**", "examples/*.ipynb", "CONTRIBUTING.md", "CHANGELOG.md"]
+include_patterns = ["docs/**", "examples/*.ipynb", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
 exclude_patterns = [
     "docs/_build",
     "docs/_templates",

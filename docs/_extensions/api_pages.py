@@ -35,7 +35,7 @@ FOLDER = ROOT / "docs" / "reference" / "api"
 #: Layers that are no library: the command line has a page of its own.
 LEFT_OUT = {"cli", "__main__"}
 #: Short names of modules in annotations that only type checkers resolve.
-ALIASES = {"np": "numpy", "pd": "pandas", "xr": "xarray"}
+ALIASES = {"np": "numpy", "pa": "pyarrow", "pd": "pandas", "xr": "xarray"}
 #: Modules whose names annotations use without importing them at run time.
 ELSEWHERE = (
     "builtins",
