@@ -36,7 +36,7 @@ COMMANDS = {
     "`reproduce gaussian`": "reproduce gaussian --scale standard",
     "`probe`, pooled": f"probe {MODEL}",
     "`probe --mode context`": f"probe {MODEL} --mode context --tokens 20000",
-    "`plan`": "plan demo:smollm2 --text demo:docs",
+    "`plan`": "plan demo:smollm2 --text demo:docs --budget 0.25",
 }
 
 

@@ -60,6 +60,12 @@ class PlanRequest:
         return self.prefix or self.length
 
 
+def check_goal(budget: float | None, tolerance: float | None) -> None:
+    """Refuse both or neither; asked before a model is loaded, which takes long."""
+    if (budget is None) == (tolerance is None):
+        raise InputError("give either a budget, such as 0.25, or a tolerance, such as 0.1")
+
+
 def make_request(
     loaded: LoadedModel,
     *,
@@ -74,8 +80,7 @@ def make_request(
 ) -> PlanRequest:
     """Check the arguments and fill in what was left out."""
     check_supported(loaded)
-    if (budget is None) == (tolerance is None):
-        raise InputError("give either a budget, such as 0.25, or a tolerance, such as 0.1")
+    check_goal(budget, tolerance)
     longest = loaded.max_positions
     asked = as_dim(queries, "queries") if loaded.causal else 0
     if prefix is None:

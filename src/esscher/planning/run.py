@@ -10,7 +10,7 @@ import numpy as np
 
 from esscher.atomic import write_atomically
 from esscher.models import LoadedModel, load_for_tasks
-from esscher.planning.arguments import PlanRequest, make_request
+from esscher.planning.arguments import PlanRequest, check_goal, make_request
 from esscher.planning.compare import check_results
 from esscher.planning.planned import KIND, PLAN, VERSION, Plan
 from esscher.planning.predict import Predicted
@@ -92,6 +92,7 @@ def plan(
     progress
         Whether to draw a bar; by default if standard error is a terminal.
     """
+    check_goal(budget, tolerance)
     executor = executor or Serial()
     loaded, shipped = load_for_tasks(
         executor.remote, model, device=device, dtype=dtype, revision=revision,
