@@ -11,9 +11,9 @@ import pytest
 
 from esscher.errors import InputError
 from esscher.probing import clouds, probe
-from esscher.runs import CellRun
 from esscher.text import collect, collect_cloud, read_rows, seen_cloud, stored_layers
 from tests.probing.test_probe import SMALL, tiny
+from tests.runs.stopped import stopped_at
 from tests.text.test_passages import words
 
 Usage = namedtuple("Usage", "total used free")
@@ -74,17 +74,8 @@ def test_a_disk_without_room_for_one_layer(large, tmp_path, monkeypatch):
 def test_a_stopped_run_goes_on_with_its_cloud(large, readings, tmp_path, monkeypatch):
     loaded = tiny("llama")
     whole = probe(loaded, TEXT, **OPTIONS)
-    written = CellRun.write
-
-    def fails(run, name, cell):
-        if name == "layer-1":
-            raise KeyboardInterrupt
-        written(run, name, cell)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CellRun, "write", fails)
-        with pytest.raises(KeyboardInterrupt):
-            probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
+    with stopped_at("layer-1"):
+        probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
     assert stored_layers(tmp_path / "run" / clouds.CLOUD) == [0, 1]
     readings.clear()
     # also when the disk has become too small for it, were it collected now

@@ -14,10 +14,10 @@ from esscher.errors import InputError
 from esscher.models import wrap_model
 from esscher.probing import Probe, load_probe, probe
 from esscher.probing.combine import average
-from esscher.runs import CellRun
 from tests.models.demo import demo_model
 from tests.models.folders import decoder_tokenizer, encoder_tokenizer, save
 from tests.models.tiny import tiny_model
+from tests.runs.stopped import stopped_at
 from tests.text.test_passages import words
 
 SEQUENCES = {"context": 64, "tokens": 192, "sizes": [4, 8, 16], "replicates": 6}
@@ -79,21 +79,12 @@ def test_results_have_everything(name, mode, tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["pooled", "context"])
-def test_a_killed_probe_resumes_to_the_same(mode, tmp_path, monkeypatch):
+def test_a_killed_probe_resumes_to_the_same(mode, tmp_path):
     options = SMALL if mode == "pooled" else SEQUENCES
     loaded, text = tiny("llama"), [words(2000)]
     whole = probe(loaded, text, mode=mode, **options)
-    written = CellRun.write
-
-    def fails(run, name, cell):
-        if name.endswith("-1"):
-            raise KeyboardInterrupt
-        written(run, name, cell)
-
-    monkeypatch.setattr(CellRun, "write", fails)
-    with pytest.raises(KeyboardInterrupt):
+    with stopped_at("-1"):
         probe(loaded, text, mode=mode, out=tmp_path / "run", **options)
-    monkeypatch.undo()
     partial = load_probe(tmp_path / "run")
     assert not partial.complete
     again = probe(loaded, text, mode=mode, out=tmp_path / "run", **options)

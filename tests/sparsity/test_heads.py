@@ -14,7 +14,6 @@ from esscher.cli.sparse import print_sparsity
 from esscher.errors import InputError
 from esscher.models import attention_override, wrap_model
 from esscher.patterns import PATTERNS, View
-from esscher.runs import CellRun
 from esscher.sparsity import Sparsity, load_sparse, sparse
 from esscher.sparsity.heads import choose_queries, measure_passage
 from esscher.sparsity.measurement import METRICS
@@ -24,6 +23,7 @@ from esscher.text import passages, read_text, visit_passages
 from tests.models.demo import demo_model
 from tests.models.folders import decoder_tokenizer, encoder_tokenizer
 from tests.models.tiny import final_output, tiny_batch, tiny_model
+from tests.runs.stopped import stopped_at
 from tests.text.test_passages import words
 
 SMALL = {"context": 72, "passages": 6, "queries": 8, "budgets": [8, 16, 32]}
@@ -111,21 +111,12 @@ def test_results_have_everything(name, tmp_path) -> None:
     assert esscher.load_sparse(tmp_path / "run").headline == found.headline
 
 
-def test_a_killed_study_resumes_to_the_same(tmp_path, monkeypatch) -> None:
+def test_a_killed_study_resumes_to_the_same(tmp_path) -> None:
     loaded, text = tiny("llama"), [words(2000)]
     options = SMALL | {"layers": [0], "patterns": "corrected", "progress": False}
     whole = sparse(loaded, text, **options)
-    written = CellRun.write
-
-    def fails(run, name, cell):
-        if name == "passage-2":
-            raise KeyboardInterrupt
-        written(run, name, cell)
-
-    monkeypatch.setattr(CellRun, "write", fails)
-    with pytest.raises(KeyboardInterrupt):
+    with stopped_at("passage-2"):
         sparse(loaded, text, out=tmp_path / "run", **options)
-    monkeypatch.undo()
     part = load_sparse(tmp_path / "run")
     assert not part.complete
     assert part.results["replicates"] == 2

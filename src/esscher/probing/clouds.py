@@ -69,13 +69,12 @@ def collected_clouds(
         return cloud
 
     while waiting:
-        begun = [layer for layer in stored_layers(place) if layer in layers]
-        if any(layer in waiting for layer in begun):
-            chosen = stored_layers(place)
-        else:
+        chosen = stored_layers(place)
+        begun = not set(chosen).isdisjoint(waiting)
+        if not begun:
             shutil.rmtree(place, ignore_errors=True)
             chosen = _that_fit(waiting, bytes_of_layer, folder)
-        large = remote or len(chosen) * bytes_of_layer >= SMALL_CLOUD or bool(begun)
+        large = begun or remote or len(chosen) * bytes_of_layer >= SMALL_CLOUD
         yield collect(chosen, place if large else None)
         waiting = [layer for layer in waiting if layer not in chosen]
         shutil.rmtree(place, ignore_errors=True)

@@ -81,7 +81,7 @@ def measure_pooled(
         errors=errors,
         relative=norms(outputs),
         reference_error=reference.mean_error,
-        reference=reference.to_dict() | {"cov_error": reference.covariance_error.tolist()},
+        reference=reference.to_dict(),
         products=None if projection is None else products,
     )
     passage = np.asarray(cloud.passage, dtype=np.int64)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,9 +71,13 @@ class PooledReference:
     participation: list[Array]
     coarse: int | None
 
-    def to_dict(self) -> dict[str, int | None]:
-        """How it was computed."""
-        return {"queries": len(self.asking), "coarse_keys": self.coarse}
+    def to_dict(self) -> dict[str, Any]:
+        """How it was computed, and what is stored of its errors beside that of the mean."""
+        return {
+            "queries": len(self.asking),
+            "coarse_keys": self.coarse,
+            "cov_error": self.covariance_error.tolist(),
+        }
 
 
 def pooled_reference(
