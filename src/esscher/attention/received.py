@@ -13,7 +13,9 @@ from torch import Tensor
 
 from esscher.attention._blocks import BlockPlan
 from esscher.attention._head import PassOptions, ReadyHead
-from esscher.attention._pass import RANGES, Normaliser, block_tilts, hidden_keys
+from esscher.attention._pass import block_tilts
+from esscher.attention._stream import RANGES, Normaliser
+from esscher.attention._torch_stream import hidden_keys
 
 
 def received_by_keys(
