@@ -187,7 +187,7 @@ def test_a_curve_prints_and_converts_itself() -> None:
     row = raw[(raw["alpha"] == 2.0) & (raw["replicate"] == 1) & (raw["n"] == 40)]
     assert row["cov"].item() == curve.raw("cov")[1, 1, 1]
     assert curve.seed == 4
-    assert set(curve.versions) == {"esscher", "numpy", "torch", "python"}
+    assert set(curve.versions) == {"esscher", "numpy", "torch", "kernel", "python"}
     with pytest.raises(esscher.InputError, match="median"):
         curve.raw("median")
 

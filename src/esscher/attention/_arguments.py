@@ -12,6 +12,8 @@ from torch import Tensor
 
 from esscher.attention._blocks import BlockShape, default_shape
 from esscher.attention._head import PassOptions, RawHead
+from esscher.attention._workspace import Workspace
+from esscher.attention.compiled.kernel import kernel_for
 from esscher.errors import InputError
 from esscher.validation import as_nonnegative, as_positive, as_sizes
 
@@ -148,7 +150,8 @@ def as_options(
             "causal needs queries that are tokens; to use only some of them, pass all tokens as q "
             "and choose with query_mask"
         )
-    shape = default_shape(inputs.k.device, dtype) if block is None else _as_block(block)
+    kernel = kernel_for(inputs.k.device, dtype)
+    shape = default_shape(inputs.k.device, dtype, kernel) if block is None else _as_block(block)
     top = max(alphas) or 1.0
     order = sorted(range(len(alphas)), key=lambda s: alphas[s])
     options = PassOptions(
@@ -162,6 +165,8 @@ def as_options(
         participation="participation" in weights,
         largest="largest" in weights,
         received=received,
+        kernel=kernel,
+        workspace=Workspace(),
     )
     return options, alphas, order
 

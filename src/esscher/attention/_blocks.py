@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import torch
 
+from esscher.attention.compiled.kernel import Kernel
+
 #: Keys whose float32 sums are kept before they are added to the float64 ones. Rounding grows with
 #: this number, the cost of adding falls with it; at 4,096 both are below what one can measure.
 PANEL = 4096
@@ -51,13 +53,15 @@ class BlockPlan:
     counts: tuple[int, ...]
 
 
-def default_shape(device: torch.device, dtype: torch.dtype) -> BlockShape:
+def default_shape(device: torch.device, dtype: torch.dtype, kernel: Kernel | None) -> BlockShape:
     """A block that stays in the caches of a core, or one that fills a GPU.
 
     It must not depend on the number of threads: results would then depend on it too.
     """
     if device.type != "cpu":
         return BlockShape(4096, 4096)
+    if kernel is not None:
+        return BlockShape(768, 252)
     return BlockShape(768, 384) if dtype == torch.float32 else BlockShape(512, 256)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +21,8 @@ from esscher.attention._blocks import (
     even_ranges,
     key_steps,
 )
+from esscher.attention._workspace import Workspace
+from esscher.attention.compiled.kernel import Kernel
 from esscher.errors import InputError
 
 
@@ -41,6 +45,8 @@ class PassOptions:
     participation: bool
     largest: bool
     received: tuple[int, ...]
+    kernel: Kernel | None  # the compiled one, if it is to do the work
+    workspace: Workspace
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,25 +62,71 @@ class RawHead:
     query_mask: Tensor | None
 
 
+class Packed(NamedTuple):
+    """Centred keys and values in the layout of the compiled kernel; what was seen on the way."""
+
+    keys: Tensor
+    values: Tensor
+    longest_key: float
+    largest_value: float
+
+
 @dataclass(frozen=True, eq=False)
 class ReadyHead:
     """One head in working precision.
 
-    Keys are centred, which changes no attention weight and makes the logits smaller; they carry a
-    column of ones, through which a shift of the logits costs nothing. Values are centred, which
-    protects the covariance, transposed, and carry a row of ones, through which the sum of weights
-    costs next to nothing (and rows of zeros up to a multiple of a tile). Masked tokens are left
-    out; positions are places among all tokens.
+    Keys and values are centred: it changes no attention weight and makes the logits smaller, and it
+    protects the covariance. Masked tokens are left out; positions are places among all tokens.
+    ``packed`` is for the compiled kernel, ``keys`` and ``values`` are for PyTorch, made when used;
+    ``k`` and ``v`` are what was given, ``key_centre`` and ``centre`` what is subtracted.
     """
 
     q: Tensor
-    keys: Tensor
-    values: Tensor
+    k: Tensor
+    v: Tensor
+    key_centre: Tensor
     centre: Tensor
+    dtype: torch.dtype
     limit: Tensor | None
-    largest_key: float
     query_positions: NDArray[np.int64]
     key_positions: NDArray[np.int64]
+    packed: Packed | None
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """Centred keys and a column of ones, through which a shift of the logits costs nothing."""
+        n, d = self.k.shape
+        keys = torch.ones(n, d + 1, dtype=self.dtype, device=self.k.device)
+        torch.sub(self.k, self.key_centre, out=keys[:, :-1])
+        return keys
+
+    @cached_property
+    def values(self) -> Tensor:
+        """Values transposed, with a row of ones, through which the sum of weights costs little.
+
+        Rows of zeros fill it up to a multiple of a tile.
+        """
+        n, d = self.v.shape
+        rows = -(-(d + 1) // VALUE_TILE) * VALUE_TILE
+        values = torch.zeros(rows, n, dtype=self.dtype, device=self.v.device)
+        torch.sub(self.v.T, self.centre[:, None], out=values[:d])
+        values[d] = 1.0
+        return values
+
+    @cached_property
+    def longest_key(self) -> float:
+        """Length of the longest key."""
+        if self.packed is not None:
+            return self.packed.longest_key
+        return math.sqrt(float(self.keys[:, :-1].square().sum(1).max()))
+
+    @cached_property
+    def largest_value(self) -> float:
+        """Largest distance of an entry of the values from their mean."""
+        if self.packed is not None:
+            return self.packed.largest_value
+        low, high = torch.aminmax(self.values[: len(self.centre)])
+        return max(float(high), -float(low))
 
     @cached_property
     def key_covariance(self) -> Tensor:
@@ -123,26 +175,26 @@ def make_ready(raw: RawHead, options: PassOptions) -> ReadyHead:
         chosen = torch.as_tensor(kept_keys, device=k.device)
         k, v = k[chosen], v[chosen]
     # any centre will do; subtracted in the wider of the two types, it costs one rounding
-    keys = torch.ones(len(k), k.shape[1] + 1, dtype=options.dtype, device=k.device)
-    torch.sub(k, _centre(k, options), out=keys[:, :-1])
-    centre = _centre(v, options)
-    d = v.shape[1]
-    rows = -(-(d + 1) // VALUE_TILE) * VALUE_TILE
-    values = torch.zeros(rows, len(v), dtype=options.dtype, device=v.device)
-    torch.sub(v.T, centre[:, None], out=values[:d])
-    values[d] = 1.0
-    _check_range(values, raw.index)
-    centred = keys[:, :-1]
-    return ReadyHead(
+    key_centre, centre = _centre(k, options), _centre(v, options)
+    packed = None
+    if options.kernel is not None:
+        keys, longest = options.kernel.pack_keys(k, key_centre)
+        values, largest = options.kernel.pack_values(v, centre)
+        packed = Packed(keys, values, longest, largest)
+    head = ReadyHead(
         q=q,
-        keys=keys,
-        values=values,
-        centre=centre.to(torch.float64),
+        k=k,
+        v=v,
+        key_centre=key_centre,
+        centre=centre,
+        dtype=options.dtype,
         limit=limit,
-        largest_key=float(torch.linalg.vector_norm(centred, dim=1).max()),
         query_positions=kept_queries,
         key_positions=kept_keys,
+        packed=packed,
     )
+    _check_range(head, raw.index)
+    return head
 
 
 def _kept(mask: Tensor | None, n: int) -> NDArray[np.int64]:
@@ -159,15 +211,14 @@ def _centre(x: Tensor, options: PassOptions) -> Tensor:
     return centre if bool(torch.isfinite(centre.sum())) else x.mean(0, dtype=torch.float64).to(wide)
 
 
-def _check_range(values: Tensor, head: tuple[int, ...]) -> None:
+def _check_range(head: ReadyHead, index: tuple[int, ...]) -> None:
     """Refuse values so large that their weighted sums may overflow."""
-    most = 1e20 if values.dtype == torch.float32 else 1e200
-    largest = float(values.abs().max())
-    if not largest <= most:
-        of_head = f" of head {head}" if head else ""
+    most = 1e20 if head.dtype == torch.float32 else 1e200
+    if not head.largest_value <= most:
+        of_head = f" of head {index}" if index else ""
         raise InputError(
-            f"v{of_head} has entries {largest:.3g} away from their mean, too far for "
-            f"{values.dtype}; divide v by a constant or pass dtype=torch.float64"
+            f"v{of_head} has entries {head.largest_value:.3g} away from their mean, too far for "
+            f"{head.dtype}; divide v by a constant or pass dtype=torch.float64"
         )
 
 

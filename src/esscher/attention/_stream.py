@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -65,103 +66,91 @@ class BlockSums:
 class Stream(ABC):
     """The state of one block of queries on its way along the keys.
 
-    ``part`` are working sums in the type of the arithmetic, ``[scale, row, query]`` with at least
-    the rows of ``total``, to which they are added at flushes; the last of those is the sum of
-    weights. A subclass may give ``part`` more rows or queries, and keeps ``squares`` (sums of
-    squared weights) and ``peak`` (largest shifted logit) up to date where they are asked for.
+    A subclass adds to ``total``, ``[scale, row, query]``, whose last row is the sum of weights, and
+    keeps ``squares`` (sums of squared weights) and ``peak`` (largest shifted logit) up to date
+    where they are asked for. It may give all three more queries than the block has.
     """
-
-    part: Tensor
 
     def __init__(
         self,
         head: ReadyHead,
         plan: BlockPlan,
         options: PassOptions,
-        tilts: Tensor,
         *,
+        queries: int,
         shifted: bool,
     ) -> None:
         self.head, self.plan, self.options = head, plan, options
         self.shifted = shifted
         self.limits = RANGES[options.dtype]
-        self.fresh = True
-        wide = torch.float64
-        scales, sizes = len(options.relative), len(options.sizes)
-        queries, d = tilts.shape[1], len(head.centre)
-        self.total = tilts.new_zeros(scales, d + 1, queries, dtype=wide)
-        self.squares = tilts.new_zeros(scales, queries, dtype=wide)
-        self.peak = tilts.new_full((queries,), -torch.inf)
-        self.relative = tilts.new_tensor(options.relative, dtype=wide)
-        per_query = (scales, sizes, queries)
+        scales, sizes, d = len(options.relative), len(options.sizes), len(head.centre)
+        wide = partial(torch.zeros, dtype=torch.float64, device=head.q.device)
+        self.total = self.working("total", scales, d + 1, queries, dtype=torch.float64).zero_()
+        self.squares = wide(scales, queries)
+        self.peak = torch.full((queries,), -torch.inf, dtype=options.dtype, device=head.q.device)
+        self.relative = self.total.new_tensor(options.relative)
+        per_query = (scales, sizes, plan.rows.stop - plan.rows.start)
         self.sums = BlockSums(
-            first=tilts.new_zeros(scales, sizes, d, dtype=wide),
-            second=tilts.new_zeros(scales, sizes, d, d, dtype=wide),
-            square=tilts.new_zeros(scales, sizes, dtype=wide),
-            participation=(
-                tilts.new_full(per_query, torch.nan, dtype=wide) if options.participation else None
-            ),
-            largest=tilts.new_full(per_query, torch.nan, dtype=wide) if options.largest else None,
+            first=wide(scales, sizes, d),
+            second=wide(scales, sizes, d, d),
+            square=wide(scales, sizes),
+            participation=wide(*per_query) * torch.nan if options.participation else None,
+            largest=wide(*per_query) * torch.nan if options.largest else None,
             normalisers={},
         )
 
+    def working(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """An array of the thread's workspace, of the type of the arithmetic unless told."""
+        workspace, device = self.options.workspace, self.head.q.device
+        return workspace.empty(name, *shape, dtype=dtype or self.options.dtype, device=device)
+
     @abstractmethod
     def weigh(self, step: Step) -> None:
-        """Add the weights and weighted values of a block of keys to ``part``."""
+        """Weigh a block of keys; if it completes a size, all weighed so far is in ``total``."""
 
     @abstractmethod
     def lowered(self) -> Tensor:
         """Minus the shift of every query, a copy."""
 
+    @abstractmethod
+    def outputs(self, count: int) -> tuple[Tensor, Tensor, bool]:
+        """Outputs of the first ``count`` queries [scale, row, query], and their sums over queries.
+
+        Also whether all is finite, and all sums of weights in the range of unshifted ones.
+        """
+
     def run(self) -> BlockSums | None:
         """All keys; ``None`` if a shift would have been needed."""
         for step in self.plan.steps:
             self.weigh(step)
-            self.fresh = False
-            if step.flush:
-                self.total += self.part[:, : self.total.shape[1], : self.total.shape[2]]
-                self.fresh = True
             for size in step.sizes:
                 if not self._fold(size):
                     return None
         return self.sums
 
-    def shrink_totals(self, rise: Tensor) -> Tensor:
-        """Rescale what was summed under a shift lower by ``rise``; the factors [scale, query]."""
-        # the first keys may lower the shift below 0, but then there is nothing to rescale yet
-        smaller = torch.exp2(-self.relative[:, None] * rise.clamp_min(0.0))
-        self.total *= smaller[:, None]
-        self.squares *= smaller.square()
-        return smaller
-
     def _fold(self, size: int) -> bool:
         """Add the outputs at one size to its sums; whether they can be trusted."""
         count = self.plan.counts[size]
-        total = self.total[:, -1, :count]
-        outputs = self.total[:, :-1, :count] / total[:, None]
-        squares = self.squares[:, :count]
-        first = outputs.sum(-1)
-        if not self.shifted:
-            # an overflow anywhere shows here as a number that is not finite
-            sound = torch.isfinite(first.sum() + squares.sum())
-            sound &= total.min() > 2.0**self.limits.smallest
-            sound &= total.sum() < 2.0**self.limits.largest
-            if not bool(sound):
-                return False
+        outputs, first, sound = self.outputs(count)
+        if not self.shifted and not sound:
+            return False
         sums = self.sums
         sums.first[:, size] = first
-        sums.second[:, size] = outputs @ outputs.mT
+        torch.matmul(outputs, outputs.mT, out=sums.second[:, size])
         if self.head.limit is not None:
             limit = self.head.limit[:, self.plan.rows][:, :count].to(torch.float64)
-            error = outputs - (limit - self.head.centre).mT
-            sums.square[:, size] = error.square().sum((1, 2))
+            error = self.working("error", *outputs.shape, dtype=torch.float64)
+            torch.sub(outputs, (limit - self.head.centre.to(torch.float64)).mT, out=error)
+            sums.square[:, size] = torch.linalg.vector_norm(error, dim=(1, 2)).square()
+        total = self.total[:, -1]
         if sums.participation is not None:
-            sums.participation[:, size, :count] = total.square() / squares
+            squares = self.squares[:, :count]
+            sums.participation[:, size, :count] = total[:, :count].square() / squares
         if sums.largest is not None:
             peak = torch.exp2(self.relative[:, None] * self.peak[:count].to(torch.float64))
-            sums.largest[:, size, :count] = peak / total
+            sums.largest[:, size, :count] = peak / total[:, :count]
         if size in self.options.received:
-            sums.normalisers[size] = Normaliser(
-                self.lowered(), self.total[:, -1].clone(), self.shifted
-            )
+            queries = self.plan.rows.stop - self.plan.rows.start
+            normaliser = Normaliser(self.lowered(), total[:, :queries].clone(), self.shifted)
+            sums.normalisers[size] = normaliser
         return True

@@ -11,6 +11,15 @@ from esscher.attention._head import PassOptions, ReadyHead
 from esscher.attention._stream import Stream
 
 
+def block_tilts(head: ReadyHead, rows: slice, options: PassOptions) -> Tensor:
+    """Tilts of a block in bits, transposed, above a row of zeros that can hold minus the shift."""
+    q = head.q[rows]
+    tilts = torch.zeros(q.shape[1] + 1, len(q), dtype=options.dtype, device=q.device)
+    wide = torch.promote_types(q.dtype, options.dtype)
+    torch.mul(q.T.to(wide), options.bits, out=tilts[:-1])
+    return tilts
+
+
 def hidden_keys(head: ReadyHead, plan: BlockPlan, step: Step) -> Tensor:
     """Which keys come after which queries, (keys, queries)."""
     device = head.keys.device
@@ -39,22 +48,35 @@ class TorchStream(Stream):
         *,
         shifted: bool,
     ) -> None:
-        super().__init__(head, plan, options, tilts, shifted=shifted)
+        super().__init__(head, plan, options, queries=tilts.shape[1], shifted=shifted)
         self.tilts = tilts
-        self.started = False
+        self.fresh, self.started = True, False
         self.gap = None if shifted else step_size(options.relative)
         scales, queries = len(options.relative), tilts.shape[1]
         widest = max(step.stop - step.start for step in plan.steps)
         # one buffer for the logits; more only when several scales share them
         self.buffers = [
-            tilts.new_empty(widest, queries)
-            for _ in range(1 if scales == 1 else 2 if self.gap is None else 3)
+            self.working(f"buffer {i}", widest, queries)
+            for i in range(1 if scales == 1 else 2 if self.gap is None else 3)
         ]
-        self.part = tilts.new_zeros(scales, len(head.values), queries)
+        self.part = self.working("part", scales, len(head.values), queries)
 
     def lowered(self) -> Tensor:
         """Minus the shift, which is the last row of the tilts."""
         return self.tilts[-1].clone()
+
+    def outputs(self, count: int) -> tuple[Tensor, Tensor, bool]:
+        """Outputs of the first ``count`` queries, and their sums."""
+        total, squares = self.total[:, -1, :count], self.squares[:, :count]
+        shape = (len(total), self.total.shape[1] - 1, count)
+        outputs = self.working("outputs", *shape, dtype=torch.float64)
+        torch.div(self.total[:, :-1, :count], total[:, None], out=outputs)
+        sums = outputs.sum(-1)
+        # an overflow anywhere shows here as a number that is not finite
+        sound = torch.isfinite(sums.sum() + squares.sum())
+        sound &= total.min() > 2.0**self.limits.smallest
+        sound &= total.max() < 2.0**self.limits.largest
+        return outputs, sums, bool(sound)
 
     def weigh(self, step: Step) -> None:
         """Logits, then weights scale by scale."""
@@ -73,6 +95,9 @@ class TorchStream(Stream):
             self._weigh_each(logits, values, hidden)
         else:
             self._weigh_by_products(logits, values, hidden)
+        self.fresh = step.flush
+        if step.flush:
+            self.total += self.part[:, : self.total.shape[1]]
 
     def _raise_shift(self, logits: Tensor, top: Tensor) -> Tensor:
         """Keep the logits below the headroom; the first keys set the shift."""
@@ -89,7 +114,11 @@ class TorchStream(Stream):
         self.tilts[-1] = new
         logits -= rise.to(logits.dtype)
         self.peak -= rise.to(logits.dtype)
-        self.part *= self.shrink_totals(rise)[:, None].to(self.part.dtype)
+        # the first keys may lower the shift below 0, but then there is nothing to rescale yet
+        smaller = torch.exp2(-self.relative[:, None] * rise.clamp_min(0.0))
+        self.part *= smaller[:, None].to(self.part.dtype)
+        self.total *= smaller[:, None]
+        self.squares *= smaller.square()
         return top - rise.to(top.dtype)
 
     def _weigh_each(self, logits: Tensor, values: Tensor, hidden: Tensor | None) -> None:

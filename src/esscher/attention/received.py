@@ -13,9 +13,8 @@ from torch import Tensor
 
 from esscher.attention._blocks import BlockPlan
 from esscher.attention._head import PassOptions, ReadyHead
-from esscher.attention._pass import block_tilts
 from esscher.attention._stream import RANGES, Normaliser
-from esscher.attention._torch_stream import hidden_keys
+from esscher.attention._torch_stream import block_tilts, hidden_keys
 
 
 def received_by_keys(

@@ -186,7 +186,7 @@ def _gather(
     per_query = (scales, sizes, inputs.q.shape[-2])
     participation = np.full(per_query, np.nan) if options.participation else None
     largest = np.full(per_query, np.nan) if options.largest else None
-    received = np.zeros((scales, len(options.received), len(head.keys)))
+    received = np.zeros((scales, len(options.received), len(head.key_positions)))
     for part in parts:
         first += part.first
         second += part.second
@@ -203,7 +203,7 @@ def _gather(
     second /= counts[:, None, None]
     return _HeadResult(
         counts=counts,
-        mean=mean + head.centre.cpu().numpy(),
+        mean=mean + head.centre.to(torch.float64).cpu().numpy(),
         covariance=second - mean[..., :, None] * mean[..., None, :],
         map_square=None if head.limit is None else square / counts,
         received=_at_positions(received, head, inputs, options) if options.received else None,

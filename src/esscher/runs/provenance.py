@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -25,8 +26,21 @@ def versions() -> dict[str, str | None]:
         "esscher": __version__,
         "numpy": np.__version__,
         "torch": _installed("torch"),
+        "kernel": _kernel(),
         "python": platform.python_version(),
     }
+
+
+def _kernel() -> str | None:
+    """What streams attention on processors: "compiled" if that is installed, else "torch".
+
+    Found without loading either. Which instructions are used is no version: it depends on the
+    machine, as with torch.
+    """
+    libraries = (Path(__file__).parents[1] / "attention" / "compiled").glob("*.so")
+    if any(libraries) and os.environ.get("ESSCHER_KERNEL", "").lower() != "torch":
+        return "compiled"
+    return None if _installed("torch") is None else "torch"
 
 
 @cache

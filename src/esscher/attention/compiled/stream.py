@@ -1,0 +1,96 @@
+"""The stream by the compiled kernel: float32 on a processor it was compiled for."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from esscher.attention._blocks import PANEL, BlockPlan, Step
+from esscher.attention._head import PassOptions, ReadyHead
+from esscher.attention._stream import Stream
+from esscher.attention.compiled.kernel import KEYS, Pass
+
+#: Bytes of working sums, so that they stay in a core's second-level cache.
+PART = 192 * 1024
+
+
+class CompiledStream(Stream):
+    """Arrays are padded to whole panels of queries; queries that are not there are zero tilts."""
+
+    def __init__(
+        self,
+        head: ReadyHead,
+        plan: BlockPlan,
+        options: PassOptions,
+        tilts: Tensor,
+        *,
+        shifted: bool,
+    ) -> None:
+        assert head.packed is not None
+        assert options.kernel is not None
+        panels, width, panel = tilts.shape
+        super().__init__(head, plan, options, queries=panels * panel, shifted=shifted)
+        self.kernel = options.kernel
+        self.done = 0
+        scales, rows, queries = len(options.relative), len(head.centre), panels * panel
+        visible = self._visible() if options.causal else None
+        shift = torch.zeros(queries if shifted else 0)
+        relative = torch.tensor(options.relative, dtype=torch.float32)
+        scratch = self.working("scratch", 2 * panel * (options.shape.keys + 2 * KEYS))
+        fitting = PART // (4 * scales * (rows + 1) * panel)
+        group = min(max(fitting, 1) * panel, queries)
+        part = self.working("part", scales, rows + 1, group)
+        self.shift = shift
+        # what the kernel is given addresses of must live as long as this object
+        self.kept = (tilts, relative, visible, part, scratch)
+        self.state = Pass(
+            keys=head.packed.keys.data_ptr(),
+            values=head.packed.values.data_ptr(),
+            tilts=tilts.data_ptr(),
+            relative=relative.data_ptr(),
+            visible=None if visible is None else visible.data_ptr(),
+            part=part.data_ptr(),
+            total=self.total.data_ptr(),
+            squares=self.squares.data_ptr() if options.participation else None,
+            shift=shift.data_ptr() if shifted else None,
+            peak=self.peak.data_ptr() if options.largest else None,
+            scratch=scratch.data_ptr(),
+            all_keys=len(head.key_positions),
+            width=width,
+            rows=rows,
+            queries=queries,
+            scales=scales,
+            group=group,
+            block=options.shape.keys,
+            flush=PANEL,
+            headroom=self.limits.headroom,
+        )
+
+    def lowered(self) -> Tensor:
+        """Minus the shift."""
+        queries = self.plan.rows.stop - self.plan.rows.start
+        return -self.shift[:queries] if self.shifted else torch.zeros(queries)
+
+    def weigh(self, step: Step) -> None:
+        """Nothing until a size is complete: the kernel cuts the keys into blocks itself."""
+        if step.sizes:
+            self.kernel.attend(self.state, self.done, step.stop)
+            self.done = step.stop
+
+    def outputs(self, count: int) -> tuple[Tensor, Tensor, bool]:
+        """Outputs of the first ``count`` queries, and their sums."""
+        scales, rows = self.total.shape[0], self.total.shape[1] - 1
+        outputs = self.working("outputs", scales, rows, count, dtype=torch.float64)
+        sums = torch.empty(scales, rows, dtype=torch.float64)
+        least, most = 2.0**self.limits.smallest, 2.0**self.limits.largest
+        sound = self.kernel.outputs(self.state, least, most, outputs, sums)
+        return outputs, sums, sound
+
+    def _visible(self) -> Tensor:
+        """How many keys each query may attend: those up to its own position."""
+        visible = torch.full((self.total.shape[2],), len(self.head.key_positions))
+        at = self.head.query_positions[self.plan.rows]
+        seen = np.searchsorted(self.head.key_positions, at, side="right")
+        visible[: len(seen)] = torch.from_numpy(seen)
+        return visible.to(torch.int32)
