@@ -8,7 +8,7 @@ from torch import Tensor
 
 from esscher.attention._blocks import BlockPlan, Step
 from esscher.attention._head import PassOptions, ReadyHead
-from esscher.attention._stream import Stream
+from esscher.attention._stream import RANGES, Stream
 
 
 def block_tilts(head: ReadyHead, rows: slice, options: PassOptions) -> Tensor:
@@ -156,3 +156,50 @@ class TorchStream(Stream):
             torch.mm(values, weights, out=self.part[s])
         else:
             self.part[s].addmm_(values, weights)
+
+
+class TorchReceived:
+    """One block of queries, asked again what it gives to keys."""
+
+    def __init__(self, head: ReadyHead, plan: BlockPlan, options: PassOptions) -> None:
+        self.head, self.plan, self.options = head, plan, options
+        self.tilts = block_tilts(head, plan.rows, options)
+        widest = max(step.stop - step.start for step in plan.steps)
+        self.buffers = [
+            self.tilts.new_empty(widest, self.tilts.shape[1])
+            for _ in range(min(len(options.relative), 2))
+        ]
+
+    def give(self, start: int, stop: int, lowered: Tensor | None, factors: Tensor) -> Tensor:
+        """What keys ``start`` to ``stop`` receive, [scale, size, key].
+
+        Parameters
+        ----------
+        start, stop
+            Of the keys; steps of the plan end there.
+        lowered
+            Minus the shift of every query; ``None`` for no shift.
+        factors
+            [scale, query, size] of a weight that is so shifted.
+        """
+        self.tilts[-1] = 0.0 if lowered is None else lowered
+        relative = self.options.relative
+        given = factors.new_empty(len(factors), factors.shape[2], stop - start, dtype=torch.float64)
+        for step in self.plan.steps:
+            if step.start < start or step.stop > stop:
+                continue
+            logits = self.buffers[0][: step.stop - step.start]
+            torch.mm(self.head.keys[step.start : step.stop], self.tilts, out=logits)
+            hidden = hidden_keys(self.head, self.plan, step) if step.hidden else None
+            for s, scale in enumerate(relative):
+                weights = logits
+                if len(relative) > 1 or scale != 1.0:
+                    weights = self.buffers[-1][: len(logits)]
+                    torch.mul(logits, scale, out=weights)
+                if lowered is not None:  # then no sum is smaller than 1
+                    weights.clamp_min_(RANGES[self.options.dtype].floor)
+                weights.exp2_()
+                if hidden is not None:
+                    weights.masked_fill_(hidden, 0.0)
+                given[s, :, step.start - start : step.stop - start] = (weights @ factors[s]).T
+        return given

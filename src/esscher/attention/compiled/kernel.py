@@ -66,6 +66,23 @@ class Kernel:
         )
         return bool(found)
 
+    def received(
+        self, of: Pass, start: int, stop: int, factors: Tensor, workspace: Workspace
+    ) -> Tensor:
+        """What the queries give to keys, [scale, size, key]: weights times factors of each size.
+
+        ``factors`` are [scale, size, query], as many queries as the pass has.
+        """
+        scales, sizes = factors.shape[:2]
+        lanes = self.panel // 2
+        room = workspace.empty("room", scales * sizes * of.block * lanes, dtype=torch.float32)
+        given = torch.empty(scales, sizes, stop - start, dtype=torch.float64)
+        self.library.esscher_received(
+            ctypes.byref(of), start, stop, sizes, factors.data_ptr(), room.data_ptr(),
+            given.data_ptr(),
+        )  # fmt: skip
+        return given
+
     def pack_keys(self, keys: Tensor, centre: Tensor) -> tuple[Tensor, float]:
         """Rows of keys less their centre as [tile][width][KEYS]; length of the longest."""
         packed = torch.empty(-(-len(keys) // KEYS), keys.shape[1], KEYS, dtype=torch.float32)
@@ -168,6 +185,10 @@ def open_library(target: str, path: Path) -> Kernel:
     found.esscher_keys.argtypes = [pointer, number, number]
     found.esscher_keys.restype = None
     found.esscher_outputs.argtypes = [pointer, number, real, real, pointer, pointer]
+    found.esscher_received.argtypes = [
+        pointer, number, number, number, pointer, pointer, pointer,
+    ]  # fmt: skip
+    found.esscher_received.restype = None
     found.esscher_pack_rows.argtypes = [
         pointer, pointer, number, number, number, ctypes.c_float, pointer,
     ]  # fmt: skip

@@ -15,6 +15,17 @@ from esscher.attention.compiled.kernel import KEYS, Pass
 PART = 192 * 1024
 
 
+def visible_keys(head: ReadyHead, plan: BlockPlan, queries: int) -> Tensor:
+    """How many keys each query of a block may attend: those up to its own position.
+
+    There may be more queries than the block has, as padding.
+    """
+    visible = torch.full((queries,), len(head.key_positions))
+    seen = np.searchsorted(head.key_positions, head.query_positions[plan.rows], side="right")
+    visible[: len(seen)] = torch.from_numpy(seen)
+    return visible.to(torch.int32)
+
+
 class CompiledStream(Stream):
     """Arrays are padded to whole panels of queries; queries that are not there are zero tilts."""
 
@@ -34,7 +45,7 @@ class CompiledStream(Stream):
         self.kernel = options.kernel
         self.done = 0
         scales, rows, queries = len(options.relative), len(head.centre), panels * panel
-        visible = self._visible() if options.causal else None
+        visible = visible_keys(head, plan, queries) if options.causal else None
         shift = torch.zeros(queries if shifted else 0)
         relative = torch.tensor(options.relative, dtype=torch.float32)
         scratch = self.working("scratch", 2 * panel * (options.shape.keys + 2 * KEYS))
@@ -86,11 +97,3 @@ class CompiledStream(Stream):
         least, most = 2.0**self.limits.smallest, 2.0**self.limits.largest
         sound = self.kernel.outputs(self.state, least, most, outputs, sums)
         return outputs, sums, sound
-
-    def _visible(self) -> Tensor:
-        """How many keys each query may attend: those up to its own position."""
-        visible = torch.full((self.total.shape[2],), len(self.head.key_positions))
-        at = self.head.query_positions[self.plan.rows]
-        seen = np.searchsorted(self.head.key_positions, at, side="right")
-        visible[: len(seen)] = torch.from_numpy(seen)
-        return visible.to(torch.int32)
