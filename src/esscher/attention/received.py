@@ -2,7 +2,7 @@
 
 The weight of a key depends on the sum over all keys, which is known only at the end; so the keys
 are streamed past the block of queries a second time, with the sums known. That costs the logits and
-the exponentials again, not the product with the values: about 0.6 of a pass, however many sizes ask
+the exponentials again, not the product with the values: about half a pass, however many sizes ask
 for it. Per size and query, one factor takes the weights of one normaliser to another.
 """
 

@@ -71,10 +71,10 @@ def attention_statistics(
         Bool, broadcast to the axes of ``k`` and ``q`` without the last: True for keys that may be
         attended, for queries that count. A query left with nothing to attend is an error.
     received_sizes
-        Sizes at which received attention (column sums) is wanted; costs 0.6 of a pass in all.
+        Sizes at which received attention (column sums) is wanted; costs half a pass in all.
     weights
         Any of ``"participation"`` and ``"largest"``: per-query numbers, summarised. Each costs
-        about a tenth of a pass.
+        about a seventh of a pass.
     per_query
         Also return those numbers themselves.
     dtype

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from esscher.errors import InputError
 from esscher.validation import Array, as_array
@@ -23,6 +22,8 @@ def discoveries(p_values: ArrayLike) -> Array:
     Among the tests with an adjusted p-value of at most alpha, a share of alpha is false on average
     (for independent tests and for those that depend on each other positively).
     """
+    from scipy import stats  # here: it takes half a second
+
     return _adjusted(p_values, lambda p: np.asarray(stats.false_discovery_control(p)))
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
 from esscher.errors import InputError
 from esscher.rates.plain import finite
@@ -167,7 +167,7 @@ def received_exponent(
             f"{FEWEST_VALUES}"
         )
     shape = tail_shape(others)
-    z = float(stats.norm.ppf((1 + level) / 2))
+    z = float(special.ndtri((1 + level) / 2))
     low, high = shape.k - z * shape.standard_error, shape.k + z * shape.standard_error
     needed = _minimum_size(shape.k, z)
     why = _reasons(shape, len(others), needed, queries, burn_in)

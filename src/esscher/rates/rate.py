@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
 
 from esscher.errors import InputError
@@ -19,6 +18,7 @@ from esscher.rates.tokens import TokensNeeded, solve_floor, solve_line, tokens_f
 from esscher.validation import Array, as_array, as_positive
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray
     from matplotlib.axes import Axes
 
@@ -172,6 +172,8 @@ class Rate:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a data frame, one row per size; local exponents are those up to the size."""
+        import pandas as pd
+
         first = [np.nan]
         return pd.DataFrame(
             {

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from esscher.streams import random_stream
 from esscher.validation import Array
@@ -84,7 +84,7 @@ class Resamples:
         if self.n_replicates < 2:
             return np.full(len(forms), np.inf)
         if self.n_replicates < FEWEST:
-            return np.full(len(forms), stats.t.ppf((1 + level) / 2, self.n_replicates - 1))
+            return np.full(len(forms), special.stdtrit(self.n_replicates - 1, (1 + level) / 2))
         return np.asarray(np.quantile(np.abs(self.deviations(forms)), level, axis=0))
 
     def intervals(self, forms: Array, level: float) -> tuple[Array, Array, Array]:

@@ -17,9 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from esscher.atomic import clean_leftovers, write_atomically
 from esscher.errors import InputError
@@ -46,12 +44,21 @@ from esscher.untrusted import (
     shortened,
 )
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 #: Version of the layout; another one is refused.
 SCHEMA = 1
 #: Names of cells are names of files: nothing in them may lead out of the directory.
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9.]+)*")
 #: Longest name of a cell; file systems take 255 bytes.
 _LONGEST = 120
+
+
+def _no_rows() -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame()
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +74,7 @@ class Cell:
     """
 
     about: dict[str, Any]
-    table: pd.DataFrame = field(default_factory=pd.DataFrame)
+    table: pd.DataFrame = field(default_factory=_no_rows)
 
 
 @dataclass(frozen=True)

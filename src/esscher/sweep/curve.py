@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from esscher.errors import InputError
@@ -16,6 +15,9 @@ from esscher.sweep.measure import METRICS
 from esscher.sweep.predictions import ScalePrediction
 from esscher.theory import exponents
 from esscher.validation import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -175,6 +177,8 @@ class ErrorCurve:
 
     def to_frame(self, raw: bool = False) -> pd.DataFrame:
         """Return a data frame, one row per scale and size, or per replicate too (``raw=True``)."""
+        import pandas as pd
+
         scales, sizes, count = len(self.scales), len(self.sizes), len(self.replicates)
         if raw:
             columns: dict[str, Any] = {

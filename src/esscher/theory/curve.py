@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from esscher.errors import InputError
 from esscher.validation import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +65,8 @@ class Curve:
 
     def to_frame(self) -> pd.DataFrame:
         """Return the curve as a data frame, one row per size."""
+        import pandas as pd
+
         return pd.DataFrame(
             {"n": self.sizes, "error": self.error, "standard_error": self.standard_error}
         )

@@ -19,10 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from esscher.coupling import Coupling, symmetric_root
@@ -33,6 +32,9 @@ from esscher.theory.constants import select_coupling
 from esscher.theory.order_statistics import extremes_needed, softmax_sums
 from esscher.theory.query_proposal import QueryProposal, draw_first_arrivals, key_floor
 from esscher.validation import Array, as_dim, as_nonnegative, as_positive, as_sizes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Default bound on the bulk's non-normality; the Kolmogorov distance is below half of it.
 TOLERANCE = 0.01
@@ -98,6 +100,8 @@ class SimulatedMap:
 
     def to_frame(self) -> pd.DataFrame:
         """Return the simulation as a data frame, one row per size."""
+        import pandas as pd
+
         columns = {name: getattr(self, name) for name in _COLUMNS}
         return pd.DataFrame({"n": self.sizes} | columns)
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
 
 from esscher.theory.hardmax_exact import hardmax_exact, rms_leading_constant
@@ -24,6 +23,9 @@ from esscher.theory.hardmax_simulation import (
     hardmax_simulated,
 )
 from esscher.validation import Array, as_dim, as_positive, as_queries, as_sizes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "HardmaxCurve",
@@ -122,6 +124,8 @@ class HardmaxCurve:
 
     def to_frame(self) -> pd.DataFrame:
         """Return the curve as a data frame, one row per size (nan where nothing is exact)."""
+        import pandas as pd
+
         return pd.DataFrame(
             {
                 "n": self.sizes,

@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
@@ -37,6 +36,9 @@ from esscher.theory.extremes_simulation import (
 )
 from esscher.theory.order_statistics import extremes_needed, log_survival
 from esscher.validation import Array, as_positive, as_sizes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Largest step of the rule over tilts, nodes per standard deviation, and its reach in those.
 #: Outputs are analytic within pi/gap of the real axis, gap the distance of the two largest keys;
@@ -80,6 +82,8 @@ class SimulatedMean:
 
     def to_frame(self) -> pd.DataFrame:
         """Return the simulation as a data frame, one row per size."""
+        import pandas as pd
+
         return pd.DataFrame({"n": self.sizes} | {k: getattr(self, k) for k in _COLUMNS})
 
     def to_dict(self) -> dict[str, Any]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
 
 from esscher.errors import UndefinedError
@@ -20,6 +19,9 @@ from esscher.theory.map_curve import map_curve
 from esscher.theory.moment_curves import moment_curves
 from esscher.theory.sampled_constants import sampled_constants
 from esscher.validation import Array, as_queries, as_sizes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: A curve has settled once its local exponent stays within this distance of the asymptotic one.
 SETTLED = 0.05
@@ -116,6 +118,8 @@ class Prediction:
 
     def to_frame(self) -> pd.DataFrame:
         """Return the curves as a data frame, one row per size."""
+        import pandas as pd
+
         columns = {_json_name(name): curve.error for name, curve in self.curves.items()}
         return pd.DataFrame({"n": self.sizes} | columns)
 

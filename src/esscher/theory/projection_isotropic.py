@@ -7,7 +7,7 @@ strength s of the query and the cosine c between query and token by quadrature.
 from __future__ import annotations
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 from scipy.interpolate import CubicSpline
 
 from esscher.coupling import Coupling
@@ -65,6 +65,8 @@ def isotropic_errors(
 
 def _norm_range(d: int, largest_n: float) -> tuple[float, float]:
     """Norms of a standard normal vector that matter, out to the extremes of n draws."""
+    from scipy import stats  # here: it takes half a second
+
     law = stats.chi2(d)
     low = 0.0 if d <= 3 else float(np.sqrt(law.ppf(1e-14)))
     return low, float(np.sqrt(law.isf(max(1e-9 / largest_n, 1e-300))))
@@ -72,6 +74,8 @@ def _norm_range(d: int, largest_n: float) -> tuple[float, float]:
 
 def _norm_rule(d: int, nodes: Array, weights: Array) -> tuple[Array, Array]:
     """Turn a rule for integrals over norms into one for averages over a standard normal vector."""
+    from scipy import stats  # here: it takes half a second
+
     masses = np.exp(np.log(2 * nodes) + stats.chi2(d).logpdf(nodes * nodes)) * weights
     return nodes, masses / masses.sum()
 

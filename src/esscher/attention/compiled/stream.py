@@ -13,6 +13,8 @@ from esscher.attention.compiled.kernel import KEYS, Pass
 
 #: Bytes of working sums, so that they stay in a core's second-level cache.
 PART = 192 * 1024
+#: Weights of one call, about a quarter of a second: a signal waits for it.
+CALL = 100_000_000
 
 
 def visible_keys(head: ReadyHead, plan: BlockPlan, queries: int) -> Tensor:
@@ -85,7 +87,8 @@ class CompiledStream(Stream):
 
     def weigh(self, step: Step) -> None:
         """Nothing until a size is complete: the kernel cuts the keys into blocks itself."""
-        if step.sizes:
+        weights = (step.stop - self.done) * self.total.shape[2] * len(self.total)
+        if step.sizes or weights >= CALL:
             self.kernel.attend(self.state, self.done, step.stop)
             self.done = step.stop
 

@@ -1,0 +1,19 @@
+"""Starting: what every command waits for is what ``import esscher`` brings with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+#: Each takes a good part of a second, and few commands need all of them.
+LATER = ("torch", "transformers", "pandas", "pyarrow", "scipy.stats", "matplotlib", "xarray")
+
+
+def test_heavy_packages_are_loaded_when_used():
+    code = (
+        "import sys, esscher.cli\n"
+        "esscher.gaussian_head(horizon=0.5), esscher.exponents(0.5), esscher.sweep\n"
+        f"print([name for name in {LATER!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
