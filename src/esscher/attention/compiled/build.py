@@ -27,7 +27,7 @@ TARGETS = {
 
 def library(target: str) -> Path:
     """Where the library for an instruction set lies, if it has been compiled."""
-    return FOLDER / f"step_{target.lower()}.so"
+    return FOLDER / f"step.{target.lower()}.so"  # the first dot: it is no module to be imported
 
 
 def compiler() -> str | None:
