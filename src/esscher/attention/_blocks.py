@@ -61,7 +61,7 @@ def default_shape(device: torch.device, dtype: torch.dtype, kernel: Kernel | Non
     if device.type != "cpu":
         return BlockShape(4096, 4096)
     if kernel is not None:
-        return BlockShape(768, 252)
+        return BlockShape(1008, 252)
     return BlockShape(768, 384) if dtype == torch.float32 else BlockShape(512, 256)
 
 

@@ -37,12 +37,10 @@ class Workers:
         count = torch.get_num_threads() if device.type == "cpu" else 1
         self._pool: ThreadPoolExecutor | None = None
         self._ahead = 2 * count
-        if count > 1:
-            pool = ThreadPoolExecutor(count, "esscher-attention", initializer=_one_thread_here)
-            if pool.submit(_is_alone).result():
-                self._pool = pool
-            else:
-                pool.shutdown()
+        if count > 1 and _can_be_alone():
+            self._pool = ThreadPoolExecutor(
+                count, "esscher-attention", initializer=_one_thread_here
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -81,6 +79,13 @@ def _one_thread_here() -> None:
         setter = _torch_function(name)
         if setter is not None:
             setter(1)
+
+
+@cache
+def _can_be_alone() -> bool:
+    """Whether torch lets a thread be single-threaded, which is the same for all threads."""
+    with ThreadPoolExecutor(1, "esscher-attention", initializer=_one_thread_here) as pool:
+        return pool.submit(_is_alone).result()
 
 
 def _is_alone() -> bool:

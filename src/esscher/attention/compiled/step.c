@@ -96,19 +96,20 @@ int esscher_panel(void) { return PANEL; }
 float esscher_pack_rows(const float *restrict x, const float *restrict centre, int64_t n,
                         int64_t width, int64_t group, float factor, float *restrict packed)
 {
-    float longest = 0.0f;
-    for (int64_t tile = 0; tile * group < n; tile++, packed += width * group) {
-        for (int64_t i = 0; i < group; i++) {
-            const float *row = x + (tile * group + i) * width;
-            int inside = tile * group + i < n;
-            float square = 0.0f;
-            for (int64_t l = 0; l < width; l++) {
-                float y = inside ? factor * (centre ? row[l] - centre[l] : row[l]) : 0.0f;
-                packed[l * group + i] = y;
-                square += y * y;
+    float longest = 0.0f, squares[PANEL];
+    for (int64_t first = 0; first < n; first += group, x += group * width) {
+        int64_t rows = n - first < group ? n - first : group;
+        for (int64_t i = 0; i < rows; i++) squares[i] = 0.0f;
+        for (int64_t l = 0; l < width; l++, packed += group) {
+            float from = centre ? centre[l] : 0.0f;
+            for (int64_t i = 0; i < rows; i++) {
+                float y = factor * (x[i * width + l] - from);
+                packed[i] = y;
+                squares[i] += y * y;
             }
-            longest = square > longest ? square : longest;
+            for (int64_t i = rows; i < group; i++) packed[i] = 0.0f;
         }
+        for (int64_t i = 0; i < rows; i++) longest = squares[i] > longest ? squares[i] : longest;
     }
     return longest;
 }
