@@ -136,6 +136,25 @@ def test_it_agrees_with_torch(monkeypatch, strength, causal):
     np.testing.assert_allclose(ours.received, theirs.received, rtol=error, atol=2500 * 2.0**-60)
 
 
+@needs_kernel
+def test_the_defaults_of_torch_do_not_matter():
+    g = torch.Generator().manual_seed(4)
+    q, k, v = (torch.randn(90, 5, generator=g) for _ in range(3))
+    options = {"sizes": (20, 90), "received_sizes": (90,), "weights": ("largest",)}
+    expected = [attention_statistics(x * q, k, v, **options) for x in (1.0, 300.0)]
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            kernel._load("AVX2")  # which tries it
+            found = [attention_statistics(x * q, k, v, **options) for x in (1.0, 300.0)]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one.covariance, other.covariance)
+        np.testing.assert_array_equal(one.received, other.received)
+        np.testing.assert_array_equal(one.largest.mean, other.largest.mean)
+
+
 def test_float64_and_other_devices_are_left_to_torch():
     assert kernel.kernel_for(CPU, torch.float64) is None
     assert kernel.kernel_for(torch.device("meta"), torch.float32) is None

@@ -20,9 +20,7 @@ class Workspace(threading.local):
     def __init__(self) -> None:
         self._arrays: dict[str, Tensor] = {}
 
-    def empty(
-        self, name: str, *shape: int, dtype: torch.dtype, device: torch.device | None = None
-    ) -> Tensor:
+    def empty(self, name: str, *shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """An array with anything in it."""
         needed = math.prod(shape)
         array = self._arrays.get(name)

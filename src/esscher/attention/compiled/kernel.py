@@ -9,6 +9,7 @@ import warnings
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -22,6 +23,15 @@ from esscher.errors import InputError
 VARIABLE = "ESSCHER_KERNEL"
 #: As in step.c: the version of ``Pass``, and the keys of a tile.
 LAYOUT, KEYS = 3, 6
+
+
+class _Floats(TypedDict):
+    dtype: torch.dtype
+    device: torch.device
+
+
+#: Of everything the kernel is given; the defaults of torch may be others.
+FLOATS: _Floats = {"dtype": torch.float32, "device": torch.device("cpu")}
 _POINTERS = (
     "keys", "values", "tilts", "relative", "visible", "part", "total", "squares", "shift", "peak",
     "scratch",
@@ -75,8 +85,8 @@ class Kernel:
         """
         scales, sizes = factors.shape[:2]
         lanes = self.panel // 2
-        room = workspace.empty("room", scales * sizes * of.block * lanes, dtype=torch.float32)
-        given = torch.empty(scales, sizes, stop - start, dtype=torch.float64)
+        room = workspace.empty("room", scales * sizes * of.block * lanes, **FLOATS)
+        given = factors.new_empty(scales, sizes, stop - start, dtype=torch.float64)
         self.library.esscher_received(
             ctypes.byref(of), start, stop, sizes, factors.data_ptr(), room.data_ptr(),
             given.data_ptr(),
@@ -85,7 +95,7 @@ class Kernel:
 
     def pack_keys(self, keys: Tensor, centre: Tensor) -> tuple[Tensor, float]:
         """Rows of keys less their centre as [tile][width][KEYS]; length of the longest."""
-        packed = torch.empty(-(-len(keys) // KEYS), keys.shape[1], KEYS, dtype=torch.float32)
+        packed = torch.empty(-(-len(keys) // KEYS), keys.shape[1], KEYS, **FLOATS)
         return packed, self._pack_rows(keys, centre, 1.0, packed)
 
     def pack_queries(
@@ -93,7 +103,7 @@ class Kernel:
     ) -> tuple[Tensor, float]:
         """Rows of tilts times a factor as [panel][width][query]; length of the longest."""
         shape = (-(-len(tilts) // self.panel), tilts.shape[1], self.panel)
-        packed = workspace.empty("tilts", *shape, dtype=torch.float32)
+        packed = workspace.empty("tilts", *shape, **FLOATS)
         return packed, self._pack_rows(tilts, None, factor, packed)
 
     def pack_values(self, values: Tensor, centre: Tensor) -> tuple[Tensor, float]:
@@ -102,9 +112,9 @@ class Kernel:
         Also the largest absolute entry.
         """
         if values.dtype == torch.float64:  # rounded after the subtraction
-            values, centre = values - centre, torch.zeros(len(centre))
+            values, centre = values - centre, torch.zeros(len(centre), **FLOATS)
         values, centre = values.to(torch.float32).contiguous(), centre.to(torch.float32)
-        packed = torch.empty(values.numel(), dtype=torch.float32)
+        packed = torch.empty(values.numel(), **FLOATS)
         largest = self.library.esscher_pack_values(
             values.data_ptr(), centre.data_ptr(), *values.shape, packed.data_ptr()
         )
@@ -207,14 +217,14 @@ def _computes_right(kernel: Kernel) -> bool:
     width, rows, n, start, stop = 5, 7, 29, 4, 27
     keys, values = rng.normal(size=(n, width)), rng.normal(size=(n, rows))
     tilts = rng.normal(size=(kernel.panel, width))
-    nothing = torch.zeros(rows)
+    nothing = torch.zeros(rows, **FLOATS)
     packed_keys, _ = kernel.pack_keys(torch.from_numpy(keys), nothing[:width])
     packed_values, _ = kernel.pack_values(torch.from_numpy(values), nothing)
     packed_tilts, _ = kernel.pack_queries(torch.from_numpy(tilts), 1.0, Workspace())
-    relative = torch.tensor([0.5, 1.0])
-    part = torch.empty(2, rows + 1, kernel.panel)
-    total = torch.zeros(2, rows + 1, kernel.panel, dtype=torch.float64)
-    scratch = torch.empty(2 * kernel.panel * (stop - start + 2 * KEYS))
+    relative = torch.tensor([0.5, 1.0], **FLOATS)
+    part = torch.empty(2, rows + 1, kernel.panel, **FLOATS)
+    total = part.new_zeros(part.shape, dtype=torch.float64)
+    scratch = torch.empty(2 * kernel.panel * (stop - start + 2 * KEYS), **FLOATS)
     kernel.attend(
         Pass(
             keys=packed_keys.data_ptr(), values=packed_values.data_ptr(),

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from esscher.attention._blocks import BlockPlan
 from esscher.attention._head import PassOptions, ReadyHead
-from esscher.attention.compiled.kernel import KEYS, Pass
+from esscher.attention.compiled.kernel import FLOATS, KEYS, Pass
 from esscher.attention.compiled.stream import visible_keys
 
 
@@ -22,9 +22,9 @@ class CompiledReceived:
         panels, width, panel = tilts.shape
         self.queries = panels * panel
         visible = visible_keys(head, plan, self.queries) if options.causal else None
-        relative = torch.tensor(options.relative, dtype=torch.float32)
+        relative = torch.tensor(options.relative, **FLOATS)
         room = 2 * panel * (options.shape.keys + 2 * KEYS)
-        scratch = self.workspace.empty("scratch", room, dtype=torch.float32)
+        scratch = self.workspace.empty("scratch", room, **FLOATS)
         # what the kernel is given addresses of must live as long as this object
         self.kept = (tilts, visible, relative, scratch)
         self.state = Pass(
@@ -54,10 +54,10 @@ class CompiledReceived:
         """
         shift = None
         if lowered is not None:
-            shift = torch.zeros(self.queries)
+            shift = torch.zeros(self.queries, **FLOATS)
             shift[: len(lowered)] = -lowered
         self.state.shift = None if shift is None else shift.data_ptr()
         scales, queries, sizes = factors.shape
-        padded = torch.zeros(scales, sizes, self.queries)
+        padded = torch.zeros(scales, sizes, self.queries, **FLOATS)
         padded[:, :, :queries] = factors.mT
         return self.kernel.received(self.state, start, stop, padded, self.workspace)

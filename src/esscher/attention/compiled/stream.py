@@ -9,7 +9,7 @@ from torch import Tensor
 from esscher.attention._blocks import PANEL, BlockPlan, Step
 from esscher.attention._head import PassOptions, ReadyHead
 from esscher.attention._stream import Stream
-from esscher.attention.compiled.kernel import KEYS, Pass
+from esscher.attention.compiled.kernel import FLOATS, KEYS, Pass
 
 #: Bytes of working sums, so that they stay in a core's second-level cache.
 PART = 192 * 1024
@@ -22,10 +22,10 @@ def visible_keys(head: ReadyHead, plan: BlockPlan, queries: int) -> Tensor:
 
     There may be more queries than the block has, as padding.
     """
-    visible = torch.full((queries,), len(head.key_positions))
-    seen = np.searchsorted(head.key_positions, head.query_positions[plan.rows], side="right")
-    visible[: len(seen)] = torch.from_numpy(seen)
-    return visible.to(torch.int32)
+    visible = np.full(queries, len(head.key_positions), dtype=np.int32)
+    at = head.query_positions[plan.rows]
+    visible[: len(at)] = np.searchsorted(head.key_positions, at, side="right")
+    return torch.from_numpy(visible).clone()  # which is aligned as the kernel wants it
 
 
 class CompiledStream(Stream):
@@ -48,8 +48,8 @@ class CompiledStream(Stream):
         self.done = 0
         scales, rows, queries = len(options.relative), len(head.centre), panels * panel
         visible = visible_keys(head, plan, queries) if options.causal else None
-        shift = torch.zeros(queries if shifted else 0)
-        relative = torch.tensor(options.relative, dtype=torch.float32)
+        shift = torch.zeros(queries if shifted else 0, **FLOATS)
+        relative = torch.tensor(options.relative, **FLOATS)
         scratch = self.working("scratch", 2 * panel * (options.shape.keys + 2 * KEYS))
         fitting = PART // (4 * scales * (rows + 1) * panel)
         group = min(max(fitting, 1) * panel, queries)
@@ -83,7 +83,7 @@ class CompiledStream(Stream):
     def lowered(self) -> Tensor:
         """Minus the shift."""
         queries = self.plan.rows.stop - self.plan.rows.start
-        return -self.shift[:queries] if self.shifted else torch.zeros(queries)
+        return -self.shift[:queries] if self.shifted else torch.zeros(queries, **FLOATS)
 
     def weigh(self, step: Step) -> None:
         """Nothing until a size is complete: the kernel cuts the keys into blocks itself."""
@@ -96,7 +96,7 @@ class CompiledStream(Stream):
         """Outputs of the first ``count`` queries, and their sums."""
         scales, rows = self.total.shape[0], self.total.shape[1] - 1
         outputs = self.working("outputs", scales, rows, count, dtype=torch.float64)
-        sums = torch.empty(scales, rows, dtype=torch.float64)
+        sums = outputs.new_empty(scales, rows)
         least, most = 2.0**self.limits.smallest, 2.0**self.limits.largest
         sound = self.kernel.outputs(self.state, least, most, outputs, sums)
         return outputs, sums, sound
