@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -235,6 +236,23 @@ def test_compiling_for_another_processor(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     with pytest.raises(RuntimeError, match=r"no kernel for .* on arm64"):
         build.build()
+
+
+@needs_kernel
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [8, 16])
+def test_it_stays_within_its_arrays(tmp_path, width):
+    program = tmp_path / "sanitized"
+    flags = [
+        "-std=gnu11", "-O1", "-mavx2", "-mfma", "-Wno-psabi", f"-DESSCHER_WIDTH={width}",
+        "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{build.FOLDER}",
+    ]  # fmt: skip
+    source = Path(__file__).with_name("sanitized.c")
+    made = subprocess.run([build.compiler(), *flags, source, "-o", program, "-lm"], check=False)
+    if made.returncode:
+        pytest.skip("the compiler has no sanitizers")
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert done.stdout == "ok\n", done.stderr
 
 
 @needs_kernel

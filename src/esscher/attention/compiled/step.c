@@ -40,6 +40,7 @@
 
 typedef float vec __attribute__((vector_size(4 * WIDTH), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * WIDTH), may_alias));
+typedef uint32_t uvec __attribute__((vector_size(4 * WIDTH), may_alias));
 
 #if WIDTH == 8
 #define MAX(x, y) ((vec)_mm256_max_ps((__m256)(x), (__m256)(y)))
@@ -174,7 +175,7 @@ INLINE vec exp2v(struct constants k, vec x, vec scale, const int deep)
     }
     vec p = k.c[5];
     UNROLL for (int i = 4; i >= 0; i--) p = p * r + k.c[i];
-    return (vec)((ivec)p + ((ivec)rounded << 23));
+    return (vec)((uvec)p + ((uvec)rounded << 23)); /* modulo 2^32 */
 }
 
 /* Logits of KEYS keys and a panel of queries. */
@@ -450,6 +451,7 @@ static void flush(const struct pass *p, const struct step *s)
 /* Keys start to stop past all queries of the block; afterwards all that was summed is in total. */
 void esscher_keys(struct pass *p, int64_t start, int64_t stop)
 {
+    if (stop <= start) return;
     int64_t blocks = (stop - start + p->block - 1) / p->block;
     int64_t even = (stop - start + blocks - 1) / blocks;
     even = (even + KEYS - 1) / KEYS * KEYS;

@@ -1,0 +1,80 @@
+/* The compiled kernel on random problems, arrays of exactly the sizes it asks for: compiled with
+   sanitizers, this ends at the first access beyond them. */
+
+#include "step.c"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void *kept[64];
+static int count;
+
+/* An array of one problem, aligned as torch's are. */
+static void *array(int64_t bytes)
+{
+    return kept[count++] = aligned_alloc(64, (size_t)((bytes + 63) / 64 * 64));
+}
+
+static float *floats(int64_t n)
+{
+    float *x = array(4 * n);
+    for (int64_t i = 0; i < n; i++) x[i] = (float)rand() / (float)RAND_MAX - 0.5f;
+    return x;
+}
+
+static double *zeros(int64_t n)
+{
+    double *x = array(8 * n);
+    for (int64_t i = 0; i < n; i++) x[i] = 0.0;
+    return x;
+}
+
+static float *filled(int64_t n, float with)
+{
+    float *x = array(4 * n);
+    for (int64_t i = 0; i < n; i++) x[i] = with;
+    return x;
+}
+
+static int up_to(int n) { return 1 + rand() % n; }
+
+static void one_problem(void)
+{
+    int64_t n = up_to(90), width = up_to(9), rows = up_to(15), asked = up_to(70);
+    int64_t scales = up_to(3), block = up_to(40), sizes = up_to(3), cut = rand() % n;
+    int64_t queries = (asked + PANEL - 1) / PANEL * PANEL, group = up_to(4) * PANEL;
+    if (group > queries) group = queries;
+    float *keys = floats((n + KEYS - 1) / KEYS * KEYS * width), *values = floats(n * rows);
+    float *tilts = floats(queries * width), *relative = floats(scales);
+    int32_t *visible = array(4 * queries);
+    for (int64_t i = 0; i < queries; i++) visible[i] = i < asked ? up_to((int)n) : (int32_t)n;
+    for (int64_t c = 0; c < scales; c++) relative[c] = (float)(c + 1) / (float)scales;
+    esscher_pack_rows(floats(n * width), floats(width), n, width, KEYS, 1.0f, keys);
+    esscher_pack_rows(floats(asked * width), NULL, asked, width, PANEL,
+                      rand() % 3 ? 1.0f : 3000.0f, tilts);
+    esscher_pack_values(floats(n * rows), floats(rows), n, rows, values);
+    struct pass p = {
+        .keys = keys, .values = values, .tilts = tilts, .relative = relative,
+        .visible = rand() % 2 ? visible : NULL,
+        .part = floats(scales * (rows + 1) * group),
+        .total = zeros(scales * (rows + 1) * queries),
+        .squares = rand() % 2 ? zeros(scales * queries) : NULL,
+        .shift = rand() % 2 ? filled(queries, 0.0f) : NULL,
+        .peak = rand() % 2 ? filled(queries, -__builtin_inff()) : NULL,
+        .scratch = floats(2 * PANEL * (block + 2 * KEYS)),
+        .all_keys = n, .width = width, .rows = rows, .queries = queries, .scales = scales,
+        .group = group, .block = block, .flush = up_to(60), .headroom = 40.0f,
+    };
+    esscher_keys(&p, 0, cut);
+    esscher_keys(&p, cut, n);
+    esscher_outputs(&p, asked, 0.0, 1e300, zeros(scales * rows * asked), zeros(scales * rows));
+    esscher_received(&p, cut, n, sizes, floats(scales * sizes * queries),
+                     floats(scales * sizes * block * WIDTH), zeros(scales * sizes * (n - cut)));
+    while (count) free(kept[--count]);
+}
+
+int main(void)
+{
+    for (int i = 0; i < 2000; i++) one_problem();
+    puts("ok");
+}
