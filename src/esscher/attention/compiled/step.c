@@ -3,7 +3,7 @@
    Everything that belongs to a panel of queries (two vectors wide) is done while its weights are in
    the first-level cache: the logits of all keys of the step, their exponentials, and the product
    with the values. Matrix products of this shape reach the speed of a large one here, and
-   exponentials cost a tenth of what they cost as an operation of their own.
+   exponentials cost a quarter of what they cost as an operation of their own.
 
    Layouts, in floats ("tile" is KEYS keys, or at most ROWS value rows, "panel" is PANEL queries):
 
@@ -13,54 +13,19 @@
      part     [scale][rows + 1][group], the last row holding the sums of weights
      total    [scale][rows + 1][queries], the same
 
-   A group of queries is so small that its part stays in the second-level cache. Arrays of queries are as long as whole panels, and aligned to vectors.
+   A group of queries is so small that its part stays in the second-level cache. Arrays of queries
+   are as long as whole panels, and aligned to vectors.
 
    Compiled once per instruction set, with ESSCHER_WIDTH floats in a vector; see build.py. */
 
-#include <immintrin.h>
 #include <math.h>
 #include <stddef.h>
-#include <stdint.h>
 
-#ifndef ESSCHER_WIDTH
-#error "ESSCHER_WIDTH, the floats in a vector, must be 8 or 16"
-#endif
+#include "vectors.h"
 
 #define LAYOUT 3 /* changed together with LAYOUT in kernel.py whenever struct pass changes */
-#define WIDTH ESSCHER_WIDTH
-#define PANEL (2 * WIDTH)
 #define KEYS 6
 #define ROWS 6
-#define DEEPEST -125.0f /* powers of two that are normal numbers, with a margin */
-#define HIGHEST 128.4f  /* a power of two that is not finite */
-#define ALIGNED __attribute__((aligned(4 * WIDTH)))
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 8")
-#define TWICE _Pragma("GCC unroll 2")
-
-typedef float vec __attribute__((vector_size(4 * WIDTH), may_alias));
-typedef int32_t ivec __attribute__((vector_size(4 * WIDTH), may_alias));
-typedef uint32_t uvec __attribute__((vector_size(4 * WIDTH), may_alias));
-
-#if WIDTH == 8
-#define MAX(x, y) ((vec)_mm256_max_ps((__m256)(x), (__m256)(y)))
-#define MIN(x, y) ((vec)_mm256_min_ps((__m256)(x), (__m256)(y)))
-#define ALL(x) ((vec)_mm256_set1_ps(x))
-#define IN_REGISTER(x) __asm__("" : "+x"(x))
-#elif defined(__AVX512F__)
-#define MAX(x, y) ((vec)_mm512_max_ps((__m512)(x), (__m512)(y)))
-#define MIN(x, y) ((vec)_mm512_min_ps((__m512)(x), (__m512)(y)))
-#define ALL(x) ((vec)_mm512_set1_ps(x))
-#define IN_REGISTER(x) __asm__("" : "+v"(x))
-#else /* the layout of AVX-512 on other processors, slow: for tests */
-#define CHOOSE(which, x, y) ((vec)(((which) & (ivec)(x)) | (~(which) & (ivec)(y))))
-#define MAX(x, y) CHOOSE((vec)(x) > (vec)(y), x, y)
-#define MIN(x, y) CHOOSE((vec)(x) < (vec)(y), x, y)
-#define ALL(x) ((vec)((vec){0} + (x)))
-#define IN_REGISTER(x) (void)(x)
-#endif
-#define AT(p) (*(vec *)(p))
-#define CONST_AT(p) (*(const vec *)(p))
 
 /* What is the same for all of a block of queries' keys ... */
 struct pass {
@@ -92,91 +57,7 @@ struct step {
 int esscher_layout(void) { return LAYOUT; }
 int esscher_panel(void) { return PANEL; }
 
-/* Rows of n keys or queries as [tile][width][group], zeros after the last: those of x less a centre
-   (or nothing), times a factor. Returns their largest squared length. */
-float esscher_pack_rows(const float *restrict x, const float *restrict centre, int64_t n,
-                        int64_t width, int64_t group, float factor, float *restrict packed)
-{
-    float longest = 0.0f, squares[PANEL];
-    for (int64_t first = 0; first < n; first += group, x += group * width) {
-        int64_t rows = n - first < group ? n - first : group;
-        for (int64_t i = 0; i < rows; i++) squares[i] = 0.0f;
-        for (int64_t l = 0; l < width; l++, packed += group) {
-            float from = centre ? centre[l] : 0.0f;
-            for (int64_t i = 0; i < rows; i++) {
-                float y = factor * (x[i * width + l] - from);
-                packed[i] = y;
-                squares[i] += y * y;
-            }
-            for (int64_t i = rows; i < group; i++) packed[i] = 0.0f;
-        }
-        for (int64_t i = 0; i < rows; i++) longest = squares[i] > longest ? squares[i] : longest;
-    }
-    return longest;
-}
-
-/* n rows of values less a centre, as [tile of columns][row][columns of the tile]. Returns the
-   largest absolute entry. */
-float esscher_pack_values(const float *restrict values, const float *restrict centre, int64_t n,
-                          int64_t width, float *restrict packed)
-{
-    int64_t tiles = (width + ROWS - 1) / ROWS;
-    float largest = 0.0f;
-    for (int64_t t = 0; t < tiles; t++) {
-        int64_t low = width * t / tiles, high = width * (t + 1) / tiles;
-        for (int64_t j = 0; j < n; j++) {
-            for (int64_t i = low; i < high; i++) {
-                float y = values[j * width + i] - centre[i];
-                float size = __builtin_fabsf(y);
-                *packed++ = y;
-                largest = size > largest ? size : largest;
-            }
-        }
-    }
-    return largest;
-}
-
-/* 2^r for |r| <= 1/2. The relative error is below 1.6e-7 with the rounding; a logit of a few bits is
-   less exact than that. */
-static const float POLYNOMIAL[6] = {1.0f,         6.931470e-1f, 2.4022242e-1f,
-                                    5.5507336e-2f, 9.671513e-3f, 1.3264727e-3f};
-#define MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer */
-
-/* The constants of exp2v in registers: compilers prefer to load them for each use, which is slower
-   than the arithmetic. */
-struct constants {
-    vec c[6], magic;
-};
-
-INLINE struct constants constants(void)
-{
-    struct constants k;
-    UNROLL for (int i = 0; i < 6; i++) {
-        k.c[i] = ALL(POLYNOMIAL[i]);
-        IN_REGISTER(k.c[i]);
-    }
-    k.magic = ALL(MAGIC);
-    IN_REGISTER(k.magic);
-    return k;
-}
-
-/* 2^(scale * x), which is not finite above 2^128. Unless deep, scale * x is above DEEPEST; what is
-   raised to it is far below float's precision. */
-INLINE vec exp2v(struct constants k, vec x, vec scale, const int deep)
-{
-    vec rounded, r;
-    if (deep) {
-        x = MAX(x * scale, ALL(DEEPEST));
-        rounded = x + k.magic;
-        r = x - (rounded - k.magic);
-    } else {
-        rounded = x * scale + k.magic;
-        r = x * scale - (rounded - k.magic);
-    }
-    vec p = k.c[5];
-    UNROLL for (int i = 4; i >= 0; i--) p = p * r + k.c[i];
-    return (vec)((uvec)p + ((uvec)rounded << 23)); /* modulo 2^32 */
-}
+#include "pack.h"
 
 /* Logits of KEYS keys and a panel of queries. */
 INLINE void tile_of_logits(const float *restrict keys, const float *restrict tilts, int64_t width,
@@ -240,7 +121,8 @@ static void weighted_sums(const struct pass *p, const struct step *s, const floa
 }
 
 /* Logits of a panel for the keys of the step; returns those of the first. Without a shift,
-   those that overflow do so at the largest scale, which is 1; deep says whether some may be too small for a power of two. */
+   those that overflow do so at the largest scale, which is 1; deep says whether some may be too
+   small for a power of two. */
 INLINE float *panel_of_logits(const struct pass *p, const struct step *s, int64_t at, float *to,
                               int *deep)
 {
@@ -471,48 +353,7 @@ void esscher_keys(struct pass *p, int64_t start, int64_t stop)
     p->started = 1;
 }
 
-/* What the block of queries gives to keys start to stop, [scale][size][key]: their weights times the
-   factors [scale][size][query] of each size. The shift stays as it is. room holds
-   scales * sizes * block vectors. */
-void esscher_received(const struct pass *p, int64_t start, int64_t stop, int64_t sizes,
-                      const float *factors, float *room, double *given)
-{
-    float *scratch = p->scratch, *stored = p->scratch + PANEL * (p->block + 2 * KEYS);
-    float sums[PANEL] ALIGNED, squares[PANEL] ALIGNED;
-    int plain = p->scales == 1 && p->relative[0] == 1.0f && !p->shift;
-    for (int64_t at_key = start; at_key < stop; at_key += p->block) {
-        int64_t end = at_key + p->block < stop ? at_key + p->block : stop, keys = end - at_key;
-        struct step s = {.low = 0, .high = p->queries, .start = at_key, .stop = end, .started = 1};
-        for (int64_t i = 0; i < p->scales * sizes * keys; i++) AT(room + WIDTH * i) = ALL(0.0f);
-        for (int64_t at = 0; at < p->queries; at += PANEL) {
-            int hidden = hides(p, &s, at), deep = 1;
-            const float *weights = scratch, *logits = NULL;
-            if (plain && !hidden) weights = panel_of_weights(p, &s, at, scratch, sums);
-            else logits = panel_of_logits(p, &s, at, stored, &deep);
-            for (int64_t c = 0; c < p->scales; c++) {
-                float relative = p->relative[c];
-                if (hidden) weigh(p, &s, logits, scratch, relative, at, 1, 1, 0, sums, squares);
-                else if (!plain) weigh(p, &s, logits, scratch, relative, at, 1, 0, 0, sums, squares);
-                for (int64_t m = 0; m < sizes; m++) {
-                    const float *factor = factors + (c * sizes + m) * p->queries + at;
-                    vec f = CONST_AT(factor), g = CONST_AT(factor + WIDTH);
-                    float *sum = room + WIDTH * keys * (c * sizes + m);
-                    for (int64_t j = 0; j < keys; j++) {
-                        AT(sum + WIDTH * j) += f * CONST_AT(weights + PANEL * j)
-                                               + g * CONST_AT(weights + PANEL * j + WIDTH);
-                    }
-                }
-            }
-        }
-        for (int64_t line = 0; line < p->scales * sizes; line++) {
-            for (int64_t j = 0; j < keys; j++) {
-                double sum = 0.0;
-                for (int i = 0; i < WIDTH; i++) sum += room[WIDTH * (keys * line + j) + i];
-                given[(stop - start) * line + at_key - start + j] = sum;
-            }
-        }
-    }
-}
+#include "received.h"
 
 /* Outputs of the first count queries, [scale][row][count], and their sums over queries,
    [scale][row]. Returns whether all is finite and every sum of weights between the bounds. */
