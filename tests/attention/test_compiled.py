@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from esscher.attention import attention_statistics
-from esscher.attention._workspace import Workspace
 from esscher.attention.compiled import build, kernel
 from esscher.errors import InputError
 
@@ -44,28 +43,6 @@ def compiled(request, tmp_path_factory):
     return kernel.open_library("AVX512", path)
 
 
-def attended(compiled, tilts, keys, values, *, block=10, flush=25, relative=(1.0,), start=0):
-    """Totals [scale, row, query] of all keys from ``start``, by the kernel."""
-    packed_tilts, _ = compiled.pack_queries(tilts, 1.0, Workspace())
-    packed_keys, _ = compiled.pack_keys(keys, torch.zeros(keys.shape[1]))
-    packed_values, _ = compiled.pack_values(values, torch.zeros(values.shape[1]))
-    scales, rows = len(relative), values.shape[1]
-    queries = packed_tilts.shape[0] * compiled.panel
-    part = torch.full((scales, rows + 1, compiled.panel), torch.nan)
-    total = torch.zeros(scales, rows + 1, queries, dtype=torch.float64)
-    scratch = torch.empty(2 * compiled.panel * (block + 2 * kernel.KEYS))
-    factors = torch.tensor(relative)
-    state = kernel.Pass(
-        keys=packed_keys.data_ptr(), values=packed_values.data_ptr(),
-        tilts=packed_tilts.data_ptr(), relative=factors.data_ptr(), part=part.data_ptr(),
-        total=total.data_ptr(), scratch=scratch.data_ptr(), all_keys=len(keys),
-        width=keys.shape[1], rows=rows, queries=queries, scales=scales, group=compiled.panel,
-        block=block, flush=flush,
-    )  # fmt: skip
-    compiled.attend(state, start, len(keys))
-    return total[:, :, : len(tilts)].numpy()
-
-
 def test_it_is_compiled_where_it_can_be():
     if platform.machine() != "x86_64" or sys.platform != "linux" or build.compiler() is None:
         pytest.skip("no compiler, or another kind of machine")
@@ -80,7 +57,7 @@ def test_powers_of_two(compiled):
     x = torch.linspace(-124.9, 127.4, 100_003)
     tilts = torch.cat([x, torch.tensor([0.0, 1.0, -3.0])])[:, None]
     one = torch.ones(1, 1)
-    weights = attended(compiled, tilts, one, one)[0, 1]
+    weights = kernel.attended(compiled, tilts, one, one)[0, 1].numpy()
     exact = np.exp2(tilts[:, 0].double().numpy())
     # polynomial 9.2e-8, and six roundings of at most 6e-8 that mostly cancel
     assert np.abs(weights / exact - 1).max() < 2.5e-7
@@ -92,12 +69,12 @@ def test_powers_of_two(compiled):
 def test_powers_beyond_the_range(compiled, scales):
     tilts = torch.tensor([-1e4, -200.0, -126.0, 128.5, 1e3, 1e30])[:, None]
     one = torch.ones(1, 1)
-    weights = attended(compiled, tilts, one, one, relative=scales)[-1, 1]
+    weights = kernel.attended(compiled, tilts, one, one, relative=scales)[-1, 1].numpy()
     assert (weights[:3] > 0).all()  # subnormal numbers would be slow
     assert (weights[:3] <= 2.0**-125).all()
     assert not np.isfinite(weights[3:]).any()  # which is how an overflow is found
     if len(scales) > 1:
-        small = attended(compiled, tilts[:3], one, one, relative=scales)[0, 1]
+        small = kernel.attended(compiled, tilts[:3], one, one, relative=scales)[0, 1].numpy()
         np.testing.assert_allclose(small, np.exp2(0.01 * tilts[:3, 0].double().numpy()), rtol=1e-5)
 
 
@@ -109,7 +86,7 @@ def test_tiles_of_all_sizes(compiled, width, rows):
     for queries, keys, start in ((1, 1, 0), (3, 7, 1), (17, 41, 5), (64, 60, 6), (33, 61, 59)):
         t, k, v = (rng.normal(size=s) for s in ((queries, width), (keys, width), (keys, rows)))
         given = [torch.from_numpy(x).float() for x in (t, k, v)]
-        found = attended(compiled, *given, relative=(0.3, 1.0), start=start)
+        found = kernel.attended(compiled, *given, relative=(0.3, 1.0), start=start).numpy()
         t, k, v = (x.double().numpy() for x in given)
         for s, alpha in enumerate((0.3, 1.0)):
             weights = np.exp2(np.float32(alpha) * (k[start:] @ t.T))

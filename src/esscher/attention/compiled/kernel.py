@@ -6,6 +6,7 @@ import ctypes
 import math
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -138,9 +139,9 @@ def kernel_for(device: torch.device, dtype: torch.dtype) -> Kernel | None:
     return _chosen(os.environ.get(VARIABLE, ""))
 
 
-def kernel_name(device: str = "cpu", dtype: str = "float32") -> str:
-    """What weighs the keys: ``"torch"``, ``"compiled AVX2"`` or ``"compiled AVX512"``."""
-    kernel = kernel_for(torch.device(device), getattr(torch, dtype))
+def kernel_name() -> str:
+    """What weighs keys in float32 here: ``torch``, ``compiled AVX2`` or ``compiled AVX512``."""
+    kernel = kernel_for(FLOATS["device"], FLOATS["dtype"])
     return "torch" if kernel is None else f"compiled {kernel.target}"
 
 
@@ -211,33 +212,48 @@ def open_library(target: str, path: Path) -> Kernel:
     return kernel
 
 
+def attended(
+    kernel: Kernel,
+    tilts: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    relative: Sequence[float] = (1.0,),
+    start: int = 0,
+) -> Tensor:
+    """Totals [scale, row, query] of the keys from ``start``, in tiny blocks: to try a kernel."""
+    width, rows = keys.shape[1], values.shape[1]
+    centre = torch.zeros(max(width, rows), **FLOATS)
+    packed_tilts, _ = kernel.pack_queries(tilts, 1.0, Workspace())
+    packed_keys, _ = kernel.pack_keys(keys, centre[:width])
+    packed_values, _ = kernel.pack_values(values, centre[:rows])
+    queries, block = len(packed_tilts) * kernel.panel, 10
+    factors = torch.tensor(relative, **FLOATS)
+    part = torch.full((len(relative), rows + 1, kernel.panel), torch.nan, **FLOATS)
+    total = part.new_zeros(len(relative), rows + 1, queries, dtype=torch.float64)
+    scratch = torch.empty(2 * kernel.panel * (block + 2 * KEYS), **FLOATS)
+    state = Pass(
+        keys=packed_keys.data_ptr(), values=packed_values.data_ptr(),
+        tilts=packed_tilts.data_ptr(), relative=factors.data_ptr(), part=part.data_ptr(),
+        total=total.data_ptr(), scratch=scratch.data_ptr(), all_keys=len(keys), width=width,
+        rows=rows, queries=queries, scales=len(relative), group=kernel.panel, block=block,
+        flush=25,
+    )  # fmt: skip
+    kernel.attend(state, start, len(keys))
+    return total[:, :, : len(tilts)]
+
+
 def _computes_right(kernel: Kernel) -> bool:
     """Attend a few keys, and compare with float64."""
     rng = np.random.default_rng(0)
-    width, rows, n, start, stop = 5, 7, 29, 4, 27
+    width, rows, n, start = 5, 7, 29, 4
     keys, values = rng.normal(size=(n, width)), rng.normal(size=(n, rows))
     tilts = rng.normal(size=(kernel.panel, width))
-    nothing = torch.zeros(rows, **FLOATS)
-    packed_keys, _ = kernel.pack_keys(torch.from_numpy(keys), nothing[:width])
-    packed_values, _ = kernel.pack_values(torch.from_numpy(values), nothing)
-    packed_tilts, _ = kernel.pack_queries(torch.from_numpy(tilts), 1.0, Workspace())
-    relative = torch.tensor([0.5, 1.0], **FLOATS)
-    part = torch.empty(2, rows + 1, kernel.panel, **FLOATS)
-    total = part.new_zeros(part.shape, dtype=torch.float64)
-    scratch = torch.empty(2 * kernel.panel * (stop - start + 2 * KEYS), **FLOATS)
-    kernel.attend(
-        Pass(
-            keys=packed_keys.data_ptr(), values=packed_values.data_ptr(),
-            tilts=packed_tilts.data_ptr(), relative=relative.data_ptr(), part=part.data_ptr(),
-            total=total.data_ptr(), scratch=scratch.data_ptr(), all_keys=n, width=width, rows=rows,
-            queries=kernel.panel, scales=2, group=kernel.panel, block=10, flush=20,
-        ),
-        start,
-        stop,
-    )  # fmt: skip
-    values = values[start:stop].T
+    given = (torch.from_numpy(x) for x in (tilts, keys, values))
+    total = attended(kernel, *given, relative=(0.5, 1.0), start=start)
+    values = values[start:].T
     for s, alpha in enumerate((0.5, 1.0)):
-        weights = np.exp2(alpha * (keys[start:stop] @ tilts.T))
+        weights = np.exp2(alpha * (keys[start:] @ tilts.T))
         expected = np.vstack([values @ weights, weights.sum(0)])
         scale = np.abs(values).max() * weights.sum(0)
         if not np.allclose(total[s].numpy() / scale, expected / scale, rtol=0.0, atol=1e-5):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,7 +19,41 @@ PART = 192 * 1024
 CALL = 100_000_000
 
 
-def visible_keys(head: ReadyHead, plan: BlockPlan, queries: int) -> Tensor:
+class Prepared(NamedTuple):
+    """A pass over the keys of a head, ready but for what it is to sum.
+
+    ``kept`` are the arrays whose addresses it holds: they must live as long as it is used.
+    """
+
+    state: Pass
+    kept: tuple[Tensor | None, ...]
+
+
+def prepare(head: ReadyHead, plan: BlockPlan, options: PassOptions, tilts: Tensor) -> Prepared:
+    """Keys, tilts (packed), scales and what is hidden, for one block of queries."""
+    assert head.packed is not None
+    panels, width, panel = tilts.shape
+    queries = panels * panel
+    visible = _visible_keys(head, plan, queries) if options.causal else None
+    relative = torch.tensor(options.relative, **FLOATS)
+    room = 2 * panel * (options.shape.keys + 2 * KEYS)
+    scratch = options.workspace.empty("scratch", room, **FLOATS)
+    state = Pass(
+        keys=head.packed.keys.data_ptr(),
+        tilts=tilts.data_ptr(),
+        relative=relative.data_ptr(),
+        visible=None if visible is None else visible.data_ptr(),
+        scratch=scratch.data_ptr(),
+        all_keys=len(head.key_positions),
+        width=width,
+        queries=queries,
+        scales=len(relative),
+        block=options.shape.keys,
+    )
+    return Prepared(state, (head.packed.keys, tilts, relative, visible, scratch))
+
+
+def _visible_keys(head: ReadyHead, plan: BlockPlan, queries: int) -> Tensor:
     """How many keys each query of a block may attend: those up to its own position.
 
     There may be more queries than the block has, as padding.
@@ -42,43 +78,25 @@ class CompiledStream(Stream):
     ) -> None:
         assert head.packed is not None
         assert options.kernel is not None
-        panels, width, panel = tilts.shape
-        super().__init__(head, plan, options, queries=panels * panel, shifted=shifted)
+        self.state, self.kept = prepare(head, plan, options, tilts)
+        panel, queries = tilts.shape[2], self.state.queries
+        super().__init__(head, plan, options, queries=queries, shifted=shifted)
         self.kernel = options.kernel
         self.done = 0
-        scales, rows, queries = len(options.relative), len(head.centre), panels * panel
-        visible = visible_keys(head, plan, queries) if options.causal else None
-        shift = torch.zeros(queries if shifted else 0, **FLOATS)
-        relative = torch.tensor(options.relative, **FLOATS)
-        scratch = self.working("scratch", 2 * panel * (options.shape.keys + 2 * KEYS))
+        scales, rows = len(options.relative), len(head.centre)
         fitting = PART // (4 * scales * (rows + 1) * panel)
         group = min(max(fitting, 1) * panel, queries)
-        part = self.working("part", scales, rows + 1, group)
-        self.shift = shift
-        # what the kernel is given addresses of must live as long as this object
-        self.kept = (tilts, relative, visible, part, scratch)
-        self.state = Pass(
-            keys=head.packed.keys.data_ptr(),
-            values=head.packed.values.data_ptr(),
-            tilts=tilts.data_ptr(),
-            relative=relative.data_ptr(),
-            visible=None if visible is None else visible.data_ptr(),
-            part=part.data_ptr(),
-            total=self.total.data_ptr(),
-            squares=self.squares.data_ptr() if options.participation else None,
-            shift=shift.data_ptr() if shifted else None,
-            peak=self.peak.data_ptr() if options.largest else None,
-            scratch=scratch.data_ptr(),
-            all_keys=len(head.key_positions),
-            width=width,
-            rows=rows,
-            queries=queries,
-            scales=scales,
-            group=group,
-            block=options.shape.keys,
-            flush=PANEL,
-            headroom=self.limits.headroom,
-        )
+        self.part = self.working("part", scales, rows + 1, group)
+        self.shift = torch.zeros(queries if shifted else 0, **FLOATS)
+        state = self.state
+        state.values = head.packed.values.data_ptr()
+        state.part = self.part.data_ptr()
+        state.total = self.total.data_ptr()
+        state.squares = self.squares.data_ptr() if options.participation else None
+        state.shift = self.shift.data_ptr() if shifted else None
+        state.peak = self.peak.data_ptr() if options.largest else None
+        state.rows, state.group, state.flush = rows, group, PANEL
+        state.headroom = self.limits.headroom
 
     def lowered(self) -> Tensor:
         """Minus the shift."""
