@@ -59,19 +59,26 @@ int esscher_panel(void) { return PANEL; }
 
 #include "pack.h"
 
+/* a[i] += sum over j of left[j][i] right[j], a panel wide: the inner loop of both products. */
+INLINE void add_products(const int rows, const float *restrict left, const float *restrict right,
+                         int64_t count, vec a[][2])
+{
+    TWICE for (int64_t j = 0; j < count; j++) {
+        vec x = CONST_AT(right + PANEL * j), y = CONST_AT(right + PANEL * j + WIDTH);
+        UNROLL for (int i = 0; i < rows; i++) {
+            vec l = ALL(left[rows * j + i]);
+            a[i][0] += l * x;
+            a[i][1] += l * y;
+        }
+    }
+}
+
 /* Logits of KEYS keys and a panel of queries. */
 INLINE void tile_of_logits(const float *restrict keys, const float *restrict tilts, int64_t width,
                            vec a[KEYS][2])
 {
     UNROLL for (int i = 0; i < KEYS; i++) a[i][0] = a[i][1] = ALL(0.0f);
-    TWICE for (int64_t l = 0; l < width; l++) {
-        vec x = CONST_AT(tilts + PANEL * l), y = CONST_AT(tilts + PANEL * l + WIDTH);
-        UNROLL for (int i = 0; i < KEYS; i++) {
-            vec k = ALL(keys[KEYS * l + i]);
-            a[i][0] += k * x;
-            a[i][1] += k * y;
-        }
-    }
+    add_products(KEYS, keys, tilts, width, a);
 }
 
 /* rows of the part += values' rows times weights. */
@@ -84,14 +91,7 @@ INLINE void tile_of_sums(const int rows, const float *restrict values,
         a[i][0] = fresh ? ALL(0.0f) : AT(part + stride * i);
         a[i][1] = fresh ? ALL(0.0f) : AT(part + stride * i + WIDTH);
     }
-    TWICE for (int64_t j = 0; j < keys; j++) {
-        vec x = CONST_AT(weights + PANEL * j), y = CONST_AT(weights + PANEL * j + WIDTH);
-        UNROLL for (int i = 0; i < rows; i++) {
-            vec v = ALL(values[rows * j + i]);
-            a[i][0] += v * x;
-            a[i][1] += v * y;
-        }
-    }
+    add_products(rows, values, weights, keys, a);
     UNROLL for (int i = 0; i < rows; i++) {
         AT(part + stride * i) = a[i][0];
         AT(part + stride * i + WIDTH) = a[i][1];
