@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 import esscher
-from esscher.sweep.direct import direct_errors
-from esscher.sweep.line import line_errors
+from esscher.sweeping.direct import direct_errors
+from esscher.sweeping.line import line_errors
 from esscher.validation import Array
 
 HORIZONS = (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)

@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import math
 import time
-from importlib import import_module
 
 import numpy as np
 import torch
 
 from esscher.experiments import ablation, ball, gaussian, hardmax, onepass, sphere, universality
 from esscher.experiments.study import Study, geometric
-from esscher.sweep import sweep
-from esscher.sweep.arguments import make_configuration
-from esscher.sweep.predictions import predict_scales
+from esscher.sweeping import pool, sweep
+from esscher.sweeping.arguments import make_configuration
+from esscher.sweeping.predictions import predict_scales
 
-#: The module that measures replicates (``esscher.sweep`` itself is a function).
-pool = import_module("esscher.sweep.pool")
 #: Largest sizes at which sweeps are measured.
 SMALL, LARGE = 4_000, 8_000
 

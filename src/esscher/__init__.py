@@ -52,7 +52,7 @@ from esscher.limits import (
     limit_moments,
 )
 from esscher.rates import Rate, fit_rate, received_exponent
-from esscher.sweep import ErrorCurve, SweepInterrupted, load_curve, sweep
+from esscher.sweeping import ErrorCurve, SweepInterrupted, load_curve, sweep
 from esscher.theory import (
     Curve,
     Exponents,

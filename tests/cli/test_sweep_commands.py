@@ -18,8 +18,8 @@ import esscher
 from esscher.cli import main
 from esscher.cli.sweep import geometric_scales
 from esscher.runs.lock import run_lock
-from esscher.sweep import load_curve, pool
-from esscher.sweep import sweep as run_sweep
+from esscher.sweeping import load_curve, pool
+from esscher.sweeping import sweep as run_sweep
 
 SMALL = ("--dim", "2", "--horizon", "0.5", "--sizes", "10:90:3", "--replicates", "3")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import esscher
-from esscher.sweep.measure import Plan
-from esscher.sweep.parts import Part
-from esscher.sweep.pool import measure_part
+from esscher.sweeping.measure import Plan
+from esscher.sweeping.parts import Part
+from esscher.sweeping.pool import measure_part
 
 #: Workers import esscher and these tests from where this process has them.
 PLACES = (Path(esscher.__file__).parents[1], Path(__file__).parents[2])

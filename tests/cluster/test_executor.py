@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import time
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from esscher.runs.cells import Cell, open_run
 from esscher.runs.cluster import Cluster, connect_cluster
 from esscher.runs.executors import FailedCells, Serial, Task, compute_cells
 from esscher.runs.progress import Reporter
-from esscher.sweep import load_curve
+from esscher.sweeping import load_curve, pool
 from tests.cluster.processes import (
     deadly,
     deadly_replicate,
@@ -86,7 +85,6 @@ def test_a_command_names_a_deadly_replicate_and_tries_it_again(
     words = ["sweep", "gaussian", "--horizon", "1", "--dim", "2", "--sizes", "20:80:3"]
     words += ["--replicates", "4", "--no-predict", "--out", str(tmp_path / "run")]
     words += ["--scheduler", cluster._address]
-    pool = import_module("esscher.sweep.pool")  # esscher.sweep itself is a function
     monkeypatch.setattr(pool, "measure_part", deadly_replicate)
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2, done.output

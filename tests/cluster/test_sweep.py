@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import esscher
-from esscher.sweep import load_curve, sweep
-from esscher.sweep.measure import METRICS
+from esscher.sweeping import load_curve, sweep
+from esscher.sweeping.measure import METRICS
 from tests.cluster.processes import ENVIRONMENT, Machines, machines
 
 REPLICATES, SIZES = 60, "20:2000:4"

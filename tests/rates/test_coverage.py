@@ -11,7 +11,7 @@ import pytest
 from esscher.rates import fit_rate, resample
 from esscher.rates.laws import linear_design
 from esscher.rates.noise import least_squares_forms, smooth_variances
-from esscher.sweep.line import line_errors
+from esscher.sweeping.line import line_errors
 from esscher.validation import Array
 from tests.rates.curves import SIZES, power_curve
 

@@ -21,7 +21,7 @@ from tests.soak.clock import jump
 #: What commands import before and while they work.
 MODULES = (
     "esscher.cli.main",
-    "esscher.sweep.engine",
+    "esscher.sweeping.engine",
     "pyarrow.parquet",
     "torch",
     "esscher.attention",

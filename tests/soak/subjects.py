@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from esscher.sweep.store import read_run
+from esscher.sweeping.store import read_run
 from tests.models.folders import WORDS, decoder_tokenizer
 from tests.models.tiny import tiny_model
 

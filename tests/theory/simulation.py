@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from esscher import Head, OutputMoments, limit_moments
-from esscher.sweep.direct import DirectErrors, direct_errors
+from esscher.sweeping.direct import DirectErrors, direct_errors
 
 
 def simulate(

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from esscher.sweep.direct import attend
+from esscher.sweeping.direct import attend
 from esscher.theory import empirical
 from esscher.theory.empirical import empirical_map_square
 

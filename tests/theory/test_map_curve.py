@@ -7,7 +7,7 @@ import pytest
 
 import esscher
 from esscher.streams import random_stream
-from esscher.sweep.direct import attend
+from esscher.sweeping.direct import attend
 from tests.theory.simulation import simulate
 
 DECAY = 1 / np.sqrt(np.arange(1, 51))

@@ -7,7 +7,7 @@ import pytest
 from scipy import special
 
 import esscher
-from esscher.sweep.line import line_errors
+from esscher.sweeping.line import line_errors
 from esscher.theory.norms import (
     expected_absolute,
     expected_gaussian_norm,

@@ -19,8 +19,8 @@ from esscher.runs import RunResult, run_kind
 from esscher.runs import read_run as read_cells
 from esscher.runs.folder import CONFIG, PARTS
 from esscher.runs.lock import is_locked
-from esscher.sweep.engine import load_curve
-from esscher.sweep.store import Run, read_run
+from esscher.sweeping.engine import load_curve
+from esscher.sweeping.store import Run, read_run
 from esscher.untrusted import foreign, shortened
 
 #: What prints a kind of run; sweeps are shown here.

@@ -21,7 +21,7 @@ import click
 
 from esscher.errors import EsscherError, InputError
 from esscher.runs.executors import SchedulerLost
-from esscher.sweep.engine import SweepInterrupted
+from esscher.sweeping.engine import SweepInterrupted
 
 #: Exit code of a command that was stopped by Ctrl-C, by convention 128 + SIGINT.
 STOPPED = 130

@@ -16,9 +16,9 @@ from esscher.cli.stopping import resumable
 from esscher.cli.synthetic import head_options, synthetic_head
 from esscher.errors import InputError
 from esscher.laws import STANDARD_LAWS
-from esscher.sweep.curve import ErrorCurve
-from esscher.sweep.engine import sweep as run_sweep
-from esscher.sweep.measure import METRICS
+from esscher.sweeping.curve import ErrorCurve
+from esscher.sweeping.engine import sweep as run_sweep
+from esscher.sweeping.measure import METRICS
 from esscher.validation import Array
 
 

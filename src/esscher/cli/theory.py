@@ -26,7 +26,7 @@ from esscher.cli.theory_simulation import (
 )
 from esscher.errors import InputError
 from esscher.limits import NoLimit
-from esscher.sweep.direct import DirectErrors, direct_errors
+from esscher.sweeping.direct import DirectErrors, direct_errors
 from esscher.theory import Prediction, predict
 
 #: Largest n, number of queries and of replicates that ``--check`` simulates directly.

@@ -12,8 +12,8 @@ import pandas as pd
 
 from esscher.heads import Head
 from esscher.runs.cluster import Cluster
-from esscher.sweep import ErrorCurve, sweep
-from esscher.sweep.measure import METRICS
+from esscher.sweeping import ErrorCurve, sweep
+from esscher.sweeping.measure import METRICS
 
 #: A measured exponent agrees with a predicted one inside its interval or within this.
 CLOSE = 0.03

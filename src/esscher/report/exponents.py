@@ -28,7 +28,7 @@ from esscher.report.style import (
     shades,
     styled,
 )
-from esscher.sweep import ErrorCurve
+from esscher.sweeping import ErrorCurve
 from esscher.theory import exponents
 from esscher.theory.exponents import bounded_exponents
 

@@ -30,7 +30,7 @@ from esscher.report.style import (
     panels,
     styled,
 )
-from esscher.sweep.direct import DirectErrors
+from esscher.sweeping.direct import DirectErrors
 from esscher.theory import Prediction
 from esscher.theory.extremes_simulation import SimulatedMap
 

@@ -12,8 +12,8 @@ from typing import Any
 from esscher.errors import InputError
 from esscher.runs import run_kind
 from esscher.runs.folder import CONFIG, PARTS, SWEEP, read_about, read_results
-from esscher.sweep.curve import ErrorCurve
-from esscher.sweep.engine import load_curve
+from esscher.sweeping.curve import ErrorCurve
+from esscher.sweeping.engine import load_curve
 from esscher.untrusted import foreign, shortened
 
 #: What reads each kind of run made of cells: package and function.

@@ -29,7 +29,7 @@ from esscher.report.style import (
     shades,
     styled,
 )
-from esscher.sweep import ErrorCurve
+from esscher.sweeping import ErrorCurve
 
 #: Laws of bounded tokens, whose asymptotic exponents are 1/2, and laws without a limit.
 BOUNDED, WITHOUT_LIMIT = ("sphere", "cube", "signs", "finite"), ("laplace", "student")

@@ -14,7 +14,7 @@ from esscher.report.frames import ends_of
 from esscher.report.numbers import between, counted, shown
 from esscher.report.provenance import options
 from esscher.report.stored import StoredRun
-from esscher.sweep.provenance import describe_head
+from esscher.sweeping.provenance import describe_head
 
 NAME = "Sweep of a synthetic head"
 METRICS = {"map": "map", "mean": "mean output", "cov": "covariance"}

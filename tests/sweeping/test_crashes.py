@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import esscher
-from esscher.sweep import ErrorCurve, load_curve, sweep
-from esscher.sweep.measure import METRICS
+from esscher.sweeping import ErrorCurve, load_curve, sweep
+from esscher.sweeping.measure import METRICS
 
 REPLICATES, SIZES, SCALES = 120, [10, 60, 300], [0.5, 1.0]
 CHILD = f"""
 import sys
 import esscher
-from esscher.sweep import sweep
+from esscher.sweeping import sweep
 
 if __name__ == "__main__":
     sweep(

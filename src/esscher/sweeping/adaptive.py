@@ -9,11 +9,11 @@ import numpy as np
 
 from esscher.errors import InputError
 from esscher.runs.threads import one_blas_thread
-from esscher.sweep.measure import METRICS
-from esscher.sweep.parts import Part
-from esscher.sweep.precision import relative_covariance, slope_half_widths
-from esscher.sweep.schedule import Batch, WorkModel, next_batch
-from esscher.sweep.store import Request
+from esscher.sweeping.measure import METRICS
+from esscher.sweeping.parts import Part
+from esscher.sweeping.precision import relative_covariance, slope_half_widths
+from esscher.sweeping.schedule import Batch, WorkModel, next_batch
+from esscher.sweeping.store import Request
 from esscher.validation import Array
 
 #: The metric whose exponent a precision is about.

@@ -13,10 +13,10 @@ from scipy import stats
 
 import esscher
 from esscher.errors import InputError
-from esscher.sweep import ErrorCurve, load_curve, sweep
-from esscher.sweep.measure import METRICS
-from esscher.sweep.precision import relative_covariance, slope_half_widths
-from esscher.sweep.schedule import Batch, WorkModel, counts_at, next_batch, slope_variance
+from esscher.sweeping import ErrorCurve, load_curve, sweep
+from esscher.sweeping.measure import METRICS
+from esscher.sweeping.precision import relative_covariance, slope_half_widths
+from esscher.sweeping.schedule import Batch, WorkModel, counts_at, next_batch, slope_variance
 
 
 def assert_same(one: ErrorCurve, other: ErrorCurve) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from esscher.errors import InputError
 from esscher.runs.folder import SWEEP
 from esscher.runs.schema import check
-from esscher.sweep.measure import METRICS
+from esscher.sweeping.measure import METRICS
 from esscher.untrusted import parse_json, read_table
 from esscher.validation import Array
 

@@ -11,7 +11,7 @@ from scipy.interpolate import CubicSpline
 
 from esscher.errors import UndefinedError
 from esscher.heads import Head, WeightHead
-from esscher.sweep.reference import scaled_head
+from esscher.sweeping.reference import scaled_head
 from esscher.theory import Curve, exponents, log_burn_in, map_curve, moment_curves
 from esscher.theory.exponents import bounded_exponents
 from esscher.validation import Array

@@ -16,8 +16,8 @@ from esscher.errors import InputError
 from esscher.heads import ArrayHead, Head, Tokens
 from esscher.runs.threads import one_blas_thread
 from esscher.streams import random_stream
-from esscher.sweep.nested import OutputStatistics, nested_statistics
-from esscher.sweep.reference import moments_of_rows
+from esscher.sweeping.nested import OutputStatistics, nested_statistics
+from esscher.sweeping.reference import moments_of_rows
 from esscher.validation import Array
 
 #: Errors that a sweep measures: norm of the error of the mean output, Frobenius norm of the error

@@ -21,21 +21,21 @@ from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.runs.provenance import versions
 from esscher.runs.threads import one_blas_thread
-from esscher.sweep.adaptive import Schedule
-from esscher.sweep.arguments import make_configuration, make_request
-from esscher.sweep.curve import ErrorCurve
-from esscher.sweep.measure import METRICS, Plan
-from esscher.sweep.parts import Part
-from esscher.sweep.pool import Crew
-from esscher.sweep.predictions import ScalePrediction, predict_scales
-from esscher.sweep.reference import (
+from esscher.sweeping.adaptive import Schedule
+from esscher.sweeping.arguments import make_configuration, make_request
+from esscher.sweeping.curve import ErrorCurve
+from esscher.sweeping.measure import METRICS, Plan
+from esscher.sweeping.parts import Part
+from esscher.sweeping.pool import Crew
+from esscher.sweeping.predictions import ScalePrediction, predict_scales
+from esscher.sweeping.reference import (
     Reference,
     measured_head,
     reference_moments,
     reference_notes,
     reference_outputs,
 )
-from esscher.sweep.store import Request, Run, open_run, read_run
+from esscher.sweeping.store import Request, Run, open_run, read_run
 from esscher.validation import Array, as_dim
 
 

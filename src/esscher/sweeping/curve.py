@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from esscher.errors import InputError
 from esscher.rates import Rate, fit_rate
-from esscher.sweep.measure import METRICS
-from esscher.sweep.predictions import ScalePrediction
+from esscher.sweeping.measure import METRICS
+from esscher.sweeping.predictions import ScalePrediction
 from esscher.theory import exponents
 from esscher.validation import Array
 

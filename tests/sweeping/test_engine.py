@@ -12,10 +12,10 @@ import pytest
 
 import esscher
 from esscher.heads import Head
-from esscher.sweep import ErrorCurve, nested, sweep
-from esscher.sweep import measure as measuring
-from esscher.sweep.direct import direct_errors
-from esscher.sweep.measure import METRICS
+from esscher.sweeping import ErrorCurve, nested, sweep
+from esscher.sweeping import measure as measuring
+from esscher.sweeping.direct import direct_errors
+from esscher.sweeping.measure import METRICS
 
 SIZES = [10, 40, 130]
 

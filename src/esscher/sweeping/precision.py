@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from esscher.streams import random_stream
-from esscher.sweep.schedule import slope_weights
+from esscher.sweeping.schedule import slope_weights
 from esscher.validation import Array
 
 #: Resamples behind an interval, and its level.

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 from esscher.errors import InputError
 from esscher.heads import ArrayHead, Head
 from esscher.limits import missing_limit
-from esscher.sweep.measure import available_engine
-from esscher.sweep.provenance import describe_head
-from esscher.sweep.reference import EXISTENCE_SAMPLES, scaled_head
-from esscher.sweep.store import Request
+from esscher.sweeping.measure import available_engine
+from esscher.sweeping.provenance import describe_head
+from esscher.sweeping.reference import EXISTENCE_SAMPLES, scaled_head
+from esscher.sweeping.store import Request
 from esscher.validation import Array, as_array, as_dim, as_positive, as_queries, as_sizes
 
 #: Queries of a replicate that are drawn apart from its keys, unless a number is given.

@@ -29,8 +29,8 @@ from esscher.runs.executors import Task
 from esscher.runs.provenance import versions
 from esscher.runs.signals import STOPPING, signals_held
 from esscher.runs.threads import threads_per_worker
-from esscher.sweep.measure import METRICS, Plan, measure_replicate
-from esscher.sweep.parts import Part
+from esscher.sweeping.measure import METRICS, Plan, measure_replicate
+from esscher.sweeping.parts import Part
 
 
 def measure_part(plan: Plan, replicate: int, depth: int) -> Part:

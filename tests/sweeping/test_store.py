@@ -15,11 +15,11 @@ from esscher.atomic import write_atomically
 from esscher.runs import progress
 from esscher.runs.lock import is_locked, run_lock
 from esscher.runs.progress import Reporter
-from esscher.sweep import ErrorCurve, SweepInterrupted, load_curve, sweep
-from esscher.sweep import pool as pooling
-from esscher.sweep.measure import METRICS
-from esscher.sweep.parts import Part
-from esscher.sweep.provenance import hash_of
+from esscher.sweeping import ErrorCurve, SweepInterrupted, load_curve, sweep
+from esscher.sweeping import pool as pooling
+from esscher.sweeping.measure import METRICS
+from esscher.sweeping.parts import Part
+from esscher.sweeping.provenance import hash_of
 
 SIZES = [8, 20]
 

@@ -7,9 +7,9 @@ import pytest
 
 import esscher
 from esscher.streams import random_stream
-from esscher.sweep import direct
-from esscher.sweep.direct import attend, direct_errors
-from esscher.sweep.line import line_errors
+from esscher.sweeping import direct
+from esscher.sweeping.direct import attend, direct_errors
+from esscher.sweeping.line import line_errors
 
 
 def test_attend_is_softmax_attention(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import pytest
 import esscher
 from esscher.attention.outputs import attention_outputs
 from esscher.limits import limit_moments
-from esscher.sweep import load_curve, sweep
-from esscher.sweep.reference import measured_head, moments_of_rows, reference_outputs
+from esscher.sweeping import load_curve, sweep
+from esscher.sweeping.reference import measured_head, moments_of_rows, reference_outputs
 
 SIZES = [20, 60, 180]
 

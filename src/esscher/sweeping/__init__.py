@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esscher.sweep.curve import ErrorCurve
-from esscher.sweep.engine import SweepInterrupted, load_curve, sweep
+from esscher.sweeping.curve import ErrorCurve
+from esscher.sweeping.engine import SweepInterrupted, load_curve, sweep
 
 __all__ = ["ErrorCurve", "SweepInterrupted", "load_curve", "sweep"]

@@ -44,9 +44,9 @@ from esscher.runs.folder import (
 from esscher.runs.lock import LOCK, run_lock
 from esscher.runs.provenance import command, git_revision, versions
 from esscher.runs.schema import read_checked
-from esscher.sweep.parts import SCHEMA, Part, PartLayout
-from esscher.sweep.predictions import ScalePrediction
-from esscher.sweep.reference import Reference
+from esscher.sweeping.parts import SCHEMA, Part, PartLayout
+from esscher.sweeping.predictions import ScalePrediction
+from esscher.sweeping.reference import Reference
 from esscher.untrusted import (
     check_folder,
     limits,
