@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import esscher
+
 #: Each takes a good part of a second, and few commands need all of them.
 LATER = ("torch", "transformers", "pandas", "pyarrow", "scipy.stats", "matplotlib", "xarray")
 
@@ -15,5 +17,16 @@ def test_heavy_packages_are_loaded_when_used():
         "esscher.gaussian_head(horizon=0.5), esscher.exponents(0.5), esscher.sweep\n"
         f"print([name for name in {LATER!r} if name in sys.modules])"
     )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_dir_lists_every_public_name():
+    assert set(esscher.__all__) <= set(dir(esscher))
+    assert all(hasattr(esscher, name) for name in esscher.__all__)
+
+
+def test_dir_before_anything_is_used():
+    code = "import esscher; print(sorted(set(esscher.__all__) - set(dir(esscher))))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
