@@ -168,6 +168,21 @@ def test_parquet(examples, tmp_path):
     fuzz(examples, randoms())(property)
 
 
+def test_a_table_of_contents_that_pyarrow_does_not_survive(tmp_path):
+    """Histograms that do not fit their column: pyarrow's own entry of it ends the process."""
+    sound = parquet(text=["one two", None, "three"] * 40, n=list(range(120)))
+    # an empty list of numbers and one of two are taken for one of four
+    empty, four = b"\x19\x06\x19\x26", b"\x19\x46\x19\x26"
+    assert sound.count(empty) == 1
+    data = sound.replace(empty, four)
+    with pytest.raises(InputError, match="a part is damaged: Repetition level histogram"):
+        read_table(data, "a part")
+    path = tmp_path / "text.parquet"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"text.parquet cannot be read: Repetition"):
+        list(read_text(path, column="text"))
+
+
 @effort(30, 3000)
 def test_arrays(examples, tmp_path):
     array, archive = io.BytesIO(), io.BytesIO()

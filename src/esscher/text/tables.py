@@ -5,11 +5,20 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from esscher.errors import InputError
 from esscher.text.files import UNPACK, decoded, file_chunks, suffix_of
-from esscher.untrusted import first_line, limits, open_regular, page_sizes, parse_row, shortened
+from esscher.untrusted import (
+    RowGroup,
+    first_line,
+    limits,
+    open_regular,
+    page_sizes,
+    parse_row,
+    row_groups,
+    shortened,
+)
 
 #: Endings of files that are tables.
 TABLE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
@@ -122,59 +131,59 @@ def _parquet(path: Path, column: str | None) -> Iterator[str]:
 
     try:
         with open_regular(path) as raw, pyarrow.parquet.ParquetFile(raw) as file:
-            schema, groups = file.schema_arrow, file.metadata.num_row_groups
+            schema = file.schema_arrow
             texts = [
                 field.name
                 for field in schema
                 if pyarrow.types.is_string(field.type) or pyarrow.types.is_large_string(field.type)
             ]
             chosen = choose_column(schema.names, texts, column, str(path))
-        for group in range(groups):
-            yield from _row_group(path, chosen, group)
+        with (
+            open_regular(path) as raw,
+            mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as data,
+            pyarrow.parquet.ParquetFile(raw, read_dictionary=[chosen], pre_buffer=False) as file,
+        ):
+            for number, group in enumerate(row_groups(data)):
+                yield from _row_group(path, chosen, file, number, _pages(data, group, chosen))
     except (pyarrow.ArrowException, OSError, ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
+        if isinstance(error, InputError) and str(path) in str(error):
             raise
         raise InputError(f"{path} cannot be read: {first_line(error)}") from error
 
 
-def _row_group(path: Path, column: str, group: int) -> Iterator[str]:
+def _row_group(
+    path: Path, column: str, file: Any, number: int, pages: Sequence[int]
+) -> Iterator[str]:
     """Texts of a part of a .parquet file.
 
     They stay references into a dictionary until they are handed out, one by one: a column that
     repeats one long text a million times is small in the file.
     """
     import pyarrow.compute
-    import pyarrow.parquet
 
-    with (
-        open_regular(path) as raw,
-        pyarrow.parquet.ParquetFile(raw, read_dictionary=[column], pre_buffer=False) as file,
-    ):
-        largest = max(_pages(raw, file, column, group), default=0)
-        if largest > limits.PAGE:
+    largest = max(pages, default=0)
+    if largest > limits.PAGE:
+        raise InputError(
+            f"{path} has a page that unpacks to {largest:,} bytes; at most {limits.PAGE:,} are "
+            "read at a time: write it again with smaller pages"
+        )
+    rows = 1 if largest > LARGE_PAGE else ROWS
+    for batch in file.iter_batches(rows, row_groups=[number], columns=[column]):
+        values: Any = batch.column(0)
+        longest = pyarrow.compute.max(pyarrow.compute.binary_length(values.dictionary)).as_py()
+        if (longest or 0) > 4 * limits.TEXT_ROW:
             raise InputError(
-                f"{path} has a page that unpacks to {largest:,} bytes; at most {limits.PAGE:,} are "
-                "read at a time: write it again with smaller pages"
+                f"{path} has a text of {longest:,} bytes in one row; at most "
+                f"{4 * limits.TEXT_ROW:,} are read: split it into rows"
             )
-        rows = 1 if largest > LARGE_PAGE else ROWS
-        for batch in file.iter_batches(rows, row_groups=[group], columns=[column]):
-            values: Any = batch.column(0)
-            longest = pyarrow.compute.max(pyarrow.compute.binary_length(values.dictionary)).as_py()
-            if (longest or 0) > 4 * limits.TEXT_ROW:
-                raise InputError(
-                    f"{path} has a text of {longest:,} bytes in one row; at most "
-                    f"{4 * limits.TEXT_ROW:,} are read: split it into rows"
-                )
-            for value in values:
-                if value.is_valid:
-                    yield value.as_py()
+        for value in values:
+            if value.is_valid:
+                yield value.as_py()
 
 
-def _pages(raw: BinaryIO, file: Any, column: str, group: int) -> list[int]:
+def _pages(data: mmap.mmap, group: RowGroup, column: str) -> list[int]:
     """Sizes of the pages of a column, from their own headers."""
-    chunks = file.metadata.row_group(group)
-    with mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for i in range(chunks.num_columns):
-            if chunks.column(i).path_in_schema == column:
-                return page_sizes(data, chunks.column(i))
-    return []
+    path = (column.encode(),)
+    return [
+        size for chunk in group.chunks if chunk.path == path for size in page_sizes(data, chunk)
+    ]

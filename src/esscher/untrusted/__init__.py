@@ -12,7 +12,7 @@ from esscher.untrusted import limits
 from esscher.untrusted.arrays import map_array, read_arrays
 from esscher.untrusted.documents import parse_json, parse_row, parse_yaml, read_json
 from esscher.untrusted.guard import foreign
-from esscher.untrusted.pages import page_sizes
+from esscher.untrusted.pages import RowGroup, page_sizes, row_groups
 from esscher.untrusted.regular import (
     append_line,
     check_folder,
@@ -24,6 +24,7 @@ from esscher.untrusted.shown import printable, shortened
 from esscher.untrusted.tables import check_parquet, first_line, read_table
 
 __all__ = [
+    "RowGroup",
     "append_line",
     "check_folder",
     "check_parquet",
@@ -42,5 +43,6 @@ __all__ = [
     "read_file",
     "read_json",
     "read_table",
+    "row_groups",
     "shortened",
 ]

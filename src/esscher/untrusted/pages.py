@@ -1,13 +1,16 @@
-"""The sizes of the pages of a Parquet file, from the headers that its reader goes by.
+"""What a Parquet file says about its own size, read before pyarrow unpacks anything.
 
 A file's table of contents may say anything about sizes; memory is taken for what the header in
-front of each page says. Headers are structs in Thrift's compact protocol: fields, each a byte of
-type and number, then its value. Of a page's header the second and third field matter, its size
-unpacked and packed.
+front of each page says. Both are structs in Thrift's compact protocol: fields, each a byte of type
+and number, then its value. They are read here because pyarrow does not survive every damaged table
+of contents: an exception of its C++ part, thrown while a column's entry is looked at, ends the
+process.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from mmap import mmap
 from typing import Any
 
@@ -15,70 +18,178 @@ from esscher.errors import InputError
 
 #: Types of fields: truth values, a byte, whole numbers, a double, bytes, lists, structs.
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
-#: Structs inside each other in a header; three occur.
-_DEEPEST = 8
-#: Bytes that a header may have; statistics make it long.
-LONGEST = 2**20
+#: Structs and lists inside each other; eight occur.
+_DEEPEST = 16
+#: Bytes that the header of a page may have, and a table of contents.
+LONGEST_HEADER, LONGEST_CONTENTS = 2**20, 2**24
+_MAGIC = b"PAR1"
+
+Struct = dict[int, Any]
 
 
-def page_sizes(data: bytes | mmap, chunk: Any) -> list[int]:
-    """Bytes of each page of a column chunk when it is unpacked.
+@dataclass(frozen=True)
+class ColumnChunk:
+    """The pages of one column in one part of a file.
 
-    Parameters
+    Attributes
     ----------
-    data
-        The whole file.
-    chunk
-        The chunk's entry in the table of contents, as pyarrow gives it.
+    path
+        Name of the column; more than one where columns are nested.
+    start, end
+        Where its pages are.
+    unpacked
+        Bytes of the pages when they are unpacked, by the table of contents.
+    """
+
+    path: tuple[bytes, ...]
+    start: int
+    end: int
+    unpacked: int
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """One part of a file: some rows of all columns."""
+
+    rows: int
+    chunks: tuple[ColumnChunk, ...]
+
+
+def row_groups(data: bytes | mmap) -> tuple[RowGroup, ...]:
+    """The parts of a Parquet file, by its table of contents, in linear time.
+
+    Raises
+    ------
+    InputError
+        If the table of contents cannot be read, or is too long.
+    """
+    end = len(data) - 8
+    if end < 4 or data[end + 4 :] != _MAGIC:
+        raise InputError("it is no Parquet file")
+    length = int.from_bytes(data[end : end + 4], "little")
+    if not 0 < length <= end:
+        raise InputError("its table of contents lies outside of the file")
+    if length > LONGEST_CONTENTS:
+        raise InputError(
+            f"its table of contents has {length:,} bytes; at most {LONGEST_CONTENTS:,} are read"
+        )
+    contents = _Reader(data, end - length, end).struct()
+    return tuple(_row_group(found) for found in _structs(contents, 4))
+
+
+def page_sizes(data: bytes | mmap, chunk: ColumnChunk) -> list[int]:
+    """Bytes of each page of a column chunk when it is unpacked, by the pages' own headers.
 
     Raises
     ------
     InputError
         If headers and table of contents do not fit together.
     """
-    start = chunk.data_page_offset
-    if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
-        start = (
-            min(start, chunk.dictionary_page_offset) if chunk.dictionary_page_offset > 0 else start
-        )
-    end = start + chunk.total_compressed_size
-    if not 0 <= start <= end <= len(data):
+    if not 0 <= chunk.start <= chunk.end <= len(data):
         raise InputError("the pages of a column lie outside of the file")
-    sizes = []
-    while start < end:
-        header = _Header(data, start)
-        unpacked, packed = header.sizes()
+    place, sizes = chunk.start, []
+    while place < chunk.end:
+        reader = _Reader(data, place, min(len(data), place + LONGEST_HEADER))
+        header = reader.struct()
+        unpacked, packed = _whole(header, 2, "page"), _whole(header, 3, "page")
         if unpacked < 0 or packed < 0:
             raise InputError("a page has a negative size")
         sizes.append(unpacked)
-        start = header.place + packed
+        place = reader.place + packed
     return sizes
 
 
-class _Header:
-    """Reads a struct from front to back."""
+def _row_group(found: Struct) -> RowGroup:
+    chunks = []
+    for column in _structs(found, 1):
+        about = column.get(3)
+        if not isinstance(about, dict):
+            raise InputError("a column is not described")
+        start = _whole(about, 9, "column")
+        dictionary = about.get(11)
+        if isinstance(dictionary, int) and dictionary > 0:
+            start = min(start, dictionary)
+        path = about.get(3)
+        if not isinstance(path, list) or not all(isinstance(name, bytes) for name in path):
+            raise InputError("a column has no name")
+        chunks.append(
+            ColumnChunk(
+                path=tuple(path),
+                start=start,
+                end=start + _whole(about, 7, "column"),
+                unpacked=_whole(about, 6, "column"),
+            )
+        )
+    return RowGroup(_whole(found, 3, "part"), tuple(chunks))
 
-    def __init__(self, data: bytes | mmap, place: int) -> None:
-        self._data, self.place, self._end = data, place, min(len(data), place + LONGEST)
 
-    def sizes(self) -> tuple[int, int]:
-        """The second and third field."""
-        found: dict[int, int] = {}
+def _structs(found: Struct, number: int) -> Sequence[Struct]:
+    items = found.get(number, [])
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise InputError("its table of contents holds what no table has")
+    return items
+
+
+def _whole(found: Struct, number: int, what: str) -> int:
+    value = found.get(number)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"a {what} does not say how large it is")
+    return value
+
+
+class _Reader:
+    """Reads structs from front to back; every value takes at least a byte of what is left."""
+
+    def __init__(self, data: bytes | mmap, place: int, end: int) -> None:
+        self._data, self.place, self._end = data, place, end
+
+    def struct(self, depth: int = 0) -> Struct:
+        """The fields of a struct by their numbers; the last one where a number comes twice."""
+        found: Struct = {}
         number = 0
         while (head := self._byte()) != 0:
             kind, delta = head & 15, head >> 4
-            number = number + delta if delta else self._whole()
-            if number in (2, 3) and kind == _I32:
-                found[number] = self._whole()
-            else:
-                self._skip(kind, 0)
-        if found.keys() < {2, 3}:
-            raise InputError("a page does not say how large it is")
-        return found[2], found[3]
+            number = number + delta if delta else self._signed()
+            found[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, depth)
+        return found
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if depth > _DEEPEST:
+            raise InputError("a struct has no end")
+        if kind == _BYTE:
+            return self._byte()
+        if kind in (_I16, _I32, _I64):
+            return self._signed()
+        if kind == _DOUBLE:
+            return self._bytes(8)
+        if kind == _BINARY:
+            return self._bytes(self._unsigned())
+        if kind in (_LIST, _SET):
+            return self._list(depth)
+        if kind == _STRUCT:
+            return self.struct(depth + 1)
+        raise InputError("a struct holds what none in a Parquet file has")
+
+    def _list(self, depth: int) -> list[Any]:
+        head = self._byte()
+        kind, count = head & 15, head >> 4
+        if count == 15:
+            count = self._unsigned()
+        if count > self._end - self.place:
+            raise InputError("a list has no end")
+        if kind in (_TRUE, _FALSE):  # truth values take a byte in a list
+            return [byte == _TRUE for byte in self._bytes(count)]
+        return [self._value(kind, depth + 1) for _ in range(count)]
+
+    def _bytes(self, count: int) -> bytes:
+        if count > self._end - self.place:
+            raise InputError("a struct has no end")
+        self.place += count
+        return self._data[self.place - count : self.place]
 
     def _byte(self) -> int:
         if self.place >= self._end:
-            raise InputError("the header of a page has no end")
+            raise InputError("a struct has no end")
         self.place += 1
         return self._data[self.place - 1]
 
@@ -89,44 +200,8 @@ class _Header:
             value |= (byte & 127) << shift
             if byte < 128:
                 return value
-        raise InputError("the header of a page holds a number without end")
+        raise InputError("a struct holds a number without end")
 
-    def _whole(self) -> int:
+    def _signed(self) -> int:
         value = self._unsigned()
         return (value >> 1) ^ -(value & 1)
-
-    def _skip(self, kind: int, depth: int) -> None:
-        if depth > _DEEPEST:
-            raise InputError("the header of a page has no end")
-        if kind in (_TRUE, _FALSE):
-            return
-        if kind == _BYTE:
-            self.place += 1
-        elif kind in (_I16, _I32, _I64):
-            self._unsigned()
-        elif kind == _DOUBLE:
-            self.place += 8
-        elif kind == _BINARY:
-            length = self._unsigned()
-            self.place += length
-        elif kind in (_LIST, _SET):
-            head = self._byte()
-            count = head >> 4 if head >> 4 < 15 else self._unsigned()
-            for _ in range(min(count, LONGEST)):
-                self._item(head & 15, depth)
-        elif kind == _STRUCT:
-            while (head := self._byte()) != 0:
-                if not head >> 4:
-                    self._whole()
-                self._skip(head & 15, depth + 1)
-        else:
-            raise InputError("the header of a page holds what no page has")
-
-    def _item(self, kind: int, depth: int) -> None:
-        """An entry of a list; truth values take a byte there."""
-        if kind in (_TRUE, _FALSE):
-            self._byte()
-        else:
-            self._skip(kind, depth + 1)
-            if self.place > self._end:
-                raise InputError("the header of a page has no end")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from esscher.errors import InputError
 from esscher.untrusted import limits
-from esscher.untrusted.pages import page_sizes
+from esscher.untrusted.pages import page_sizes, row_groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,14 +72,17 @@ def check_parquet(file: Any, place: str, data: bytes) -> None:
             )
         ):  # fmt: skip
             raise InputError(f"{place} is damaged: a column holds {str(field.type)[:80]}")
-    total, counted = rows * columns * _WIDTH, 0
-    for group in range(about.num_row_groups):
-        counted += about.row_group(group).num_rows
-        for column in range(columns):
-            chunk = about.row_group(group).column(column)
-            total += max(chunk.total_uncompressed_size, sum(page_sizes(data, chunk)))
-            _check_total(total, place)
-    _check_total(total, place)
+    try:
+        groups = row_groups(data)
+        counted = sum(group.rows for group in groups)
+        sizes = [
+            max(chunk.unpacked, sum(page_sizes(data, chunk)))
+            for group in groups
+            for chunk in group.chunks
+        ]
+    except InputError as error:
+        raise InputError(f"{place} is damaged: {error}") from error
+    _check_total(rows * columns * _WIDTH + sum(sizes), place)
     if counted != rows:
         raise InputError(f"{place} is damaged: its parts have {counted:,} rows, not {rows:,}")
 
