@@ -11,6 +11,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 import zipfile
 
 import numpy as np
@@ -20,7 +21,15 @@ import pytest
 
 from esscher.errors import InputError
 from esscher.text import read_text
-from esscher.untrusted import limits, map_array, read_arrays, read_json, read_table
+from esscher.untrusted import (
+    limits,
+    map_array,
+    parse_json,
+    parse_yaml,
+    read_arrays,
+    read_json,
+    read_table,
+)
 
 MIB = 2**20
 #: Reads so many characters of each text, and says what its memory grew by.
@@ -163,3 +172,20 @@ def test_many_values(monkeypatch, tmp_path):
     (tmp_path / "x.json").write_text(json.dumps([[]] * 2000))
     with pytest.raises(InputError, match="more than 1,000 values"):
         read_json(tmp_path / "x.json")
+
+
+def test_a_name_that_occurs_twice_among_many():
+    """A second one is found in one pass; each name was once compared with all others."""
+    names = ", ".join(f'"{i}": 0' for i in range(300_000))
+    started = time.monotonic()
+    with pytest.raises(InputError, match="'299999' occurs twice"):
+        parse_json(f'{{{names}, "299999": 1}}', "a file")
+    assert time.monotonic() - started < 30
+
+
+def test_yaml_of_brackets():
+    """Sixteen thousand took fourteen seconds, and four times that for twice as many."""
+    started = time.monotonic()
+    with pytest.raises(InputError, match="inside each other"):
+        parse_yaml(b"[" * limits.CLUSTER, "a file")
+    assert time.monotonic() - started < 30

@@ -101,6 +101,34 @@ def test_yaml_aliases_are_refused():
     assert parse_yaml(b"a: &a [x]\n", "a file") == {"a": ["x"]}
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 100_000, "inside each other"),
+        ("- " * 100_000, "inside each other"),
+        ("{a: " * 100_000, "inside each other"),
+        ("a: " + "1:" * 100_000 + "1", "line 1: .* is no number"),
+        ("a: " + "1:" * 400 + "1.5", "line 1: .* is no number"),
+        ("a: !!int '" + "1:" * 100_000 + "1'", r"line 1: tags \('!!int'\) are not read"),
+        ("a: 0x" + "f" * 1000, "line 1: .* is no number"),
+        ("[" + "a," * 100_000 + "a]", "too many values"),
+        ("jobs: 8\nkind: slurm\njobs: 80\n", "'jobs' occurs twice"),
+        ("options:\n  a: 1\n  a: 2\n", "line 2: 'a' occurs twice"),
+    ],
+)
+def test_yaml_that_is_refused(text, said):
+    with pytest.raises(InputError, match=said):
+        parse_yaml(text.encode(), "a file")
+
+
+def test_yaml_that_is_sound():
+    long = "8 words, " + "and more " * 40 + "words"
+    text = f"a: {long}\nb: '{'1' * 200}'\nc: [[[1.5, 0x10]]]\nd: 1:30\n"
+    found = {"a": long, "b": "1" * 200, "c": [[[1.5, 16]]], "d": 90}
+    assert parse_yaml(text.encode(), "a file") == found
+    assert parse_yaml(b"", "a file") is None
+
+
 CLUSTER = "kind: slurm\njobs: 8\noptions:\n  queue: normal\n  cores: 16\n"
 
 

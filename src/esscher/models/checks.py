@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from esscher.errors import InputError
+from esscher.models.gguf_header import GgufHeader, read_gguf_metadata
 from esscher.untrusted import limits, open_regular, read_json, shortened
 
 #: Largest whole number in a configuration: vocabularies and positions stay far below.
@@ -16,12 +17,12 @@ LARGEST = 2**31
 LABELS = 100_000
 #: Fields that give the number of layers; each layer has at least one tensor.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+#: Most layers of a model; the deepest have 130, and building a layer takes a millisecond.
+DEEPEST = 2000
 #: Fields that choose how attention is computed; a name with a slash is code on the hub.
 KERNELS = ("_attn_implementation", "attn_implementation", "_attn_implementation_internal")
 #: Files that name classes in files of their own.
 CLASSES = ("config.json", "tokenizer_config.json", "processor_config.json")
-#: Metadata and tensors of a GGUF file, and bytes of one of its strings.
-GGUF_ENTRIES, GGUF_STRING = 100_000, 64 * 2**20
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -97,11 +98,8 @@ def check_layers(folder: Path, tensors: int) -> None:
     transformers builds all of them before it looks at the weights.
     """
     for path, value in _values(read_config(folder / "config.json")):
-        if path.rpartition(".")[2] in LAYERS and isinstance(value, int) and value > tensors:
-            raise InputError(
-                f"{folder / 'config.json'}: {path} is {value}, but the weights have {tensors} "
-                "tensors; the files do not belong together"
-            )
+        if path.rpartition(".")[2] in LAYERS and isinstance(value, int):
+            _check_layers(value, tensors, f"{folder / 'config.json'}: {path}")
 
 
 def check_index(folder: Path) -> None:
@@ -117,26 +115,41 @@ def check_index(folder: Path) -> None:
                 )
 
 
-def check_gguf_header(path: Path) -> None:
-    """Refuse a GGUF file whose header promises more than the file can hold.
+def check_safetensors_header(path: Path) -> None:
+    """Refuse a safetensors file with a header of more bytes than any list of tensors takes."""
+    with open_regular(path) as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > limits.CONFIGURATION:
+        raise InputError(
+            f"{path} is damaged: its header has {length:,} bytes, and at most "
+            f"{limits.CONFIGURATION:,} are read; copy or download it again"
+        )
+
+
+def check_gguf_header(path: Path) -> GgufHeader:
+    """The header of a GGUF file; refused if it promises more than the file can hold.
 
     Raises
     ------
     InputError
-        If it is no GGUF file, or its header lies.
+        If it is no GGUF file, its header lies, or it has more layers than tensors.
     """
-    with open_regular(path) as file:
-        size = path.stat().st_size
-        magic, version = file.read(4), int.from_bytes(file.read(4), "little")
-        tensors, entries = (int.from_bytes(file.read(8), "little") for _ in range(2))
-    if magic != b"GGUF" or version not in (2, 3):
-        raise InputError(f"{path} cannot be loaded: it is no GGUF file of version 2 or 3")
-    # an entry takes at least 13 bytes, a tensor's description at least 24
-    if max(tensors, entries) > GGUF_ENTRIES or 24 * tensors + 13 * entries > size:
+    header = read_gguf_metadata(path)
+    layers = header.number("block_count")
+    if layers is not None:
+        place = f"{path} cannot be loaded: {header.architecture}.block_count"
+        _check_layers(layers, len(header.tensors), place)
+    return header
+
+
+def _check_layers(layers: float, tensors: int, place: str) -> None:
+    if layers > tensors:
         raise InputError(
-            f"{path} cannot be loaded: its header promises {tensors:,} tensors and {entries:,} "
-            f"entries, which {size:,} bytes cannot hold; it is damaged: download it again"
+            f"{place} is {layers}, but the weights have {tensors} tensors; the files do not belong "
+            "together"
         )
+    if layers > DEEPEST:
+        raise InputError(f"{place} is {layers}; models of at most {DEEPEST} layers are read")
 
 
 def _check_file(path: Path) -> None:

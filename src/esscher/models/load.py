@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from esscher.models.checks import (
     check_index,
     check_layers,
     check_model_folder,
+    check_safetensors_header,
 )
-from esscher.models.families import Family, family_of
+from esscher.models.completeness import asked_shapes, check_complete, check_size, numbers_in
+from esscher.models.families import family_of
 from esscher.models.loaded import LoadedModel, wrap_model
 from esscher.models.sources import ModelSource, find_model
 
@@ -73,8 +75,7 @@ def load_model(
     if source.kind == "folder":
         folder = Path(source.location)
         check_model_folder(folder, source.name, allow_remote_code=allow_remote_code)
-    elif source.kind == "gguf":
-        check_gguf_header(Path(source.location) / str(source.gguf))
+    held = _held(source, allow_pickle=allow_pickle)
     transformers = transformers_module()
     options: dict[str, Any] = {
         "trust_remote_code": allow_remote_code,
@@ -88,16 +89,22 @@ def load_model(
     with quiet():
         config = _load(transformers.AutoConfig, source, options)
         family = family_of(config.model_type, source.name)
-        if not allow_pickle and source.gguf is None:
-            _check_safetensors(source)
         auto = transformers.AutoModelForCausalLM if family.decoder else transformers.AutoModel
-        weights: dict[str, Any] = {"config": config, "dtype": DTYPES[dtype]}
+        asked = _attempt(auto, source, options, lambda: asked_shapes(auto, config))
+        if held is not None:
+            check_size(asked, held, source.name)
+        # a weight of another shape is reported, not raised: transformers does not say which it is
+        weights: dict[str, Any] = {
+            "config": config,
+            "dtype": DTYPES[dtype],
+            "ignore_mismatched_sizes": True,
+        }
         if source.gguf is None:
             weights["use_safetensors"] = None if allow_pickle else True
         if getattr(config, "attn_logit_softcapping", None) is not None:
             weights["attn_implementation"] = "eager"  # the fast kernels have no soft cap
         model, info = _load(auto, source, options | weights | {"output_loading_info": True})
-        _check_complete(model, family, info, source)
+        check_complete(model, family, info, asked, source.name)
         tokenizer = _load(transformers.AutoTokenizer, source, options)
         _check_tokenizer(tokenizer, source)
         try:
@@ -147,9 +154,18 @@ def _commit(source: ModelSource, revision: str | None) -> str | None:
 
 
 def _load(factory: Any, source: ModelSource, options: dict[str, Any]) -> Any:
-    """Call ``from_pretrained``; whatever goes wrong there is a matter of the files."""
+    """Call ``from_pretrained``."""
+    return _attempt(
+        factory, source, options, lambda: factory.from_pretrained(source.location, **options)
+    )
+
+
+def _attempt(
+    factory: Any, source: ModelSource, options: dict[str, Any], call: Callable[[], Any]
+) -> Any:
+    """Call transformers; whatever goes wrong there is a matter of the files."""
     try:
-        return factory.from_pretrained(source.location, **options)
+        return call()
     except InputError:
         raise
     except Exception as error:
@@ -196,33 +212,48 @@ def _check_gguf() -> None:
             ) from error
 
 
-def _check_safetensors(source: ModelSource) -> None:
-    """Check that a folder's weights are safetensors, and that their headers can be read."""
+def _held(source: ModelSource, *, allow_pickle: bool) -> int | None:
+    """Numbers that the weight files hold; None for a model on the hub, whose files are not here.
+
+    Checks that a folder's weights are safetensors, and that their headers can be read.
+    """
     if source.kind == "hub":
-        return
+        return None
     folder = Path(source.location)
+    if source.gguf is not None:
+        return numbers_in(check_gguf_header(folder / source.gguf).tensors)
     files = sorted(folder.glob("*.safetensors"))
+    pickles = sorted((*folder.glob("*.bin"), *folder.glob("*.pt")))
+    if allow_pickle and not files:
+        return sum(path.stat().st_size for path in pickles)  # a number takes a byte or more
     if not files:
-        pickles = sorted(path.name for path in (*folder.glob("*.bin"), *folder.glob("*.pt")))
         if pickles:
             raise InputError(
-                f"the weights of {source.name!r} are pickles ({pickles[0]}), which can run any "
-                "code when they are read; allow pickles if you trust where they come from, or "
+                f"the weights of {source.name!r} are pickles ({pickles[0].name}), which can run "
+                "any code when they are read; allow pickles if you trust where they come from, or "
                 "convert them to safetensors"
             )
         raise InputError(f"the folder {source.name!r} has no weights (no .safetensors file)")
     check_index(folder)
-    safetensors = transformers_module("safetensors")
-    tensors = 0
+    shapes: dict[str, tuple[int, ...]] = {}
     for path in files:
-        try:
-            with safetensors.safe_open(str(path), framework="pt") as opened:
-                tensors += len(opened.keys())
-        except Exception as error:
-            raise InputError(
-                f"{path} is damaged: {_first_line(error)}; copy or download it again"
-            ) from error
-    check_layers(folder, tensors)
+        shapes |= _shapes(path)
+    check_layers(folder, len(shapes))
+    return numbers_in(shapes)
+
+
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors of a safetensors file, from its header."""
+    check_safetensors_header(path)
+    safetensors = transformers_module("safetensors")
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as opened:
+            names = opened.keys()
+            return {key: tuple(opened.get_slice(key).get_shape()) for key in names}
+    except Exception as error:
+        raise InputError(
+            f"{path} is damaged: {_first_line(error)}; copy or download it again"
+        ) from error
 
 
 def _check_tokenizer(tokenizer: Any, source: ModelSource) -> None:
@@ -232,22 +263,6 @@ def _check_tokenizer(tokenizer: Any, source: ModelSource) -> None:
             f"the tokenizer of {source.name!r} has no vocabulary; copy the tokenizer's files "
             "(tokenizer.json or vocab.txt) next to the weights"
         )
-
-
-def _check_complete(model: Any, family: Family, info: dict[str, Any], source: ModelSource) -> None:
-    """Check that no layer's weights were missing: transformers would draw them at random."""
-    prefixes = _block_names(model, family)
-    for key in sorted(info.get("missing_keys", ())):
-        if any(key.startswith(prefix) for prefix in prefixes):
-            raise InputError(
-                f"the weights of {source.name!r} lack {key!r}; the file does not belong to this "
-                "configuration, or is incomplete"
-            )
-
-
-def _block_names(model: Any, family: Family) -> Sequence[str]:
-    blocks = {id(block) for block in family.blocks(model)}
-    return [f"{name}." for name, module in model.named_modules() if id(module) in blocks]
 
 
 def as_loaded(model: str | LoadedModel, **options: Any) -> LoadedModel:
