@@ -206,7 +206,8 @@ def _saturated(axis: Any, results: dict[str, Any]) -> None:
         share_done = 1 - endless / len(heads)
         axis.axhline(share_done, color=GREY, linewidth=0.5)
         axis.annotate(
-            f"{counted(endless, 'head')} {OPEN} at {longest:,.0f}", (0.01, share_done), fontsize=NOTE,
+            f"{counted(endless, 'head')} {OPEN} at {longest:,.0f}", (0.01, share_done),
+            fontsize=NOTE,
             xycoords=axis.get_yaxis_transform(), textcoords="offset points", xytext=(0, 2),
             color=GREY,
         )  # fmt: skip
