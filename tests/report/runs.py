@@ -110,21 +110,22 @@ def _plan() -> Any:
 
 
 def _context() -> Any:
-    """Three layers of four heads: one without end, one extrapolated, the others measured."""
+    """Three layers of four heads: one with an open end, one extrapolated, the others measured."""
     lengths, heads = [32, 64, 128, 256], []
     for i, (layer, head) in enumerate(np.ndindex(3, 4)):
         length: float | None = 40.0 + 12 * i
         rest: list[float | None] = [0.4 / 2**j / (1 + i / 12) for j in range(4)]
         interval: list[float | None] = [0.9 * float(length or 0), 1.2 * float(length or 0)]
         if i == 5:
-            length, rest, interval = None, [None] * 4, [700.0, None]
+            length, rest, interval = None, [0.9, 0.8, 0.7, 0.6], [700.0, 1024.0]
         if i == 7:
-            length, interval = 900.0, [300.0, None]
+            length, interval = 900.0, [300.0, 1024.0]
         heads.append(
             {
                 "layer": int(layer), "head": int(head), "change": [0.2, 0.1, 0.05],
-                "length": length, "interval": interval,
-                "extrapolated": length is None or length > 256, "exponent": 1.0, "rest": rest,
+                "length": length, "interval": interval, "open": length is None, "limit": 1024.0,
+                "note": "still changing by 20% at 256" if length is None else "",
+                "extrapolated": length is not None and length > 256, "exponent": 1.0, "rest": rest,
             }
         )  # fmt: skip
     configuration = {

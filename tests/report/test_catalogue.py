@@ -300,7 +300,7 @@ def test_context_lengths():
         at, share = steps[label]
         assert np.all((at <= 256) == inside)
         np.testing.assert_allclose(share, [np.sum(finite <= n) / 12 for n in at])
-    assert any("1 heads: no end" in text.get_text() for text in axis.texts)
+    assert any("1 head still changing at 256" in text.get_text() for text in axis.texts)
 
     figure = drawn("context", "lengths")
     grid = images(figure)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,30 +147,35 @@ def print_context(found: ContextUse, everything: bool = False) -> None:
     frame = found.to_frame()
     if frame.empty:
         return
-    frame = frame.sort_values(["length", "last_change"], ascending=False)
+    from esscher.planning.contexts import longest_first
+
+    frame = longest_first(frame)
     shown = frame if everything else frame.head(SHOWN)
     table = plain_table(
         "All heads" if everything else f"The {len(shown)} heads that use the longest context"
     )
-    for name in ("head", "context", "between", "and", "", "last doubling"):
-        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    for name in ("head", "context", "between", "and", "change", "note"):
+        words = name == "note"
+        table.add_column(name, justify="left" if words else "right", no_wrap=not words)
     for row in shown.to_dict("records"):
         table.add_row(
             f"{row['layer']}.{row['head']}",
             *(_length(row[name]) for name in ("length", "low", "high")),
-            "extrapolated" if row["extrapolated"] else "",
             f"{row['last_change']:.1%}",
+            "extrapolated" if row["extrapolated"] else row["note"],
         )
     console.print(table)
     console.print(
         "context: tokens after which a head's output changes by less than the tolerance, with 95%\n"
-        "interval over passages; last doubling: relative change when the context last doubled.",
+        "interval over passages; open: it changes by more, and no less than before. Nothing is\n"
+        "longer than the window of the layer or what the model reads. change: relative, when the\n"
+        "context last doubled.",
         soft_wrap=True,
     )
 
 
 def _length(value: float) -> str:
-    return f"{value:,.0f}" if value < float("inf") else "no end"
+    return "open" if math.isnan(value) else f"{value:,.0f}"
 
 
 def print_plan(found: Plan, everything: bool = False) -> None:

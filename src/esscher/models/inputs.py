@@ -86,6 +86,13 @@ class LayerInputs:
             return None
         return self.valid[:, self.offset : self.offset + self.q.shape[2]]
 
+    def own_queries(self, batch: int = 0) -> Tensor:
+        """Numbers of the queries of one text that are not padding, increasing."""
+        valid = self.valid_queries
+        if valid is None:
+            return torch.arange(self.q.shape[2], device=self.q.device)
+        return torch.nonzero(valid[batch])[:, 0]
+
     def visible(self, queries: slice = slice(None)) -> Tensor:
         """Who sees whom, bool [batch or 1, heads or 1, queries, n_k], as the model decides it."""
         if self.visible_mask is not None:

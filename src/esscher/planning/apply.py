@@ -5,6 +5,9 @@ of the prompt's tokens; all later calls attend to these and to every token after
 also what the check of a plan does. The model's own cache still holds all tokens: what is reduced is
 what attention sees, not yet the memory of transformers' cache, which cannot hold a different number
 of tokens per head. An encoder keeps the budgets in every call.
+
+What is kept of a text depends on its own tokens and the seed alone, not on its row in the batch and
+not on padding, on whichever side it is. A text that is no longer than its budget is kept whole.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.models import LayerInputs
@@ -26,10 +28,17 @@ from esscher.validation import Array
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """What is kept of a prompt in one layer: its length, and keys by text and key head."""
+    """What is kept of a prompt in one layer: its length with padding, and keys by text and head."""
 
     length: int
     kept: list[list[Kept]]
+
+    def without(self, lost: int) -> Prompt:
+        """The same in a cache that has dropped this many of its first keys."""
+        if lost == 0:
+            return self
+        kept = [[_shifted(head, lost) for head in text] for text in self.kept]
+        return Prompt(max(0, self.length - lost), kept)
 
 
 class PlannedAttention:
@@ -51,20 +60,28 @@ class PlannedAttention:
         self._ratios, self._powers = ratios, powers
         self._sinks, self._recent, self._seed = sinks, recent, seed
         self._prompts: dict[int, Prompt] = {}
+        self._read: dict[int, int] = {}
 
     def __call__(self, inputs: LayerInputs) -> Tensor | None:
         """Attention output, or None for the model's own."""
-        length = inputs.k.shape[2]
+        queries = inputs.q.shape[2]
         if not inputs.causal:
-            return self._attend(inputs, Prompt(length, self._keep(inputs)))
+            return self._attend(inputs, Prompt(queries, self._keep(inputs)))
         if inputs.offset == 0:
-            self._prompts[inputs.layer] = Prompt(length, self._keep(inputs))
+            self._prompts[inputs.layer] = Prompt(queries, self._keep(inputs))
+            self._read[inputs.layer] = queries
             return None
         prompt = self._prompts.get(inputs.layer)
         # a cache that was filled before the block began, or by another batch, is left alone
-        if prompt is None or prompt.length > length or len(prompt.kept) != len(inputs.q):
+        if prompt is None or len(prompt.kept) != len(inputs.q):
             return None
-        return self._attend(inputs, prompt)
+        lost = 0
+        if inputs.window is not None:  # the cache of such a layer drops what no query sees again
+            lost = max(0, self._read[inputs.layer] - inputs.offset)
+            self._read[inputs.layer] += queries
+        if prompt.length - lost > inputs.offset:
+            return None
+        return self._attend(inputs, prompt.without(lost))
 
     def _attend(self, inputs: LayerInputs, prompt: Prompt) -> Tensor:
         return torch.stack(
@@ -75,24 +92,27 @@ class PlannedAttention:
         )
 
     def _keep(self, inputs: LayerInputs) -> list[list[Kept]]:
-        out = []
-        for batch in range(len(inputs.q)):
-            there = np.arange(inputs.k.shape[2])
-            if inputs.valid is not None:
-                there = np.flatnonzero(inputs.valid[batch].cpu().numpy())
-            scores = observe(inputs, batch=batch).score(inputs.v[batch])
-            out.append(self._keep_one(inputs.layer, batch, there, scores[:, there]))
-        return out
+        return [self._keep_one(inputs, batch) for batch in range(len(inputs.q))]
 
-    def _keep_one(
-        self, layer: int, batch: int, there: NDArray[np.int64], scores: Tensor
-    ) -> list[Kept]:
-        certain = certain_keys(len(there), self._sinks, self._recent)
+    def _keep_one(self, inputs: LayerInputs, batch: int) -> list[Kept]:
+        """What every key head keeps of one text."""
+        there = inputs.own_queries(batch).cpu()
+        count, layer = len(there), inputs.layer
+        certain = certain_keys(count, self._sinks, self._recent)
+        budgets = np.ceil(self._ratios[layer] * count - 1e-9).astype(np.int64)
+        budgets = np.maximum(budgets, int(certain.sum()) + 1)
+        # a window shorter than the text keeps few enough by itself
+        if np.all(budgets >= count) or (inputs.window is not None and count > inputs.window):
+            return [Kept(there, torch.zeros(count))] * len(budgets)
+        scores = observe(inputs, batch=batch).score(inputs.v[batch])[:, there]
         kept = []
-        for g in range(len(scores)):
-            budget = int(np.ceil(self._ratios[layer, g] * len(there) - 1e-9))
-            budget = max(budget, int(certain.sum()) + 1)
-            start = float(random_stream(self._seed, "plan", layer, g, batch).random())
+        for g, budget in enumerate(budgets.tolist()):
+            start = float(random_stream(self._seed, "plan", layer, g).random())
             found = select_sample(scores[g], certain, budget, self._powers[layer, g], start)
-            kept.append(Kept(torch.from_numpy(there)[found.index], found.log_weight))
+            kept.append(Kept(there[found.index], found.log_weight))
         return kept
+
+
+def _shifted(kept: Kept, lost: int) -> Kept:
+    left = kept.index >= lost
+    return Kept(kept.index[left] - lost, kept.log_weight[left])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from esscher.models import (
     load_for_tasks,
     opened_model,
 )
-from esscher.planning.saturation import doublings, layer_changes, saturation
+from esscher.planning.saturation import doublings, layer_changes, relative_changes, saturation
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
 from esscher.runs.executors import CellExecutor, Serial, Task, compute_cells
 from esscher.runs.folder import LOG
@@ -40,28 +39,35 @@ class ContextUse(RunResult):
     """Context lengths of every head."""
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a data frame, one row per head; length is infinite where there is none."""
+        """Return a data frame, one row per head.
+
+        A head with an open end has no ``length``, and its ``note`` says how much it still changes.
+        """
+        columns = ("layer", "head", "length", "low", "high", "limit", "open", "extrapolated")
         rows = []
         for head in self.results["heads"]:
-            low, high = (np.inf if end is None else end for end in head["interval"])
+            low, high = head["interval"]
+            about = head | {"low": low, "high": high}
             rows.append(
-                {
-                    "layer": head["layer"],
-                    "head": head["head"],
-                    "length": np.inf if head["length"] is None else head["length"],
-                    "low": low,
-                    "high": high,
-                    "extrapolated": head["extrapolated"],
+                {name: about[name] for name in columns}
+                | {
                     "exponent": head["exponent"],
                     "last_change": head["change"][-1],
+                    "note": head["note"],
                 }
             )
-        return pd.DataFrame(rows)
+        numbers = ("length", "low", "high", "limit", "exponent", "last_change")
+        return pd.DataFrame(rows).astype(dict.fromkeys(numbers, np.float64) if rows else {})
 
     def shown(self) -> list[pd.DataFrame]:
         """Return the heads, those that use the longest context first."""
         table = self.to_frame()
-        return [table if table.empty else table.sort_values("length", ascending=False)]
+        return [table if table.empty else longest_first(table)]
+
+
+def longest_first(heads: pd.DataFrame) -> pd.DataFrame:
+    """Heads with an open end, by how much they change, then the others by their length."""
+    return heads.sort_values(["open", "length", "last_change"], ascending=False, kind="stable")
 
 
 def context_lengths(
@@ -83,6 +89,8 @@ def context_lengths(
     progress: bool | None = None,
 ) -> ContextUse:
     """Measure how long a context each head of a decoder uses; see ``saturation.py``.
+
+    No head uses more than the window of its layer, nor more than the model reads.
 
     Parameters
     ----------
@@ -178,11 +186,13 @@ def _measure(loaded: LoadedModel, passage: Passage, longest: int) -> Cell:
     lengths = doublings(longest, SHORTEST)
     rows: list[dict[str, Any]] = []
     norms: list[list[float]] = []
+    windows: list[int | None] = []
 
     def sink(passage: Passage, capture: LayerCapture) -> None:
         with torch.inference_mode():
             changes, norm = layer_changes(capture, QUERIES, lengths)
         norms.append(norm.tolist())
+        windows.append(capture.window)
         for head, change in enumerate(changes):
             rows.extend(
                 {"layer": capture.layer, "head": head, "length": int(n), "square": float(c)}
@@ -190,7 +200,7 @@ def _measure(loaded: LoadedModel, passage: Passage, longest: int) -> Cell:
             )
 
     visit_passages(loaded, [passage], sink)
-    return Cell({"norms": norms}, pd.DataFrame(rows))
+    return Cell({"norms": norms, "windows": windows}, pd.DataFrame(rows))
 
 
 def _results(run: CellRun) -> dict[str, Any]:
@@ -202,13 +212,17 @@ def _results(run: CellRun) -> dict[str, Any]:
         norms = np.array([cell.about["norms"] for cell in cells])
         shape = (*norms.shape, len(lengths) - 1)
         squares = np.stack([cell.table["square"].to_numpy() for cell in cells]).reshape(shape)
+        limits = _limits(configuration, cells[0], norms.shape[1])
         for layer, head in np.ndindex(*norms.shape[1:]):
             own, norm = squares[:, layer, head], norms[:, layer, head]
             found = saturation(
-                own, norm, lengths, configuration["tolerance"], configuration["seed"]
-            )
-            change = np.sqrt(own.mean(axis=0) / norm.mean())
-            about = {"layer": layer, "head": head, "change": change.tolist()}
+                own, norm, lengths, configuration["tolerance"], configuration["seed"],
+                limits[layer],
+            )  # fmt: skip
+            change = relative_changes(own, norm).tolist()
+            longest = configuration["context"]
+            note = f"still changing by {change[-1]:.0%} at {longest:,}" if found.is_open else ""
+            about = {"layer": layer, "head": head, "change": change, "note": note}
             heads.append(about | found.to_dict())
     results: dict[str, Any] = {
         "kind": KIND,
@@ -222,20 +236,31 @@ def _results(run: CellRun) -> dict[str, Any]:
     return results | {"headline": _headline(results)}
 
 
+def _limits(configuration: dict[str, Any], cell: Cell, layers: int) -> list[float]:
+    """Most tokens that the heads of each layer can see: its window, or what the model reads."""
+    reads = configuration["model"].get("max_positions")
+    windows = cell.about.get("windows") or [None] * layers  # older runs have none
+    return [min(np.inf if n is None else n for n in (reads, window)) for window in windows]
+
+
 def _headline(results: dict[str, Any]) -> str:
     heads, longest = results["heads"], results["configuration"]["context"]
     if not heads:
         return "Nothing has been measured yet."
-
-    def number(test: Callable[[float], bool]) -> int:
-        return sum(test(np.inf if h["length"] is None else h["length"]) for h in heads)
-
-    half = longest // 2
-    tolerance = results["configuration"]["tolerance"]
-    lengths = [np.inf if h["length"] is None else h["length"] for h in heads]
-    return (
-        f"{number(lambda n: n <= half)} of {len(heads)} heads are within {tolerance:.0%} of what "
-        f"they become at {half:,} tokens of context; {number(lambda n: n > longest)} still gain "
-        f"beyond {longest:,}, {number(lambda n: n == np.inf)} of them with no end in sight. The "
-        f"median head uses {np.median(lengths):,.0f} tokens."
+    tolerance, half = results["configuration"]["tolerance"], longest // 2
+    lengths = np.array([np.inf if head["open"] else head["length"] for head in heads])
+    sentence = (
+        f"{np.sum(lengths <= half)} of {len(heads)} heads are within {100 * tolerance:g}% of what "
+        f"they become at {half:,} tokens of context"
     )
+    beyond = int(np.sum((lengths > longest) & np.isfinite(lengths)))
+    if beyond:
+        most = max(head["length"] for head in heads if not head["open"])
+        sentence += f"; {beyond} gain beyond {longest:,}, by extrapolation up to {most:,.0f}"
+    changes = [head["change"][-1] for head in heads if head["open"]]
+    if changes:
+        one = "is still changing, by" if len(changes) == 1 else "are still changing, by up to"
+        sentence += f"; {len(changes)} {one} {max(changes):.0%} at {longest:,}"
+    middle = float(np.median(lengths))
+    uses = f"uses {middle:,.0f} tokens" if np.isfinite(middle) else f"still changes at {longest:,}"
+    return f"{sentence}. The median head {uses}."

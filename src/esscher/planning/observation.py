@@ -63,18 +63,20 @@ class Observation:
 
 
 def observe(inputs: LayerInputs, window: int = WINDOW, batch: int = 0) -> Observation:
-    """Look at the last queries of one text (an encoder's: queries spread over the text)."""
-    count = inputs.q.shape[2]
+    """Look at the last queries of one text (an encoder's: queries spread over the text).
+
+    Queries at padding are none of the text's.
+    """
+    own = inputs.own_queries(batch)
     if inputs.causal:
-        rows = torch.arange(max(0, count - window), count)
+        rows = own[-window:]
     else:
-        rows = torch.linspace(0, count - 1, min(window, count)).round().long()
+        rows = own[torch.linspace(0, len(own) - 1, min(window, len(own))).round().long()]
     first = int(rows[0])
     squares, recents, outputs = [], [], []
     for head in range(inputs.q.shape[1]):
         logits = inputs.logits(batch, head, slice(first, None), torch.float32)[rows - first]
-        # a query at padding may see no key
-        weights = torch.nan_to_num(torch.softmax(logits, dim=-1), nan=0.0)
+        weights = torch.softmax(logits, dim=-1)
         squares.append(weights.square().mean(0))
         recents.append((weights[-PUBLISHED_WINDOW:] if inputs.causal else weights).mean(0))
         value = inputs.v[batch, head // inputs.group].to(torch.float32)

@@ -76,7 +76,7 @@ def systematic_sample(probabilities: Array, start: float) -> NDArray[np.int64]:
         A uniform number in [0, 1).
     """
     total = np.cumsum(probabilities)
-    size = round(float(total[-1]))
+    size = round(float(total[-1])) if len(total) else 0
     if size == 0:
         return np.array([], dtype=np.int64)
     # rounding must not cost the last one

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from esscher.errors import InputError
 from esscher.report.heatmaps import draw_grid, panel_height
+from esscher.report.numbers import counted
 from esscher.report.probes import check_heads
 from esscher.report.style import (
     BLACK,
@@ -34,8 +35,8 @@ from esscher.report.titles import title_of
 
 #: Heads whose curves are drawn unless some are chosen.
 SHOWN = 6
-#: Marks in the heatmap: lengths beyond the longest context, and those that are none.
-EXTRAPOLATED, NO_END = "extrapolated", "no end in sight"
+#: Marks in the heatmap: lengths beyond the longest context, and heads with an open end.
+EXTRAPOLATED, OPEN = "extrapolated", "still changing"
 
 
 @styled
@@ -87,7 +88,7 @@ def draw_saturation(
 def draw_lengths(
     results: dict[str, Any], title: str | None = None, *, width: float = DOUBLE
 ) -> Figure:
-    """Draw the context length of every head; hatched: extrapolated; grey: no end in sight."""
+    """Draw the context length of every head; hatched: extrapolated; grey: still changing."""
     _check(results)
     figure = new_figure(width, 0.5 + _grid_height(results), title_of(results, title))
     marks = _lengths(figure, figure.subplots(), results)
@@ -135,7 +136,7 @@ def draw_changes(
             axis.plot([length], [tolerance], "|", color=colour, markersize=8, markeredgewidth=1.2)
     axis.axhline(tolerance, color=GREY, linestyle="--", linewidth=GUIDE)
     axis.annotate(
-        f"tolerance {tolerance:.0%}", (0.995, tolerance), xycoords=axis.get_yaxis_transform(),
+        f"tolerance {100 * tolerance:g}%", (0.995, tolerance), xycoords=axis.get_yaxis_transform(),
         textcoords="offset points", xytext=(0, -2), ha="right", va="top", fontsize=NOTE,
         color=GREY,
     )  # fmt: skip
@@ -158,7 +159,7 @@ def _length(head: dict[str, Any]) -> float:
 def _words(head: dict[str, Any]) -> str:
     length = _length(head)
     if not np.isfinite(length):
-        return NO_END
+        return str(head.get("note") or OPEN)
     return f"{length:,.0f}" + (" (extrapolated)" if head["extrapolated"] else "")
 
 
@@ -202,9 +203,11 @@ def _saturated(axis: Any, results: dict[str, Any]) -> None:
     )  # fmt: skip
     endless = sum(not np.isfinite(value) for value in sides["length"])
     if endless:
-        axis.axhline(1 - endless / len(heads), color=GREY, linewidth=0.5)
+        share_done = 1 - endless / len(heads)
+        axis.axhline(share_done, color=GREY, linewidth=0.5)
         axis.annotate(
-            f"{endless} heads: {NO_END}", (0.01, 1 - endless / len(heads)), fontsize=NOTE,
+            f"{counted(endless, 'head')} {OPEN} at {longest:,.0f}", (0.01, share_done),
+            fontsize=NOTE,
             xycoords=axis.get_yaxis_transform(), textcoords="offset points", xytext=(0, 2),
             color=GREY,
         )  # fmt: skip
@@ -212,7 +215,9 @@ def _saturated(axis: Any, results: dict[str, Any]) -> None:
     axis.set_xlim(grid[0], last)
     axis.set_ylim(0, 1.08)
     tolerance = results["configuration"]["tolerance"]
-    finish(axis, "tokens of context", "share of heads", f"heads within {tolerance:.0%} of the end")
+    finish(
+        axis, "tokens of context", "share of heads", f"heads within {100 * tolerance:g}% of the end"
+    )
 
 
 def _lengths(figure: Any, axis: Any, results: dict[str, Any]) -> list[Any]:
@@ -241,5 +246,5 @@ def _lengths(figure: Any, axis: Any, results: dict[str, Any]) -> list[Any]:
     )  # fmt: skip
     return [
         Patch(facecolor=GREY, edgecolor="white", hatch="////", linewidth=0, label=EXTRAPOLATED),
-        Patch(facecolor=PALE, edgecolor=BLACK, hatch="xxxx", linewidth=0, label=NO_END),
+        Patch(facecolor=PALE, edgecolor=BLACK, hatch="xxxx", linewidth=0, label=OPEN),
     ]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from esscher.planning.contexts import longest_first
 from esscher.report.content import (
     Axis,
     Card,
@@ -34,7 +35,7 @@ def subject(run: StoredRun) -> str:
     c = run.configuration
     return (
         f"{c['model']['name']} on {c['text']}, up to {c['context']:,} tokens, "
-        f"{c['passages']} passages, tolerance {c['tolerance']:.0%}"
+        f"{c['passages']} passages, tolerance {100 * c['tolerance']:g}%"
     )
 
 
@@ -44,21 +45,27 @@ def answer(run: StoredRun) -> str:
 
 
 def cards(run: StoredRun) -> list[Card]:
-    """Saturated heads, the median, heads without end."""
+    """Saturated heads, those beyond, those with an open end, the median."""
     frame, longest = run.found.to_frame(), run.configuration["context"]
-    length, total = frame["length"], len(frame)
-    low, high = (float(length.quantile(q, "nearest")) for q in (0.1, 0.9))
-    middle = float(np.median(length))
+    length, total = frame["length"].where(~frame["open"], np.inf), len(frame)
+    low, middle, high = (_used(length, q, longest) for q in (0.1, 0.5, 0.9))
     return [
         Card(f"{int((length <= longest // 2).sum())} of {total}",
              f"heads are done by {longest // 2:,} tokens",
-             f"within {run.configuration['tolerance']:.0%} of what they become"),
-        Card(f"{int((length > longest).sum())} of {total}", f"heads gain beyond {longest:,} tokens",
-             "by extrapolation"),
-        Card(f"{int(np.isinf(length).sum())} of {total}", "heads have no end in sight"),
-        Card(shown(middle, "n3"), "tokens that the median head uses",
-             f"10% and 90% of the heads: {shown(low, 'n3')} and {shown(high, 'n3')}"),
+             f"within {100 * run.configuration['tolerance']:g}% of what they become"),
+        Card(f"{int(frame['extrapolated'].sum())} of {total}",
+             f"heads gain beyond {longest:,} tokens", "by extrapolation"),
+        Card(f"{int(frame['open'].sum())} of {total}", f"heads are still changing at {longest:,}",
+             "and no less than before"),
+        Card(middle, "tokens that the median head uses",
+             f"10% and 90% of the heads: {low} and {high}"),
     ]  # fmt: skip
+
+
+def _used(lengths: Any, quantile: float, longest: int) -> str:
+    """A quantile of lengths, of which some may be open."""
+    found = float(lengths.quantile(quantile, "nearest"))
+    return shown(found, "n3") if np.isfinite(found) else f"open at {longest:,}"
 
 
 def parts(run: StoredRun) -> list[Part]:
@@ -85,23 +92,26 @@ def _head_table(run: StoredRun) -> Table:
         columns=[
             Column("layer", "layer", "n0"),
             Column("head", "head", "n0"),
-            Column("length", "tokens used", "n3", "low", "high", "no end", True,
-                   "context at which what is still to come is within the tolerance"),
+            Column("length", "tokens used", "n3", "low", "high", "open",
+                   help="context at which what is still to come is within the tolerance"),
             Column("extrapolated", "extrapolated", help="beyond the longest context measured"),
+            Column("note", "open end"),
+            Column("limit", "at most", "n0",
+                   help="the window of the layer, or what the model reads"),
+            Column("open", "open", shown=False),
             Column("exponent", "exponent of changes", "d2", help="b of change ~ L^-b"),
             Column("last_change", "last change", "p1",
                    help="relative change of the output at the last doubling"),
         ],
         data=data_of(run.found.to_frame()),
         caption="Brackets are 95% intervals from resampled passages.",
-        sort=("length", True),
+        sort=("last_change", True),
     )  # fmt: skip
 
 
 def _explorer(run: StoredRun, table: Table) -> Explorer:
     lengths, heads = run.results["lengths"], run.results["heads"]
-    used = [np.inf if h["length"] is None else h["length"] for h in heads]
-    order = sorted(range(len(used)), key=lambda i: -used[i])
+    order = longest_first(run.found.to_frame()).index.tolist()
     return Explorer(
         title="Every head",
         table=table,
@@ -110,7 +120,7 @@ def _explorer(run: StoredRun, table: Table) -> Explorer:
             Quantity("last_change", "last change", "cividis"),
             Quantity("exponent", "exponent of changes", "cividis"),
         ],
-        facts=["length", "extrapolated", "exponent", "last_change"],
+        facts=["length", "note", "extrapolated", "limit", "exponent", "last_change"],
         views=[
             CurveView(
                 "change", Axis("context L", True, lengths), Axis("relative change", True),
@@ -120,15 +130,17 @@ def _explorer(run: StoredRun, table: Table) -> Explorer:
                 ],
                 lengths,
                 [Line("h", run.configuration["tolerance"],
-                      f"tolerance {run.configuration['tolerance']:.0%}")],
+                      f"tolerance {100 * run.configuration['tolerance']:g}%")],
             )
         ],
         curves=[_curves(h) for h in heads],
         importance=order,
         start=order[0],
-        caption="∞ marks heads whose changes do not fall: no context is long enough.",
-        curve_caption="A head is done where the dashed line crosses the tolerance; beyond the "
-        "longest context it is extrapolated by the power law of the last doublings.",
+        caption=f"× marks heads that are still changing at {lengths[-1]:,} tokens, no less than "
+        "before.",
+        curve_caption="A head is done where the dashed line crosses the tolerance, or where its "
+        "last change is within it; beyond the longest context it is extrapolated by the power law "
+        "of the last doublings, up to what the head can see.",
     )  # fmt: skip
 
 
@@ -138,7 +150,7 @@ def _curves(head: dict[str, Any]) -> dict[str, Any]:
 
 def _distribution(run: StoredRun) -> Chart:
     frame = run.found.to_frame().sort_values("length")
-    finite = frame[np.isfinite(frame["length"])]
+    finite = frame[~frame["open"]]
     share = [(i + 1) / len(frame) for i in range(len(finite))]
     longest = run.configuration["context"]
     return Chart(
@@ -152,6 +164,6 @@ def _distribution(run: StoredRun) -> Chart:
                 [Line("v", float(longest), "longest measured")],
             )
         ],
-        caption=f"Share of the heads that are within {run.configuration['tolerance']:.0%} of what "
-        "they become, against the context; right of the dotted line by extrapolation.",
+        caption=f"Share of the heads that are within {100 * run.configuration['tolerance']:g}% of "
+        "what they become, against the context; right of the dotted line by extrapolation.",
     )  # fmt: skip
