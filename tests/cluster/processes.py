@@ -8,10 +8,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 import esscher
 from esscher.sweeping.measure import Plan
@@ -34,17 +36,20 @@ ENVIRONMENT = os.environ | {
 class Machines:
     """Starts a scheduler and workers; whatever still runs at the end is killed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, protocol: str = "tcp", environment: dict[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self.port = free_port()
-        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.address = f"{protocol}://127.0.0.1:{self.port}"
+        self._environment = ENVIRONMENT | (environment or {})
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def scheduler(self) -> subprocess.Popen[bytes]:
         """Start the scheduler, always at the same address."""
         process = self._start(
-            "scheduler", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port",
-            str(self.port), "--no-dashboard",
+            "scheduler", "distributed.cli.dask_scheduler", "--host", self.address,
+            "--no-dashboard",
         )  # fmt: skip
         end = time.monotonic() + 60
         while True:
@@ -79,17 +84,19 @@ class Machines:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=ENVIRONMENT,
+                env=self._environment,
             )
         self._processes.append(process)
         return process
 
 
 @contextmanager
-def machines(folder: Path) -> Iterator[Machines]:
-    """Machines for the time of a block."""
+def machines(
+    folder: Path, protocol: str = "tcp", environment: dict[str, str] | None = None
+) -> Iterator[Machines]:
+    """Machines for the time of a block, with more variables in their environment if given."""
     folder.mkdir(exist_ok=True)
-    found = Machines(folder)
+    found = Machines(folder, protocol, environment)
     try:
         yield found
     finally:
@@ -101,6 +108,22 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def lines(path: Path) -> list[str]:
+    """Lines of a file, which may not be there yet."""
+    return path.read_text().split() if path.exists() else []
+
+
+def open_to(processes: Iterable[psutil.Process]) -> list[str]:
+    """Addresses at which processes listen, without their ports."""
+    found = [
+        connection.laddr.ip
+        for process in processes
+        for connection in process.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    return sorted(found)
 
 
 def square(x: float) -> float:

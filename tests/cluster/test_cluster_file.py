@@ -4,51 +4,18 @@ from __future__ import annotations
 
 import builtins
 import json
-import os
-import stat
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.errors import InputError
-from esscher.runs.cluster_file import ClusterDescription, read_description, start_cluster
+from esscher.runs.cluster_file import ClusterDescription, _scale, read_description, start_cluster
 from esscher.runs.executors import Task
-from tests.cluster.processes import ENVIRONMENT, square
-
-#: A batch system on this machine: a job is a process, its id that of the process.
-SBATCH = """#!/bin/sh
-cp "$1" "{folder}/job.sh"
-setsid sh "{folder}/job.sh" >"{folder}/job.log" 2>&1 &
-echo $! >>"{folder}/submitted"
-echo $!
-"""
-SCANCEL = """#!/bin/sh
-for job in "$@"; do echo "$job" >>"{folder}/cancelled"; kill -9 -- "-$job"; done
-"""
-
-
-@pytest.fixture
-def batch_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """``sbatch`` and ``scancel`` as programs."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, text in (("sbatch", SBATCH), ("scancel", SCANCEL)):
-        program = programs / name
-        program.write_text(text.format(folder=tmp_path))
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
-    yield tmp_path
-    for job in _lines(tmp_path / "submitted"):
-        if job not in _lines(tmp_path / "cancelled"):
-            os.killpg(int(job), 9)
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().split() if path.exists() else []
+from tests.cluster.processes import lines, square
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -66,7 +33,7 @@ def test_slurm_jobs_are_submitted_and_cancelled(batch_system: Path) -> None:
     script = (batch_system / "job.sh").read_text()
     for line in ("#SBATCH -p normal", "#SBATCH -n 1", "#SBATCH -t 00:10:00"):
         assert line in script
-    assert _lines(batch_system / "cancelled") == _lines(batch_system / "submitted")
+    assert lines(batch_system / "cancelled") == lines(batch_system / "submitted")
 
 
 def test_read(tmp_path: Path) -> None:
@@ -75,6 +42,19 @@ def test_read(tmp_path: Path) -> None:
     assert read_description(file) == ClusterDescription("slurm", 2, 40, {"walltime": "04:00:00"})
     file.write_text('{"kind": "local", "jobs": 3}')
     assert read_description(file) == ClusterDescription("local", 3, 3, {})
+
+
+def test_numbers_are_of_jobs_whatever_their_processes() -> None:
+    """dask-jobqueue counts worker processes unless it is told that these are jobs."""
+    asked: list[dict[str, int]] = []
+    recorder = SimpleNamespace(scale=lambda **n: asked.append(n), adapt=lambda **n: asked.append(n))
+    for kind in ("slurm", "local"):
+        for low, high in ((3, 3), (2, 40)):
+            _scale(recorder, ClusterDescription(kind, low, high))
+    assert asked == [
+        {"jobs": 3}, {"minimum_jobs": 2, "maximum_jobs": 40},
+        {"n": 3}, {"minimum": 2, "maximum": 40},
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def cluster_options(command: Command) -> Command:
         click.option(
             "--scheduler",
             metavar="ADDRESS",
-            help="Run on this Dask cluster, such as tcp://host:8786.",
+            help="Run on this Dask cluster, such as tcp://host:8786 or tls://host:8786.",
         ),
     ):
         command = option(command)

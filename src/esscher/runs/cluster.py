@@ -14,13 +14,16 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from esscher.errors import InputError
 from esscher.runs import remote
+from esscher.runs.encryption import client_security, is_encrypted
 from esscher.runs.executors import FailedCells, SchedulerLost, Task
 from esscher.runs.provenance import versions
+from esscher.untrusted import limits, read_json
 
 #: How to install what clusters need.
 INSTALL = 'pip install "esscher[cluster]"'
@@ -231,6 +234,9 @@ class _Round:
 def connect_cluster(scheduler: str, say: Say = _nothing) -> Iterator[Cluster]:
     """Use a cluster that is there.
 
+    TLS is used for an address that begins with ``tls://``, with the certificates of Dask's
+    configuration.
+
     Parameters
     ----------
     scheduler
@@ -241,26 +247,58 @@ def connect_cluster(scheduler: str, say: Say = _nothing) -> Iterator[Cluster]:
     Raises
     ------
     InputError
-        If Dask is not installed, or the scheduler cannot be reached.
+        If Dask is not installed, the scheduler cannot be reached, or a certificate is missing.
     """
     distributed = distributed_module()
-    file = scheduler.endswith(".json")
-    if not file and "://" not in scheduler:
-        raise InputError(
-            f"the scheduler is {scheduler!r}; write its address, such as tcp://host:8786, or the "
-            "name of its scheduler file, which ends in .json"
-        )
-    place = {"scheduler_file": scheduler} if file else {"address": scheduler}
+    address = _address(scheduler)
+    security = client_security(address)
     with _quiet():
         try:
-            client = distributed.Client(**place, timeout=TIMEOUT, set_as_default=False)
+            client = distributed.Client(
+                address, security=security, timeout=TIMEOUT, set_as_default=False
+            )
         except (OSError, TimeoutError, ValueError, ImportError) as error:
+            remedy = (
+                "check that it runs there, and that it and your Dask configuration have "
+                "certificates of the same authority"
+                if is_encrypted(address)
+                else "start one with `dask scheduler` and give the address that it prints"
+            )
             raise InputError(
-                f"there is no scheduler at {scheduler} ({_first_line(error)}); start one with "
-                "`dask scheduler` and give the address that it prints"
+                f"there is no scheduler at {scheduler} ({_first_line(error)}); {remedy}"
             ) from error
         with closing(client):
             yield Cluster(client, say)
+
+
+def _address(scheduler: str) -> str:
+    """Address of a scheduler, or what stands in the file it wrote."""
+    if not scheduler.endswith(".json"):
+        if "://" not in scheduler:
+            raise InputError(
+                f"the scheduler is {scheduler!r}; write its address, such as tcp://host:8786, or "
+                "the name of its scheduler file, which ends in .json"
+            )
+        return scheduler
+    end = time.monotonic() + TIMEOUT
+    while True:
+        try:
+            content = read_json(Path(scheduler), limits.CLUSTER)
+        except (OSError, InputError) as error:  # it starts just now, and has not written it all
+            if time.monotonic() < end:
+                time.sleep(0.05)
+                continue
+            raise InputError(
+                f"the scheduler file {scheduler} cannot be read ({_first_line(error)}); start a "
+                f"scheduler with `dask scheduler --scheduler-file {scheduler}`"
+            ) from error
+        address = content.get("address") if isinstance(content, dict) else None
+        if not isinstance(address, str) or "://" not in address:
+            raise InputError(
+                f"{scheduler} is no scheduler file: it has no address; start a scheduler with "
+                "`dask scheduler --scheduler-file FILE.json` and give that file"
+            )
+        return address
 
 
 @contextmanager

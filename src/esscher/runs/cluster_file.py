@@ -10,6 +10,10 @@ The file is YAML or JSON::
       processes: 16
       memory: 64GB
       walltime: "04:00:00"
+
+Whoever reaches a scheduler or a worker can run code there. Local clusters listen on this machine
+alone. Job queues need a scheduler that nodes can reach; dashboards are off, and on this machine
+alone if they are asked for. Dask's configuration may want TLS for either.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from esscher.runs.cluster import (
     closing,
     distributed_module,
 )
+from esscher.runs.encryption import cluster_security, for_jobs
 from esscher.untrusted import limits, parse_yaml, read_file, shortened
 
 #: Classes of dask-jobqueue by what a file calls them.
@@ -51,6 +56,15 @@ KINDS = {
 LOCAL = "local"
 #: Jobs that a file may ask for.
 MOST = 100_000
+#: Any free port that only this machine reaches.
+NOWHERE_ELSE = "127.0.0.1:0"
+#: Dask's settings of a scheduler that shows nothing: without a dashboard it would show other pages.
+NO_PAGES: dict[str, Any] = {"distributed.scheduler.http.routes": []}
+#: Dask's settings while a cluster of our own runs.
+SETTINGS = {
+    # These workers are ours alone: a deadly task need not kill four of them to be found out.
+    "distributed.scheduler.allowed-failures": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -132,19 +146,12 @@ def start_cluster(path: str | Path, say: Say = _nothing) -> Iterator[Cluster]:
     import dask
 
     factory = _factory(description, distributed, Path(path))
-    with (
-        _quiet(),
-        # These workers are ours alone: a deadly task need not kill four of them to be found out.
-        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
-    ):
+    with _quiet(), dask.config.set(SETTINGS):
         cluster = _made(factory, Path(path))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                if description.minimum == description.maximum:
-                    _scale(cluster, description)
-                else:
-                    cluster.adapt(minimum=description.minimum, maximum=description.maximum)
+                _scale(cluster, description)
             client = distributed.Client(cluster, timeout=TIMEOUT, set_as_default=False)
             with closing(client):
                 yield Cluster(client, say)
@@ -171,21 +178,35 @@ def _made(factory: Callable[[], Any], path: Path) -> Any:
 
 
 def _scale(cluster: Any, description: ClusterDescription) -> None:
-    if description.kind == LOCAL:
-        cluster.scale(description.maximum)
+    """Ask for jobs; a local cluster calls them workers."""
+    low, high = description.minimum, description.maximum
+    local = description.kind == LOCAL
+    if low == high:
+        cluster.scale(**{"n" if local else "jobs": high})
+    elif local:
+        cluster.adapt(minimum=low, maximum=high)
     else:
-        cluster.scale(jobs=description.maximum)
+        cluster.adapt(minimum_jobs=low, maximum_jobs=high)
 
 
-def _factory(description: ClusterDescription, distributed: Any, path: Path) -> Any:
+def _factory(description: ClusterDescription, distributed: Any, path: Path) -> Callable[[], Any]:
+    """What makes the cluster.
+
+    Raises
+    ------
+    InputError
+        If a package is missing, or TLS is wanted and its certificates cannot be used.
+    """
+    options = dict(description.options)
+    if "security" not in options:
+        security = cluster_security(options.get("protocol"))
+        if security is not None:
+            options["security"] = security if description.kind == LOCAL else for_jobs(security)
     if description.kind == LOCAL:
-        options: dict[str, Any] = {
-            "n_workers": 0,
-            "threads_per_worker": 1,
-            "dashboard_address": ":0",
-            "preload": ["esscher.runs.local_worker"],
-        }
-        return lambda: distributed.LocalCluster(**(options | description.options))
+        arguments = _local_options(options)
+        return lambda: _without_pages(
+            distributed.LocalCluster, arguments, arguments["scheduler_kwargs"]
+        )
     try:
         import dask_jobqueue
     except ImportError as error:
@@ -194,8 +215,82 @@ def _factory(description: ClusterDescription, distributed: Any, path: Path) -> A
             f"with: {INSTALL}"
         ) from error
     chosen = getattr(dask_jobqueue, KINDS[description.kind])
-    options = {"scheduler_options": {"dashboard_address": ":0"}}
-    return lambda: chosen(**(options | description.options))
+    arguments = _job_options(options, chosen.job_cls.default_config_name())
+    return lambda: _without_pages(chosen, arguments, arguments["scheduler_options"])
+
+
+def _without_pages(chosen: Any, arguments: dict[str, Any], scheduler: dict[str, Any]) -> Any:
+    """Make a cluster; its scheduler shows nothing on the web unless a dashboard is asked for."""
+    import dask
+
+    with dask.config.set({} if scheduler.get("dashboard", True) else NO_PAGES):
+        return chosen(**arguments)
+
+
+def _local_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a ``LocalCluster`` that nobody outside of this machine can reach."""
+    given: dict[str, Any] = {
+        "n_workers": 0,
+        "threads_per_worker": 1,
+        "preload": ["esscher.runs.local_worker"],
+    } | options
+    scheduler = dict(given.get("scheduler_kwargs") or {})
+    if "dashboard_address" in given:
+        scheduler.setdefault("dashboard_address", given["dashboard_address"])
+    given["scheduler_kwargs"] = _without_dashboard(scheduler)
+    if given.get("processes") is False:
+        # a worker in a thread has no host, and would take all of them
+        given.setdefault("worker_dashboard_address", NOWHERE_ELSE)
+    if given.get("worker_dashboard_address") is not None:
+        given["worker_dashboard_address"] = on_this_machine(given["worker_dashboard_address"])
+    return given
+
+
+def _job_options(options: dict[str, Any], config_name: str) -> dict[str, Any]:
+    """Arguments of a class of dask-jobqueue, on top of what Dask's configuration says."""
+    import dask
+
+    name = f"jobqueue.{options.get('config_name') or config_name}"
+    scheduler = options.get("scheduler_options")
+    if scheduler is None:
+        scheduler = dask.config.get(f"{name}.scheduler-options", None)
+    words = (
+        options.get("worker_extra_args")
+        or options.get("extra")
+        or dask.config.get(f"{name}.worker-extra-args", None)
+        or dask.config.get(f"{name}.extra", None)
+    )
+    return options | {
+        "scheduler_options": _without_dashboard(dict(scheduler or {})),
+        # the last of two equal options counts: what a user says
+        "worker_extra_args": [
+            "--no-dashboard",
+            "--dashboard-address",
+            NOWHERE_ELSE,
+            *(words or []),
+        ],
+    }
+
+
+def _without_dashboard(scheduler: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a scheduler: no dashboard unless one is asked for.
+
+    Dask opens the port of a dashboard in any case, so it needs an address.
+    """
+    asked = scheduler.get("dashboard_address")
+    if asked is None:
+        return {"dashboard": False} | scheduler | {"dashboard_address": NOWHERE_ELSE}
+    return scheduler | {"dashboard_address": on_this_machine(asked)}
+
+
+def on_this_machine(address: Any) -> Any:
+    """An address such as ``:8787`` or 8787, which means all networks, on this machine alone.
+
+    One with a host is left as it is: somebody chose it.
+    """
+    text = str(address).strip()
+    port = text.removeprefix(":")
+    return f"127.0.0.1:{port}" if port.isascii() and port.isdigit() else address
 
 
 def _content(file: Path) -> Any:
