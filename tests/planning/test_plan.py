@@ -44,9 +44,17 @@ def test_results_have_everything(name, tmp_path):
     measure = "kl" if loaded.causal else "cosine"
     for name_ in ("dense", "uniform", "planned", "heavy"):
         assert {"mean", "interval"} <= set(results["check"][name_][measure])
-    assert isinstance(found.earned, bool)
+    interval = results["check"]["ratios"]["uniform"]["interval"]
+    verdict = {(True, True): "better", (False, False): "worse"}.get(
+        (interval[0] > 1, interval[1] > 1), "undecided"
+    )
+    assert results["check"]["verdict"] == found.verdict == verdict
+    assert found.earned is (verdict == "better")
+    assert set(found.best) <= {"uniform", "planned", "heavy", "recent"}
+    assert set(results["check"]["over_best"]) | {found.best[0]} >= {"uniform", "planned", "heavy"}
     assert load_plan(tmp_path / "run").to_dict() == results
-    assert ("earned" in found.headline) or ("NOT" in found.headline)
+    words = {"better": "The plan earned", "worse": "did NOT earn", "undecided": "Undecided with"}
+    assert [name for name, said in words.items() if said in found.headline] == [verdict]
     assert len(found.to_frame()) == np.prod(shape)
     found.save(tmp_path / "plan.json")
     assert load_plan(tmp_path / "plan.json").to_dict() == results
