@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from esscher.cli.main import main
+from esscher.cli.plan import print_plan
+from esscher.planning import Plan
 from tests.models.folders import WORDS, save
 
 SMALL = ("--prefix", "40", "--passages", "2", "--check-passages", "3")
@@ -35,17 +37,57 @@ def test_a_plan_from_the_command_line(place: Path, tmp_path: Path) -> None:
     figure, file = tmp_path / "plan.png", tmp_path / "plan.json"
     result = run(*asked, "--figure", str(figure), "--save", str(file))
     assert result.exit_code == 0, result.output
-    for words in ("of the tokens are kept", "unseen passages", "planned", "uniform", "heavy"):
-        assert words in result.output
     assert figure.stat().st_size > 10_000
     found = json.loads(run(*asked, "--json").stdout)
     assert found == json.loads(file.read_text())
+    assert found["headline"] in result.output
+    rows = [line.split() for line in result.output.splitlines()]
+    for name in ("planned", "uniform", "heavy"):
+        (row,) = [row for row in rows if row[:1] == [name]]
+        assert row[1].startswith(f"{found['check'][name]['cosine']['mean']:.5f}"[:4])
     assert {"mean", "interval"} <= set(found["check"]["planned"]["cosine"])
     assert np.array(found["budgets"]).shape == (3, 4)
     shown = run("show", str(tmp_path / "run"))
     assert shown.exit_code == 0
     assert found["headline"] in shown.output
-    assert "plan" in run("ls", str(tmp_path)).output
+    listed = json.loads(run("ls", str(tmp_path), "--json").stdout)["runs"]
+    assert [(one["run"], one["kind"], one["state"]) for one in listed] == [
+        ("run", "plan", "complete")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said", "title"),
+    [
+        (
+            [50] * 36,
+            "24 more keep as many tokens as the last of these",
+            "12 of 36 key heads, which",
+        ),
+        ([90] * 12 + [50] * 3, "3 more keep fewer tokens", "The 12 key heads that keep most"),
+        (
+            [90] * 11 + [50] * 3 + [40],
+            "2 more keep as many tokens as the last of these, 1 keep",
+            "",
+        ),
+        ([90, 50], "", "All key heads"),
+    ],
+)
+def test_what_is_said_of_key_heads_that_are_not_shown(
+    tokens: list[int], said: str, title: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = (len(tokens), 1)
+    results = {
+        "budgets": np.reshape(tokens, shape).tolist(), "powers": np.ones(shape).tolist(),
+        "predicted": {"head_error": np.ones(shape).tolist()}, "prefix": 100, "check": None,
+        "headline": "Kept.",
+    }  # fmt: skip
+    print_plan(Plan(results))
+    output = capsys.readouterr().out
+    assert title in output
+    if said:
+        assert f"{said}" in output
+    assert ("--all shows them" in output) == bool(said)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,9 @@ def test_plot_of_bent_and_of_hardly_known_rates() -> None:
     bent = floored()
     for rate in (bent, fit_rate(power_curve(0.4, 1, 1), SIZES)):
         axes = rate.plot(Figure().subplots())
-        assert axes.lines
+        drawn = [np.asarray(line.get_data(), dtype=float) for line in axes.lines]
+        assert any(np.array_equal(x, rate.sizes) and np.allclose(y, rate.mean) for x, y in drawn)
+        assert all(np.isfinite(points).all() for points in drawn)
     assert "floor law" in bent.plot(Figure().subplots()).get_legend_handles_labels()[1]
 
 

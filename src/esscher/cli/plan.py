@@ -186,9 +186,14 @@ def print_plan(found: Plan, everything: bool = False) -> None:
         _print_check(console, results["check"])
     frame = found.to_frame().sort_values("tokens", ascending=False, kind="stable")
     shown = frame if everything else frame.head(SHOWN)
-    table = plain_table(
-        "All key heads" if everything else f"The {len(shown)} key heads that keep most tokens"
-    )
+    alike = frame["tokens"].nunique() == 1
+    if everything or len(shown) == len(frame):
+        title = "All key heads"
+    elif alike:
+        title = f"{len(shown)} of {len(frame)} key heads, which all keep the same number of tokens"
+    else:
+        title = f"The {len(shown)} key heads that keep most tokens"
+    table = plain_table(title)
     for name in ("key head", "tokens", "share", "power", "predicted error"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in shown.to_dict("records"):
@@ -201,7 +206,18 @@ def print_plan(found: Plan, everything: bool = False) -> None:
         )
     console.print(table)
     if len(shown) < len(frame):
-        console.print(f"{len(frame) - len(shown)} more keep fewer tokens; --all shows them.")
+        console.print(f"{_others(frame['tokens'].tolist(), len(shown))}; --all shows them.")
+
+
+def _others(tokens: list[int], shown: int) -> str:
+    """What the key heads keep that are not shown; tokens are in falling order."""
+    fewer = sum(n < tokens[shown - 1] for n in tokens[shown:])
+    same = len(tokens) - shown - fewer
+    if not same:
+        return f"{fewer} more keep fewer tokens"
+    if not fewer:
+        return f"{same} more keep as many tokens as the last of these"
+    return f"{same} more keep as many tokens as the last of these, {fewer} keep fewer"
 
 
 def _print_check(console: Console, check: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ import pandas as pd
 
 from esscher.planning.arguments import NEIGHBOURS
 from esscher.planning.check import END
+from esscher.planning.verdict import closest, paired_ratio, passages_needed, verdict_of
 from esscher.rates.means import exponentials, mean_and_interval
 from esscher.runs import Cell
 from esscher.validation import Array
@@ -60,13 +61,20 @@ def check_results(cells: list[Cell], predicted_error: Array, causal: bool) -> di
         out[name] = measures
         damage = _end(rows, "kl") if causal else 1 - _end(rows, "cosine")
         damages[name] = np.maximum(damage, ROUNDING)
+    planned, uniform = damages["planned"], damages["uniform"]
     out["ratios"] = {
-        name: _single(exponentials(np.log(damages[name] / damages["planned"])[:, None]))
-        for name in names
-        if name != "planned"
+        name: paired_ratio(damages[name], planned) for name in names if name != "planned"
     }
-    interval = out["ratios"]["uniform"]["interval"]
-    out["earned"] = interval is not None and interval[0] > 1.0
+    out["verdict"] = verdict_of(out["ratios"]["uniform"])
+    out["earned"] = out["verdict"] == "better"
+    undecided = out["verdict"] == "undecided"
+    out["passages_needed"] = passages_needed(uniform, planned) if undecided else None
+    out["best"] = closest(damages)
+    out["over_best"] = {
+        name: paired_ratio(damages[name], damages[out["best"][0]])
+        for name in names
+        if name != out["best"][0]
+    }
     out["heads"] = _calibration(tables, predicted_error)
     return out
 

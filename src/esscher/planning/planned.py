@@ -20,6 +20,7 @@ from esscher.errors import InputError
 from esscher.models import LoadedModel, attention_override, wrap_model
 from esscher.planning.apply import PlannedAttention
 from esscher.planning.selection import POWERS
+from esscher.planning.verdict import Verdict, verdict_of
 from esscher.runs import RunResult, run_kind
 from esscher.runs.folder import as_json
 from esscher.runs.schema import check
@@ -55,8 +56,24 @@ class Plan(RunResult):
     @property
     def earned(self) -> bool | None:
         """Whether the check found the plan better than uniform budgets; None without a check."""
+        verdict = self.verdict
+        return None if verdict is None else verdict == "better"
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the check found the plan to be against uniform budgets; None without a check.
+
+        "better" or "worse" if the paired interval over passages excludes that they are alike, else
+        "undecided".
+        """
         check = self.results["check"]
-        return None if check is None else bool(check["earned"])
+        return None if check is None else verdict_of(check["ratios"]["uniform"])
+
+    @property
+    def best(self) -> list[str]:
+        """What the check found closest to dense; several if they cannot be told apart."""
+        check = self.results["check"] or {}
+        return list(check.get("best") or [])
 
     @contextmanager
     def apply(self, model: Any, seed: int = 0) -> Iterator[None]:

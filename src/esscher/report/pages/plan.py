@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from esscher.planning.words import inverse, kept_per_head
 from esscher.report.content import (
     Axis,
     Bars,
@@ -60,11 +61,10 @@ def answer(run: StoredRun) -> str:
 def cards(run: StoredRun) -> list[Card]:
     """What is kept, and what it costs."""
     r = run.results
-    budgets = np.asarray(r["budgets"])
     out = [
         Card(f"{r['total']['ratio']:.1%}", "of the tokens are kept",
              f"{r['total']['tokens']:,} in all key heads"),
-        Card(f"{budgets.min():,} to {budgets.max():,}", "tokens per key head",
+        Card(kept_per_head(r["budgets"]), "tokens per key head",
              f"of a prefix of {r['prefix']:,}"),
         Card(shown(r["predicted"]["effect"]), f"predicted {r['predicted']['unit']}",
              _interval(r["predicted"]["interval"])),
@@ -72,13 +72,30 @@ def cards(run: StoredRun) -> list[Card]:
     if r["check"] is not None:
         name, _, title = next(m for m in MEASURES if m[0] in r["check"]["planned"])
         value, ends = _value(name, r["check"]["planned"][name])
-        ratio = r["check"]["ratios"]["uniform"]
         out.append(Card(shown(value), f"measured {title}", _interval(ends)))
-        out.append(
-            Card(f"{ratio['mean']:.2g}×", "closer to dense than uniform budgets",
-                 _interval(ratio["interval"], "s2"))
-        )  # fmt: skip
+        out += [_verdict(run), *_best(r["check"])]
     return out
+
+
+def _verdict(run: StoredRun) -> Card:
+    """The plan against uniform budgets."""
+    ratio = run.results["check"]["ratios"]["uniform"]
+    if run.found.verdict == "undecided":
+        return Card("undecided", "whether the plan or uniform budgets are closer to dense",
+                    f"ratio {ratio['mean']:.2g}, {_interval(ratio['interval'], 's2')}")  # fmt: skip
+    words = "closer to dense than uniform budgets"
+    if run.found.verdict == "worse":
+        ratio, words = inverse(ratio), "farther from dense than uniform budgets"
+    return Card(f"{ratio['mean']:.2g}×", words, _interval(ratio["interval"], "s2"))
+
+
+def _best(check: dict[str, Any]) -> list[Card]:
+    """What is closest to dense; nothing for a file from before this was stored."""
+    best = [VARIANTS[name][0] for name in check.get("best") or []]
+    if not best:
+        return []
+    apart = "beyond the paired intervals" if len(best) == 1 else "cannot be told apart"
+    return [Card(", ".join(best), "closest to dense of all that was measured", apart)]
 
 
 def parts(run: StoredRun) -> list[Part]:
