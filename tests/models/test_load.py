@@ -11,6 +11,7 @@ import warnings
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from esscher.errors import InputError
 from esscher.models import load_model, wrap_model
@@ -226,16 +227,30 @@ def test_without_transformers(folder, monkeypatch):
 def test_a_hub_name_in_the_cache(tmp_path):
     """The hub's library looks for its cache when it is imported, hence another process."""
     commit = "0123456789abcdef0123456789abcdef01234567"
-    entry = tmp_path / "hub" / "models--somebody--tiny"
-    saved = save(entry / "snapshots" / commit)
-    (entry / "refs").mkdir()
-    (entry / "refs" / "main").write_text(commit)
+
+    def cached(name):
+        entry = tmp_path / "hub" / f"models--somebody--{name}"
+        (entry / "refs").mkdir(parents=True)
+        (entry / "refs" / "main").write_text(commit)
+        return entry / "snapshots" / commit
+
+    saved = save(cached("tiny"))
+    lacking, kernel = cached("lacking"), cached("kernel")
+    save(lacking)
+    tensors = load_file(lacking / "model.safetensors")
+    del tensors["embeddings.word_embeddings.weight"]
+    save_file(tensors, lacking / "model.safetensors", metadata={"format": "pt"})
+    save(kernel)
+    config = json.loads((kernel / "config.json").read_text())
+    config["_attn_implementation"] = {"": "somebody/kernel"}
+    (kernel / "config.json").write_text(json.dumps(config))
     code = (
         "from esscher.models import load_model\n"
         "m = load_model('somebody/tiny')\n"
         "print(m.weight_hash, m.provenance['commit'], m.provenance['location'])\n"
-        "try: load_model('somebody/tiny', revision='v2')\n"
-        "except ValueError as error: print(error)\n"
+        "for name, revision in ('tiny', 'v2'), ('lacking', None), ('kernel', None):\n"
+        "    try: load_model('somebody/' + name, revision=revision)\n"
+        "    except ValueError as error: print(error)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -244,9 +259,11 @@ def test_a_hub_name_in_the_cache(tmp_path):
         text=True,
         env={**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
     )
-    first, second = done.stdout.splitlines()
+    first, *refusals = done.stdout.splitlines()
     assert first.split() == [saved.weight_hash, commit, "somebody/tiny"]
-    assert "HF_HUB_OFFLINE is set" in second
+    assert "HF_HUB_OFFLINE is set" in refusals[0]
+    assert "lack 'embeddings.word_embeddings.weight'" in refusals[1]
+    assert "would load code" in refusals[2]
     assert done.stderr == ""
 
 

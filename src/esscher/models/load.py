@@ -12,11 +12,13 @@ import torch
 from esscher.errors import InputError
 from esscher.models._transformers import INSTALL, quiet, transformers_module
 from esscher.models.checks import (
+    check_fields,
     check_gguf_header,
     check_index,
     check_layers,
     check_model_folder,
     check_safetensors_header,
+    check_settings,
 )
 from esscher.models.completeness import asked_shapes, check_complete, check_size, numbers_in
 from esscher.models.families import family_of
@@ -74,7 +76,9 @@ def load_model(
         family_of(source.architecture, source.name)
     if source.kind == "folder":
         folder = Path(source.location)
-        check_model_folder(folder, source.name, allow_remote_code=allow_remote_code)
+        check_model_folder(folder, allow_remote_code=allow_remote_code)
+    elif source.kind == "gguf":
+        check_settings(Path(source.location), allow_remote_code=allow_remote_code)
     held = _held(source, allow_pickle=allow_pickle)
     transformers = transformers_module()
     options: dict[str, Any] = {
@@ -89,6 +93,8 @@ def load_model(
     with quiet():
         config = _load(transformers.AutoConfig, source, options)
         family = family_of(config.model_type, source.name)
+        if (file := _cached_config(source, revision)) is not None:
+            check_fields(file, allow_remote_code=allow_remote_code)
         auto = transformers.AutoModelForCausalLM if family.decoder else transformers.AutoModel
         asked = _attempt(auto, source, options, lambda: asked_shapes(auto, config))
         if held is not None:
@@ -144,13 +150,19 @@ def _offline() -> bool:
     )
 
 
-def _commit(source: ModelSource, revision: str | None) -> str | None:
-    """Commit of a model from the hub: the folder of the cache that its files are in."""
+def _cached_config(source: ModelSource, revision: str | None) -> Path | None:
+    """The configuration of a model from the hub in the local cache, where it was put to be read."""
     if source.kind != "hub":
         return None
     hub = transformers_module("huggingface_hub")
     path = hub.try_to_load_from_cache(source.location, "config.json", revision=revision)
-    return Path(path).parent.name if isinstance(path, str) else None
+    return Path(path) if isinstance(path, str) else None
+
+
+def _commit(source: ModelSource, revision: str | None) -> str | None:
+    """Commit of a model from the hub: the folder of the cache that its files are in."""
+    path = _cached_config(source, revision)
+    return None if path is None else path.parent.name
 
 
 def _load(factory: Any, source: ModelSource, options: dict[str, Any]) -> Any:
