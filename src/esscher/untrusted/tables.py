@@ -72,11 +72,14 @@ def check_parquet(file: Any, place: str, data: bytes) -> None:
             )
         ):  # fmt: skip
             raise InputError(f"{place} is damaged: a column holds {str(field.type)[:80]}")
-    total, counted = rows * columns * _WIDTH, 0
+    total, counted, packed = rows * columns * _WIDTH, 0, 0
     for group in range(about.num_row_groups):
         counted += about.row_group(group).num_rows
         for column in range(columns):
             chunk = about.row_group(group).column(column)
+            packed += chunk.total_compressed_size
+            if packed > len(data):  # they would be gone through again and again
+                raise InputError(f"{place} is damaged: its columns lie on top of each other")
             total += max(chunk.total_uncompressed_size, sum(page_sizes(data, chunk)))
             _check_total(total, place)
     _check_total(total, place)
