@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ import pytest
 from esscher.errors import InputError
 from esscher.text import read_text
 from esscher.untrusted import (
+    check_parquet,
     limits,
     map_array,
     parse_json,
@@ -150,6 +152,36 @@ def test_packed_arrays_are_refused():
     np.savez_compressed(archive, means=np.zeros(10_000_000))
     with pytest.raises(InputError, match="is packed"):
         read_arrays(archive.getvalue(), ("means",), "limit.npz")
+
+
+def test_an_archive_of_many_members():
+    """zipfile makes an object of each one, however many are asked for."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        for i in range(3000):
+            file.writestr(f"{i}.npy", b"")
+    with pytest.raises(InputError, match="no archive of at most 64 arrays"):
+        read_arrays(archive.getvalue(), ("means",), "limit.npz")
+    with pytest.raises(InputError, match="no archive of at most 64 arrays"):
+        read_arrays(archive.getvalue() + b"x", ("means",), "limit.npz")
+
+
+def test_columns_that_lie_on_top_of_each_other():
+    """Pages of no bytes add nothing to the total, and would be gone through for each row group."""
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"x": np.zeros(100)}), buffer)
+    with pq.ParquetFile(buffer) as file:
+        about = file.metadata
+        many = SimpleNamespace(
+            num_rows=100_000,
+            num_columns=1,
+            num_row_groups=1000,
+            row_group=lambda _: about.row_group(0),
+        )
+        lying = SimpleNamespace(metadata=many, schema_arrow=file.schema_arrow)
+        check_parquet(file, "a part", buffer.getvalue())
+        with pytest.raises(InputError, match="lie on top of each other"):
+            check_parquet(lying, "a part", buffer.getvalue())
 
 
 def test_objects_in_arrays_are_refused(tmp_path):

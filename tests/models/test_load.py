@@ -201,6 +201,14 @@ def test_no_tokenizer(tmp_path):
     refused(tmp_path, "tokenizer of", "tokenizer.json")
 
 
+def test_a_tokenizer_that_frames_texts_with_other_tokens(folder):
+    path = folder / "tokenizer.json"
+    found = json.loads(path.read_text())
+    found["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [60]
+    path.write_text(json.dumps(found))
+    refused(folder, "frames texts with token 60, but the model knows only 60")
+
+
 def test_revision_of_a_folder(folder):
     refused(folder, "revision is 'v1'", revision="v1")
 

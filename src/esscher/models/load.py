@@ -112,7 +112,9 @@ def load_model(
         model, info = _load(auto, source, options | weights | {"output_loading_info": True})
         check_complete(model, family, info, asked, source.name)
         tokenizer = _load(transformers.AutoTokenizer, source, options)
-        _check_tokenizer(tokenizer, source)
+        _attempt(
+            type(tokenizer), source, options, lambda: _check_tokenizer(tokenizer, model, source)
+        )
         try:
             model.requires_grad_(False).to(place)
         except (RuntimeError, AssertionError) as error:
@@ -180,12 +182,15 @@ def _attempt(
         return call()
     except InputError:
         raise
-    except Exception as error:
-        raise _explained(factory, source, options, error) from error
+    except BaseException as error:
+        # a panic in the native code of tokenizers is no Exception
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise _explained(factory, source, options, error) from error
+        raise
 
 
 def _explained(
-    factory: Any, source: ModelSource, options: dict[str, Any], error: Exception
+    factory: Any, source: ModelSource, options: dict[str, Any], error: BaseException
 ) -> InputError:
     what = {"AutoConfig": "configuration", "AutoTokenizer": "tokenizer"}.get(
         factory.__name__, "weights"
@@ -268,12 +273,22 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
         ) from error
 
 
-def _check_tokenizer(tokenizer: Any, source: ModelSource) -> None:
-    """Check that the tokenizer knows words: without its files, transformers makes an empty one."""
+def _check_tokenizer(tokenizer: Any, model: Any, source: ModelSource) -> None:
+    """Check that the tokenizer knows words, and frames a text with tokens that the model knows.
+
+    Without its files, transformers makes an empty one.
+    """
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)) + 1:
         raise InputError(
             f"the tokenizer of {source.name!r} has no vocabulary; copy the tokenizer's files "
             "(tokenizer.json or vocab.txt) next to the weights"
+        )
+    known = len(model.get_input_embeddings().weight)
+    largest = max(tokenizer("", verbose=False)["input_ids"], default=0)
+    if not 0 <= largest < known:
+        raise InputError(
+            f"the tokenizer of {source.name!r} frames texts with token {largest}, but the model "
+            f"knows only {known}; they do not belong together"
         )
 
 

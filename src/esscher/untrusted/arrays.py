@@ -18,6 +18,8 @@ from esscher.untrusted.regular import open_regular
 _KINDS = "biufU"
 #: Members of an archive.
 _MEMBERS = 64
+#: Bytes of an archive's last record, and at most of a member's entry in the list before it.
+_END, _ENTRY = 22, 1024
 
 
 def map_array(path: Path) -> NDArray[Any]:
@@ -50,9 +52,10 @@ def read_arrays(data: bytes, names: tuple[str, ...], place: str) -> dict[str, ND
         If one is missing, packed, holds objects, or is shorter than its header says.
     """
     found = {}
+    _check_directory(data, place)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            members = {info.filename: info for info in archive.infolist()[:_MEMBERS]}
+            members = {info.filename: info for info in archive.infolist()}
             for name in names:
                 info = members.get(f"{name}.npy")
                 if info is None:
@@ -72,6 +75,19 @@ def read_arrays(data: bytes, names: tuple[str, ...], place: str) -> dict[str, ND
             raise
         raise InputError(f"{place} is damaged: {error}") from error
     return found
+
+
+def _check_directory(data: bytes, place: str) -> None:
+    """Refuse an archive with many members: zipfile makes an object of each.
+
+    At its end an archive says how many bytes their list has; ``numpy.savez`` writes nothing after
+    that, and no second such record for huge archives.
+    """
+    end = data[-_END:]
+    length = int.from_bytes(end[12:16], "little")
+    second = data[-_END - 20 : -_END].startswith(b"PK\x06\x07")
+    if not end.startswith(b"PK\x05\x06") or second or length > _MEMBERS * _ENTRY:
+        raise InputError(f"{place} is damaged: it is no archive of at most {_MEMBERS} arrays")
 
 
 def _array(data: bytes, place: str) -> NDArray[Any]:
