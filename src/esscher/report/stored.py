@@ -114,9 +114,9 @@ def _read_below(path: Path, say: Callable[[str], None] | None) -> list[StoredRun
             early.append(error)
     if not runs:
         raise early[0]
-    for error in early:
-        if say is not None:
-            say(f"Left out: {error}")
+    if say is not None:
+        for left_out in early:
+            say(f"Left out: {left_out}")
     return runs
 
 
