@@ -191,7 +191,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, str, str]:
     precise = row["precision"] is not None
     wanted = f"for +-{row['precision']:g}" if precise else f"of {row['asked']}"
     if row["kind"] != "sweep":
-        wanted = "cells"
+        wanted = "cell" if row["done"] == 1 else "cells"
     return _grid(row["horizons"]), _grid(row["sizes"]), f"{row['done']} {wanted}"
 
 
