@@ -106,6 +106,22 @@ def test_damaged_unknown_and_unfinished_runs(place: Path) -> None:
     assert not path.exists()
 
 
+def test_a_run_without_results_does_not_keep_others_from_their_report(place: Path) -> None:
+    path, two = place / "page.html", place / "runs" / "two"
+    for part in (two / "parts").iterdir():
+        part.unlink()
+    result = run("report", place / "runs", "-o", path)
+    assert result.exit_code == 0, result.output
+    assert f"Left out: {two} has no results yet" in result.stderr
+    assert path.read_text("utf-8").count('<article class="run"') == 1
+    # if there is nothing else, it is an error; so is one that was asked for by name
+    shutil.rmtree(place / "runs" / "one")
+    path.unlink()
+    refused(run("report", place / "runs", "-o", path), "no results yet")
+    refused(run("report", two, "-o", path), "no results yet")
+    assert not path.exists()
+
+
 def test_a_run_that_is_not_complete_says_so(place: Path) -> None:
     two = place / "runs" / "two"
     sorted((two / "parts").iterdir())[-1].unlink()

@@ -16,16 +16,18 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli import main
+from esscher.cli.options import with_error
 from esscher.cli.sweep import geometric_scales
 from esscher.runs.lock import run_lock
 from esscher.sweeping import load_curve, pool
 from esscher.sweeping import sweep as run_sweep
+from tests.cli.printed import table_of
 
 SMALL = ("--dim", "2", "--horizon", "0.5", "--sizes", "10:90:3", "--replicates", "3")
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
+    return CliRunner().invoke(main, list(arguments), env={"COLUMNS": "200"})
 
 
 def test_sweep_prints_json() -> None:
@@ -50,14 +52,34 @@ def test_sweep_prints_a_table_and_show_the_same(tmp_path: Path) -> None:
     out = tmp_path / "runs" / "one"
     result = run("sweep", "gaussian", *SMALL, "--out", str(out))
     assert result.exit_code == 0, result.output
-    assert "3 replicates of gaussian tokens" in result.output
-    assert "H = 0.5" in result.output
-    assert str(out) in result.output
+    assert result.output.startswith(
+        "3 replicates of gaussian tokens, d = 2, queries: tokens, seed 0\n"
+    )
+    assert f"\nRun: {out}\n" in result.output
     shown = run("show", str(out))
     assert shown.exit_code == 0
-    assert shown.output.strip() in result.output
+    assert result.output.startswith(shown.output)
     as_json = run("sweep", "gaussian", *SMALL, "--out", str(out), "--json")
-    assert json.loads(as_json.stdout) == json.loads(run("show", str(out), "--json").stdout)
+    found = json.loads(as_json.stdout)
+    assert found == json.loads(run("show", str(out), "--json").stdout)
+
+    (scale,) = found["scales"]
+    rows = table_of(result.output, "Errors at horizon H = 0.5 (alpha = 1)")
+    assert [row["n"] for row in rows] == ["10", "30", "90"]
+    for metric, median in (("mean", "median"), ("cov", "median 2"), ("map", "median 3")):
+        errors = scale[metric]
+        pairs = zip(errors["mean"], errors["standard_error"], strict=True)
+        assert [row[metric] for row in rows] == [with_error(*pair) for pair in pairs]
+        assert [row[median] for row in rows] == [f"{value:.4g}" for value in errors["median"]]
+    rows = table_of(result.output, "Exponents beta of error ~ C n^-beta")
+    assert [(row["H"], row["of"]) for row in rows] == [("0.5", m) for m in ("mean", "cov", "map")]
+    for row in rows:
+        fit = scale["fit"][row["of"]]
+        low, high = fit["interval"]
+        assert row["beta"] == f"{fit['exponent']:.3f}"
+        assert row["interval"] == f"{low:.3f}-{high:.3f}"
+        assert row["law"].removesuffix(" *") == fit["law"]
+        assert row["law"].endswith(" *") is not fit["trusted"]
 
 
 def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:
@@ -83,8 +105,30 @@ def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:
     assert rows[1]["horizons"] == [0.25, 0.5]
     done = len(list((tmp_path / "b" / "parts").iterdir()))
     assert [rows[1][key] for key in ("done", "asked", "precision")] == [done, None, 0.001]
-    for words in ("a/one", "3 of 3", f"{done} for +-0.001", "0.25:0.5:2", "10:90:3"):
-        assert words in table
+    names = ("run", "kind", "of", "horizon", "sizes", "replicates", "state")
+    assert [tuple(row[name] for name in names) for row in table_of(table, "Runs below")] == [
+        ("a/one", "sweep", "sphere", "0.5", "10:90:3", "3 of 3", "complete"),
+        ("b", "sweep", "signs", "0.25:0.5:2", "10:90:3", f"{done} for +-0.001", "stopped"),
+        ("c", "sweep", "cube", "0.5", "10:90:3", "3 of 3", "running"),
+        ("d", "", "", "", "", "", "damaged"),
+    ]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_ls_cuts_nothing_on_a_narrow_terminal(tmp_path: Path, columns: int) -> None:
+    name = "a-long-name-of-a-run/" * 2 + "one"
+    assert run("sweep", "gaussian", *SMALL, "--out", str(tmp_path / name)).exit_code == 0
+    env = {"COLUMNS": str(columns)}
+    result = CliRunner().invoke(main, ["ls", str(tmp_path)], env=env)
+    assert result.exit_code == 0
+    assert "…" not in result.output
+    lines = result.output.splitlines()
+    start = next(i for i, line in enumerate(lines) if set(line.strip()) == {"─"})
+    head, below = lines[start - 1].split(), " ".join(lines[start + 1 :])
+    assert head[0] == "run"
+    for column, value in (("state", "complete"), ("sizes", "10:90:3"), ("replicates", "3 of 3")):
+        assert (value in below) == (column in head)
+        assert (column in below) != (column in head)  # it is there, or said to be left out
 
 
 @pytest.mark.parametrize("law", ["mixture", "sphere", "cube", "signs", "laplace", "student"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,34 +41,33 @@ class Machines:
         self, folder: Path, protocol: str = "tcp", environment: dict[str, str] | None = None
     ) -> None:
         self.folder = folder
-        self.port = free_port()
-        self.address = f"{protocol}://127.0.0.1:{self.port}"
+        self.address = f"{protocol}://127.0.0.1:0"  # the system chooses the port at the first start
         self._environment = ENVIRONMENT | (environment or {})
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def scheduler(self) -> subprocess.Popen[bytes]:
         """Start the scheduler, always at the same address."""
+        file = self.folder / "scheduler.json"
+        file.unlink(missing_ok=True)
         process = self._start(
             "scheduler", "distributed.cli.dask_scheduler", "--host", self.address,
-            "--no-dashboard",
+            "--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(file),
         )  # fmt: skip
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-            except OSError:
-                assert process.poll() is None, (self.folder / "scheduler.log").read_text()
-                assert time.monotonic() < end
-                time.sleep(0.1)
-            else:
+            with suppress(OSError, ValueError):  # it is written when the scheduler listens
+                self.address = json.loads(file.read_text())["address"]
                 return process
+            assert process.poll() is None, (self.folder / "scheduler.log").read_text()
+            assert time.monotonic() < end, (self.folder / "scheduler.log").read_text()
+            time.sleep(0.1)
 
     def worker(self, nanny: bool = False) -> subprocess.Popen[bytes]:
         """Start a worker with one thread; a nanny starts it again when it dies."""
         return self._start(
             f"worker-{len(self._processes)}", "distributed.cli.dask_worker", self.address,
-            "--nthreads", "1", "--no-dashboard", "--nanny" if nanny else "--no-nanny",
-            "--local-directory", str(self.folder),
+            "--nthreads", "1", "--no-dashboard", "--dashboard-address", "127.0.0.1:0",
+            "--nanny" if nanny else "--no-nanny", "--local-directory", str(self.folder),
         )  # fmt: skip
 
     def stop(self) -> None:

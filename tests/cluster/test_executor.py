@@ -133,13 +133,13 @@ def test_other_versions_are_refused(cluster: Cluster, monkeypatch: pytest.Monkey
 
 
 def test_leaving_early_cancels_what_waits(cluster: Cluster) -> None:
-    tasks = [Task(f"cell-{i}", slow_square, (float(i), 0.3)) for i in range(40)]
+    tasks = [Task(f"cell-{i}", slow_square, (float(i), 1.0)) for i in range(200)]
     results = cluster.run(tasks)
     next(results)
     results.close()
     start = time.monotonic()
     assert dict(cluster.run([Task("next", square, (3.0,))])) == {"next": 9.0}
-    assert time.monotonic() - start < 5  # at most what was at work is waited for
+    assert time.monotonic() - start < 60  # at most what was at work is waited for, not 199 s
 
 
 def test_no_worker_is_said_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

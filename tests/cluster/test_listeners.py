@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import distributed  # noqa: F401 - its settings must be there before tests change some
 import psutil
 import pytest
 from click.testing import CliRunner

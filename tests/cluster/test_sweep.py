@@ -17,7 +17,8 @@ from esscher.sweeping import load_curve, sweep
 from esscher.sweeping.measure import METRICS
 from tests.cluster.processes import ENVIRONMENT, Machines, machines
 
-REPLICATES, SIZES = 60, "20:2000:4"
+# So many that a sweep cannot be over before a test that has to wait for its turn kills something.
+REPLICATES, SIZES = 120, "20:2000:4"
 OPTIONS = ["gaussian", "--dim", "6", "--horizon", "0.9", "--alpha", "0.5,1", "--sizes", SIZES,
            "--replicates", str(REPLICATES), "--seed", "7", "--no-predict"]  # fmt: skip
 
@@ -39,7 +40,7 @@ def stored(out: Path) -> int:
 
 
 def wait_for(out: Path, count: int, process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 90
+    end = time.monotonic() + 240
     while stored(out) < count:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
@@ -75,7 +76,7 @@ def test_workers_come_and_go_and_the_scheduler_is_restarted(
         wait_for(out, stored(out) + 4, sweeping)
 
         scheduler.kill()
-        error = sweeping.communicate(timeout=60)[1]
+        error = sweeping.communicate(timeout=240)[1]
         kept = stored(out)
         assert sweeping.returncode == 130, error
         assert f"The scheduler at {found.address} is gone. Stopped with {kept} replicates" in error
@@ -88,7 +89,7 @@ def test_workers_come_and_go_and_the_scheduler_is_restarted(
         resumed = start(found, out)
         wait_for(out, kept + 1, resumed)
         found.worker()  # one more joins
-        error = resumed.communicate(timeout=120)[1]
+        error = resumed.communicate(timeout=240)[1]
         assert resumed.returncode == 0, error
     assert_same(out, here)
 
@@ -123,7 +124,7 @@ def test_ctrl_c_ends_a_local_cluster_without_a_word_of_its_workers(tmp_path: Pat
     )
     wait_for(out, 3, child)
     os.killpg(child.pid, signal.SIGINT)
-    error = child.communicate(timeout=60)[1]
+    error = child.communicate(timeout=240)[1]
     assert child.returncode == 130
     assert error.startswith("Stopped with "), error
     assert "Traceback" not in error

@@ -154,6 +154,23 @@ def test_several_runs_are_compared(tmp_path):
     assert "2.00 (2.00 to 2.00) times as many" in pages[0].answer
 
 
+def test_heads_of_other_weights_are_not_paired():
+    """The same name, layers and heads: only the hash tells two models apart."""
+    one, two, three = (wide_probe(3, 4) for _ in range(3))
+    two.results["configuration"]["weight_hash"] = "0" * 64
+    page = make_pages(read_runs([one, two]))[0]
+    assert [part.title for part in page.parts] == ["Runs"]
+    assert "correlation" not in page.answer
+    assert "other weights or other heads are not compared" in page.answer
+    # among several, those of the same weights are
+    page = make_pages(read_runs([one, two, three]))[0]
+    table = next(p for p in page.parts if isinstance(p, Table) and "agree" in p.title)
+    assert set(table.data["run"]) == {"wide (2)"}
+    for probe in (one, three):  # stored without a hash: nobody knows
+        del probe.results["configuration"]["weight_hash"]
+    assert "correlation" not in make_pages(read_runs([one, three]))[0].answer
+
+
 def test_the_interval_of_a_median_covers_it():
     """Of 2,000 samples of 41 normal numbers at least 95% (minus 4 standard errors) hold 0."""
     rng = np.random.default_rng([5, 1])

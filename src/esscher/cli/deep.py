@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
@@ -18,6 +17,7 @@ from esscher.cli.options import (
     plain_table,
 )
 from esscher.cli.stopping import resumable
+from esscher.cli.tables import PlainConsole
 
 if TYPE_CHECKING:
     from esscher.depth import Depth
@@ -118,7 +118,7 @@ def deep(
 def print_depth(found: Depth) -> None:
     """Print the headline, the layers, and the end of the model or the measured limit."""
     console = plain_console()
-    console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
+    console.say(found.headline, "bold")
     if not found.layers:
         return
     if found.is_gaussian:
@@ -128,22 +128,22 @@ def print_depth(found: Depth) -> None:
         _print_mode(console, found, mode)
     _print_end(console, found)
     _print_terciles(console, found)
-    console.print(
-        "n=...: relative error of the tokens behind the block, root mean square. At the middle\n"
-        "budget, median: of the tokens; fresh: error that the layer's own sample makes, relative\n"
-        "to that of its attention output; growth: ratio of the error to that of the layer before;\n"
-        "exponent: of error ~ C n^-beta, corrected for drawing without replacement. In brackets:\n"
-        "half the width of the 95% interval over passages and draws, last digits; for the end it\n"
+    console.explain(
+        "n=...: relative error of the tokens behind the block, root mean square. At the middle "
+        "budget, median: of the tokens; fresh: error that the layer's own sample makes, relative "
+        "to that of its attention output; growth: ratio of the error to that of the layer before; "
+        "exponent: of error ~ C n^-beta, corrected for drawing without replacement. In brackets: "
+        "half the width of the 95% interval over passages and draws, last digits; for the end it "
         "is over passages. * marks exponents not to be trusted.",
-        soft_wrap=True,
     )
 
 
-def _print_stack(console: Console, found: Depth) -> None:
+def _print_stack(console: PlainConsole, found: Depth) -> None:
     sizes, configuration = found.sizes, found.results["configuration"]
     table = plain_table(
         f"{configuration['depth']} layers, d = {configuration['dim']}, "
-        f"H = {configuration['horizon']:g}: error of a token against its limit"
+        f"H = {configuration['horizon']:g}: error of a token against its limit",
+        least=("cov", "mean", "growth", "limit"),
     )
     names = ("layer", f"n={sizes[-1]}", "growth", "map", "mean", "cov", "limit")
     for name in names:
@@ -159,12 +159,11 @@ def _print_stack(console: Console, found: Depth) -> None:
             "" if largest is None else f"{largest:.1f}",
         )
     console.print(table)
-    console.print(
-        "error: root mean square over tokens, relative; growth: ratio to the layer before, at the\n"
-        "largest n; map, mean, cov: exponents of error ~ C n^-beta, in brackets half the width of\n"
-        "the 95% interval (last digits), * marks those not to be trusted; limit: largest\n"
+    console.explain(
+        "error: root mean square over tokens, relative; growth: ratio to the layer before, at the "
+        "largest n; map, mean, cov: exponents of error ~ C n^-beta, in brackets half the width of "
+        "the 95% interval (last digits), * marks those not to be trusted; limit: largest "
         f"deviation of the measured limit from the recursion, in standard errors{_bound(found)}.",
-        soft_wrap=True,
     )
 
 
@@ -172,14 +171,17 @@ def _bound(found: Depth) -> str:
     limit = found.results["limit"][-1]
     if limit["bound"] is None or limit["doubt"] is not None:
         return ""
-    return f"\n(the largest of {limit['entries']} stays below {limit['bound']:.1f} with 95%)"
+    return f" (the largest of {limit['entries']} stays below {limit['bound']:.1f} with 95%)"
 
 
-def _print_mode(console: Console, found: Depth, mode: str) -> None:
+def _print_mode(console: PlainConsole, found: Depth, mode: str) -> None:
     budgets, middle = found.sizes, len(found.sizes) // 2
     shown = sorted({0, middle, len(budgets) - 1})
     name = found.results["configuration"]["model"]["name"]
-    table = plain_table(f"{name}, {mode} samples: relative error by layer")
+    table = plain_table(
+        f"{name}, {mode} samples: relative error by layer",
+        least=("median", "fresh", "growth", f"n={budgets[middle]}"),
+    )
     for column in (
         "layer",
         *(f"n={budgets[j]}" for j in shown),
@@ -203,7 +205,7 @@ def _print_mode(console: Console, found: Depth, mode: str) -> None:
     console.print(table)
 
 
-def _print_end(console: Console, found: Depth) -> None:
+def _print_end(console: PlainConsole, found: Depth) -> None:
     end, budgets = found.results["end"], found.sizes
     table = plain_table("End of the model against the dense one, ± half of the 95% interval")
     table.add_column("sampled", no_wrap=True)
@@ -223,16 +225,18 @@ def _print_end(console: Console, found: Depth) -> None:
         fit = end[main][variant]["fit"]
         if fit is not None:
             what = "KL" if main == "kl" else "1 - cosine"
-            console.print(f"{what}, {variant}: exponent {_exponent(fit)}", soft_wrap=True)
+            console.say(f"{what}, {variant}: exponent {_exponent(fit)}")
 
 
-def _print_terciles(console: Console, found: Depth) -> None:
+def _print_terciles(console: PlainConsole, found: Depth) -> None:
     terciles = found.results["terciles"]
     if terciles is None:
         return
     middle = len(found.sizes) // 2
     where = "in each layer" if terciles["scope"] == "layer" else "in the whole model"
-    table = plain_table(f"Thirds of the heads by horizon, {where}")
+    table = plain_table(
+        f"Thirds of the heads by horizon, {where}", least=("layer", "heads", "median", "common")
+    )
     for name in ("third", "heads", "H from", "median", "to", "layer", "error", "common"):
         table.add_column(name, justify="left" if name == "third" else "right", no_wrap=True)
     for name, about in terciles["heads"].items():
@@ -244,10 +248,9 @@ def _print_terciles(console: Console, found: Depth) -> None:
             *(_percent(terciles[part], name, middle) for part in ("error", "common")),
         )
     console.print(table)
-    console.print(
-        "layer: mean over the heads; error behind the last block and share of it that is common\n"
+    console.explain(
+        "layer: mean over the heads; error behind the last block and share of it that is common "
         f"to all tokens, with n = {found.sizes[middle]}.",
-        soft_wrap=True,
     )
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
@@ -18,6 +17,7 @@ from esscher.cli.options import (
     whole_numbers,
 )
 from esscher.cli.stopping import resumable
+from esscher.cli.tables import PlainConsole
 from esscher.errors import InputError
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def named_texts(texts: tuple[str, ...]) -> dict[str, str]:
 def print_domains(found: Domains) -> None:
     """Print the headline, the corpora, what differs, and where the variance comes from."""
     console = plain_console()
-    console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
+    console.say(found.headline, "bold")
     if not found.results["blocks"]:
         return
     _print_corpora(console, found)
@@ -140,17 +140,18 @@ def print_domains(found: Domains) -> None:
     _print_notes(console, found)
 
 
-def _print_corpora(console: Console, found: Domains) -> None:
+def _print_corpora(console: PlainConsole, found: Domains) -> None:
     from esscher.corpora.statistics import BY_NAME
 
     configuration = found.results["configuration"]
     table = plain_table(
         f"{configuration['model']['name']}, {configuration['mode']} mode, "
         f"{found.results['blocks']} blocks of {configuration['block_tokens']:,} tokens: medians"
-        " over heads"
+        " over heads",
+        least=("unknown",),
     )
     shown = [name for name in SHOWN if name in found.results["statistics"]]
-    table.add_column("corpus", overflow="fold", min_width=12)
+    table.add_column("corpus")
     table.add_column("unknown", justify="right", no_wrap=True)
     for name in shown:
         table.add_column(BY_NAME[name].short, justify="right", no_wrap=True)
@@ -160,16 +161,16 @@ def _print_corpora(console: Console, found: Domains) -> None:
     console.print(table)
 
 
-def _print_differences(console: Console, found: Domains) -> None:
+def _print_differences(console: PlainConsole, found: Domains) -> None:
     from esscher.corpora.statistics import BY_NAME
 
     rows, count = found.results["strongest"], found.results["correction"]["pairs_found"]
-    table = plain_table(f"Largest differences between two corpora (of {count:,} found)")
+    table = plain_table(
+        f"Largest differences between two corpora (of {count:,} found)", least=("p",)
+    )
     for name in ("of", "head", "a", "b", "b / a or b - a", "p"):
         last = name in ("head", "b / a or b - a", "p")
-        table.add_column(
-            name, justify="right" if last else "left", no_wrap=last or name == "of", overflow="fold"
-        )
+        table.add_column(name, justify="right" if last else "left", no_wrap=last or name == "of")
     for row in rows:
         statistic = BY_NAME[row["statistic"]]
         low, high = row["interval"]
@@ -180,15 +181,18 @@ def _print_differences(console: Console, found: Domains) -> None:
     if rows:
         console.print(table)
     else:
-        console.print("No two corpora differ in any head beyond chance.", soft_wrap=True)
+        console.say("No two corpora differ in any head beyond chance.")
 
 
-def _print_variance(console: Console, found: Domains) -> None:
+def _print_variance(console: PlainConsole, found: Domains) -> None:
     from esscher.corpora.statistics import BY_NAME
     from esscher.corpora.variance import SOURCES
 
     counts, ranks = found.results["counts"], found.results["rank"]
-    table = plain_table("Where the variance comes from (%), heads that differ, and their ranks")
+    table = plain_table(
+        "Where the variance comes from (%), heads that differ, and their ranks",
+        least=("Holm", "rank"),
+    )
     titles = ("both" if source == "head x corpus" else source for source in SOURCES)
     for name in ("", *titles, "differ", "Holm", "rank"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
@@ -209,7 +213,7 @@ def _print_variance(console: Console, found: Domains) -> None:
     console.print(table)
 
 
-def _print_notes(console: Console, found: Domains) -> None:
+def _print_notes(console: PlainConsole, found: Domains) -> None:
     results = found.results
     test, rate = results["correction"], f"{100 * results['alpha']:g}%"
     notes = [
@@ -232,7 +236,7 @@ def _print_notes(console: Console, found: Domains) -> None:
             "family-wise count must be 0: give more blocks, or more corpora."
         )
     for note in notes:
-        console.print(note, soft_wrap=True, highlight=False)
+        console.say(note)
 
 
 def short(number: dict[str, Any]) -> str:

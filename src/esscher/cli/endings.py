@@ -1,15 +1,36 @@
-"""How commands that make runs end: a figure, JSON, or what was found and where it is."""
+"""How commands end: a figure, JSON, or what was found and where it is; or nobody reads on."""
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
 from esscher.cli.options import print_json
+
+#: Exit code of a command whose reader has gone, as of one that SIGPIPE ends: 128 + 13.
+UNREAD = 141
+
+
+@contextmanager
+def quiet_if_unread() -> Iterator[None]:
+    """End a command without a word when what it prints into has been closed, as by ``head``."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffers must go somewhere when Python ends.
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+        raise click.exceptions.Exit(UNREAD) from None
 
 
 def save_figure(kind: str, found: Any, path: Path | None, name: str | None = None) -> None:

@@ -58,7 +58,9 @@ def hardmax(
     if as_json:
         print_json(curve.to_dict())
         return
-    table = plain_table(f"Hardmax attention, d = {dim}, queries: {queries}")
+    table = plain_table(
+        f"Hardmax attention, d = {dim}, queries: {queries}", least=("leading term",)
+    )
     for name in ("n", "exact", "leading term", "simulated", "+-"):
         table.add_column(name, justify="right")
     for row in curve.to_frame().to_dict("records"):

@@ -10,6 +10,7 @@ from esscher import __version__
 from esscher.cli.completion import complete_values, completion
 from esscher.cli.deep import deep
 from esscher.cli.domains import domains
+from esscher.cli.endings import quiet_if_unread
 from esscher.cli.figure import figure
 from esscher.cli.hardmax import hardmax
 from esscher.cli.man import man
@@ -40,9 +41,13 @@ class _Group(click.Group):
         ctx.meta[_WORDS] = ["esscher", *args]
         return super().parse_args(ctx, args)
 
+    def make_context(self, *words: Any, **options: Any) -> click.Context:
+        with quiet_if_unread():  # --help prints here
+            return super().make_context(*words, **options)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with terminable(), started_by(ctx.meta[_WORDS]):
+            with quiet_if_unread(), terminable(), started_by(ctx.meta[_WORDS]):
                 return super().invoke(ctx)
         except EsscherError as error:
             raise click.UsageError(printable(str(error))) from error

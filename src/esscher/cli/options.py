@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import numpy as np
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from esscher.cli.tables import PlainConsole, PlainTable
 from esscher.errors import InputError
-from esscher.untrusted import printable
 from esscher.validation import Array, as_sizes
 
 #: Endings of figures.
@@ -120,22 +116,14 @@ def print_json(value: dict[str, Any]) -> None:
     click.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
-class _Plain(Console):
-    """Prints text as text: no markup, no emoji codes, no control characters from anywhere."""
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        """Every string that is printed, also those inside tables, comes through here."""
-        return super().render_str(printable(text), **(options | {"markup": False, "emoji": False}))
-
-
-def plain_console() -> Console:
+def plain_console() -> PlainConsole:
     """Where commands print: names and notes of stored runs may hold anything."""
-    return _Plain(markup=False, emoji=False)
+    return PlainConsole()
 
 
-def plain_table(title: str) -> Table:
-    """Return an empty table in the style of all commands."""
-    return Table(title=title, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD)
+def plain_table(title: str, least: Sequence[str] = ()) -> PlainTable:
+    """Return an empty table in the style of all commands; ``least`` are the columns to go first."""
+    return PlainTable(title, least)
 
 
 def with_error(value: float, error: float) -> str:

@@ -222,7 +222,10 @@ def _others(tokens: list[int], shown: int) -> str:
 
 def _print_check(console: Console, check: dict[str, Any]) -> None:
     measures = [name for name in TITLES if name in check["planned"]]
-    table = plain_table(f"The same number of tokens in all, {check['passages']} unseen passages")
+    table = plain_table(
+        f"The same number of tokens in all, {check['passages']} unseen passages",
+        least=("outputs", "top-1", "neighbour"),
+    )
     table.add_column("", no_wrap=True)
     for name in (*(TITLES[m] for m in measures), "over planned"):
         table.add_column(name, justify="right", no_wrap=True)

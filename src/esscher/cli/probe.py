@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
-from rich.console import Console
 
 from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
@@ -20,6 +19,7 @@ from esscher.cli.options import (
     whole_numbers,
 )
 from esscher.cli.stopping import resumable
+from esscher.cli.tables import PlainConsole
 from esscher.errors import InputError
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def probe(
 def print_probe(found: Probe, everything: bool = False) -> None:
     """Print the headline, the worst heads, the layers and how good the predictors were."""
     console = plain_console()
-    console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
+    console.say(found.headline, "bold")
     if not found.heads:
         return
     configuration = found.results["configuration"]
@@ -139,7 +139,8 @@ def print_probe(found: Probe, everything: bool = False) -> None:
     hidden = len(frame) - len(shown)
     table = plain_table(
         f"{configuration['model']['name']}, {configuration['mode']} mode: "
-        + ("all heads" if not hidden else f"the {len(shown)} heads that need most tokens")
+        + ("all heads" if not hidden else f"the {len(shown)} heads that need most tokens"),
+        least=("cov", "mean", "ESS", "k-hat", "H"),
     )
     for name in ("head", "H", "k-hat", "mean", "cov", "map", "ESS", "10%"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -154,7 +155,7 @@ def print_probe(found: Probe, everything: bool = False) -> None:
         )
     console.print(table)
     if hidden:
-        console.print(f"{hidden} more heads need fewer tokens; --all shows them.", soft_wrap=True)
+        console.say(f"{hidden} more heads need fewer tokens; --all shows them.")
     _print_flags(console, found, [(row["layer"], row["head"]) for row in frame.to_dict("records")])
     best = plain_table("Mean absolute error of predicted exponents, best first")
     for name in ("of", "predictor", "error"):
@@ -163,16 +164,15 @@ def print_probe(found: Probe, everything: bool = False) -> None:
         best.add_row(row["metric"], row["predictor"], f"{row['mean absolute error']:.3f}")
     console.print(best)
     _print_layers(console, found)
-    console.print(
-        "head: layer.head; k-hat of received attention: one pass predicts min(1/2, 1 - k-hat);\n"
-        "mean, cov, map: exponents of error ~ C n^-beta, in brackets half the width of the 95%\n"
-        "interval (last digits); ESS: tokens that the median query attends; 10%: tokens for 10%\n"
+    console.explain(
+        "head: layer.head; k-hat of received attention: one pass predicts min(1/2, 1 - k-hat); "
+        "mean, cov, map: exponents of error ~ C n^-beta, in brackets half the width of the 95% "
+        "interval (last digits); ESS: tokens that the median query attends; 10%: tokens for 10% "
         "output error, with 95% interval.",
-        soft_wrap=True,
     )
 
 
-def _print_flags(console: Console, found: Probe, order: list[tuple[int, int]]) -> None:
+def _print_flags(console: PlainConsole, found: Probe, order: list[tuple[int, int]]) -> None:
     """What stands against the numbers: how often, and the evidence at the worst head."""
     seen: dict[str, list[tuple[str, str]]] = {}
     for layer, head in order:
@@ -183,7 +183,7 @@ def _print_flags(console: Console, found: Probe, order: list[tuple[int, int]]) -
     table = plain_table("Flags: why numbers may not be what they seem")
     table.add_column("flag", no_wrap=True)
     table.add_column("heads", justify="right", no_wrap=True)
-    table.add_column("evidence at the head that needs most tokens", overflow="fold")
+    table.add_column("evidence at the head that needs most tokens")
     for flag, heads in sorted(seen.items(), key=lambda item: -len(item[1])):
         table.add_row(flag, str(len(heads)), f"{heads[0][0]}: {heads[0][1]}")
     console.print(table)
@@ -210,13 +210,16 @@ def _short(number: float | None) -> str:
     return f"{number:.0f}"
 
 
-def _print_layers(console: Console, found: Probe) -> None:
+def _print_layers(console: PlainConsole, found: Probe) -> None:
     """The heads of each layer together, a line per layer."""
     frame = found.layers_frame()
     if frame.empty:
         return
     count = int(frame["heads"].max())
-    table = plain_table(f"Heads together: errors of the mean output of {count} heads")
+    table = plain_table(
+        f"Heads together: errors of the mean output of {count} heads",
+        least=("worst", "mean", "side by side", "sum"),
+    )
     for name in ("layer", "effective", "sum", "mean", "worst", "side by side", "projected"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in frame.to_dict("records"):
@@ -230,12 +233,11 @@ def _print_layers(console: Console, found: Probe) -> None:
             _with_interval(row, "projected"),
         )
     console.print(table)
-    console.print(
-        "effective: number of heads with independent errors, (tr R)^2 / tr R^2 of the\n"
-        "correlations R of errors behind the output projection; sum: squared error of the sum of\n"
-        "heads over the sum of their squared errors (1: independent); then exponents: mean and\n"
+    console.explain(
+        "effective: number of heads with independent errors, (tr R)^2 / tr R^2 of the "
+        "correlations R of errors behind the output projection; sum: squared error of the sum of "
+        "heads over the sum of their squared errors (1: independent); then exponents: mean and "
         "worst of the heads, heads side by side, and behind the output projection.\n",
-        soft_wrap=True,
     )
 
 

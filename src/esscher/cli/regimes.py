@@ -83,9 +83,9 @@ def print_regimes(probes: dict[str, Probe], head: Head | None) -> None:
             marks = [f"n^-{found.exponent:.3g}" if name == found.name else "" for name in REGIMES]
             table.add_row("this head", window, *marks)
     table.caption = (
-        "Position x of a head: typical tilt over sqrt(2 ln n), at least H^2/(1+H^2) if H > 1.\n"
+        "Position x of a head: typical tilt over sqrt(2 ln n), at least H^2/(1+H^2) if H > 1. "
         "Parametric up to x = 1/2, frozen from x = 1."
     )
     if probes:
-        table.caption += "\nIn brackets: if every H and S were 5% smaller or larger."
+        table.caption += " In brackets: if every H and S were 5% smaller or larger."
     plain_console().print(table)

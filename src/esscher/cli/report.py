@@ -20,7 +20,8 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
     """Write one HTML file about stored runs: the answer, then the evidence.
 
     RUN is the directory of a run of any kind, complete or not, a plan's file, or a directory with
-    runs below it. The file opens from disk and loads nothing; several runs come side by side.
+    runs below it; those in which nothing is measured yet are left out. The file opens from disk and
+    loads nothing; several runs come side by side.
 
     \b
     Examples:
@@ -31,5 +32,7 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
     # Imported here: the readers of runs take seconds that `esscher --help` should not.
     from esscher.report.write import write_report
 
-    path = write_report(list(runs), output, force=force)
+    path = write_report(
+        list(runs), output, force=force, say=lambda text: click.echo(text, err=True)
+    )
     click.echo(f"Report: {path}")

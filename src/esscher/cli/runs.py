@@ -54,10 +54,10 @@ def list_runs(folder: Path, as_json: bool) -> None:
     if not rows:
         click.echo(f"There are no runs below {folder}.")
         return
-    table = plain_table(f"Runs below {folder}")
-    for name in ("run", "of", "horizon", "sizes", "replicates", "state"):
+    table = plain_table(f"Runs below {folder}", least=("horizon", "sizes", "of", "replicates"))
+    for name in ("run", "kind", "of", "horizon", "sizes", "replicates", "state"):
         # names may be long and fold, numbers must not
-        table.add_column(name, overflow="fold", no_wrap=name not in ("run", "of"))
+        table.add_column(name, no_wrap=name not in ("run", "of"))
     for row in rows:
         table.add_row(
             *(str(row[k] or "") for k in ("run", "kind", "law")), *_cells(row), str(row["state"])
@@ -191,7 +191,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, str, str]:
     precise = row["precision"] is not None
     wanted = f"for +-{row['precision']:g}" if precise else f"of {row['asked']}"
     if row["kind"] != "sweep":
-        wanted = "cells"
+        wanted = "cell" if row["done"] == 1 else "cells"
     return _grid(row["horizons"]), _grid(row["sizes"]), f"{row['done']} {wanted}"
 
 

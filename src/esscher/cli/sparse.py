@@ -109,13 +109,16 @@ def print_sparsity(found: Sparsity) -> None:
     """Print the headline and what became of every pattern."""
     console = plain_console()
     state = "" if found.complete else " (not complete)"
-    console.print(f"{found.subject}{state}", soft_wrap=True, highlight=False)
-    console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
+    console.say(f"{found.subject}{state}")
+    console.say(found.headline, "bold")
     if not found.patterns:
         return
     budgets = found.results["budgets"]
     first, last = budgets[0], budgets[-1]
-    table = plain_table(f"Error against dense attention, r = {first} to {last} keys")
+    table = plain_table(
+        f"Error against dense attention, r = {first} to {last} keys",
+        least=("cov", "mean", "bias", f"r={last}"),
+    )
     for name in ("pattern", "map", "mean", "cov", f"r={last}", "x random", "bias"):
         left = name == "pattern"
         table.add_column(name, justify="left" if left else "right", no_wrap=True)
@@ -128,17 +131,16 @@ def print_sparsity(found: Sparsity) -> None:
             _bias(entry),
         )
     console.print(table)
-    console.print(
-        "map, mean, cov: exponents of error ~ C r^-beta, errors divided by sqrt(1 - r/N); in\n"
-        "brackets half the width of the 95% interval (last digits); * not to be trusted or not a\n"
-        "power law (--json says why). r=: relative map error. x random: map error over that of\n"
-        "random selection, mean over budgets. bias: share of the squared map error that averaging\n"
+    console.explain(
+        "map, mean, cov: exponents of error ~ C r^-beta, errors divided by sqrt(1 - r/N); in "
+        "brackets half the width of the 95% interval (last digits); * not to be trusted or not a "
+        "power law (--json says why). r=: relative map error. x random: map error over that of "
+        "random selection, mean over budgets. bias: share of the squared map error that averaging "
         "does not remove, at the largest budget.",
-        soft_wrap=True,
-        highlight=False,
     )
     for name, entry in found.patterns.items():
-        console.print(f"\n[bold]{name}[/bold] {_sentence(entry, first, last)}", highlight=False)
+        console.print()
+        console.say(f" {_sentence(entry, first, last)}", lead=name)
 
 
 def _sentence(entry: dict[str, Any], first: float, last: float) -> str:

@@ -88,11 +88,17 @@ def how_to_resume(stop: BaseException, out: Path | None) -> str:
         why = f"{stop}. "
     if out is None:
         return f"{why}Stopped. Nothing is stored; with --out RUN a run can be resumed."
+    if not (out.is_dir() and any(out.iterdir())):
+        return f"{why}Stopped before {out} was made. Run the same command again:\n  {_command()}"
     done = f" with {stop.done} replicates stored" if isinstance(stop, SweepInterrupted) else ""
+    return f"{why}Stopped{done} in {out}. Run the same command again to resume:\n  {_command()}"
+
+
+def _command() -> str:
+    """The line that starts this command again."""
     name = Path(sys.argv[0]).name
     program = ["python", "-m", "esscher"] if name == "__main__.py" else [name]
-    command = shlex.join([*program, *sys.argv[1:]])
-    return f"{why}Stopped{done} in {out}. Run the same command again to resume:\n  {command}"
+    return shlex.join([*program, *sys.argv[1:]])
 
 
 @contextmanager

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 
 from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish
 from esscher.cli.options import geometric_sizes, numbers, plain_console, plain_table, with_error
 from esscher.cli.stopping import resumable
 from esscher.cli.synthetic import head_options, synthetic_head
+from esscher.cli.tables import PlainConsole
 from esscher.errors import InputError
 from esscher.laws import STANDARD_LAWS
 from esscher.sweeping.curve import ErrorCurve
@@ -153,16 +153,17 @@ def print_curve(curve: ErrorCurve) -> None:
     console = plain_console()
     head = curve.configuration["head"]
     state = "" if curve.complete else " (not complete)"
-    console.print(
+    console.say(
         f"{len(curve.replicates)} replicates{state} of {head['law'] or head['kind']} tokens, "
         f"d = {head['key_dim']}, queries: {curve.queries}, seed {curve.seed}",
-        soft_wrap=True,
     )
     for note in curve.notes:
-        console.print(f"Note: {note}.", soft_wrap=True)
+        console.say(f"Note: {note}.")
     for alpha, rows in curve.to_frame().groupby("alpha", sort=False):
         horizon = rows["horizon"].iloc[0]
-        table = plain_table(f"Errors at horizon H = {horizon:.4g} (alpha = {alpha:.4g})")
+        table = plain_table(
+            f"Errors at horizon H = {horizon:.4g} (alpha = {alpha:.4g})", least=("median",)
+        )
         for name in ("n", "mean", "median", "cov", "median", "map", "median"):
             table.add_column(name, justify="right")
         for row in rows.to_dict("records"):
@@ -170,15 +171,17 @@ def print_curve(curve: ErrorCurve) -> None:
         console.print(table)
     if len(curve.sizes) > 1 and len(curve.replicates):
         _print_rates(console, curve)
-    console.print(
-        "Errors of the mean output, of its covariance (Frobenius norm) and of the map (rms):\n"
+    console.explain(
+        "Errors of the mean output, of its covariance (Frobenius norm) and of the map (rms): "
         "mean and median over replicates, in brackets the standard error of the last digit.",
-        soft_wrap=True,
     )
 
 
-def _print_rates(console: Console, curve: ErrorCurve) -> None:
-    table = plain_table("Exponents beta of error ~ C n^-beta, 95% intervals")
+def _print_rates(console: PlainConsole, curve: ErrorCurve) -> None:
+    table = plain_table(
+        "Exponents beta of error ~ C n^-beta, 95% intervals",
+        least=("bound", "ref.", "sharp", "predicted"),
+    )
     for name in ("H", "of", "beta", "interval", "predicted", "sharp", "ref.", "bound"):
         table.add_column(name, justify="left" if name == "of" else "right")
     table.add_column("law")
@@ -200,7 +203,7 @@ def _print_rates(console: Console, curve: ErrorCurve) -> None:
                 warnings.append(f"* H = {horizon:.4g}, {metric}: {reasons}.")
     console.print(table)
     for warning in warnings:
-        console.print(warning, soft_wrap=True, highlight=False)
+        console.say(warning)
 
 
 def _cells(row: dict[Any, Any]) -> list[str]:

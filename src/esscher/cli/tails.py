@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
@@ -18,6 +17,7 @@ from esscher.cli.options import (
     whole_numbers,
 )
 from esscher.cli.stopping import resumable
+from esscher.cli.tables import PlainConsole
 
 if TYPE_CHECKING:
     from esscher.extremes import Tails
@@ -90,7 +90,7 @@ def tails(
 def print_tails(found: Tails, everything: bool = False) -> None:
     """Print the headline, the worst heads, the layers' own tokens and what the verdicts mean."""
     console = plain_console()
-    console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
+    console.say(found.headline, "bold")
     if not found.heads:
         return
     name = found.results["configuration"]["model"]["name"]
@@ -106,7 +106,7 @@ def print_tails(found: Tails, everything: bool = False) -> None:
         table.add_row(f"{head['layer']}.{head['head']}", *_cells(head), _number(head["logits"]))
     console.print(table)
     if hidden:
-        console.print(f"{hidden} more heads; --all shows them.", soft_wrap=True)
+        console.say(f"{hidden} more heads; --all shows them.")
     layers = [layer for layer in found.results["layers"] if layer["hidden"] is not None]
     if layers:
         table = _table(f"{name}: hidden states that enter each layer", "layer", logits=False)
@@ -114,19 +114,18 @@ def print_tails(found: Tails, everything: bool = False) -> None:
             table.add_row(str(layer["layer"]), *_cells(layer["hidden"]))
         console.print(table)
     _print_meanings(console, found)
-    console.print(
-        "proxy: smallest s with ln E exp(t p) <= s t^2/2 along the worst direction found, over\n"
-        "the tilts that the sample knows (1: Gaussian); kurt.: excess kurtosis; tau: interval, of\n"
-        "the tail exp(-c x^tau) that decides (2: Gaussian, 1: exponential, 13: cut off);\n"
-        "furthest: token that reaches furthest; norms, logits: generalised-Pareto k-hat; in\n"
-        "brackets half the width of 95% intervals, last digits. All but norms and logits are\n"
+    console.explain(
+        "proxy: smallest s with ln E exp(t p) <= s t^2/2 along the worst direction found, over "
+        "the tilts that the sample knows (1: Gaussian); kurt.: excess kurtosis; tau: interval, of "
+        "the tail exp(-c x^tau) that decides (2: Gaussian, 1: exponential, 13: cut off); "
+        "furthest: token that reaches furthest; norms, logits: generalised-Pareto k-hat; in "
+        "brackets half the width of 95% intervals, last digits. All but norms and logits are "
         "judged on passages that had no part in choosing the direction.",
-        soft_wrap=True,
     )
 
 
 def _table(title: str, first: str, logits: bool = True) -> Any:
-    table = plain_table(title)
+    table = plain_table(title, least=("furthest", "norms", "logits", "kurt."))
     names = [first, "proxy", "kurt.", "tau", "type", "furthest", "norms"]
     for name in [*names, "logits"] if logits else names:
         words = name in ("type", "furthest")
@@ -161,13 +160,13 @@ def _number(found: dict[str, Any], decimals: int = 2) -> str:
     return f"{found['value']:.{decimals}f}({max(1, round(10**decimals * half))})"
 
 
-def _print_meanings(console: Console, found: Tails) -> None:
+def _print_meanings(console: PlainConsole, found: Tails) -> None:
     """The verdicts that occur, how often, and what they mean."""
-    table = plain_table("Verdicts")
+    table = plain_table("Verdicts", least=("with delimiters",))
     table.add_column("type", no_wrap=True)
     table.add_column("heads", justify="right")
     table.add_column("with delimiters", justify="right")
-    table.add_column("what it means", overflow="fold")
+    table.add_column("what it means")
     seen = {head["verdict"]: head["meaning"] for head in found.heads}
     for head in found.heads:
         if head["with_delimiters"] is not None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 import numpy as np
-from rich.table import Table
 
 from esscher.cli.options import (
     check_figure,
@@ -18,6 +17,7 @@ from esscher.cli.options import (
 )
 from esscher.cli.regimes import load_probes, print_regimes, regimes_dict, save_regimes
 from esscher.cli.synthetic import head_options, synthetic_head
+from esscher.cli.tables import PlainConsole, PlainTable
 from esscher.cli.theory_simulation import (
     Simulation,
     check_simulated,
@@ -174,24 +174,26 @@ def _print(
 ) -> None:
     console = plain_console()
     head = prediction.head
-    console.print(prediction.headline, soft_wrap=True)
+    console.say(prediction.headline)
     console.print()
-    facts = Table(show_header=False, box=None, pad_edge=False)
-    facts.add_row("horizon H", f"{head.horizon:.4g}", "two-sided, 1/sqrt(d_k) included")
-    facts.add_row("Frobenius horizon F", f"{head.frobenius:.4g}", "")
-    facts.add_row("mean tilt |tau|", f"{np.linalg.norm(head.tau):.4g}", "")
-    if isinstance(prediction.limit, NoLimit):
-        console.print(facts)
-        return
-    facts.add_row("burn-in", prediction.burn_in_text, "tokens; no exponent shows before")
+    facts = [
+        ("horizon H", f"{head.horizon:.4g}", "two-sided, 1/sqrt(d_k) included"),
+        ("Frobenius horizon F", f"{head.frobenius:.4g}", ""),
+        ("mean tilt |tau|", f"{np.linalg.norm(head.tau):.4g}", ""),
+    ]
     limit = prediction.limit
-    error = float(np.sqrt(np.sum(np.diag(limit.covariance_error) ** 2)))
-    facts.add_row(
-        "output variance", f"{np.trace(limit.covariance):.5g}", f"{limit.method}, +- {error:.1g}"
-    )
-    console.print(facts)
+    if not isinstance(limit, NoLimit):
+        error = float(np.sqrt(np.sum(np.diag(limit.covariance_error) ** 2)))
+        variance = f"{np.trace(limit.covariance):.5g}"
+        facts += [
+            ("burn-in", prediction.burn_in_text, "tokens; no exponent shows before"),
+            ("output variance", variance, f"{limit.method}, +- {error:.1g}"),
+        ]
+    _print_facts(console, facts)
+    if isinstance(limit, NoLimit):
+        return
     for note in prediction.notes:
-        console.print(f"Note: {note}.", soft_wrap=True)
+        console.say(f"Note: {note}.")
     console.print()
     console.print(_exponent_table(prediction))
     if prediction.curves:
@@ -202,10 +204,17 @@ def _print(
             console.print()
             console.print(table)
         for note in simulation.notes:
-            console.print(f"Note: {note}.", soft_wrap=True)
+            console.say(f"Note: {note}.")
 
 
-def _exponent_table(prediction: Prediction) -> Table:
+def _print_facts(console: PlainConsole, facts: list[tuple[str, str, str]]) -> None:
+    """A name, a number and a remark on every line."""
+    names, numbers = (max(len(fact[i]) for fact in facts) for i in (0, 1))
+    for name, number, remark in facts:
+        console.say(f"{name:{names}}  {number:{numbers}}  {remark}".rstrip())
+
+
+def _exponent_table(prediction: Prediction) -> PlainTable:
     beta, c = prediction.exponents, prediction.constants
     assert beta is not None
     assert c is not None
@@ -231,16 +240,16 @@ def _exponent_table(prediction: Prediction) -> Table:
         )
     table.caption = (
         f"Received attention has tail index {beta.tail_index:.4g}; "
-        f"C: {prediction.queries} queries.\n"
+        f"C: {prediction.queries} queries. "
         "Published: reference 1/(2(1+H^2)), bound 1/(2(1+32 H^2))."
     )
     return table
 
 
-def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> Table:
+def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> PlainTable:
     curves = prediction.curves
     title = f"Predicted errors at finite n (queries: {prediction.queries})"
-    table = plain_table(title)
+    table = plain_table(title, least=("cov rms", "cov", "mean rms", "mean"))
     table.add_column("n", justify="right")
     for name in curves:
         label = {"map": "map rms", "mean_rms": "mean rms", "cov_rms": "cov rms"}.get(name, name)
@@ -267,7 +276,7 @@ def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> Tabl
         table.add_row("asymptotic", *asymptotic, *blank)
         table.add_row("settled at", *settled, *blank)
         table.caption = (
-            "In brackets: standard error of the last digit. Slope: fitted on this range.\n"
+            "In brackets: standard error of the last digit. Slope: fitted on this range. "
             "Settled at: local slope within 0.05 of the asymptotic one from there on."
         )
     return table

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
-
 from esscher.cli.options import plain_table, with_error
+from esscher.cli.tables import PlainTable
 from esscher.errors import InputError
 from esscher.theory import (
     Prediction,
@@ -69,7 +68,7 @@ def simulate(prediction: Prediction, replicates: int, seed: int) -> Simulation:
     return Simulation(found, mean, tuple(notes))
 
 
-def simulation_tables(prediction: Prediction, simulation: Simulation) -> list[Table]:
+def simulation_tables(prediction: Prediction, simulation: Simulation) -> list[PlainTable]:
     """Predicted and simulated errors side by side: of the map, and of the mean if there is one."""
     tables = [_map_table(prediction, simulation.map)]
     if simulation.mean is not None:
@@ -77,11 +76,14 @@ def simulation_tables(prediction: Prediction, simulation: Simulation) -> list[Ta
     return tables
 
 
-def _map_table(prediction: Prediction, found: SimulatedMap) -> Table:
+def _map_table(prediction: Prediction, found: SimulatedMap) -> PlainTable:
     curve = prediction.curves["map"]
-    table = plain_table(f"Map, simulated from the extremes ({found.replicates} replicates)")
+    table = plain_table(
+        f"Map, simulated from the extremes ({found.replicates} replicates)",
+        least=("drawn", "top key", "mean, simulated", "regime"),
+    )
     for name in ("n", "regime", "rms", "simulated", "mean, simulated", "top key", "drawn"):
-        table.add_column(name, justify="left" if name == "regime" else "right")
+        table.add_column(name, justify="left" if name == "regime" else "right", no_wrap=True)
     for i, n in enumerate(prediction.sizes):
         table.add_row(
             f"{n:.6g}",
@@ -93,14 +95,14 @@ def _map_table(prediction: Prediction, found: SimulatedMap) -> Table:
             f"{int(found.extremes[i])}",
         )
     table.caption = (
-        "Top key: expected attention of the most attended key.\n"
-        "Drawn: keys drawn per query; the others are summed, their sums\n"
+        "Top key: expected attention of the most attended key. "
+        "Drawn: keys drawn per query; the others are summed, their sums "
         f"within {found.tolerance:g} of normal (Lyapunov ratio times share)."
     )
     return table
 
 
-def _mean_table(prediction: Prediction, found: SimulatedMean) -> Table:
+def _mean_table(prediction: Prediction, found: SimulatedMean) -> PlainTable:
     table = plain_table(f"Mean output, simulated likewise ({found.replicates} replicates)")
     for name in ("n", "mean", "simulated", "rms", "simulated", "drawn"):
         table.add_column(name, justify="right")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -68,24 +68,55 @@ class StoredRun:
         return bool(self.results.get("complete", True))
 
 
-def read_runs(sources: list[Any]) -> list[StoredRun]:
+class NoResultsYet(InputError):
+    """A run in which nothing is measured yet."""
+
+
+def read_runs(sources: list[Any], say: Callable[[str], None] | None = None) -> list[StoredRun]:
     """Read directories (or take results), in their order; a directory of runs stands for all.
+
+    Parameters
+    ----------
+    sources
+        Directories and results.
+    say
+        Told of runs below a directory that are left out, since nothing is measured yet.
 
     Raises
     ------
     InputError
-        If one is no run, is damaged, or has no results yet.
+        If one is no run or is damaged, or if a run has no results yet that was named itself, or is
+        all there is below a directory.
     """
     if not sources:
         raise InputError("there is no run to report; give the directory of at least one")
     runs: list[StoredRun] = []
     for source in sources:
         if isinstance(source, (str, os.PathLike)):
-            runs.extend(_read(place) for place in _places(Path(source)))
+            runs.extend(_read_below(Path(source), say))
         else:
             runs.append(_taken(source))
     if len(runs) > MOST:
         raise InputError(f"there are {len(runs)} runs; one report takes at most {MOST}")
+    return runs
+
+
+def _read_below(path: Path, say: Callable[[str], None] | None) -> list[StoredRun]:
+    """The run at a path, or all runs below it that have results."""
+    runs: list[StoredRun] = []
+    early: list[NoResultsYet] = []
+    for place in _places(path):
+        try:
+            runs.append(_read(place))
+        except NoResultsYet as error:
+            if place == path:
+                raise
+            early.append(error)
+    if not runs:
+        raise early[0]
+    if say is not None:
+        for left_out in early:
+            say(f"Left out: {left_out}")
     return runs
 
 
@@ -189,8 +220,10 @@ def _checked(run: StoredRun) -> StoredRun:
     return run
 
 
-def _unfinished(path: Path) -> InputError:
-    return InputError(f"{path} has no results yet; run the command that began it again, it resumes")
+def _unfinished(path: Path) -> NoResultsYet:
+    return NoResultsYet(
+        f"{path} has no results yet; run the command that began it again, it resumes"
+    )
 
 
 def _subject(results: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,13 @@ from esscher.untrusted import foreign, open_regular
 _HEAD = 4096
 
 
-def write_report(runs: Any, path: str | Path | None = None, *, force: bool = False) -> Path:
+def write_report(
+    runs: Any,
+    path: str | Path | None = None,
+    *,
+    force: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> Path:
     """Write one self-contained HTML file about stored runs, or about results.
 
     Parameters
@@ -30,6 +36,8 @@ def write_report(runs: Any, path: str | Path | None = None, *, force: bool = Fal
         The file; by default ``report.html`` in the directory of the first run.
     force
         Overwrite a file that is no report.
+    say
+        Told of runs below a directory that are left out, since nothing is measured yet.
 
     Returns
     -------
@@ -47,7 +55,7 @@ def write_report(runs: Any, path: str | Path | None = None, *, force: bool = Fal
     place = None if path is None else Path(path)
     if place is not None:
         check_place(place, force)
-    found = read_runs(sources)
+    found = read_runs(sources, say)
     if place is None:
         first = found[0].folder
         if first is None:

@@ -1,4 +1,4 @@
-"""Several runs side by side: what each says, sweeps in one chart, probes of one shape by head."""
+"""Several runs side by side: what each says, sweeps in one chart, probes of the same heads."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from esscher.report.content import (
 from esscher.report.frames import ends_of, values
 from esscher.report.numbers import between, counted
 from esscher.report.pages.sweep import METRICS, fits_of
+from esscher.report.same import of_same_heads
 from esscher.report.stored import StoredRun
 
 #: Quantities of heads that are compared between probes: column, name, whether as a ratio.
@@ -59,10 +60,14 @@ def compare(runs: Sequence[StoredRun], pages: Sequence[Page]) -> Page:
     sweeps = [run for run in runs if run.kind == "sweep" and fits_of(run)]
     if len(sweeps) > 1:
         parts += _sweeps(sweeps)
-    for group in _same_shape([run for run in runs if run.kind == "probe"]):
-        table, sentence = _agreement(group)
-        said.append(sentence)
-        parts += [_probes(group), table]
+    groups = of_same_heads([run for run in runs if run.kind == "probe"])
+    for group in groups:
+        if len(group) > 1:
+            table, sentence = _agreement(group)
+            said.append(sentence)
+            parts += [_probes(group), table]
+    if len(groups) > 1:
+        said.append("Probes of other weights or other heads are not compared head by head.")
     return Page(
         title="Side by side",
         kind=counted(len(runs), "run"),
@@ -179,15 +184,6 @@ def _sweep_errors(runs: Sequence[StoredRun], labels: Sequence[str]) -> Chart:
         selector="Error of the",
         height=430,
     )
-
-
-def _same_shape(probes: Sequence[StoredRun]) -> list[list[StoredRun]]:
-    """Probes of the same layers and heads, at least two each."""
-    groups: dict[tuple[Any, ...], list[StoredRun]] = {}
-    for run in probes:
-        heads = tuple((h["layer"], h["head"]) for h in run.found.heads)
-        groups.setdefault(heads, []).append(run)
-    return [group for group in groups.values() if len(group) > 1]
 
 
 def _probes(runs: Sequence[StoredRun]) -> Chart:

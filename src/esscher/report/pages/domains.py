@@ -24,6 +24,7 @@ from esscher.report.content import (
     Table,
 )
 from esscher.report.frames import data_of, ends_of, values
+from esscher.report.numbers import shown
 from esscher.report.provenance import model_options, options
 from esscher.report.stored import StoredRun
 
@@ -67,22 +68,28 @@ def cards(run: StoredRun) -> list[Card]:
              "family-wise"),
     ]  # fmt: skip
     tokens = r["variance"].get("tokens")
-    if tokens is not None:
-        low, high = tokens["head_over_corpus_interval"]
+    # A number may be missing: few heads and blocks give no interval, and no ranks.
+    if tokens is not None and tokens["head_over_corpus"] is not None:
+        ends = tokens["head_over_corpus_interval"]
+        known = ends is not None and None not in ends
+        sure = "95% interval {} to {}".format(*(shown(end, "d1") for end in ends)) if known else (
+            "too few blocks for an interval"
+        )  # fmt: skip
         out.append(
-            Card(f"{tokens['head_over_corpus']:.1f}×", "head against corpus",
-                 f"variance of tokens needed: 95% interval {low:.1f} to {high:.1f}")
+            Card(f"{shown(tokens['head_over_corpus'], 'd1')}×", "head against corpus",
+                 f"variance of tokens needed: {sure}")
         )  # fmt: skip
     rank = r["rank"].get("tokens")
-    if rank is not None:
+    if rank is not None and rank["between"] is not None:
         out.append(
-            Card(f"{rank['between']:.2f}", "rank correlation between corpora",
-                 f"of tokens needed; {rank['within']:.2f} between blocks of one corpus")
+            Card(shown(rank["between"], "d2"), "rank correlation between corpora",
+                 f"of tokens needed; {shown(rank['within'], 'd2')} between blocks of one corpus")
         )  # fmt: skip
-    if r.get("transfer"):
+    transfer = r.get("transfer")
+    if transfer and transfer["factor"] is not None:
         out.append(
-            Card(f"{r['transfer']['factor']:.2f}×", "typical factor from corpus to corpus",
-                 f"of tokens needed; {r['transfer']['factor_within']:.2f} within one corpus")
+            Card(f"{shown(transfer['factor'], 'd2')}×", "typical factor from corpus to corpus",
+                 f"of tokens needed; {shown(transfer['factor_within'], 'd2')} within one corpus")
         )  # fmt: skip
     return out
 
