@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from esscher.errors import InputError
+from esscher.shown import printable, shortened
 from esscher.untrusted import limits
 from esscher.untrusted.regular import read_file
-from esscher.untrusted.shown import printable, shortened
 
 
 def read_json(path: Path, limit: int = limits.CONFIGURATION, *, follow: bool = True) -> Any:
