@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -23,8 +24,8 @@ _REAL = frozenset("biufO")
 Kind = TypeVar("Kind")
 
 
-def as_array(value: ArrayLike, name: str, ndim: int | None = None) -> Array:
-    """Return ``value`` as a finite float64 array, of ``ndim`` dimensions if that is given."""
+def as_numbers(value: ArrayLike, name: str) -> Array:
+    """Return ``value`` as a float64 array of real numbers, which may be nan or infinite."""
     try:
         given = np.asarray(value)
         # objects: numbers of Python that no type of numpy holds, such as 10**400
@@ -42,13 +43,26 @@ def as_array(value: ArrayLike, name: str, ndim: int | None = None) -> Array:
         )
     if array is None:
         raise InputError(f"{name} is not an array of numbers: it is {shortened(value)}")
+    return array
+
+
+def as_array(value: ArrayLike, name: str, ndim: int | None = None) -> Array:
+    """Return ``value`` as a finite float64 array, of ``ndim`` dimensions if that is given."""
+    array = as_numbers(value, name)
     if ndim is not None and array.ndim != ndim:
         raise InputError(f"{name} has shape {array.shape}; it must have {ndim} dimension(s)")
-    bad = np.argwhere(~np.isfinite(array))
-    if bad.size:
-        place = tuple(int(i) for i in bad[0])
-        raise InputError(f"{name} is not finite: entry {place} is {array[place]}")
+    if not np.isfinite(array).all():
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        where = f"entry {place}" if place else "it"
+        raise InputError(f"{name} is not finite: {where} is {array[place]}")
     return array
+
+
+def as_path(value: str | os.PathLike[str], name: str) -> Path:
+    """Return ``value`` as a path of a file or a directory."""
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        raise InputError(f"{name} is {shortened(value)}; it must be the path of a run or a file")
+    return Path(value)
 
 
 def as_dim(value: int, name: str = "dim") -> int:
@@ -84,6 +98,12 @@ def check_memory(size: float, what: str) -> None:
             f"{what} takes {size / 1e9:,.0f} GB of memory, and this machine has "
             f"{there / 1e9:,.0f} GB; give a smaller number"
         )
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that there is no memory left; torch has one without a class."""
+    said = ("not enough memory", "can't allocate memory", "out of memory")
+    return isinstance(error, MemoryError) or any(words in str(error) for words in said)
 
 
 def as_kind(value: object, kind: type[Kind], name: str, remedy: str) -> Kind:
@@ -130,6 +150,14 @@ def as_seed(value: int, name: str = "seed") -> int:
     if number < 0 or number != number or number in (np.inf, -np.inf) or int(number) != number:
         raise InputError(f"{name} is {shortened(value)}; it must be a whole number of at least 0")
     return int(number)
+
+
+def as_finite(value: float, name: str) -> float:
+    """Return ``value`` as a finite number."""
+    number = _as_number(value, name)
+    if not np.isfinite(number):
+        raise InputError(f"{name} is {shortened(value)}; it must be finite")
+    return number
 
 
 def as_positive(value: float, name: str) -> float:

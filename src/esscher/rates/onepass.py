@@ -26,7 +26,7 @@ from esscher.errors import InputError
 from esscher.rates.plain import finite
 from esscher.rates.sinks import find_sinks
 from esscher.rates.tail import FEWEST_VALUES, PRIOR, TailShape, tail_shape
-from esscher.validation import Array, as_dim, as_nonnegative, as_positive
+from esscher.validation import Array, as_dim, as_nonnegative, as_numbers, as_positive
 
 #: Half-width of k-hat's interval beyond which it says little.
 HALF_WIDTH = 0.25
@@ -201,10 +201,7 @@ def _minimum_size(k: float, z: float) -> int:
 
 def _as_received(received: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
     """Received attention of the keys that exist, and their positions."""
-    try:
-        values = np.asarray(received, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"received is not an array of numbers: {error}") from error
+    values = as_numbers(received, "received")
     if values.ndim != 1:
         raise InputError(
             f"received has shape {values.shape}; pass one head, scale and size: one dimension"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from esscher.errors import UndefinedError
-from esscher.heads import PSI_CONVENTIONS, Head, WeightHead
+from esscher.heads import PSI_CONVENTIONS, Head, WeightHead, as_head
 from esscher.limits import NoLimit, OutputMoments, limit_moments
 from esscher.theory.constants import cov_constant, map_constant, mean_constant
 from esscher.theory.curve import Curve
@@ -44,6 +44,7 @@ class Constants:
 
 def constants(head: Head, queries: str = "population") -> Constants:
     """Exact constants of the parametric regime, None where it does not exist."""
+    as_head(head)
     as_queries(queries)
     mean = mean_norm = cov = map_ = None
     if head.horizon < 1:
@@ -208,6 +209,7 @@ def predict(
     seed
         Seed of whatever has to be sampled (limits without closed form, heads without symmetry).
     """
+    as_head(head)
     as_queries(queries)
     n = None if sizes is None else as_sizes(sizes)
     limit = limit_moments(head, seed=seed)
