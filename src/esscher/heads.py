@@ -21,11 +21,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from esscher.coupling import Coupling, Moments, symmetric_root
 from esscher.errors import InputError, UndefinedError
-from esscher.laws import FiniteTokens, Gaussian, Law, TiltDomain
-from esscher.validation import Array, as_array, as_dim, as_nonnegative
+from esscher.laws import FiniteTokens, Gaussian, Law, TiltDomain, as_law
+from esscher.validation import (
+    Array,
+    as_array,
+    as_dim,
+    as_finite,
+    as_kind,
+    as_nonnegative,
+    check_memory,
+)
 
 #: Names of the conventions for the coupling Psi found in the literature.
 PSI_CONVENTIONS = ("two-sided", "one-sided")
+#: Matrices of d x d numbers that a head and its limit keep at once, at the least.
+MATRICES = 8
 
 
 class Tokens(NamedTuple):
@@ -130,6 +140,12 @@ class Head(ABC):
             f"{type(self).__name__}(key_dim={self.key_dim}, value_dim={self.value_dim}, "
             f"horizon={self.horizon:.4g}, frobenius={self.frobenius:.4g})"
         )
+
+
+def as_head(value: object, name: str = "head") -> Head:
+    """Return ``value`` if it is a head; else say how to make one."""
+    remedy = "a head, such as esscher.gaussian_head(horizon=0.5)"
+    return as_kind(value, Head, name, remedy)  # type: ignore[type-abstract]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -321,6 +337,7 @@ def weight_head(
     scale
         Factor of the logits; 1/sqrt(d_k) if left out.
     """
+    as_law(law)
     w_q, w_k = as_array(query, "query weight", 2), as_array(key, "key weight", 2)
     w_v = np.eye(law.dim) if value is None else as_array(value, "value weight", 2)
     if w_q.shape != w_k.shape:
@@ -343,9 +360,7 @@ def weight_head(
                 f"{name} bias has length {len(vector)} but its weight has {len(weight)} rows"
             )
         biases.append(vector)
-    factor = len(w_q) ** -0.5 if scale is None else float(scale)
-    if not np.isfinite(factor):
-        raise InputError(f"scale is {scale!r}; it must be finite")
+    factor = len(w_q) ** -0.5 if scale is None else as_finite(scale, "scale")
     return WeightHead(law, w_q, w_k, w_v, biases[0], biases[1], biases[2], factor)
 
 
@@ -364,7 +379,7 @@ def array_head(
         )
     if len(keys) < 2:
         raise InputError(f"a head from arrays needs at least 2 tokens; got {len(keys)}")
-    factor = keys.shape[1] ** -0.5 if scale is None else float(scale)
+    factor = keys.shape[1] ** -0.5 if scale is None else as_finite(scale, "scale")
     return ArrayHead(queries * factor, keys, values)
 
 
@@ -382,7 +397,8 @@ def law_head(
     ``horizon`` gives the flat spectrum ``M = horizon * I``. ``tau`` is the mean tilt in whitened
     coordinates (a number means along the first coordinate).
     """
-    d = law.dim
+    d = as_law(law).dim
+    check_memory(MATRICES * 8 * d * d, f"dim is {d}; a head of that dimension")
     m = _interaction(d, horizon, spectrum, matrix)
     root = symmetric_root(law.covariance)
     try:

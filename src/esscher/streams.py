@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from esscher.errors import InputError
+from esscher.validation import as_seed
 
 
 def random_stream(seed: int, purpose: str, *index: int) -> np.random.Generator:
@@ -13,7 +13,5 @@ def random_stream(seed: int, purpose: str, *index: int) -> np.random.Generator:
     Not ``default_rng(seed)``, nor ``default_rng([seed, 0])``, which is the same stream: users draw
     weights from just that, and the first tokens would then BE the rows of the weights.
     """
-    if isinstance(seed, bool) or int(seed) != seed or seed < 0:
-        raise InputError(f"seed is {seed!r}; it must be a whole number of at least 0")
     key = (int.from_bytes(purpose.encode(), "big"), *index)
-    return np.random.default_rng(np.random.SeedSequence(int(seed), spawn_key=key))
+    return np.random.default_rng(np.random.SeedSequence(as_seed(seed), spawn_key=key))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import os
+from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from esscher.errors import InputError
+from esscher.shown import shortened
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -15,39 +18,145 @@ Array: TypeAlias = NDArray[np.float64]
 ROUNDING = 1e-8
 #: Where queries come from: drawn independently of the keys, or the tokens themselves.
 QUERIES = ("population", "tokens")
+#: Kinds of numpy types that hold real numbers: bool, whole numbers, floats, and Python's objects.
+_REAL = frozenset("biufO")
+
+Kind = TypeVar("Kind")
+
+
+def as_numbers(value: ArrayLike, name: str) -> Array:
+    """Return ``value`` as a float64 array of real numbers, which may be nan or infinite."""
+    try:
+        given = np.asarray(value)
+        # objects: numbers of Python that no type of numpy holds, such as 10**400
+        array = None if given.dtype.kind not in _REAL else np.asarray(given, dtype=np.float64)
+    except OverflowError as error:
+        raise InputError(
+            f"{name} has a number that is too large; all must be below 1.8e308"
+        ) from error
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} is not an array of numbers: {error}") from error
+    if given.dtype.kind == "c":
+        raise InputError(
+            f"{name} has complex numbers, but must be real; give its real part, x.real, or the "
+            "real and imaginary parts as coordinates of their own"
+        )
+    if array is None:
+        raise InputError(f"{name} is not an array of numbers: it is {shortened(value)}")
+    return array
 
 
 def as_array(value: ArrayLike, name: str, ndim: int | None = None) -> Array:
     """Return ``value`` as a finite float64 array, of ``ndim`` dimensions if that is given."""
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is not an array of numbers: {error}") from error
+    array = as_numbers(value, name)
     if ndim is not None and array.ndim != ndim:
         raise InputError(f"{name} has shape {array.shape}; it must have {ndim} dimension(s)")
-    bad = np.argwhere(~np.isfinite(array))
-    if bad.size:
-        place = tuple(int(i) for i in bad[0])
-        raise InputError(f"{name} is not finite: entry {place} is {array[place]}")
+    if not np.isfinite(array).all():
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        where = f"entry {place}" if place else "it"
+        raise InputError(f"{name} is not finite: {where} is {array[place]}")
     return array
+
+
+def as_path(value: str | os.PathLike[str], name: str) -> Path:
+    """Return ``value`` as a path of a file or a directory."""
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        raise InputError(f"{name} is {shortened(value)}; it must be the path of a run or a file")
+    return Path(value)
 
 
 def as_dim(value: int, name: str = "dim") -> int:
     """Return ``value`` as a positive dimension."""
     number = _as_number(value, name)
     if not number.is_integer() or number < 1:
-        raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
+        raise InputError(f"{name} is {shortened(value)}; it must be a whole number of at least 1")
+    check_memory(8 * number, f"{name} is {shortened(value)}; a list of that length")
     return int(number)
+
+
+def check_memory(size: float, what: str) -> None:
+    """Refuse what does not fit into the memory of this machine, before any of it is taken.
+
+    Parameters
+    ----------
+    size
+        Bytes that are needed.
+    what
+        What needs them, to begin the message with.
+
+    Raises
+    ------
+    InputError
+        If the machine has less memory.
+    """
+    try:
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not every system tells
+        return
+    if 0 < there < size:
+        raise InputError(
+            f"{what} takes {size / 1e9:,.0f} GB of memory, and this machine has "
+            f"{there / 1e9:,.0f} GB; give a smaller number"
+        )
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that there is no memory left; torch has one without a class."""
+    said = ("not enough memory", "can't allocate memory", "out of memory")
+    return isinstance(error, MemoryError) or any(words in str(error) for words in said)
+
+
+def as_kind(value: object, kind: type[Kind], name: str, remedy: str) -> Kind:
+    """Return ``value`` if it is an object of this class.
+
+    Parameters
+    ----------
+    value
+        What was handed in.
+    kind
+        The class that it must have.
+    name
+        What the argument is called.
+    remedy
+        How to get such an object.
+
+    Raises
+    ------
+    InputError
+        If it is anything else.
+    """
+    if not isinstance(value, kind):
+        raise InputError(f"{name} is {shortened(value)}; it must be {remedy}")
+    return value
 
 
 def _as_number(value: object, name: str) -> float:
     """Return ``value`` as a float that may still be out of range, but is a number."""
-    if isinstance(value, bool):
-        raise InputError(f"{name} is {value!r}; it must be a number")
+    refused = (bool, np.bool_, complex, np.complexfloating, str, bytes)
+    if isinstance(value, refused) or np.ndim(value) > 0:  # type: ignore[arg-type]
+        raise InputError(f"{name} is {shortened(value)}; it must be a number")
     try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{name} is {value!r}; it must be a number") from error
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} is {shortened(value)}; it must be a number") from error
+    except OverflowError as error:
+        raise InputError(f"{name} is {shortened(value)}; that is too large") from error
+
+
+def as_seed(value: int, name: str = "seed") -> int:
+    """Return ``value`` as a seed: a whole number of at least 0, as large as one likes."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    number = int(value) if whole else _as_number(value, name)
+    if number < 0 or number != number or number in (np.inf, -np.inf) or int(number) != number:
+        raise InputError(f"{name} is {shortened(value)}; it must be a whole number of at least 0")
+    return int(number)
+
+
+def as_finite(value: float, name: str) -> float:
+    """Return ``value`` as a finite number."""
+    number = _as_number(value, name)
+    if not np.isfinite(number):
+        raise InputError(f"{name} is {shortened(value)}; it must be finite")
     return number
 
 
@@ -55,7 +164,7 @@ def as_positive(value: float, name: str) -> float:
     """Return ``value`` as a positive finite number."""
     number = _as_number(value, name)
     if not np.isfinite(number) or number <= 0:
-        raise InputError(f"{name} is {value!r}; it must be a positive finite number")
+        raise InputError(f"{name} is {shortened(value)}; it must be a positive finite number")
     return number
 
 
@@ -63,7 +172,7 @@ def as_nonnegative(value: float, name: str) -> float:
     """Return ``value`` as a finite number that is not negative."""
     number = _as_number(value, name)
     if not np.isfinite(number) or number < 0:
-        raise InputError(f"{name} is {value!r}; it must be finite and at least 0")
+        raise InputError(f"{name} is {shortened(value)}; it must be finite and at least 0")
     return number
 
 
@@ -111,14 +220,14 @@ def as_sizes(value: ArrayLike, name: str = "sizes", smallest: int = 2) -> Array:
             f"{name} contains n = {sizes.min():g}; a number of tokens must be at least {smallest}"
         )
     if np.any(np.diff(sizes) <= 0):
-        raise InputError(f"{name} must be strictly increasing; got {sizes.tolist()}")
+        raise InputError(f"{name} must be strictly increasing; got {shortened(sizes.tolist())}")
     return sizes
 
 
 def as_queries(value: str) -> str:
     """Return ``value`` if it names where queries come from, one of ``QUERIES``."""
     if value not in QUERIES:
-        raise InputError(f"queries is {value!r}; it must be one of {', '.join(QUERIES)}")
+        raise InputError(f"queries is {shortened(value)}; it must be one of {', '.join(QUERIES)}")
     return value
 
 

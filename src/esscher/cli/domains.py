@@ -19,6 +19,7 @@ from esscher.cli.options import (
 from esscher.cli.stopping import resumable
 from esscher.cli.tables import PlainConsole
 from esscher.errors import InputError
+from esscher.runs.progress import announce
 
 if TYPE_CHECKING:
     from esscher.corpora import Domains
@@ -86,6 +87,7 @@ def domains(
     """  # noqa: D301 - click's mark for verbatim lines
     check_figure(figure)
     named = named_texts(texts)
+    announce(f"Loading {model}")
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.corpora import domains as run
 
@@ -132,6 +134,7 @@ def print_domains(found: Domains) -> None:
     """Print the headline, the corpora, what differs, and where the variance comes from."""
     console = plain_console()
     console.say(found.headline, "bold")
+    console.say_note(found.results)
     if not found.results["blocks"]:
         return
     _print_corpora(console, found)

@@ -6,6 +6,7 @@ import click
 
 from esscher.cli.options import geometric_sizes, plain_console, plain_table, print_json
 from esscher.errors import InputError
+from esscher.shown import plain_count
 from esscher.theory import hardmax_curve
 
 
@@ -65,7 +66,7 @@ def hardmax(
         table.add_column(name, justify="right")
     for row in curve.to_frame().to_dict("records"):
         table.add_row(
-            f"{row['n']:.4g}",
+            plain_count(row["n"]),
             _cell(row.get("exact")),
             _cell(row.get("leading")),
             _cell(row["simulated"]),

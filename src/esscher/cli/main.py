@@ -28,6 +28,7 @@ from esscher.cli.theory import theory
 from esscher.errors import EsscherError
 from esscher.runs.provenance import started_by
 from esscher.untrusted import printable
+from esscher.validation import out_of_memory
 
 #: Where a context keeps the words of the command line.
 _WORDS = "esscher.words"
@@ -51,6 +52,13 @@ class _Group(click.Group):
                 return super().invoke(ctx)
         except EsscherError as error:
             raise click.UsageError(printable(str(error))) from error
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            raise click.UsageError(
+                f"this machine has too little memory ({printable(str(error)) or 'none is left'}); "
+                "ask for fewer tokens, smaller sizes, a lower dimension or a shorter context"
+            ) from error
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             raise click.UsageError(printable(f"{place}{error.strerror or error}")) from error

@@ -21,6 +21,8 @@ from esscher.cli.options import (
 from esscher.cli.stopping import resumable
 from esscher.cli.tables import PlainConsole
 from esscher.errors import InputError
+from esscher.runs.progress import announce
+from esscher.shown import counted
 
 if TYPE_CHECKING:
     from esscher.probing import Probe
@@ -106,6 +108,7 @@ def probe(
             f"--figure-layers {figure_layers}: it takes at least 2 heads and 4 replicates to see "
             "what heads have in common"
         )
+    announce(f"Loading {model}")
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.probing import probe as run
 
@@ -131,6 +134,7 @@ def print_probe(found: Probe, everything: bool = False) -> None:
     """Print the headline, the worst heads, the layers and how good the predictors were."""
     console = plain_console()
     console.say(found.headline, "bold")
+    console.say_note(found.results)
     if not found.heads:
         return
     configuration = found.results["configuration"]
@@ -155,7 +159,7 @@ def print_probe(found: Probe, everything: bool = False) -> None:
         )
     console.print(table)
     if hidden:
-        console.say(f"{hidden} more heads need fewer tokens; --all shows them.")
+        console.say(f"{counted(hidden, 'more head')} with fewer tokens; --all shows all.")
     _print_flags(console, found, [(row["layer"], row["head"]) for row in frame.to_dict("records")])
     best = plain_table("Mean absolute error of predicted exponents, best first")
     for name in ("of", "predictor", "error"):

@@ -19,6 +19,9 @@ from esscher.cli.options import (
     with_error,
 )
 from esscher.cli.stopping import resumable
+from esscher.laws import STANDARD_LAWS
+from esscher.runs.progress import announce
+from esscher.shown import plain_count
 
 if TYPE_CHECKING:
     from esscher.sparsity import Sparsity
@@ -85,6 +88,8 @@ def sparse(
       esscher sparse demo:smollm2 --patterns streaming,corrected --out runs/sparse
     """  # noqa: D301 - click's mark for verbatim lines
     check_figure(figure)
+    if subject not in STANDARD_LAWS:
+        announce(f"Loading {subject}")
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.sparsity import sparse as run
 
@@ -111,6 +116,7 @@ def print_sparsity(found: Sparsity) -> None:
     state = "" if found.complete else " (not complete)"
     console.say(f"{found.subject}{state}")
     console.say(found.headline, "bold")
+    console.say_note(found.results)
     if not found.patterns:
         return
     budgets = found.results["budgets"]
@@ -198,7 +204,7 @@ def _bias(entry: dict[str, Any]) -> str:
 
 def _point(found: dict[str, Any], name: str, first: float, last: float) -> str:
     if found["state"] != "inside":
-        return f"<{first:g}" if found["state"] == "below" else f">{last:g}"
+        return f"<{plain_count(first)}" if found["state"] == "below" else f">{plain_count(last)}"
     return f"{found[name]:.0f}"
 
 
@@ -207,6 +213,6 @@ def _budget(found: dict[str, Any], name: str, first: float, last: float) -> str:
     point = _point(found, name, first, last)
     low, high = (f"{end:.0f}" if end else "" for end in found["interval"])
     if found["state"] == "inside":
-        return f"{point} ({low or f'<{first:g}'} to {high or f'>{last:g}'})"
+        return f"{point} ({low or f'<{plain_count(first)}'} to {high or f'>{plain_count(last)}'})"
     known = f" (from {low})" if low else f" (up to {high})" if high else ""
     return f"{point}{known}"

@@ -16,6 +16,7 @@ from esscher.cli.synthetic import head_options, synthetic_head
 from esscher.cli.tables import PlainConsole
 from esscher.errors import InputError
 from esscher.laws import STANDARD_LAWS
+from esscher.shown import counted, plain_count
 from esscher.sweeping.curve import ErrorCurve
 from esscher.sweeping.engine import sweep as run_sweep
 from esscher.sweeping.measure import METRICS
@@ -154,7 +155,8 @@ def print_curve(curve: ErrorCurve) -> None:
     head = curve.configuration["head"]
     state = "" if curve.complete else " (not complete)"
     console.say(
-        f"{len(curve.replicates)} replicates{state} of {head['law'] or head['kind']} tokens, "
+        f"{counted(len(curve.replicates), 'replicate')}{state} of "
+        f"{head['law'] or head['kind']} tokens, "
         f"d = {head['key_dim']}, queries: {curve.queries}, seed {curve.seed}",
     )
     for note in curve.notes:
@@ -167,7 +169,7 @@ def print_curve(curve: ErrorCurve) -> None:
         for name in ("n", "mean", "median", "cov", "median", "map", "median"):
             table.add_column(name, justify="right")
         for row in rows.to_dict("records"):
-            table.add_row(f"{row['n']:.6g}", *_cells(row))
+            table.add_row(plain_count(row["n"]), *_cells(row))
         console.print(table)
     if len(curve.sizes) > 1 and len(curve.replicates):
         _print_rates(console, curve)

@@ -49,6 +49,12 @@ class PlainConsole(Console):
         words = Text.assemble((printable(lead), "bold"), printable(text), style=style)
         self.print(words, soft_wrap=not self.is_terminal)
 
+    def say_note(self, results: dict[str, Any]) -> None:
+        """Print what is to be known about models of this family, if anything."""
+        note = results["configuration"].get("model", {}).get("note")
+        if note:
+            self.say(f"Note: {note}.")
+
     def explain(self, text: str) -> None:
         """Print what the headings of a table mean, broken between words everywhere."""
         self.print(Text(printable(text)))

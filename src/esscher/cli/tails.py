@@ -18,6 +18,8 @@ from esscher.cli.options import (
 )
 from esscher.cli.stopping import resumable
 from esscher.cli.tables import PlainConsole
+from esscher.runs.progress import announce
+from esscher.shown import counted
 
 if TYPE_CHECKING:
     from esscher.extremes import Tails
@@ -70,6 +72,7 @@ def tails(
       esscher tails ./my-model --text corpus.jsonl --column text --layers 0-3
     """  # noqa: D301 - click's mark for verbatim lines
     check_figure(figure)
+    announce(f"Loading {model}")
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.extremes import tails as run
 
@@ -91,6 +94,7 @@ def print_tails(found: Tails, everything: bool = False) -> None:
     """Print the headline, the worst heads, the layers' own tokens and what the verdicts mean."""
     console = plain_console()
     console.say(found.headline, "bold")
+    console.say_note(found.results)
     if not found.heads:
         return
     name = found.results["configuration"]["model"]["name"]
@@ -106,7 +110,7 @@ def print_tails(found: Tails, everything: bool = False) -> None:
         table.add_row(f"{head['layer']}.{head['head']}", *_cells(head), _number(head["logits"]))
     console.print(table)
     if hidden:
-        console.say(f"{hidden} more heads; --all shows them.")
+        console.say(f"{counted(hidden, 'more head')}; --all shows all.")
     layers = [layer for layer in found.results["layers"] if layer["hidden"] is not None]
     if layers:
         table = _table(f"{name}: hidden states that enter each layer", "layer", logits=False)
@@ -139,7 +143,7 @@ def _cells(numbers: dict[str, Any]) -> list[str]:
     return [
         _number(numbers["proxy"]),
         _number(numbers["kurtosis"], 0),
-        f"{low:.1f}-{high:.1f}",
+        f"{low:.2f}-{high:.2f}",
         _letter(numbers["verdict"]),
         (token.strip() or repr(token))[:TOKEN],
         _number(numbers["norms"]),

@@ -26,6 +26,7 @@ from esscher.cli.theory_simulation import (
 )
 from esscher.errors import InputError
 from esscher.limits import NoLimit
+from esscher.shown import plain_count
 from esscher.sweeping.direct import DirectErrors, direct_errors
 from esscher.theory import Prediction, predict
 
@@ -259,7 +260,7 @@ def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> Plai
         table.add_column("map simulated", justify="right")
         check = dict(zip(simulated.sizes, zip(*simulated.map_rms(), strict=True), strict=True))
     for i, n in enumerate(prediction.sizes):
-        row = [f"{n:.6g}"]
+        row = [plain_count(n)]
         for curve in curves.values():
             noise = curve.standard_error[i]
             row.append(with_error(curve.error[i], noise))
@@ -283,4 +284,4 @@ def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> Plai
 
 
 def _settled(n: float | None) -> str:
-    return "-" if n is None else f"{n:.3g}"
+    return "-" if n is None else plain_count(n)

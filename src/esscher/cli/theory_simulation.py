@@ -8,6 +8,7 @@ from typing import Any
 from esscher.cli.options import plain_table, with_error
 from esscher.cli.tables import PlainTable
 from esscher.errors import InputError
+from esscher.shown import plain_count
 from esscher.theory import (
     Prediction,
     SimulatedMap,
@@ -60,7 +61,7 @@ def simulate(prediction: Prediction, replicates: int, seed: int) -> Simulation:
         mean = simulate_mean(head, n, replicates, seed)
     for what, result in (("map", found), ("mean", mean)):
         if result is not None and not result.trusted.all():
-            bad = ", ".join(f"{size:g}" for size in n[~result.trusted])
+            bad = ", ".join(plain_count(size) for size in n[~result.trusted])
             notes.append(
                 f"rms of the {what} at n = {bad}: one replicate carries more than a fifth of the "
                 "mean square; raise --replicates"
@@ -86,7 +87,7 @@ def _map_table(prediction: Prediction, found: SimulatedMap) -> PlainTable:
         table.add_column(name, justify="left" if name == "regime" else "right", no_wrap=True)
     for i, n in enumerate(prediction.sizes):
         table.add_row(
-            f"{n:.6g}",
+            plain_count(n),
             head_regime(prediction.head, float(n)).name,
             with_error(curve.error[i], curve.standard_error[i]),
             with_error(found.rms[i], found.rms_error[i]),
@@ -107,7 +108,7 @@ def _mean_table(prediction: Prediction, found: SimulatedMean) -> PlainTable:
     for name in ("n", "mean", "simulated", "rms", "simulated", "drawn"):
         table.add_column(name, justify="right")
     for i, n in enumerate(prediction.sizes):
-        row = [f"{n:.6g}"]
+        row = [plain_count(n)]
         for name, value, error in (
             ("mean", found.mean[i], found.mean_error[i]),
             ("mean_rms", found.rms[i], found.rms_error[i]),

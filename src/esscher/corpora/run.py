@@ -17,6 +17,7 @@ from esscher.runs.executors import CellExecutor, Serial, Task, compute_cells
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.text import TextSource
+from esscher.validation import as_path
 
 KIND = "domains"
 #: Fewest blocks of every corpus from which anything is compared.
@@ -122,7 +123,7 @@ def _block_cell(model: AnyModel, text: str, block: int, request: DomainsRequest)
 
 def load_domains(out: str | Path, alpha: float | None = None) -> Domains:
     """Read the results of a stored run, complete or not; with another ``alpha`` they are redone."""
-    run = read_run(Path(out), KIND)
+    run = read_run(as_path(out, "out"), KIND)
     stored = run.read_results() or {}
     level = as_level(stored.get("alpha", 0.05) if alpha is None else alpha)
     return finish(run, level, write=False)

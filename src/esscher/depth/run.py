@@ -36,7 +36,7 @@ from esscher.runs.progress import Reporter
 from esscher.text import Passage, PassageSet, TextSource, read_text
 from esscher.text import passages as text_passages
 from esscher.text.documents import source_name
-from esscher.validation import Array
+from esscher.validation import Array, as_path
 
 KIND = "deep"
 #: The name that stands for a Gaussian stack instead of a model.
@@ -145,7 +145,7 @@ def deep(
 
 def load_deep(out: str | Path) -> Depth:
     """Read the results of a stored run, complete or not."""
-    return finish(read_run(Path(out), KIND), write=False)
+    return finish(read_run(as_path(out, "out"), KIND), write=False)
 
 
 def finish(run: CellRun, write: bool = True) -> Depth:

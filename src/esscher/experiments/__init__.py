@@ -18,6 +18,7 @@ from esscher.experiments import (
 from esscher.experiments.finding import Finding
 from esscher.experiments.study import Settings
 from esscher.runs.cluster import Cluster
+from esscher.shown import shortened
 
 #: Experiments by name, in the order in which ``all`` runs them.
 EXPERIMENTS: dict[str, Callable[[Settings], Finding]] = {
@@ -57,8 +58,10 @@ def reproduce(
     seed, workers, executor, progress
         As for :func:`esscher.sweep`; the executor may be a cluster.
     """
-    if name not in EXPERIMENTS:
-        raise InputError(f"there is no experiment {name!r}; choose from {', '.join(EXPERIMENTS)}")
+    if not isinstance(name, str) or name not in EXPERIMENTS:
+        raise InputError(
+            f"there is no experiment {shortened(name)}; choose from {', '.join(EXPERIMENTS)}"
+        )
     if scale not in SCALES:
         raise InputError(f"scale is {scale!r}; it must be one of {', '.join(SCALES)}")
     folder = Path(out) / f"{name}-{scale}"

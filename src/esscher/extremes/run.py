@@ -27,7 +27,7 @@ from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.streams import random_stream
 from esscher.text import PassageSet, TextSource, read_passages
-from esscher.validation import as_dim
+from esscher.validation import as_dim, as_path
 
 #: Tokens, and tokens of a passage, unless they are given.
 TOKENS, CONTEXT = 16_384, 512
@@ -110,7 +110,7 @@ def tails(
 
 def load_tails(out: str | Path) -> Tails:
     """Read the results of a stored run, complete or not."""
-    return finish(read_run(Path(out), KIND), write=False)
+    return finish(read_run(as_path(out, "out"), KIND), write=False)
 
 
 def finish(run: CellRun, write: bool = True) -> Tails:

@@ -91,9 +91,10 @@ def judge_thresholds(tail: Sequence[dict[str, Any]]) -> tuple[str, int]:
         verdict = next(iter(said)) if len(said) == 1 else OPEN
         return verdict, next((i for i in counting if each[i] == verdict), counting[0])
     # heavier tails, if there were any, lie below a threshold beyond which they are lighter
-    further = range(heavy[-1] + 1 if heavy else 0, len(each))
+    first = heavy[-1] + 1 if heavy else 0
+    further = range(first, len(each))
     light = [i for i in further if each[i] == SUB_GAUSSIAN]
-    return (SUB_GAUSSIAN, light[0]) if light else (UNDECIDED, 0)
+    return (SUB_GAUSSIAN, light[0]) if light else (UNDECIDED, first)
 
 
 def _overruled(tail: Sequence[dict[str, Any]], i: int) -> bool:

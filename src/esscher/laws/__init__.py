@@ -6,7 +6,7 @@ import inspect
 from difflib import get_close_matches
 
 from esscher.errors import InputError
-from esscher.laws._law import Law, TiltDomain
+from esscher.laws._law import Law, TiltDomain, as_law
 from esscher.laws._product import ProductLaw
 from esscher.laws.cube import Cube
 from esscher.laws.finite import FiniteTokens
@@ -17,6 +17,7 @@ from esscher.laws.signs import Signs
 from esscher.laws.sphere import Sphere
 from esscher.laws.standard import STANDARD_LAWS, standard_law
 from esscher.laws.student import StudentT
+from esscher.shown import shortened
 
 __all__ = [
     "LAWS",
@@ -32,6 +33,7 @@ __all__ = [
     "Sphere",
     "StudentT",
     "TiltDomain",
+    "as_law",
     "make_law",
     "standard_law",
 ]
@@ -51,10 +53,12 @@ def make_law(name: str, **parameters: object) -> Law:
     InputError
         For a name that is not in ``LAWS``, or parameters that the law does not take or misses.
     """
-    if name not in LAWS:
-        close = get_close_matches(str(name), LAWS, n=1)
+    if not isinstance(name, str) or name not in LAWS:
+        close = get_close_matches(name, LAWS, n=1) if isinstance(name, str) else []
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise InputError(f"there is no law called {name!r}{hint}; known laws: {', '.join(LAWS)}")
+        raise InputError(
+            f"there is no law called {shortened(name)}{hint}; known laws: {', '.join(LAWS)}"
+        )
     signature = inspect.signature(LAWS[name])
     try:
         signature.bind(**parameters)

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from esscher.validation import Array, as_points
+from esscher.validation import Array, as_kind, as_points
 
 #: Number of entries up to which the repr of a law prints an array in full.
 LONGEST_SHOWN = 16
@@ -146,3 +146,9 @@ class Law(ABC):
     def __repr__(self) -> str:
         inside = ", ".join(f"{key}={_shown(value)}" for key, value in self._parameters().items())
         return f"{type(self).__name__}({inside})"
+
+
+def as_law(value: object, name: str = "law") -> Law:
+    """Return ``value`` if it is a law; else say how to make one."""
+    remedy = "a law of tokens, such as esscher.Gaussian(dim=8)"
+    return as_kind(value, Law, name, remedy)  # type: ignore[type-abstract]

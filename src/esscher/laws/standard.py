@@ -13,7 +13,7 @@ from esscher.laws.mixture import GaussianMixture
 from esscher.laws.signs import Signs
 from esscher.laws.sphere import Sphere
 from esscher.laws.student import StudentT
-from esscher.validation import as_dim, as_positive
+from esscher.validation import as_dim, as_positive, check_memory
 
 #: Laws that have a standard form.
 STANDARD_LAWS = ("gaussian", "mixture", "sphere", "cube", "signs", "laplace", "student")
@@ -31,6 +31,7 @@ def standard_law(name: str, dim: int, df: float = 5.0) -> Law:
     if name == "gaussian":
         return Gaussian(dim=d)
     if name == "mixture":
+        check_memory(8 * 4 * d * d, f"dim is {d}; a mixture of that dimension")
         offset = np.zeros(d)
         offset[0] = MIXTURE_OFFSET
         covariance = np.eye(d) - np.outer(offset, offset)

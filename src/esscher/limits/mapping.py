@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from esscher.errors import InputError
-from esscher.heads import ArrayHead, Head, WeightHead
+from esscher.heads import ArrayHead, Head, WeightHead, as_head
 from esscher.laws import FiniteTokens
 from esscher.limits.results import MapLimit, NoLimit
 from esscher.validation import Array, as_points
@@ -31,7 +31,7 @@ def limit_map(
     MapLimit
         With ``nan`` at the queries outside the law's tilt domain, and their fraction.
     """
-    t = _tilts(head, tokens, tilts)
+    t = _tilts(as_head(head), tokens, tilts)
     values = head.limit_map(t)
     # A tilt inside the domain may still have no limit: Student tokens without a mean, at t = 0.
     exists = head.tilt_domain.contains(head.law_tilts(t)) & np.isfinite(values).all(axis=-1)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from esscher.errors import InputError
-from esscher.heads import ArrayHead, Head, WeightHead
+from esscher.heads import ArrayHead, Head, WeightHead, as_head
 from esscher.laws import FiniteTokens, ProductLaw, Sphere
 from esscher.limits.accumulate import MomentAccumulator
 from esscher.limits.affine import gaussian_limit_map
@@ -51,6 +51,7 @@ def limit_moments(
     OutputMoments or NoLimit
         NoLimit when a positive share of the queries has no infinite-token limit.
     """
+    as_head(head)
     if method != "auto" and method not in METHODS:
         raise InputError(f"unknown method {method!r}; choose from auto, {', '.join(METHODS)}")
     if as_dim(samples, "samples") < 2:

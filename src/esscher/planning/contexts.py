@@ -25,7 +25,7 @@ from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.runs.result import RunResult
 from esscher.text import Passage, TextSource, read_passages, visit_passages
-from esscher.validation import as_dim
+from esscher.validation import as_dim, as_path
 
 KIND = "context"
 #: Longest context unless one is given, and the shortest one that is tried.
@@ -153,7 +153,7 @@ def _passage_cell(model: AnyModel, passage: Passage, longest: int) -> Cell:
 
 def load_context(out: str | Path) -> ContextUse:
     """Read the results of a stored run, complete or not."""
-    return ContextUse(_results(read_run(Path(out), KIND)))
+    return ContextUse(_results(read_run(as_path(out, "out"), KIND)))
 
 
 def _checked(loaded: LoadedModel, tolerance: float, context: int | None) -> int:

@@ -25,7 +25,7 @@ from esscher.runs import RunResult, run_kind
 from esscher.runs.folder import as_json
 from esscher.runs.schema import check
 from esscher.untrusted import limits, read_json, shortened
-from esscher.validation import Array
+from esscher.validation import Array, as_path
 
 #: Version of the file; another one is refused.
 VERSION = 1
@@ -139,7 +139,7 @@ def load_plan(path: str | Path) -> Plan:
     InputError
         If the file is no plan, of another version, or damaged.
     """
-    place = Path(path)
+    place = as_path(path, "path")
     inside = place.is_dir()
     if inside:
         if run_kind(place) == KIND and not (place / PLAN).exists():

@@ -15,6 +15,7 @@ from esscher.probing.flags import find_flags
 from esscher.probing.layer import METRICS, LayerMeasurement
 from esscher.probing.together import heads_together, layers_frame
 from esscher.runs.result import HeadsResult
+from esscher.shown import counted
 
 #: An interval that holds this, or an exponent this close to it, is called parametric.
 PARAMETRIC, CLOSE = 0.5, 0.05
@@ -184,14 +185,15 @@ class Probe(HeadsResult):
         median = table["tokens_10"].median()
         others = [h for h, ok in zip(self.heads, parametric, strict=True) if not ok]
         explained = sum(bool(h["flags"]) for h in others)
-        sentence = (
-            f"The mean output of {int(parametric.sum())} of {count} heads converges like 1/sqrt(n)"
-        )
+        many, most = int(parametric.sum()), int(needy.sum())
+        output, verb = ("output", "converges") if many == 1 else ("outputs", "converge")
+        sentence = f"The mean {output} of {many} of {counted(count, 'head')} {verb} like 1/sqrt(n)"
         if others:
-            sentence += f"; of the other {len(others)}, {explained} are explained by flags"
+            sentence += f"; of the other {len(others)}, flags explain {explained}"
+        typical = "more than 100,000,000" if np.isnan(median) else f"{median:,.0f}"
         return (
-            f"{sentence}. A typical head needs {median:,.0f} tokens for 10% output error; "
-            f"{int(needy.sum())} of {count} need more than 10,000."
+            f"{sentence}. A typical head needs {typical} tokens for 10% output error; "
+            f"{most} of {count} {'needs' if most == 1 else 'need'} more than 10,000."
         )
 
     def shown(self) -> list[pd.DataFrame]:

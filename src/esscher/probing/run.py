@@ -46,7 +46,7 @@ from esscher.text import (
     seen_cloud,
     visit_passages,
 )
-from esscher.validation import Array
+from esscher.validation import Array, as_path
 
 #: Passages by which delimiters and hidden states are judged in pooled mode.
 LOOKED_AT = 2
@@ -138,7 +138,7 @@ def probe(
 
 def load_probe(out: str | Path) -> Probe:
     """Read the results of a stored run, complete or not."""
-    run = read_run(Path(out), KIND)
+    run = read_run(as_path(out, "out"), KIND)
     layout = run.configuration.get("layout", 1)
     if layout != LAYOUT:
         raise InputError(

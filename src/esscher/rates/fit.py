@@ -13,7 +13,7 @@ from esscher.rates.rate import Rate
 from esscher.rates.resampling import Resamples, resample
 from esscher.rates.selection import select_law
 from esscher.rates.trust import Evidence, reasons
-from esscher.validation import Array, as_nonnegative, as_positive, as_sizes
+from esscher.validation import Array, as_nonnegative, as_numbers, as_positive, as_sizes
 
 #: Summaries of the replicates that can be fitted.
 SUMMARIES = ("mean", "median")
@@ -127,10 +127,7 @@ def fit_rate(
 
 
 def _as_errors(errors: ArrayLike, sizes: Array) -> Array:
-    try:
-        values = np.asarray(errors, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"errors is not an array of numbers: {error}") from error
+    values = as_numbers(errors, "errors")
     if values.ndim != 2 or values.shape[1] != len(sizes) or not len(values):
         raise InputError(
             f"errors has shape {values.shape}; its axes must be [replicate, size], with at least "

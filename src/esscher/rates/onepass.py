@@ -26,7 +26,8 @@ from esscher.errors import InputError
 from esscher.rates.plain import finite
 from esscher.rates.sinks import find_sinks
 from esscher.rates.tail import FEWEST_VALUES, PRIOR, TailShape, tail_shape
-from esscher.validation import Array, as_dim, as_nonnegative, as_positive
+from esscher.shown import plain_count
+from esscher.validation import Array, as_dim, as_nonnegative, as_numbers, as_positive
 
 #: Half-width of k-hat's interval beyond which it says little.
 HALF_WIDTH = 0.25
@@ -201,10 +202,7 @@ def _minimum_size(k: float, z: float) -> int:
 
 def _as_received(received: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
     """Received attention of the keys that exist, and their positions."""
-    try:
-        values = np.asarray(received, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"received is not an array of numbers: {error}") from error
+    values = as_numbers(received, "received")
     if values.ndim != 1:
         raise InputError(
             f"received has shape {values.shape}; pass one head, scale and size: one dimension"
@@ -266,7 +264,7 @@ def _reasons(
         )
     if burn_in is not None and n < as_nonnegative(burn_in, "burn_in"):
         out.append(
-            f"{n:,} tokens are below the burn-in of {burn_in:.3g}: the tail is not there yet, and "
-            "k-hat is too small"
+            f"{n:,} tokens are below the burn-in of {plain_count(burn_in)}: the tail is not there "
+            "yet, and k-hat is too small"
         )
     return tuple(out)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from esscher.rates.plain import finite, finite_list
+from esscher.shown import plain_count
 from esscher.validation import Array
 
 
@@ -114,6 +115,4 @@ def tokens_from_log(log_n: float) -> float:
 
 
 def _count(n: float) -> str:
-    if not math.isfinite(n):
-        return "infinitely many"
-    return f"{math.ceil(n):,}" if n < 1e7 else f"{n:.3g}"
+    return plain_count(math.ceil(n) if math.isfinite(n) else n)

@@ -11,6 +11,7 @@ from esscher.errors import InputError
 from esscher.rates.resampling import Resamples
 from esscher.rates.selection import Selection
 from esscher.rates.tail import FEWEST_VALUES, TailShape, tail_shape, values_needed
+from esscher.shown import plain_count
 from esscher.validation import Array
 
 #: Fewest sizes, and least ratio of the largest to the smallest, that show a rate.
@@ -75,7 +76,7 @@ def replicate_tail(errors: Array) -> TailShape | None:
 def _zeros(e: Evidence) -> list[str]:
     out = []
     if len(e.left_out):
-        listed = ", ".join(f"{n:g}" for n in e.left_out)
+        listed = ", ".join(plain_count(n) for n in e.left_out)
         out.append(
             f"most errors are exactly 0 at n = {listed}, which is left out: sampling without "
             "replacement up to all tokens, or rounding"
@@ -85,7 +86,9 @@ def _zeros(e: Evidence) -> list[str]:
         out.append(f"{zeros} of {e.errors.size} errors are exactly 0: rounding")
     elif len(e.errors) > 1 and np.any(np.ptp(e.errors, axis=0) == 0):
         same = e.sizes[np.ptp(e.errors, axis=0) == 0][0]
-        out.append(f"all replicates have the same error at n = {same:g}: saturated or rounded")
+        out.append(
+            f"all replicates have the same error at n = {plain_count(same)}: saturated or rounded"
+        )
     return out
 
 
@@ -109,7 +112,7 @@ def _range(e: Evidence) -> list[str]:
     if ratio < RATIO:
         out.append(
             f"n spans a factor of {ratio:.3g} only; it takes at least {RATIO:g}, "
-            f"up to n = {RATIO * e.sizes[0]:g}"
+            f"up to n = {plain_count(RATIO * e.sizes[0])}"
         )
     return out
 
@@ -148,7 +151,7 @@ def _rises(e: Evidence) -> list[str]:
         return []
     i = int(np.argmax(low))
     return [
-        f"the error rises from n = {e.sizes[i]:g} to {e.sizes[i + 1]:g} by "
+        f"the error rises from n = {plain_count(e.sizes[i])} to {plain_count(e.sizes[i + 1])} by "
         f"{100 * math.expm1(value[i]):.1f}%, more than noise"
     ]
 
@@ -173,8 +176,8 @@ def _burn_in(e: Evidence) -> list[str]:
         return []
     share = "all" if e.sizes[-1] < e.burn_in else f"{int(np.sum(e.sizes < e.burn_in))}"
     return [
-        f"{share} of {len(e.sizes)} sizes are below the burn-in of {e.burn_in:.3g} tokens: compare "
-        "with the slope predicted on this range, not with the asymptotic exponent"
+        f"{share} of {len(e.sizes)} sizes are below the burn-in of {plain_count(e.burn_in)} "
+        "tokens: compare with the slope predicted on this range, not with the asymptotic exponent"
     ]
 
 

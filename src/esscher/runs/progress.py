@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from esscher.errors import InputError
+from esscher.shown import plain_count, printable
 from esscher.untrusted import append_line
 
 if TYPE_CHECKING:
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
 
 #: Seconds between two lines of the log.
 INTERVAL = 60.0
+
+
+def announce(what: str) -> None:
+    """Say at once, on standard error if it is a terminal, what is done before the first bar."""
+    if sys.stderr.isatty():
+        print(f"{printable(what)} ...", file=sys.stderr, flush=True)
 
 
 class Reporter:
@@ -94,7 +102,7 @@ class Reporter:
             return text
         rate = new / elapsed
         left = _duration((self._total - self._done) / rate)
-        return f"{text}, {rate * 60:.3g} a minute, {left} left"
+        return f"{text}, {plain_count(rate * 60)} a minute, {left} left"
 
     def say(self, text: str) -> None:
         """Append a line to the log."""
@@ -135,7 +143,7 @@ def _bar(wanted: bool | None) -> Progress | None:
 
         def render(self, task: Task) -> Text:
             speed = task.finished_speed or task.speed
-            return Text("" if speed is None else f"{speed * 60:.3g} a minute")
+            return Text("" if speed is None else f"{plain_count(speed * 60)} a minute")
 
     console = Console(stderr=True)
     if wanted is None and not console.is_terminal:

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from esscher.runs.result import RunResult
+from esscher.shown import counted
 from esscher.sparsity.measurement import METRICS
 from esscher.sparsity.verdict import CONSTANT, FASTER, KEEPS, NEVER, SLOWER, UNDECIDED
 
@@ -48,7 +49,8 @@ class Sparsity(RunResult):
         if "model" in c:
             count = len(c["layers"]) * len(c["heads"])
             return (
-                f"{c['model']['name']} on {c['text']}, {count} heads, {c['passages']} passages of "
+                f"{c['model']['name']} on {c['text']}, {counted(count, 'head')}, "
+                f"{counted(c['passages'], 'passage')} of "
                 f"{c['context']} tokens"
             )
         kind = f"AR(1) with rho = {c['correlation']:g}" if c["correlation"] else "independent"
@@ -57,7 +59,7 @@ class Sparsity(RunResult):
         )
         return (
             f"{c['law']} tokens, {kind}, {horizon}, d = {c['dim']}, N = {c['tokens']:,}, "
-            f"{c['replicates']} replicates"
+            f"{counted(c['replicates'], 'replicate')}"
         )
 
     def to_frame(self, reference: str = "dense") -> pd.DataFrame:

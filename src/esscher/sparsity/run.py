@@ -31,6 +31,7 @@ from esscher.sparsity.sequences import Sequences
 from esscher.sparsity.store import KIND, make_cell, read_part
 from esscher.text import Passage, TextSource, passages, read_text
 from esscher.text.documents import source_name
+from esscher.validation import as_path
 
 #: The text that a model reads unless another one is given.
 TEXT = "demo:docs"
@@ -126,7 +127,7 @@ def sparse(
         _refuse(of_model | loading, f"the law {subject!r}", "a model")
         law = make_law_request(subject, **of_law, **common)  # type: ignore[arg-type]
         return _run_laws(law, out, executor or Serial(), progress)
-    name = subject if isinstance(subject, str) else subject.name
+    name = subject if isinstance(subject, str) else getattr(subject, "name", subject)
     _refuse(of_law, f"the model {name!r}", f"a law ({', '.join(STANDARD_LAWS)})")
     executor = executor or Serial()
     loaded, shipped = load_for_tasks(
@@ -140,7 +141,7 @@ def sparse(
 
 def load_sparse(out: str | Path) -> Sparsity:
     """Read the results of a stored study, complete or not."""
-    return finish(read_run(Path(out), KIND), write=False)
+    return finish(read_run(as_path(out, "out"), KIND), write=False)
 
 
 def finish(run: CellRun, write: bool = True) -> Sparsity:

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from esscher.errors import InputError
-from esscher.heads import ArrayHead, Head
+from esscher.heads import ArrayHead, Head, as_head
 from esscher.limits import missing_limit
 from esscher.sweeping.measure import available_engine
 from esscher.sweeping.provenance import describe_head
 from esscher.sweeping.reference import EXISTENCE_SAMPLES, scaled_head
 from esscher.sweeping.store import Request
-from esscher.validation import Array, as_array, as_dim, as_positive, as_queries, as_sizes
+from esscher.validation import Array, as_array, as_dim, as_positive, as_queries, as_seed, as_sizes
 
 #: Queries of a replicate that are drawn apart from its keys, unless a number is given.
 POPULATION_QUERIES = 1024
@@ -37,10 +37,8 @@ def make_configuration(
     reference_tokens: int | None = None,
 ) -> dict[str, Any]:
     """All that the errors of a sweep are a function of, in a form that JSON can hold."""
-    if not isinstance(head, Head):
-        raise InputError(f"head is a {type(head).__name__}; see esscher.gaussian_head")
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise InputError(f"seed is {seed!r}; it must be a whole number of at least 0")
+    as_head(head)
+    as_seed(seed)
     n = [int(size) for size in as_sizes(sizes)]
     alphas = np.atleast_1d(as_array(scales, "scales"))
     if alphas.ndim != 1 or alphas.size == 0 or np.any(alphas <= 0):

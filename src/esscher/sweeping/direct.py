@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from esscher.heads import Head, Tokens
+from esscher.heads import Head, Tokens, as_head
 from esscher.streams import random_stream
 from esscher.validation import Array, as_dim, as_queries, as_sizes
 
@@ -83,7 +83,7 @@ def direct_errors(
     n = as_sizes(sizes).astype(int)
     as_dim(replicates, "replicates")
     as_queries(queries)
-    d = head.value_dim
+    d = as_head(head).value_dim
     square = np.empty((replicates, len(n)))
     mean, cov = np.empty((replicates, len(n), d)), np.empty((replicates, len(n), d, d))
     for r in range(replicates):

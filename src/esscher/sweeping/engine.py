@@ -36,7 +36,7 @@ from esscher.sweeping.reference import (
     reference_outputs,
 )
 from esscher.sweeping.store import Request, Run, open_run, read_run
-from esscher.validation import Array, as_dim
+from esscher.validation import Array, as_dim, as_path
 
 
 class SweepInterrupted(KeyboardInterrupt):
@@ -190,7 +190,7 @@ def sweep(
 
 def load_curve(out: str | Path) -> ErrorCurve:
     """Read the curve of a stored run, complete or not, from its raw errors."""
-    run = read_run(Path(out))
+    run = read_run(as_path(out, "out"))
     notes = tuple(run.about["limit"]["notes"])
     return _curve(run.read_parts(), run.request, run.configuration, notes, run.read_predictions())
 

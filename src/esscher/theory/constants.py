@@ -28,7 +28,7 @@ import numpy as np
 
 from esscher.coupling import Coupling
 from esscher.errors import UndefinedError
-from esscher.heads import Head
+from esscher.heads import Head, as_head
 from esscher.theory.norms import expected_gaussian_norm
 from esscher.validation import Array, as_queries
 
@@ -57,7 +57,8 @@ class MeanConstant:
 
 def select_coupling(head: Head, queries: str) -> Coupling:
     """Return the head's coupling, with queries from the tokens or from the population."""
-    return head.coupling if as_queries(queries) == "tokens" else head.coupling.population()
+    coupling = as_head(head).coupling
+    return coupling if as_queries(queries) == "tokens" else coupling.population()
 
 
 def mean_constant(head: Head, queries: str = "population") -> MeanConstant:
@@ -120,7 +121,7 @@ def cov_constant(head: Head, queries: str = "population") -> float:
 
 def map_constant(head: Head) -> float:
     """Exact limit of ``n E|Gamma_n(q) - Gamma(q)|^2``, averaged over queries, for H^2 < 1/2."""
-    c = head.coupling
+    c = as_head(head).coupling
     if c.horizon**2 >= 0.5:
         raise UndefinedError(
             f"the map error has no parametric constant at H = {c.horizon:.4g}: it needs H^2 < 1/2"

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from esscher.coupling import Coupling, symmetric_root
 from esscher.errors import InputError
-from esscher.heads import Head
+from esscher.heads import Head, as_head
 from esscher.streams import random_stream
 from esscher.theory.constants import select_coupling
 from esscher.theory.order_statistics import extremes_needed, softmax_sums
@@ -235,6 +235,7 @@ def simulated_replicates(head: Head, replicates: int) -> int:
     InputError
         For too few, or for tokens that are not Gaussian.
     """
+    as_head(head)
     count = as_dim(replicates, "replicates")
     if count < 2:
         raise InputError(f"replicates is {replicates}; a standard error needs at least 2")

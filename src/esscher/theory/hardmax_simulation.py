@@ -19,7 +19,7 @@ from scipy.special import gammaincc, gammainccinv, ndtri
 from esscher.errors import InputError, UndefinedError
 from esscher.streams import random_stream
 from esscher.theory.hardmax_exact import ONE_SIDED, hardmax_exact
-from esscher.validation import Array, as_dim, as_positive, as_queries, as_sizes
+from esscher.validation import Array, as_dim, as_positive, as_queries, as_seed, as_sizes
 
 #: Keys beyond r0 expected along a query: a query goes uncertified with probability exp(-16).
 CANDIDATES = 16.0
@@ -123,8 +123,7 @@ def hardmax_simulated(
     count = as_dim(replicates, "replicates")
     if count < 2:
         raise InputError(f"replicates is {replicates}; a standard error needs at least 2")
-    if isinstance(seed, bool) or int(seed) != seed or seed < 0:
-        raise InputError(f"seed is {seed!r}; it must be a whole number of at least 0")
+    as_seed(seed)
     pairs = 2 * math.ceil(as_dim(directions, "directions") / 4)
     samples, certified = np.empty((len(n), count)), np.ones(len(n))
     for row, size in enumerate(n):

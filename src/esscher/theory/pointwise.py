@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from esscher.errors import InputError
-from esscher.heads import ArrayHead, Head, WeightHead
+from esscher.heads import ArrayHead, Head, WeightHead, as_head
 from esscher.laws import Law
 from esscher.validation import Array, as_points
 
@@ -53,7 +53,7 @@ class PointwiseError:
 
 def pointwise_error(head: Head, tilts: ArrayLike) -> PointwiseError:
     """Asymptotic error of attention at the given tilts of the keys, of shape (..., d_k)."""
-    t = as_points(tilts, head.key_dim, "tilts")
+    t = as_points(tilts, as_head(head).key_dim, "tilts")
     law, value = _law_and_values(head)
     u = head.law_tilts(t)
     if isinstance(head, ArrayHead):

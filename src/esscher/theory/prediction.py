@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from esscher.errors import UndefinedError
-from esscher.heads import PSI_CONVENTIONS, Head, WeightHead
+from esscher.heads import PSI_CONVENTIONS, Head, WeightHead, as_head
 from esscher.limits import NoLimit, OutputMoments, limit_moments
+from esscher.shown import plain_count
 from esscher.theory.constants import cov_constant, map_constant, mean_constant
 from esscher.theory.curve import Curve
 from esscher.theory.exponents import Exponents, bounded_exponents, exponents
@@ -44,6 +45,7 @@ class Constants:
 
 def constants(head: Head, queries: str = "population") -> Constants:
     """Exact constants of the parametric regime, None where it does not exist."""
+    as_head(head)
     as_queries(queries)
     mean = mean_norm = cov = map_ = None
     if head.horizon < 1:
@@ -114,7 +116,7 @@ class Prediction:
     def burn_in_text(self) -> str:
         """The burn-in in print, also where it exceeds the range of floats."""
         log10 = self.log_burn_in / np.log(10)
-        return f"{10**log10:.3g}" if log10 < 15 else f"10^{log10:.1f}"
+        return plain_count(10**log10) if log10 < 15 else f"10^{log10:.1f}"
 
     def to_frame(self) -> pd.DataFrame:
         """Return the curves as a data frame, one row per size."""
@@ -208,6 +210,7 @@ def predict(
     seed
         Seed of whatever has to be sampled (limits without closed form, heads without symmetry).
     """
+    as_head(head)
     as_queries(queries)
     n = None if sizes is None else as_sizes(sizes)
     limit = limit_moments(head, seed=seed)

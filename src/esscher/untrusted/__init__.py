@@ -8,6 +8,7 @@ place calls the parsers.
 
 from __future__ import annotations
 
+from esscher.shown import printable, shortened
 from esscher.untrusted import limits
 from esscher.untrusted.arrays import map_array, read_arrays
 from esscher.untrusted.documents import parse_json, parse_row, parse_yaml, read_json
@@ -20,7 +21,6 @@ from esscher.untrusted.regular import (
     open_regular_for_writing,
     read_file,
 )
-from esscher.untrusted.shown import printable, shortened
 from esscher.untrusted.tables import check_parquet, first_line, read_table
 
 __all__ = [

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from esscher.errors import InputError
+from esscher.shown import printable, shortened
 from esscher.untrusted import limits
 from esscher.untrusted.regular import read_file
-from esscher.untrusted.shown import printable, shortened
 
 #: What PyYAML may take for a number: decimal, hexadecimal, or of minutes and seconds.
 _NUMBER = re.compile(r"[-+0-9a-fA-FxXob:_.]+")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from esscher.errors import EsscherError, InputError
-from esscher.untrusted.shown import printable
+from esscher.shown import printable
 
 #: What numbers, names and lists that do not belong together end in.
 _KINDS = (

@@ -1,7 +1,8 @@
-"""Text from elsewhere as a terminal may show it."""
+"""Text from elsewhere as a terminal may show it, and numbers of things in plain digits."""
 
 from __future__ import annotations
 
+import math
 import unicodedata
 
 #: Characters of a value that a message shows.
@@ -40,6 +41,23 @@ def shortened(value: object, length: int = SHOWN) -> str:
 
 #: Numbers beyond are not printed: Python refuses more than 4300 digits.
 WIDE = 10**40
+
+
+def plain_count(number: float) -> str:
+    """A number of things in plain digits, such as 1,320: never 1.32e+03.
+
+    Below 100 three digits say enough; beyond 10^15 there is no other way than powers of ten.
+    """
+    if not math.isfinite(number):
+        return "infinitely many"
+    if abs(number) >= 1e15:
+        return f"{number:.3g}".replace("e+", "e")
+    return f"{number:,.0f}" if abs(number) >= 100 or number == round(number) else f"{number:.3g}"
+
+
+def counted(number: int, thing: str) -> str:
+    """A number with its noun: ``1 head``, ``2 heads``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _safe(char: str) -> str:

@@ -1,0 +1,92 @@
+"""Numbers that no command can use: a message and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from esscher.cli import main
+
+#: Commands with numeric options that need no model, with as little work as possible.
+COMMANDS = {
+    "theory": ["--horizon=0.5", "--sizes=100,200"],
+    "hardmax": ["--sizes=100,200", "--replicates=2"],
+    "sweep": ["gaussian", "--horizon=0.5", "--sizes=16,32", "--replicates=2"],
+    "sparse": ["gaussian", "--horizon=0.5", "--tokens=64", "--replicates=4", "--budgets=8,16"],
+    "deep": ["gaussian", "--sizes=16,32", "--replicates=2", "--depth=1", "--dim=1"],
+}
+LISTS = {"--sizes", "--budgets", "--spectrum", "--tau", "--alpha"}
+
+
+def cases():
+    for name in COMMANDS:
+        for option in main.commands[name].params:
+            written = option.opts[-1]
+            if option.type is click.FLOAT or written in LISTS:
+                values = ["nan", "inf", "1e400", "x"]
+            elif option.type is click.INT:
+                values = ["1.5", "-1", "nan", "1" + 30 * "0"]
+            else:
+                continue
+            for value in values:
+                # a seed may be as large as one likes
+                if not (written == "--seed" and value.endswith("000")):
+                    yield pytest.param(name, written, value, id=f"{name} {written} {value}")
+
+
+@pytest.mark.parametrize(("name", "option", "value"), list(cases()))
+def test_numbers_out_of_range_are_usage_errors(name, option, value):
+    words = [word for word in COMMANDS[name] if not word.startswith(f"{option}=")]
+    if option == "--spectrum":
+        words = [word for word in words if not word.startswith("--horizon")]
+    if (name, option) == ("theory", "--replicates"):
+        words.append("--simulate")
+    if (name, option) == ("theory", "--df"):
+        words.append("--law=student")
+    if (name, option) == ("sweep", "--df"):
+        words[0] = "student"
+    result = CliRunner().invoke(main, [name, *words, f"{option}={value}"])
+    assert result.exit_code == 2, (result.output, result.exception)
+    assert "Error: " in result.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["theory", "--horizon=0.5", "--dim=100000"],
+        ["sweep", "gaussian", "--horizon=0.5", "--dim=100000", "--sizes=16,32"],
+        ["sweep", "mixture", "--horizon=0.5", "--dim=100000", "--sizes=16,32"],
+    ],
+)
+def test_a_dimension_beyond_the_memory_is_named_before_it_is_taken(words):
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert "dim is 100000" in result.output
+    assert "GB of memory" in result.output
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 74.5 GiB for an array"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 80 GB"),
+    ],
+)
+def test_too_little_memory_is_a_message(error, monkeypatch):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("esscher.cli.hardmax.hardmax_curve", fail)
+    result = CliRunner().invoke(main, ["hardmax"])
+    assert result.exit_code == 2
+    assert "too little memory" in result.output
+    assert str(error) in result.output
+
+
+def test_other_errors_are_not_taken_for_too_little_memory(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr("esscher.cli.hardmax.hardmax_curve", fail)
+    assert isinstance(CliRunner().invoke(main, ["hardmax"]).exception, RuntimeError)

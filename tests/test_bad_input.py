@@ -1,0 +1,139 @@
+"""Bad input to the library: every public function says what is wrong, none ends in a traceback."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+
+import esscher
+from esscher.errors import EsscherError, InputError
+from esscher.validation import (
+    as_array,
+    as_dim,
+    as_nonnegative,
+    as_positive,
+    as_seed,
+    as_sizes,
+    check_memory,
+    out_of_memory,
+)
+
+#: Neither heads, laws, models, plans, runs nor names of anything.
+WRONG = [0.5, None, [1, 2], -1, True, float("nan"), float("inf"), 10**400, 1j, object(), {}]
+#: Functions that start processes, and classes that results are made of.
+LEFT_OUT = ("start_cluster", "connect_cluster", "exponents", "gaussian_head")
+FUNCTIONS = [
+    name
+    for name in esscher.__all__
+    if inspect.isfunction(getattr(esscher, name)) and name not in LEFT_OUT
+]
+LAWS = ["Cube", "FiniteTokens", "GaussianMixture", "Laplace", "Signs", "Sphere", "StudentT"]
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *LAWS])
+def test_wrong_kinds_of_objects_are_named(name):
+    function = getattr(esscher, name)
+    parameters = inspect.signature(function).parameters.values()
+    first, *others = (p for p in parameters if p.default is p.empty)
+    for value in WRONG:
+        given = [value, *([10, 20] for p in others if p.kind is p.POSITIONAL_OR_KEYWORD)]
+        named = {p.name: [[1.0]] for p in others if p.kind is p.KEYWORD_ONLY}
+        with pytest.raises(EsscherError) as caught:
+            function(*given, **named)
+        assert str(caught.value), (first.name, value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: esscher.predict(x, [100]),
+        lambda x: esscher.map_curve(x, [100]),
+        lambda x: esscher.mean_constant(x),
+        lambda x: esscher.limit_moments(x),
+        lambda x: esscher.sweep(x, [16, 32]),
+    ],
+)
+def test_a_number_is_no_head_and_the_message_says_how_to_make_one(call):
+    with pytest.raises(InputError, match=r"head is 0\.5; .*esscher\.gaussian_head\(horizon=0\.5\)"):
+        call(0.5)
+
+
+def test_a_number_is_no_law():
+    with pytest.raises(InputError, match=r"law is 0\.5; .*esscher\.Gaussian\(dim=8\)"):
+        esscher.law_head(0.5, horizon=1.0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: esscher.Gaussian(x),
+        lambda x: esscher.Gaussian(dim=2).log_mgf(x),
+        lambda x: esscher.FiniteTokens(np.outer(x, x)),
+        lambda x: esscher.gaussian_head(spectrum=x),
+        lambda x: esscher.gaussian_head(0.5, 2, tau=x),
+        lambda x: esscher.array_head(np.outer(x, x), np.eye(2), np.eye(2)),
+        lambda x: esscher.weight_head(esscher.Gaussian(dim=2), query=np.outer(x, x), key=np.eye(2)),
+        lambda x: esscher.fit_rate(np.outer(x, x), [10, 20]),
+        lambda x: esscher.received_exponent(x),
+        lambda x: esscher.hardmax_curve(x),
+    ],
+)
+def test_imaginary_parts_are_not_dropped(call):
+    with pytest.raises(InputError, match="complex numbers"):
+        call(np.array([1 + 2j, 3 - 1j]))
+
+
+def test_huge_sizes():
+    head = esscher.gaussian_head(0.5)
+    for sizes in ([10**400], 10**400, [100, 10**5000]):
+        with pytest.raises(InputError, match=r"sizes has a number that is too large"):
+            esscher.predict(head, sizes)
+    for sizes in (float("inf"), float("nan"), [100, float("inf")]):
+        with pytest.raises(InputError, match="sizes is not finite"):
+            esscher.predict(head, sizes)
+
+
+@pytest.mark.parametrize("check", [as_dim, as_positive, as_nonnegative, as_seed])
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"), float("inf"), -float("inf"), -1, np.float64(-3), np.float64("nan"), True,
+        np.True_, "3", b"3", 1 + 0j, np.complex64(2), None, [3], np.array([3.0]), -(10**400),
+    ],
+)  # fmt: skip
+def test_numbers(check, value):
+    with pytest.raises(InputError, match=r"number is .*; "):
+        check(value, "number")
+
+
+def test_good_numbers_of_numpy():
+    assert as_dim(np.int64(3)) == as_dim(np.float32(3)) == as_dim(np.array(3)) == 3
+    assert as_positive(np.float64(0.5), "x") == 0.5
+    assert as_seed(10**400) == 10**400
+    np.testing.assert_array_equal(as_sizes(np.array([2, 5], dtype=np.uint8)), [2.0, 5.0])
+
+
+@pytest.mark.parametrize(
+    "value", ["x", ["1", "2"], np.array(["2020"], dtype="M8[D]"), {}, object()]
+)
+def test_what_is_no_array_of_numbers(value):
+    with pytest.raises(InputError, match="x is not an array of numbers"):
+        as_array(value, "x")
+
+
+@pytest.mark.parametrize("dim", [100_000, 10**12, 10**30])
+@pytest.mark.parametrize("law", ["gaussian", "mixture", "cube"])
+def test_dimensions_beyond_the_memory(dim, law):
+    with pytest.raises(InputError, match=r"dim is .* takes [0-9,]+ GB of memory"):
+        esscher.law_head(esscher.standard_law(law, dim), horizon=0.5)
+
+
+def test_memory_is_named_before_it_is_taken():
+    check_memory(1e6, "this")
+    with pytest.raises(InputError, match="this takes 1,000,000 GB of memory"):
+        check_memory(1e15, "this")
+    assert out_of_memory(MemoryError())
+    assert out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+    assert not out_of_memory(RuntimeError("something else"))
