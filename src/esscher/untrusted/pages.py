@@ -73,10 +73,11 @@ def row_groups(data: bytes | mmap) -> tuple[RowGroup, ...]:
         raise InputError(
             f"its table of contents has {length:,} bytes; at most {LONGEST_CONTENTS:,} are read"
         )
-    contents = _Reader(data, end - length, end).struct()
+    start = end - length
+    contents = _Reader(data, start, end).struct()
     groups = tuple(_row_group(found) for found in _structs(contents, 4))
     # pages that belong to many columns would be gone through again and again
-    if sum(max(0, chunk.end - chunk.start) for group in groups for chunk in group.chunks) > end:
+    if sum(max(0, chunk.end - chunk.start) for group in groups for chunk in group.chunks) > start:
         raise InputError("its columns lie on top of each other")
     return groups
 
