@@ -100,7 +100,7 @@ class Saturation:
         Context length at which what is still to come is within the tolerance; infinite if the end
         is open.
     interval
-        Its interval; an end that is open stands at the limit.
+        Its interval. An upper end that is open stands at the limit; a lower one is infinite.
     extrapolated
         Whether the length lies beyond the longest context.
     exponent
@@ -176,7 +176,7 @@ def saturation(
             again = relative_changes(changes[rows], norms[rows])
             drawn.append(_solve(again, lengths, tolerance, limit)[0])
         low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
-        ends = (min(float(low), length, limit), min(max(float(high), length), limit))
+        ends = (min(float(low), length), min(max(float(high), length), limit))
     extrapolated = bool(lengths[-1] < length < np.inf)
     return Saturation(length, ends, extrapolated, exponent, rest, limit)
 
