@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.cli.describe import EXIT_CODES, describe, describe_all
+from esscher.cli.endings import UNREAD
 from esscher.cli.stopping import REQUEUE, STOPPED, TERMINATED
 
 COMMANDS = list(main.commands)
@@ -77,7 +78,7 @@ def test_pages_hold_what_the_commands_do() -> None:
 
 def test_exit_codes_are_those_of_the_program() -> None:
     codes = dict(EXIT_CODES)
-    assert {0, 2, REQUEUE, STOPPED, TERMINATED} == codes.keys()
+    assert {0, 2, REQUEUE, STOPPED, UNREAD, TERMINATED} == codes.keys()
     page = (Path(__file__).parents[2] / "docs/command-line.md").read_text()
     table = page[page.index("## Exit codes") :]
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)] == sorted(codes)

@@ -14,6 +14,7 @@ EXIT_CODES = (
     (2, "Wrong input: a message on standard error names the value, the place and the remedy."),
     (75, "Stopped by SIGTERM, the run is stored: a batch system should queue the job again."),
     (130, "Stopped by Ctrl-C; the message says how to resume."),
+    (141, "What it prints into was closed, as by head; what was stored is kept."),
     (143, "Stopped by SIGTERM without --out: there is nothing to resume."),
 )
 #: Environment variables that change what a command does.
