@@ -85,7 +85,7 @@ def test_rounding() -> None:
     assert "float64" in reason(fit_rate(errors, SIZES, resolution=1e-7), "resolution")
     assert not any("resol" in t for t in fit_rate(errors, SIZES, resolution=1e-9).reasons)
     errors[:, -1] = 2.0**-20
-    assert "n = 2048" in reason(fit_rate(errors, SIZES), "same error")
+    assert "n = 2,048" in reason(fit_rate(errors, SIZES), "same error")
 
 
 def test_wide_intervals_say_what_would_help() -> None:
