@@ -15,20 +15,11 @@ from esscher.models.checks import (
     check_gguf_header,
     check_index,
     check_layers,
-    check_model_folder,
 )
 from esscher.models.families import Family, family_of
 from esscher.models.loaded import LoadedModel, wrap_model
-from esscher.models.sources import ModelSource, find_model
-
-#: Types that weights can be loaded in.
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
-
+from esscher.models.outline import check_dtype, checked_source
+from esscher.models.sources import ModelSource
 
 def load_model(
     name: str,
@@ -62,44 +53,25 @@ def load_model(
     InputError
         When the model does not exist, is damaged or not supported, with the remedy.
     """
-    if dtype not in DTYPES:
-        raise InputError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}")
-    place = _as_device(device)
-    source = find_model(name)
-    if revision is not None and source.kind != "hub":
-        raise InputError(f"revision is {revision!r}, but {name!r} is not a name on the hub")
-    if source.architecture is not None:  # some that transformers does not know either
-        family_of(source.architecture, source.name)
-    if source.kind == "folder":
-        folder = Path(source.location)
-        check_model_folder(folder, source.name, allow_remote_code=allow_remote_code)
-    elif source.kind == "gguf":
-        check_gguf_header(Path(source.location) / str(source.gguf))
+    check_dtype(dtype)
+    place = as_device(device)
+    source = checked_source(name, revision=revision, allow_remote_code=allow_remote_code)
+    config = load_config(source, revision=revision, allow_remote_code=allow_remote_code)
+    family = family_of(config.model_type, source.name)
+    options = _options(source, revision, allow_remote_code)
     transformers = transformers_module()
-    options: dict[str, Any] = {
-        "trust_remote_code": allow_remote_code,
-        "local_files_only": source.kind != "hub" or _offline(),
-    }
-    if revision is not None:
-        options["revision"] = revision
-    if source.gguf is not None:
-        _check_gguf()
-        options["gguf_file"] = source.gguf
     with quiet():
-        config = _load(transformers.AutoConfig, source, options)
-        family = family_of(config.model_type, source.name)
         if not allow_pickle and source.gguf is None:
             _check_safetensors(source)
         auto = transformers.AutoModelForCausalLM if family.decoder else transformers.AutoModel
-        weights: dict[str, Any] = {"config": config, "dtype": DTYPES[dtype]}
+        weights: dict[str, Any] = {"config": config, "dtype": getattr(torch, dtype)}
         if source.gguf is None:
             weights["use_safetensors"] = None if allow_pickle else True
         if getattr(config, "attn_logit_softcapping", None) is not None:
             weights["attn_implementation"] = "eager"  # the fast kernels have no soft cap
         model, info = _load(auto, source, options | weights | {"output_loading_info": True})
         _check_complete(model, family, info, source)
-        tokenizer = _load(transformers.AutoTokenizer, source, options)
-        _check_tokenizer(tokenizer, source)
+        tokenizer = load_tokenizer(source, options)
         try:
             model.requires_grad_(False).to(place)
         except (RuntimeError, AssertionError) as error:
@@ -120,7 +92,49 @@ def load_model(
     )
 
 
-def _as_device(device: str) -> torch.device:
+def load_config(source: ModelSource, *, revision: str | None, allow_remote_code: bool) -> Any:
+    """The configuration of a model, by transformers; its weights are not read."""
+    if source.gguf is not None:
+        check_gguf_header(Path(source.location) / source.gguf)
+        _check_gguf()
+    factory = transformers_module().AutoConfig
+    with quiet():
+        return _load(factory, source, _options(source, revision, allow_remote_code))
+
+
+def load_tokenizer(source: ModelSource, options: dict[str, Any] | None = None) -> Any:
+    """The tokenizer of a model."""
+    with quiet():
+        tokenizer = _load(
+            transformers_module().AutoTokenizer,
+            source,
+            _options(source, None, False) if options is None else options,
+        )
+    _check_tokenizer(tokenizer, source)
+    return tokenizer
+
+
+def _options(source: ModelSource, revision: str | None, allow_remote_code: bool) -> dict[str, Any]:
+    """What every ``from_pretrained`` of a model is called with."""
+    options: dict[str, Any] = {
+        "trust_remote_code": allow_remote_code,
+        "local_files_only": source.kind != "hub" or _offline(),
+    }
+    if revision is not None:
+        options["revision"] = revision
+    if source.gguf is not None:
+        options["gguf_file"] = source.gguf
+    return options
+
+
+def as_device(device: str) -> torch.device:
+    """The device of a name.
+
+    Raises
+    ------
+    InputError
+        If this machine has none of that name.
+    """
     try:
         place = torch.device(device)
         torch.empty(1, device=place)
@@ -248,8 +262,3 @@ def _check_complete(model: Any, family: Family, info: dict[str, Any], source: Mo
 def _block_names(model: Any, family: Family) -> Sequence[str]:
     blocks = {id(block) for block in family.blocks(model)}
     return [f"{name}." for name, module in model.named_modules() if id(module) in blocks]
-
-
-def as_loaded(model: str | LoadedModel, **options: Any) -> LoadedModel:
-    """Return a model that is loaded already, or load it by name; see :func:`load_model`."""
-    return model if isinstance(model, LoadedModel) else load_model(model, **options)
