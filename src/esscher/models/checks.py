@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from esscher.errors import InputError
-from esscher.untrusted import limits, open_regular, read_json, shortened
+from esscher.models.gguf_header import read_gguf_metadata
+from esscher.untrusted import limits, read_json, shortened
 
 #: Largest whole number in a configuration: vocabularies and positions stay far below.
 LARGEST = 2**31
@@ -20,8 +21,6 @@ LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 KERNELS = ("_attn_implementation", "attn_implementation", "_attn_implementation_internal")
 #: Files that name classes in files of their own.
 CLASSES = ("config.json", "tokenizer_config.json", "processor_config.json")
-#: Metadata and tensors of a GGUF file, and bytes of one of its strings.
-GGUF_ENTRIES, GGUF_STRING = 100_000, 64 * 2**20
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -123,19 +122,14 @@ def check_gguf_header(path: Path) -> None:
     Raises
     ------
     InputError
-        If it is no GGUF file, or its header lies.
+        If it is no GGUF file, its header lies, or it has more layers than tensors.
     """
-    with open_regular(path) as file:
-        size = path.stat().st_size
-        magic, version = file.read(4), int.from_bytes(file.read(4), "little")
-        tensors, entries = (int.from_bytes(file.read(8), "little") for _ in range(2))
-    if magic != b"GGUF" or version not in (2, 3):
-        raise InputError(f"{path} cannot be loaded: it is no GGUF file of version 2 or 3")
-    # an entry takes at least 13 bytes, a tensor's description at least 24
-    if max(tensors, entries) > GGUF_ENTRIES or 24 * tensors + 13 * entries > size:
+    header = read_gguf_metadata(path)
+    layers = header.number("block_count")
+    if layers is not None and layers > len(header.tensors):
         raise InputError(
-            f"{path} cannot be loaded: its header promises {tensors:,} tensors and {entries:,} "
-            f"entries, which {size:,} bytes cannot hold; it is damaged: download it again"
+            f"{path} cannot be loaded: {header.architecture}.block_count is {layers:,}, but it has "
+            f"{len(header.tensors):,} tensors; it is damaged: download it again"
         )
 
 
