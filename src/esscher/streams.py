@@ -13,7 +13,19 @@ def random_stream(seed: int, purpose: str, *index: int) -> np.random.Generator:
     Not ``default_rng(seed)``, nor ``default_rng([seed, 0])``, which is the same stream: users draw
     weights from just that, and the first tokens would then BE the rows of the weights.
     """
-    if isinstance(seed, bool) or int(seed) != seed or seed < 0:
-        raise InputError(f"seed is {seed!r}; it must be a whole number of at least 0")
     key = (int.from_bytes(purpose.encode(), "big"), *index)
-    return np.random.default_rng(np.random.SeedSequence(int(seed), spawn_key=key))
+    return np.random.default_rng(np.random.SeedSequence(as_seed(seed), spawn_key=key))
+
+
+def as_seed(seed: int) -> int:
+    """Return ``seed`` as a whole number of at least 0.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    whole = isinstance(seed, (int, np.integer)) or (isinstance(seed, float) and seed.is_integer())
+    if isinstance(seed, bool) or not whole or seed < 0:
+        raise InputError(f"seed is {seed!r}; it must be a whole number of at least 0")
+    return int(seed)

@@ -45,11 +45,20 @@ class ModelChoice:
     def __post_init__(self) -> None:
         if self.is_named:
             check_dtype(self.dtype)
+            if self.device != "cpu":
+                from esscher.models.load import as_device  # brings torch, which knows devices
+
+                as_device(self.device)
 
     @property
     def is_named(self) -> bool:
         """Whether it is a name, and no object in memory."""
         return isinstance(self.model, (str, os.PathLike))
+
+    @property
+    def name(self) -> str:
+        """What to call the model."""
+        return str(self.model) if self.is_named else self.outline.name
 
     @cached_property
     def outline(self) -> Outline:
@@ -106,7 +115,7 @@ class ModelChoice:
         """Refuse an object in memory if tasks run on other machines."""
         if remote and not self.is_named:
             raise InputError(
-                f"the model {self.outline.name!r} is an object in memory, which workers of a "
+                f"the model {self.name!r} is an object in memory, which workers of a "
                 "cluster cannot load; give its name or folder"
             )
 

@@ -21,6 +21,7 @@ from esscher.models.loaded import LoadedModel, wrap_model
 from esscher.models.outline import check_dtype, checked_source
 from esscher.models.sources import ModelSource
 
+
 def load_model(
     name: str,
     *,

@@ -15,10 +15,32 @@ from typing import Any
 from esscher.errors import InputError
 from esscher.models.checks import check_model_folder, read_config
 from esscher.models.families import Family, ModelShape, family_of
+from esscher.models.gguf_header import read_gguf_metadata
 from esscher.models.sources import ModelSource, find_model
 
 #: Types that weights can be loaded in.
 DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+#: Decoders as llama.cpp calls them, and their ``model_type``.
+GGUF_TYPES = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3_text",
+    "smollm3": "smollm3",
+}
+#: Fields of a configuration, and the entries of a GGUF file that hold them.
+GGUF_FIELDS = {
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "hidden_size": "embedding_length",
+    "max_position_embeddings": "context_length",
+    "sliding_window": "attention.sliding_window",
+}
 
 
 @dataclass(frozen=True)
@@ -151,9 +173,7 @@ def checked_source(name: str, *, revision: str | None, allow_remote_code: bool) 
     if source.architecture is not None:  # some that transformers does not know either
         family_of(source.architecture, source.name)
     if source.kind == "folder":
-        check_model_folder(
-            Path(source.location), source.name, allow_remote_code=allow_remote_code
-        )
+        check_model_folder(Path(source.location), source.name, allow_remote_code=allow_remote_code)
     return source
 
 
@@ -166,11 +186,21 @@ def check_dtype(dtype: str) -> None:
 def _fields(source: ModelSource, revision: str | None) -> Mapping[str, Any] | None:
     """The fields that stand in a model's own configuration; None if they are not at hand."""
     if source.gguf is not None:
-        return None
+        return _gguf_fields(Path(source.location) / source.gguf)
     if source.kind == "hub":
         path = _cached(source, revision)
         return None if path is None else read_config(path)
     return read_config(Path(source.location) / "config.json")
+
+
+def _gguf_fields(path: Path) -> Mapping[str, Any] | None:
+    """The fields of a decoder's configuration, from the header of a GGUF file."""
+    header = read_gguf_metadata(path)
+    if header.architecture not in GGUF_TYPES:
+        return None
+    found = {field: header.number(entry) for field, entry in GGUF_FIELDS.items()}
+    fields = {field: value for field, value in found.items() if value is not None}
+    return {"model_type": GGUF_TYPES[header.architecture], **fields}
 
 
 def _cached(source: ModelSource, revision: str | None) -> Path | None:

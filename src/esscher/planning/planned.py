@@ -19,6 +19,7 @@ from esscher.atomic import write_atomically
 from esscher.errors import InputError
 from esscher.models import LoadedModel, attention_override, wrap_model
 from esscher.planning.apply import PlannedAttention
+from esscher.planning.arguments import KIND
 from esscher.planning.selection import POWERS
 from esscher.runs import RunResult, run_kind
 from esscher.runs.folder import as_json
@@ -28,7 +29,6 @@ from esscher.validation import Array
 
 #: Version of the file; another one is refused.
 VERSION = 1
-KIND = "plan"
 #: Name of the file in the directory of a run.
 PLAN = "plan.json"
 
