@@ -45,7 +45,8 @@ def domains(
     Parameters
     ----------
     model
-        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, or a loaded model.
+        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, or a model in
+        memory: one of transformers, or :func:`esscher.wrap_model` of it with its tokenizer.
     texts
         Corpora by name; each a source as :func:`esscher.text.read_text` takes it.
     blocks

@@ -61,9 +61,9 @@ def deep(
     Parameters
     ----------
     model
-        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, a loaded model; or
-        ``"gaussian"`` for a random stack of attention layers on Gaussian tokens, whose limit is an
-        exact recursion.
+        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, or a model in memory
+        (see :func:`esscher.probe`); or ``"gaussian"`` for a random stack of attention layers on
+        Gaussian tokens, whose limit is an exact recursion.
     text
         For models: see :func:`esscher.text.read_text`; ``"demo:docs"`` if left out.
     budgets

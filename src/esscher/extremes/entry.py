@@ -41,7 +41,8 @@ def tails(
     Parameters
     ----------
     model
-        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, or a loaded model.
+        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, or a model in
+        memory: one of transformers, or :func:`esscher.wrap_model` of it with its tokenizer.
     text
         File, folder, ``"-"``, ``"demo:docs"``, ``"demo:code"``, ...
     tokens, context

@@ -14,8 +14,9 @@ import torch
 
 from esscher.errors import InputError
 from esscher.models.families import Family, ModelShape, family_of
-from esscher.models.fingerprint import check_finite, weight_hash
+from esscher.models.fingerprint import check_finite, weight_hash, weight_sample
 from esscher.models.outline import Outline, check_layers_there, sliding_window
+from esscher.runs.weights import SAMPLE
 
 #: Roles of tokens that stand at the ends of texts and mean nothing; they often act as sinks.
 DELIMITER_ROLES = ("cls_token", "sep_token", "bos_token", "eos_token", "pad_token")
@@ -97,6 +98,7 @@ class LoadedModel:
         return {
             "model": self.summary | {"name": Path(self.name).name},
             "weight_hash": self.weight_hash,
+            SAMPLE: weight_sample(self.model),
         }
 
     @property

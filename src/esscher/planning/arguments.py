@@ -156,8 +156,8 @@ def _keys(model: Outline, prefix: int | None, queries: int) -> int:
     if longest < FEWEST_KEYS:
         fewer = model.max_positions - FEWEST_KEYS
         raise InputError(
-            f"{model.name} reads at most {model.max_positions} tokens, and a plan takes a prefix of "
-            f"at least {FEWEST_KEYS}; "
+            f"{model.name} reads at most {model.max_positions} tokens, and a plan takes a prefix "
+            f"of at least {FEWEST_KEYS}; "
             + (f"give at most {fewer} queries" if fewer > 0 else "choose a model that reads more")
         )
     if possible < FEWEST_KEYS:

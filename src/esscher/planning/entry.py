@@ -51,7 +51,8 @@ def plan(
     Parameters
     ----------
     model
-        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, or a loaded model.
+        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, or a model in
+        memory: one of transformers, or :func:`esscher.wrap_model` of it with its tokenizer.
     text
         Calibration text; see :func:`esscher.text.read_text`.
     check

@@ -29,6 +29,7 @@ from esscher.runs import Cell, CellRun, open_run, run_folder
 from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import LOG, as_json
 from esscher.runs.progress import Reporter
+from esscher.runs.weights import SAMPLE
 from esscher.text import TextSource
 
 
@@ -86,7 +87,8 @@ def _results(
         "kind": KIND,
         "version": VERSION,
         "complete": True,
-        "model": configuration["model"] | {"weight_hash": configuration["weight_hash"]},
+        "model": configuration["model"]
+        | {name: configuration[name] for name in ("weight_hash", SAMPLE) if name in configuration},
         "prefix": request.keys,
         "keeping": asdict(request.keeping),
         "budgets": planned.budgets.tolist(),

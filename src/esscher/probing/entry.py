@@ -47,7 +47,8 @@ def probe(
     Parameters
     ----------
     model
-        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, or a loaded model.
+        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, or a model in
+        memory: one of transformers, or :func:`esscher.wrap_model` of it with its tokenizer.
     text
         File, folder, ``"-"``, ``"demo:docs"``, ``"demo:code"``, ...; see
         :func:`esscher.text.read_text`.

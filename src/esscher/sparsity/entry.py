@@ -61,7 +61,8 @@ def sparse(
     ----------
     subject
         A law of tokens (``"gaussian"``, ...), or a model: hub name, folder, GGUF file,
-        ``"demo:minilm"``, ``"demo:smollm2"``, or a loaded one.
+        ``"demo:minilm"``, ``"demo:smollm2"``, or a model in memory: one of transformers, or
+        :func:`esscher.wrap_model` of it with its tokenizer.
     text
         For a model: file, folder, ``"demo:docs"``, ...; see :func:`esscher.text.read_text`.
     patterns
