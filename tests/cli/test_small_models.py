@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from tests.models.tiny import tiny_model
 
 LENGTHS = (64, 128, 256, 512)
 COMMANDS = {
-    "probe": ("--layers", "0", "--replicates", "4"),
+    "probe": ("--layers", "0", "--heads", "0-1", "--replicates", "4", "--tokens", "1000"),
     "probe context": ("--mode", "context", "--layers", "0", "--replicates", "4"),
     "sparse": ("--layers", "0", "--passages", "2"),
     "deep": ("--passages", "2", "--terciles", "none"),
@@ -60,6 +61,9 @@ def outline(kind: str, length: int) -> Outline:
     return described("tiny", fields)
 
 
+#: How it is said that no length would do.
+PLAINLY = ("tokens: give budgets of your own", "in pooled mode", "choose a model that reads more")
+
 REQUESTS = {
     "probe": lambda model, context: probing.make_request(
         model, mode="context", tokens=None, context=context, layers=None, heads=None, sizes=None,
@@ -79,6 +83,15 @@ REQUESTS = {
 }  # fmt: skip
 
 
+def refusal(ask: Callable[[Outline, int], object], model: Outline, context: int) -> str | None:
+    """What is said against a length; None if it is taken."""
+    try:
+        ask(model, context)
+    except InputError as error:
+        return str(error)
+    return None
+
+
 @pytest.mark.parametrize("length", [8, 24, 40, *LENGTHS])
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 @pytest.mark.parametrize("command", REQUESTS)
@@ -93,8 +106,10 @@ def test_advice_can_be_followed(command: str, kind: str, length: int) -> None:
             if "encoder, which reads" in said:
                 return
             advice = re.search(r"(?:at least|at most|possible \w+ is) (\d+)(?!.*\d)", said)
-            if "budgets of your own" in said or "pooled mode" in said or "reads more" in said:
-                assert "reads at most" in said or advice is not None
-                advice = re.search(r"context of at least (\d+)", said)
-            if advice is not None:
-                ask(model, int(advice[1]))
+            if advice is None:
+                assert any(plainly in said for plainly in PLAINLY), said
+                continue
+            followed = refusal(ask, model, int(advice[1]))
+            if followed is not None:  # nothing is long enough for this model
+                assert any(plainly in followed for plainly in PLAINLY), followed
+                assert refusal(ask, model, length) is not None
