@@ -27,7 +27,7 @@ def compare_weights(
     """
     if stored.get("weight_hash") == now.get("weight_hash"):
         return "same"
-    types = [dict(about.get("model") or {}).get("dtype") for about in (stored, now)]
+    types = [str(dict(about.get("model") or {}).get("dtype")) for about in (stored, now)]
     samples = [_numbers(about.get(SAMPLE)) for about in (stored, now)]
     if types[0] == types[1] or not all(name in _COARSE for name in types):
         return "others"

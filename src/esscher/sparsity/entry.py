@@ -126,7 +126,7 @@ def sparse(
     _refuse(of_law, f"the model {choice.name!r}", f"a law ({', '.join(STANDARD_LAWS)})")
     ask = partial(
         make_model_request, context=context, passages=passages, layers=layers, heads=heads,
-        draws=draws, **common,
+        draws=draws, patterns=patterns, budgets=budgets, queries=queries, seed=seed,
     )  # fmt: skip
     source = TEXT if text is None else text
     check_text(source, column)
