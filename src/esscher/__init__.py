@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from esscher.depth import Depth, deep, load_deep
     from esscher.experiments import reproduce
     from esscher.extremes import Tails, load_tails, tails
+    from esscher.models import LoadedModel, load_model, wrap_model
     from esscher.planning import (
         ContextUse,
         Plan,
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
     from esscher.runs.cluster import connect_cluster
     from esscher.runs.cluster_file import start_cluster
     from esscher.sparsity import Sparsity, load_sparse, sparse
+    from esscher.text import read_text
 
 __all__ = [
     "ArrayHead",
@@ -111,6 +113,7 @@ __all__ = [
     "InputError",
     "Laplace",
     "Law",
+    "LoadedModel",
     "MapLimit",
     "NoLimit",
     "OutputMoments",
@@ -151,6 +154,7 @@ __all__ = [
     "load_curve",
     "load_deep",
     "load_domains",
+    "load_model",
     "load_plan",
     "load_probe",
     "load_sparse",
@@ -165,6 +169,7 @@ __all__ = [
     "pointwise_error",
     "predict",
     "probe",
+    "read_text",
     "received_exponent",
     "reproduce",
     "sparse",
@@ -173,6 +178,7 @@ __all__ = [
     "sweep",
     "tails",
     "weight_head",
+    "wrap_model",
     "write_report",
 ]
 
@@ -183,6 +189,7 @@ _LAZY = {
     "esscher.depth": ("Depth", "deep", "load_deep"),
     "esscher.experiments": ("reproduce",),
     "esscher.extremes": ("Tails", "load_tails", "tails"),
+    "esscher.models": ("LoadedModel", "load_model", "wrap_model"),
     "esscher.planning": (
         "ContextUse",
         "Plan",
@@ -197,6 +204,7 @@ _LAZY = {
     "esscher.runs.cluster": ("connect_cluster",),
     "esscher.runs.cluster_file": ("start_cluster",),
     "esscher.sparsity": ("Sparsity", "load_sparse", "sparse"),
+    "esscher.text": ("read_text",),
 }
 
 

@@ -38,6 +38,40 @@ def write_atomically(path: Path, data: bytes) -> None:
         ) from error
 
 
+def check_writable(path: Path, what: str) -> None:
+    """Refuse a file that could not be written in the end, before anything is computed.
+
+    Parameters
+    ----------
+    path
+        The file; directories above it may be missing.
+    what
+        What to call it, such as an option with its value.
+
+    Raises
+    ------
+    InputError
+        If it is a directory, or the directory that it would be in cannot be written or made.
+    """
+    if path.is_dir():
+        raise InputError(f"{what} is a directory; give the name of a file")
+    check_room_for(path.parent, what)
+
+
+def check_room_for(folder: Path, what: str) -> None:
+    """Refuse a directory that cannot be written, or not be made."""
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise InputError(f"{what}: {there} is a file, not a directory; choose another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(
+            f"{what}: {there} cannot be written; choose another place, or give the directory other "
+            "rights"
+        )
+
+
 def clean_leftovers(folder: Path) -> int:
     """Remove temporary files that a killed process left in a folder; return their number."""
     leftovers = [

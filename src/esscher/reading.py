@@ -147,14 +147,8 @@ class PassageReader:
 
 def check_supported(loaded: LoadedModel) -> None:
     """Refuse a causal model that cannot be asked for next tokens on a key cache."""
-    if not loaded.causal:
-        return
-    if not loaded.family.decoder:
-        raise InputError(
-            f"{loaded.name!r} is a causal {loaded.family.name} model, whose key cache cannot be "
-            "read; choose an encoder, or a decoder of another family"
-        )
-    if loaded.model.get_output_embeddings() is None:
+    loaded.outline.check_supported()
+    if loaded.causal and loaded.model.get_output_embeddings() is None:
         raise InputError(
             f"{loaded.name!r} was loaded without its next-token head; load it by name, or as a "
             "model for causal language modelling"

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.errors import InputError
-from esscher.models import ModelReference, model_for, opened_model
+from esscher.models import ModelChoice, ModelReference, opened_model
 from esscher.runs.cluster import Cluster, connect_cluster
 from esscher.runs.executors import Task
 from esscher.text import seen_cloud
@@ -114,11 +114,10 @@ def _run(cluster: Cluster, model: ModelReference) -> None:
 
 def test_a_model_in_memory_cannot_be_shipped() -> None:
     loaded = tiny_model("bert")
-    how = {"device": "cpu", "dtype": "float32", "revision": None}
-    flags = {"allow_pickle": False, "allow_remote_code": False}
-    assert model_for(False, loaded, loaded, **how, **flags) is loaded
+    choice = ModelChoice(loaded)
+    assert choice.for_tasks(remote=False) == (loaded, loaded)
     with pytest.raises(InputError, match="give its name or folder"):
-        model_for(True, loaded, loaded, **how, **flags)
+        choice.for_tasks(remote=True)
 
 
 def test_a_cloud_that_is_not_seen(tmp_path: Path) -> None:

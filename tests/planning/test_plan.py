@@ -162,13 +162,13 @@ def test_a_plan_is_refused_for_another_model(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"budget": 0.1}, "smallest possible budget is 0.3083"),
-        ({"budget": 1.5}, "the largest 1"),
+        ({"budget": 0.05}, "smallest possible budget is 0.1,"),
+        ({"budget": 1.5}, "a share between 0 and 1; such as 0.25"),
         ({"budget": None}, "either a budget"),
         ({"tolerance": 0.1}, "either a budget"),
         ({"budget": None, "tolerance": 1e-9}, "smallest possible tolerance is 0.0001"),
         ({"prefix": 155}, "longest possible prefix is 148"),
-        ({"prefix": 40}, "at least 74"),
+        ({"prefix": 9}, "at least 16"),
         ({"seed": -1}, "seed is -1"),
         ({"passages": 0}, "passages is 0"),
     ],

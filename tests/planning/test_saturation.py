@@ -186,7 +186,7 @@ def test_a_tiny_decoder_from_the_command_line(tmp_path: Path) -> None:
         (["--budget", "0.5"], "--budget is for plans"),
         (["--prefix", "250"], "longest possible context is 193"),
         (["--tolerance", "2"], "tolerance is 2"),
-        (["--prefix", "60"], "at least 128"),
+        (["--prefix", "9"], "at least 16"),
     ):
         refused = CliRunner().invoke(main, [*asked[:-2], *wrong])
         assert refused.exit_code == 2

@@ -155,7 +155,7 @@ BAD = [
     ({"sampling": "some"}, "sampling is 'some'"),
     ({"context": 500}, "reads at most"),
     ({"tokens": 5000}, "5000"),
-    ({"tokens": 40, "sizes": None}, "too few for a curve"),
+    ({"tokens": 39, "sizes": None}, "at least 40 for a curve"),
     ({"layers": [7]}, "layers"),
     ({"heads": [9]}, "heads"),
     ({"seed": -1}, "seed is -1"),

@@ -139,7 +139,7 @@ def test_a_killed_study_resumes_to_the_same(tmp_path) -> None:
         ({"draws": 1}, "at least 2 draws"),
         ({"layers": [9]}, "layers contains 9"),
         ({"seed": -1}, "seed is -1"),
-        ({"budgets": None}, "too few for budgets from 32"),
+        ({"budgets": None, "context": 40}, "a context of at least 42"),
     ],
 )
 def test_bad_input(options, message, tmp_path) -> None:

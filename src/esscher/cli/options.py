@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 
+from esscher.atomic import check_writable
 from esscher.cli.tables import PlainConsole, PlainTable
 from esscher.errors import InputError
 from esscher.validation import Array, as_sizes
@@ -68,9 +69,16 @@ def whole_numbers(text: str | None, option: str) -> list[int] | None:
 
 
 def check_figure(path: Path | None, option: str = "--figure") -> None:
-    """Refuse a figure of an unknown format before anything is computed."""
+    """Refuse a figure of an unknown format or at a bad place before anything is computed."""
     if path is not None and path.suffix.lower() not in FORMATS:
         raise InputError(f"{option} {path}: the name must end in {', '.join(FORMATS)}")
+    check_output(path, option)
+
+
+def check_output(path: Path | None, option: str) -> None:
+    """Refuse a file that could not be written, before anything is computed."""
+    if path is not None:
+        check_writable(path, f"{option} {path}")
 
 
 def model_options(command: Command) -> Command:

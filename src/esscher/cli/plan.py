@@ -11,7 +11,14 @@ from rich.console import Console
 
 from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
-from esscher.cli.options import check_figure, model_options, plain_console, plain_table, with_error
+from esscher.cli.options import (
+    check_figure,
+    check_output,
+    model_options,
+    plain_console,
+    plain_table,
+    with_error,
+)
 from esscher.cli.stopping import resumable
 from esscher.errors import InputError
 
@@ -41,9 +48,7 @@ CONFIGURATIONS = ("planned", "uniform", "heavy", "recent")
 @click.option("--budget", type=float, help="Share of the tokens to keep, such as 0.25.")
 @click.option("--tolerance", type=float, help="Or: relative error that no head may exceed.")
 @click.option("--prefix", type=int, help="Tokens of the cache (default 4096; encoders 512).")
-@click.option(
-    "--queries", type=int, default=128, show_default=True, help="Tokens after a decoder's cache."
-)
+@click.option("--queries", type=int, help="Tokens after a decoder's cache (default 128).")
 @click.option("--passages", type=int, help="Calibration passages (default 4; encoders 16).")
 @click.option("--check-passages", type=int, default=16, show_default=True, help="Unseen passages.")
 @click.option(
@@ -91,6 +96,7 @@ def plan(
       esscher plan demo:smollm2 --context --tolerance 0.1 --prefix 2048
     """  # noqa: D301 - click's mark for verbatim lines
     check_figure(figure)
+    check_output(save, "--save")
     if lengths:
         place = scheduler, cluster
         _context(model, text, place, out, save, figure, everything, as_json, options)

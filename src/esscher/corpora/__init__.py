@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from esscher.corpora.entry import domains
     from esscher.corpora.result import Domains
-    from esscher.corpora.run import domains, load_domains
+    from esscher.corpora.run import load_domains
 
 __all__ = ["Domains", "domains", "load_domains"]
 
 
 def __getattr__(name: str) -> Any:
     """Import what reads models only when it is asked for: it brings torch and transformers."""
-    if name in ("domains", "load_domains"):
-        from esscher.corpora import run
+    if name == "domains":
+        from esscher.corpora.entry import domains
 
-        return getattr(run, name)
+        return domains
+    if name == "load_domains":
+        from esscher.corpora.run import load_domains
+
+        return load_domains
     if name == "Domains":
         from esscher.corpora.result import Domains
 

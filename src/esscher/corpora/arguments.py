@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
-from esscher.corpora.blocks import BlockShape
 from esscher.errors import InputError
-from esscher.models import LoadedModel
+from esscher.models.outline import Outline
 from esscher.models.selection import as_indices
-from esscher.probing.context import PREFIX
-from esscher.text import TextSource
-from esscher.validation import as_dim
+from esscher.probing.arguments import FEWEST_KEYS, default_sizes, needed_context, passage_keys
+from esscher.text.documents import TextSource, check_text
+from esscher.validation import as_dim, as_seed, as_share
+
+KIND = "domains"
 
 MODES = ("pooled", "context")
 #: Passage lengths unless one is given: pooled mode, and context mode.
@@ -24,8 +22,30 @@ POOLED, CONTEXT = 512, 1_024
 TOKENS = 2_000
 #: Fewest blocks of a corpus, and fewest tokens of a block.
 FEWEST_BLOCKS, FEWEST_TOKENS = 3, 48
-#: Sizes of the samples of which errors are measured: number, first, and largest share of the keys.
-COUNT, FIRST, SHARE = 5, 32, 0.25
+#: Sizes of the samples of which errors are measured: number, and first.
+COUNT, FIRST = 5, 32
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """What a block is made of.
+
+    Attributes
+    ----------
+    count
+        Blocks of a corpus.
+    tokens
+        Tokens of a block, without delimiters.
+    context
+        Tokens that the model reads at a time.
+    sequences
+        Number of whole passages of a block; None when only the tokens count.
+    """
+
+    count: int
+    tokens: int
+    context: int
+    sequences: int | None
 
 
 @dataclass(frozen=True)
@@ -57,7 +77,7 @@ class DomainsRequest:
 
 
 def make_request(
-    loaded: LoadedModel,
+    model: Outline,
     *,
     mode: str | None,
     blocks: int,
@@ -71,18 +91,12 @@ def make_request(
 ) -> DomainsRequest:
     """Check the arguments and fill in what was left out."""
     if mode is None:
-        mode = "context" if loaded.causal else "pooled"
+        mode = "context" if model.causal else "pooled"
     if mode not in MODES:
         raise InputError(f"mode is {mode!r}; it must be one of {', '.join(MODES)}")
-    longest = loaded.max_positions
-    length = min(longest, POOLED if mode == "pooled" else CONTEXT) if context is None else context
-    length = as_dim(length, "context")
-    if length > longest:
-        raise InputError(
-            f"context is {length}, but {loaded.name} reads at most {longest} tokens at a time"
-        )
+    length = model.context(context, POOLED if mode == "pooled" else CONTEXT)
     if block_tokens is None:
-        block_tokens = TOKENS if mode == "pooled" else length
+        block_tokens = TOKENS if mode == "pooled" else max(length, FEWEST_TOKENS)
     count = as_dim(block_tokens, "block tokens")
     if count < FEWEST_TOKENS:
         raise InputError(f"blocks of {count} tokens are too short; give at least {FEWEST_TOKENS}")
@@ -96,33 +110,37 @@ def make_request(
         raise InputError(
             f"{number} blocks do not tell how much a corpus varies; give at least {FEWEST_BLOCKS}"
         )
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise InputError(f"seed is {seed!r}; it must be a whole number of at least 0")
     draws = as_dim(replicates, "replicates") if measure else 0
-    keys = count if mode == "pooled" else int(length * (PREFIX if loaded.causal else 1.0))
+    keys = count if mode == "pooled" else passage_keys(model, length)
     return DomainsRequest(
         mode=mode,
         blocks=number,
         block_tokens=count,
         context=length,
-        layers=tuple(as_indices(layers, loaded.shape.layers, "layers")),
-        heads=tuple(as_indices(heads, loaded.shape.heads, "heads")),
-        sizes=_sizes(keys) if measure else (),
+        layers=tuple(as_indices(layers, model.shape.layers, "layers")),
+        heads=tuple(as_indices(heads, model.shape.heads, "heads")),
+        sizes=_sizes(model, mode, keys, length) if measure else (),
         replicates=draws,
-        seed=int(seed),
+        seed=as_seed(seed),
     )
 
 
-def _sizes(keys: int) -> tuple[int, ...]:
+def _sizes(model: Outline, mode: str, keys: int, length: int) -> tuple[int, ...]:
     """Sizes of the samples: up to a quarter of the keys."""
-    last = int(SHARE * keys)
-    first = min(FIRST, last // 4)
-    if first < 4:
-        raise InputError(
-            f"{keys} keys are too few to measure exponents; give blocks with at least "
-            f"{math.ceil(16 / SHARE)} keys, or leave measuring out"
+    if keys >= FEWEST_KEYS:
+        return default_sizes(keys, FIRST, COUNT, 4)
+    if mode == "pooled":  # blocks are longer
+        raise AssertionError(f"blocks of {keys} tokens were let through")
+    needed = needed_context(model)
+    raise InputError(
+        f"a context of {length} leaves {keys} keys, and it takes {FEWEST_KEYS} to measure "
+        "exponents; "
+        + (
+            f"give a context of at least {needed}, or leave measuring out"
+            if needed <= model.max_positions
+            else f"{model.name} reads only {model.max_positions} tokens: leave measuring out"
         )
-    return tuple(int(n) for n in np.unique(np.geomspace(first, last, COUNT).round()))
+    )
 
 
 def check_corpora(texts: Mapping[str, TextSource]) -> dict[str, TextSource]:
@@ -153,15 +171,17 @@ def check_corpora(texts: Mapping[str, TextSource]) -> dict[str, TextSource]:
     streams = [name for name, source in found.items() if isinstance(source, str) and source == "-"]
     if len(streams) > 1:
         raise InputError(f"standard input (-) is given as {' and '.join(streams)}; once is enough")
+    for name, source in found.items():
+        try:
+            check_text(source)
+        except InputError as error:
+            raise InputError(f"corpus {name!r}: {error}") from error
     return found
 
 
 def as_level(alpha: float) -> float:
     """The level of tests and intervals, between 0 and 1/2."""
-    try:
-        value = float(alpha)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"alpha is {alpha!r}; it must be a number such as 0.05") from error
-    if isinstance(alpha, bool) or not 0 < value <= 0.5:
+    value = as_share(alpha, "alpha", 0.05)
+    if not 0 < value <= 0.5:
         raise InputError(f"alpha is {alpha!r}; it must be above 0 and at most 0.5, such as 0.05")
     return value

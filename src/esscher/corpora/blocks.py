@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from esscher.corpora.arguments import BlockShape
 from esscher.errors import InputError
 from esscher.models import LoadedModel
 from esscher.streams import random_stream
 from esscher.text import Document, Passage, TextSource, passages, read_text
 from esscher.text.documents import source_name
-from esscher.text.passages import BETWEEN
+from esscher.text.packing import BETWEEN
 
 #: Characters of a corpus that are looked at; a longer one is used up to there.
 LONGEST = 20_000_000
@@ -75,28 +76,6 @@ def _pieces(documents: Iterator[Document]) -> Iterator[str]:
         if i and not document.part:
             yield BETWEEN
         yield document.text
-
-
-@dataclass(frozen=True)
-class BlockShape:
-    """What a block is made of.
-
-    Attributes
-    ----------
-    count
-        Blocks of a corpus.
-    tokens
-        Tokens of a block, without delimiters.
-    context
-        Tokens that the model reads at a time.
-    sequences
-        Number of whole passages of a block; None when only the tokens count.
-    """
-
-    count: int
-    tokens: int
-    context: int
-    sequences: int | None
 
 
 def cut_blocks(loaded: LoadedModel, corpus: Corpus, shape: BlockShape, seed: int) -> list[str]:

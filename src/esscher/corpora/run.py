@@ -2,102 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from esscher.corpora.arguments import DomainsRequest, as_level, check_corpora, make_request
+from esscher.corpora.arguments import KIND, DomainsRequest, as_level
 from esscher.corpora.assemble import assemble, nothing_yet
 from esscher.corpora.blocks import cut_blocks, read_corpus
 from esscher.corpora.measure import measure_block
 from esscher.corpora.result import Domains
-from esscher.models import AnyModel, LoadedModel, load_for_tasks, opened_model
+from esscher.models import AnyModel, ModelChoice, Outline, opened_model
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
-from esscher.runs.executors import CellExecutor, Serial, Task, compute_cells
+from esscher.runs.executors import CellExecutor, Task, compute_cells
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.text import TextSource
 from esscher.validation import as_path
 
-KIND = "domains"
 #: Fewest blocks of every corpus from which anything is compared.
 FEWEST = 3
 
 
-def domains(
-    model: str | LoadedModel,
+def run_domains(
+    choice: ModelChoice,
     texts: Mapping[str, TextSource],
-    *,
-    blocks: int = 6,
-    block_tokens: int | None = None,
-    mode: str | None = None,
-    context: int | None = None,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
-    alpha: float = 0.05,
-    measure: bool = False,
-    replicates: int = 8,
-    seed: int = 0,
-    device: str = "cpu",
-    dtype: str = "float32",
-    revision: str | None = None,
-    allow_pickle: bool = False,
-    allow_remote_code: bool = False,
-    out: str | Path | None = None,
-    executor: CellExecutor | None = None,
-    progress: bool | None = None,
+    ask: Callable[[Outline], DomainsRequest],
+    level: float,
+    out: str | Path | None,
+    executor: CellExecutor,
+    progress: bool | None,
 ) -> Domains:
-    """Measure every head on several corpora, and say what differs beyond chance.
-
-    Parameters
-    ----------
-    model
-        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, or a loaded model.
-    texts
-        Corpora by name; each a source as :func:`esscher.text.read_text` takes it.
-    blocks
-        Blocks of every corpus, at least 3; spread over the whole of it.
-    block_tokens
-        Tokens of a block: 2,000 in pooled mode, one passage in context mode, if left out.
-    mode
-        ``"pooled"``: the tokens of a block as one cloud, the default for encoders. ``"context"``:
-        real sequences, the default for decoders.
-    context
-        Tokens that the model reads at a time: 512 pooled and 1,024 in context mode, if left out.
-    layers, heads
-        Which ones; all if left out.
-    alpha
-        False discovery rate, and one minus the level of intervals. Not part of the measurement:
-        another one needs no new run.
-    measure
-        Also measure the exponent of the mean error in every block, by ``replicates`` samples.
-    replicates
-        Samples of a block with ``measure``.
-    seed
-        Seed of the places of the blocks, of samples and of permutations.
-    device, dtype, revision, allow_pickle, allow_remote_code
-        How to load the model.
-    out
-        Directory of the run; the same call resumes it.
-    executor
-        Who computes the cells: this process, or a cluster from :func:`esscher.connect_cluster` or
-        :func:`esscher.start_cluster`.
-    progress
-        Whether to draw a bar; by default if standard error is a terminal.
-    """
-    level = as_level(alpha)
-    named = check_corpora(texts)
-    # read before the model is loaded: a wrong name should not take half a minute to be told
-    corpora = [read_corpus(name, source) for name, source in named.items()]
-    executor = executor or Serial()
-    loaded, shipped = load_for_tasks(
-        executor.remote, model, device=device, dtype=dtype, revision=revision,
-        allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
-    )  # fmt: skip
-    request = make_request(
-        loaded, mode=mode, blocks=blocks, block_tokens=block_tokens, context=context,
-        layers=layers, heads=heads, measure=measure, replicates=replicates, seed=seed,
-    )  # fmt: skip
+    """Load the model and measure the corpora; see :func:`esscher.domains`."""
+    # read before the model is loaded: what is wrong inside should not take half a minute to be told
+    corpora = [read_corpus(name, source) for name, source in texts.items()]
+    loaded, shipped = choice.for_tasks(executor.remote)
+    request = ask(loaded.outline)
     cut = [cut_blocks(loaded, corpus, request.shape, request.seed) for corpus in corpora]
     configuration = request.to_dict() | {
         **loaded.record,

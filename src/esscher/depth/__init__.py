@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from esscher.depth.entry import deep
     from esscher.depth.result import Depth
-    from esscher.depth.run import deep, load_deep
+    from esscher.depth.run import load_deep
 
 __all__ = ["Depth", "deep", "load_deep"]
 
 
 def __getattr__(name: str) -> Any:
     """Import what brings torch and transformers only when it is asked for."""
-    if name in ("deep", "load_deep"):
-        from esscher.depth import run
+    if name == "deep":
+        from esscher.depth.entry import deep
 
-        return getattr(run, name)
+        return deep
+    if name == "load_deep":
+        from esscher.depth.run import load_deep
+
+        return load_deep
     if name == "Depth":
         from esscher.depth.result import Depth
 

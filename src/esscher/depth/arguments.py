@@ -8,14 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from esscher.depth.horizons import SCOPES, TERCILES
-from esscher.depth.sampling import MODES
 from esscher.errors import InputError
-from esscher.models import LoadedModel
-from esscher.probing.context import PREFIX
-from esscher.reading import check_supported
-from esscher.validation import as_array, as_dim, as_nonnegative, as_positive, as_sizes
+from esscher.models.outline import Outline
+from esscher.probing.arguments import passage_keys
+from esscher.validation import as_array, as_dim, as_nonnegative, as_positive, as_seed, as_sizes
 
+KIND = "deep"
+#: The name that stands for a Gaussian stack instead of a model.
+GAUSSIAN = "gaussian"
+#: How samples of different layers go together.
+MODES = ("independent", "shared")
+#: Names of the terciles, by increasing horizon.
+TERCILES = ("low", "middle", "high")
+#: What terciles are taken over: all heads of the model, or those of each layer.
+SCOPES = ("model", "layer")
 #: Defaults of a Gaussian stack.
 DEPTH, DIM, HORIZON, RESIDUAL, OUTPUT_SCALE, REPLICATES = 12, 8, 0.5, 1.0, 0.5, 32
 SIZES = (256, 512, 1024, 2048, 4096, 8192)
@@ -115,12 +121,12 @@ def make_stack_request(
         tau=0.0 if tau is None else as_nonnegative(tau, "tau"),
         sizes=n,
         replicates=REPLICATES if replicates is None else as_dim(replicates, "replicates"),
-        seed=_as_seed(seed),
+        seed=as_seed(seed),
     )
 
 
 def make_model_request(
-    loaded: LoadedModel,
+    model: Outline,
     *,
     budgets: ArrayLike | None,
     context: int | None,
@@ -131,28 +137,33 @@ def make_model_request(
     seed: int,
 ) -> ModelRequest:
     """Check the arguments of a real model and fill in what was left out."""
-    check_supported(loaded)
+    model.check_supported()
     chosen = "both" if mode is None else mode
     if chosen not in (*MODES, "both"):
         raise InputError(f"mode is {chosen!r}; it must be one of {', '.join(MODES)}, both")
     scope = "model" if terciles is None else terciles
     if scope not in (*SCOPES, "none"):
         raise InputError(f"terciles is {scope!r}; it must be one of {', '.join(SCOPES)}, none")
-    usual = DECODER_CONTEXT if loaded.causal else ENCODER_CONTEXT
-    length = min(usual, loaded.max_positions) if context is None else as_dim(context, "context")
-    if length > loaded.max_positions:
-        raise InputError(
-            f"context is {length}, but {loaded.name} reads at most {loaded.max_positions} tokens "
-            "at a time"
-        )
+    length = model.context(context, DECODER_CONTEXT if model.causal else ENCODER_CONTEXT)
     if length < FEWEST_TOKENS:
-        raise InputError(f"context is {length}; it must be at least {FEWEST_TOKENS} tokens")
-    keys = int(PREFIX * length) if loaded.causal else length
+        too_short = model.max_positions < FEWEST_TOKENS
+        raise InputError(
+            f"context is {length}; it must be at least {FEWEST_TOKENS} tokens"
+            + (f", and {model.name} reads only {model.max_positions}" if too_short else "")
+        )
+    keys = passage_keys(model, length)
     if budgets is None:
         last = int(SHARE * keys)
         grid = np.unique(np.geomspace(max(2, last / RANGE), last, COUNT).round())
     else:
         grid = as_sizes(budgets, "budgets", smallest=1)
+        if grid[-1] >= keys:
+            raise InputError(
+                f"budgets go up to {grid[-1]:g}, but a context of {length} has only {keys} keys to "
+                f"draw from{' (a decoder asks with its last quarter)' if model.causal else ''}; "
+                f"give budgets below {keys}"
+                + (", or a longer context" if length < model.max_positions else "")
+            )
     return ModelRequest(
         budgets=tuple(int(n) for n in grid),
         context=length,
@@ -160,7 +171,7 @@ def make_model_request(
         draws=DRAWS if draws is None else as_dim(draws, "draws"),
         modes=MODES if chosen == "both" else (chosen,),
         terciles=scope,
-        seed=_as_seed(seed),
+        seed=as_seed(seed),
     )
 
 
@@ -172,7 +183,7 @@ def check_budgets(budgets: tuple[int, ...], eligible: list[int]) -> None:
         raise InputError(
             f"budgets go up to {budgets[-1]}, but passage {where} has only {fewest} keys to draw "
             f"from (all but the first one, delimiters and a decoder's last quarter); give budgets "
-            f"below {fewest}, or a longer context"
+            f"below {fewest}"
         )
 
 
@@ -181,9 +192,3 @@ def refuse(given: dict[str, object], what: str, instead: str) -> None:
     for name, value in given.items():
         if value is not None:
             raise InputError(f"{name} is for {what}; {instead}")
-
-
-def _as_seed(seed: int) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise InputError(f"seed is {seed!r}; it must be a whole number of at least 0")
-    return int(seed)

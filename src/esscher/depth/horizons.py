@@ -9,17 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from esscher.depth.arguments import TERCILES
 from esscher.depth.passes import SampledPassage
 from esscher.models import LayerInputs
 from esscher.probing.layer import HeadNumbers
 from esscher.probing.moments import CoupledMoments
 from esscher.rates import dominant_keys, find_sinks
 from esscher.validation import Array
-
-#: Names of the terciles, by increasing horizon.
-TERCILES = ("low", "middle", "high")
-#: What terciles are taken over: all heads of the model, or those of each layer.
-SCOPES = ("model", "layer")
 
 
 def head_horizons(reader: SampledPassage) -> Array:

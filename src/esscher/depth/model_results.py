@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from esscher.depth.arguments import ModelRequest
-from esscher.depth.horizons import TERCILES, describe_terciles, split_terciles
+from esscher.depth.arguments import TERCILES, ModelRequest
+from esscher.depth.horizons import describe_terciles, split_terciles
 from esscher.depth.intervals import fitted, growth_factors
 from esscher.depth.measure import DECODER_END, ENCODER_END, LAYER_METRICS
 from esscher.rates.means import exponentials, mean_and_interval

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esscher.models import LoadedModel
-from esscher.probing.context import PREFIX
+from esscher.probing.arguments import PREFIX
 from esscher.reading import PassageReader
 from esscher.text import Passage
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from esscher.depth.horizons import TERCILES
+from esscher.depth.arguments import TERCILES
 from esscher.runs.result import RunResult
 
 

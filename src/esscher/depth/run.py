@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from esscher.depth.arguments import (
+    GAUSSIAN,
+    KIND,
+    TERCILES,
     ModelRequest,
     StackRequest,
     check_budgets,
-    make_model_request,
-    make_stack_request,
-    refuse,
 )
-from esscher.depth.horizons import TERCILES, head_horizons, split_terciles
+from esscher.depth.horizons import head_horizons, split_terciles
 from esscher.depth.measure import PassageMeasurement
 from esscher.depth.model_results import model_results
 from esscher.depth.passes import SampledPassage, certain_keys
@@ -28,119 +28,16 @@ from esscher.depth.stack import random_stack
 from esscher.depth.stack_results import stack_results
 from esscher.errors import InputError
 from esscher.limits import GaussianStack, StackLimit
-from esscher.models import AnyModel, LoadedModel, load_for_tasks, opened_model
+from esscher.models import AnyModel, LoadedModel, ModelChoice, Outline, opened_model
+from esscher.reading import check_supported
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
-from esscher.runs.executors import CellExecutor, Serial, Task, compute_cells
+from esscher.runs.executors import CellExecutor, Task, compute_cells
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.text import Passage, PassageSet, TextSource, read_text
 from esscher.text import passages as text_passages
 from esscher.text.documents import source_name
 from esscher.validation import Array, as_path
-
-KIND = "deep"
-#: The name that stands for a Gaussian stack instead of a model.
-GAUSSIAN = "gaussian"
-#: Text unless one is given.
-TEXT = "demo:docs"
-
-
-def deep(
-    model: str | LoadedModel,
-    text: TextSource | None = None,
-    *,
-    budgets: ArrayLike | None = None,
-    context: int | None = None,
-    passages: int | None = None,
-    draws: int | None = None,
-    mode: str | None = None,
-    terciles: str | None = None,
-    depth: int | None = None,
-    dim: int | None = None,
-    horizon: float | None = None,
-    residual: float | None = None,
-    output_scale: float | None = None,
-    tau: float | None = None,
-    sizes: ArrayLike | None = None,
-    replicates: int | None = None,
-    seed: int = 0,
-    column: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    revision: str | None = None,
-    allow_pickle: bool = False,
-    allow_remote_code: bool = False,
-    out: str | Path | None = None,
-    executor: CellExecutor | None = None,
-    progress: bool | None = None,
-) -> Depth:
-    """Measure how the error of sampled attention travels through layers.
-
-    Parameters
-    ----------
-    model
-        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, a loaded model; or
-        ``"gaussian"`` for a random stack of attention layers on Gaussian tokens, whose limit is an
-        exact recursion.
-    text
-        For models: see :func:`esscher.text.read_text`; ``"demo:docs"`` if left out.
-    budgets
-        For models: numbers n of keys that are drawn; five up to half of the keys if left out.
-    context, passages, draws
-        For models: tokens of a passage (512; decoders 1024), number of passages (4), samples of
-        each budget (2).
-    mode
-        For models: ``"independent"`` samples in every layer, the same tokens in all layers
-        (``"shared"``), or ``"both"`` (default).
-    terciles
-        For models: subsample only a third of the heads at a time, by horizon: of all heads of the
-        ``"model"`` (default), of each ``"layer"``, or ``"none"``.
-    depth, dim, horizon, residual, output_scale, tau
-        For ``"gaussian"``: see :func:`esscher.depth.stack.random_stack`; 12, 8, 0.5, 1, 0.5, 0.
-    sizes, replicates
-        For ``"gaussian"``: numbers of tokens n (256 to 8,192), and samples (32).
-    seed
-        Seed of samples, tokens and weights.
-    column
-        Column of a table that holds the text.
-    device, dtype, revision, allow_pickle, allow_remote_code
-        How to load the model.
-    out
-        Directory of the run; the same call resumes it.
-    executor
-        Who computes the cells: this process, or a cluster from :func:`esscher.connect_cluster` or
-        :func:`esscher.start_cluster`.
-    progress
-        Whether to draw a bar; by default if standard error is a terminal.
-    """
-    for_models: dict[str, object] = {
-        "text": text, "budgets": budgets, "context": context, "passages": passages,
-        "draws": draws, "mode": mode, "terciles": terciles, "column": column,
-        "revision": revision,
-    }  # fmt: skip
-    for_stacks: dict[str, object] = {
-        "depth": depth, "dim": dim, "horizon": horizon, "residual": residual,
-        "output_scale": output_scale, "tau": tau, "sizes": sizes, "replicates": replicates,
-    }  # fmt: skip
-    if model == GAUSSIAN:
-        refuse(for_models, "models", "a Gaussian stack takes sizes and replicates")
-        request = make_stack_request(
-            depth=depth, dim=dim, horizon=horizon, residual=residual, output_scale=output_scale,
-            tau=tau, sizes=sizes, replicates=replicates, seed=seed,
-        )  # fmt: skip
-        return _deep_stack(request, out, executor or Serial(), progress)
-    refuse(for_stacks, 'Gaussian stacks ("gaussian")', "a model takes budgets, passages and draws")
-    executor = executor or Serial()
-    loaded, shipped = load_for_tasks(
-        executor.remote, model, device=device, dtype=dtype, revision=revision,
-        allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
-    )  # fmt: skip
-    asked = make_model_request(
-        loaded, budgets=budgets, context=context, passages=passages, draws=draws, mode=mode,
-        terciles=terciles, seed=seed,
-    )  # fmt: skip
-    passages_read = _whole_passages(loaded, TEXT if text is None else text, column, asked)
-    return _deep_model(loaded, shipped, passages_read, asked, out, executor, progress)
 
 
 def load_deep(out: str | Path) -> Depth:
@@ -194,9 +91,10 @@ def _stack(request: StackRequest) -> tuple[GaussianStack, StackLimit]:
     )  # fmt: skip
 
 
-def _deep_stack(
+def run_stack(
     request: StackRequest, out: str | Path | None, executor: CellExecutor, progress: bool | None
 ) -> Depth:
+    """Measure a Gaussian stack."""
     stack, limit = _stack(request)  # an impossible stack is said before anything is written
     with run_folder(out) as folder, open_run(folder, KIND, GAUSSIAN, request.to_dict()) as run:
         source = executor.share((stack, limit))
@@ -218,15 +116,20 @@ def _stack_cell(
     return measure_replicate(stack, limit, request.sizes, replicate, request.seed)
 
 
-def _deep_model(
-    loaded: LoadedModel,
-    shipped: AnyModel,
-    passages: PassageSet,
-    request: ModelRequest,
+def run_model(
+    choice: ModelChoice,
+    text: TextSource,
+    column: str | None,
+    ask: Callable[[Outline], ModelRequest],
     out: str | Path | None,
     executor: CellExecutor,
     progress: bool | None,
 ) -> Depth:
+    """Load the model and measure what is asked for."""
+    loaded, shipped = choice.for_tasks(executor.remote)
+    check_supported(loaded)
+    request = ask(loaded.outline)
+    passages = _whole_passages(loaded, text, column, request)
     configuration = request.to_dict() | {
         **loaded.record,
         "text": passages.source,
@@ -318,7 +221,8 @@ def _whole_passages(
     if len(chosen) < request.passages:
         raise InputError(
             f"{name!r} has only {len(chosen)} whole passages of {request.context} tokens, but "
-            f"{request.passages} are asked for; give more text, or fewer or shorter passages"
+            f"{request.passages} are asked for; give more text, a shorter context"
+            + (f", or ask for at most {len(chosen)} passages" if chosen else "")
         )
     eligible = [int(np.count_nonzero(~certain_keys(loaded, p))) for p in chosen]
     check_budgets(request.budgets, eligible)

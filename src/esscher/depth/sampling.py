@@ -22,9 +22,6 @@ from esscher.models import LayerInputs
 from esscher.models.inputs import QUERY_BLOCK
 from esscher.streams import random_stream
 
-#: How samples of different layers go together.
-MODES = ("independent", "shared")
-
 
 @dataclass(frozen=True, eq=False)
 class KeySample:

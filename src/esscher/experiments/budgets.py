@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from esscher.errors import InputError
-from esscher.models import LoadedModel, as_loaded
+from esscher.models import LoadedModel, ModelChoice, ModelLike
 from esscher.planning.arguments import PlanRequest, make_request
 from esscher.planning.compare import check_results
 from esscher.planning.predict import Predicted
@@ -29,8 +29,9 @@ from esscher.planning.stages import (
 from esscher.runs import Cell, CellRun, open_run, read_run
 from esscher.runs.executors import Task, compute_cells
 from esscher.runs.folder import LOG
+from esscher.runs.place import check_run_place
 from esscher.runs.progress import Reporter
-from esscher.text import Passage, TextSource
+from esscher.text import Passage, TextSource, check_text
 
 KIND = "budgets"
 #: Planned and uniform budgets, by share of the tokens kept (as text: keys of JSON).
@@ -38,13 +39,13 @@ Choices = dict[str, tuple[Predicted, Predicted]]
 
 
 def budget_study(
-    model: str | LoadedModel,
+    model: ModelLike,
     text: TextSource,
     checks: Mapping[str, TextSource],
     *,
     budgets: Sequence[float] = (0.125, 0.25, 0.5),
     prefix: int | None = None,
-    queries: int = 128,
+    queries: int | None = None,
     passages: int | None = None,
     check_passages: int = 16,
     seed: int = 0,
@@ -64,17 +65,21 @@ def budget_study(
     out
         Directory of the run; the same call resumes it.
     """
-    loaded = as_loaded(model)
     if not budgets or not checks:
         raise InputError("give at least one budget and one text to check plans on")
+    for source in (text, *checks.values()):
+        check_text(source)
+    choice = ModelChoice(model)
+    check_run_place(out, KIND)
     requests = {
         f"{budget:g}": make_request(
-            loaded, budget=budget, tolerance=None, prefix=prefix, queries=queries,
+            choice.outline, budget=budget, tolerance=None, prefix=prefix, queries=queries,
             passages=passages, check_passages=check_passages, measure=False, seed=seed,
         )
         for budget in budgets
     }  # fmt: skip
     request = next(iter(requests.values()))
+    loaded = choice.load()
     calibration, source = take_passages(loaded, text, request.passages, request)
     unseen = {
         name: take_passages(loaded, other, request.check_passages, request)

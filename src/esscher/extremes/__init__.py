@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from esscher.extremes.cloud import CloudTails, cloud_tails
-from esscher.extremes.verdict import VERDICTS
-
 if TYPE_CHECKING:
+    from esscher.extremes.cloud import CloudTails, cloud_tails
+    from esscher.extremes.entry import tails
     from esscher.extremes.result import Tails
-    from esscher.extremes.run import load_tails, tails
+    from esscher.extremes.run import load_tails
+    from esscher.extremes.verdict import VERDICTS
 
 __all__ = ["VERDICTS", "CloudTails", "Tails", "cloud_tails", "load_tails", "tails"]
 
+#: Where names are defined: imported when they are asked for, since some bring torch, some scipy.
+_MODULES = {
+    "CloudTails": "cloud",
+    "Tails": "result",
+    "VERDICTS": "verdict",
+    "cloud_tails": "cloud",
+    "load_tails": "run",
+    "tails": "entry",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Import what reads models only when it is asked for: it brings torch and transformers."""
-    if name in ("load_tails", "tails"):
-        from esscher.extremes import run
-
-        return getattr(run, name)
-    if name == "Tails":
-        from esscher.extremes.result import Tails
-
-        return Tails
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from esscher.errors import InputError
+from esscher.extremes.arguments import FEWEST
 from esscher.extremes.candidates import compare_thresholds
 from esscher.extremes.directions import THOROUGH, Effort, Whitening, worst_directions
 from esscher.extremes.passages import blocks, split_passages, sums_by_group
@@ -19,8 +20,6 @@ from esscher.extremes.verdict import HEAVY, judge, judge_thresholds
 from esscher.rates.tail import tail_shape
 from esscher.validation import Array, as_array
 
-#: Fewest tokens: below, neither search nor fit says anything.
-FEWEST = 500
 #: Groups of passages of which one at a time is left out, for intervals of k-hat.
 JACKKNIFE = 8
 #: Halves whose directions have this cosine (in whitened coordinates) found the same one.

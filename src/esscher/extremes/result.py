@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from esscher.extremes.arguments import KIND
 from esscher.extremes.verdict import HEAVY, SUB_GAUSSIAN, UNDECIDED, judge
 from esscher.runs.result import HeadsResult
-
-KIND = "tails"
 
 
 def assemble(parts: list[dict[str, Any]], about: dict[str, Any], complete: bool) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from esscher.errors import InputError
-from esscher.extremes.cloud import FEWEST
+from esscher.extremes.arguments import FEWEST, KIND, TailsRequest
 from esscher.extremes.collect import (
     LayerTokens,
     TokenRows,
@@ -18,85 +18,30 @@ from esscher.extremes.collect import (
 )
 from esscher.extremes.measure import measure_layer
 from esscher.extremes.passages import FEWEST as FEWEST_PASSAGES
-from esscher.extremes.result import KIND, Tails, assemble
-from esscher.models import AnyModel, LoadedModel, load_for_tasks, opened_model
-from esscher.models.selection import as_indices
+from esscher.extremes.result import Tails, assemble
+from esscher.models import AnyModel, LoadedModel, ModelChoice, Outline, opened_model
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
-from esscher.runs.executors import CellExecutor, Serial, Task, call_alone, compute_cells
+from esscher.runs.executors import CellExecutor, Task, call_alone, compute_cells
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
-from esscher.streams import random_stream
 from esscher.text import PassageSet, TextSource, read_passages
-from esscher.validation import as_dim, as_path
-
-#: Tokens, and tokens of a passage, unless they are given.
-TOKENS, CONTEXT = 16_384, 512
+from esscher.validation import as_path
 
 
-def tails(
-    model: str | LoadedModel,
+def run_tails(
+    choice: ModelChoice,
     text: TextSource,
-    *,
-    tokens: int = TOKENS,
-    context: int | None = None,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
-    seed: int = 0,
-    column: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    revision: str | None = None,
-    allow_pickle: bool = False,
-    allow_remote_code: bool = False,
-    out: str | Path | None = None,
-    executor: CellExecutor | None = None,
-    progress: bool | None = None,
+    column: str | None,
+    ask: Callable[[Outline], TailsRequest],
+    out: str | Path | None,
+    executor: CellExecutor,
+    progress: bool | None,
 ) -> Tails:
-    """Test the sub-Gaussian assumption on the keys of every head and the tokens of every layer.
-
-    Parameters
-    ----------
-    model
-        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, or a loaded model.
-    text
-        File, folder, ``"-"``, ``"demo:docs"``, ``"demo:code"``, ...
-    tokens, context
-        Text tokens in all, and tokens of a passage (default 512, or what the model reads).
-    layers, heads
-        Which ones; all if left out.
-    seed
-        Of halves, starts, queries and resampling.
-    column
-        Column of a table that holds the text.
-    device, dtype, revision, allow_pickle, allow_remote_code
-        How to load the model.
-    out
-        Directory of the run; the same call resumes it.
-    executor
-        Who computes the cells: this process, or a cluster from :func:`esscher.connect_cluster` or
-        :func:`esscher.start_cluster`.
-    progress
-        Whether to draw a bar; by default if standard error is a terminal.
-    """
-    executor = executor or Serial()
-    loaded, shipped = load_for_tasks(
-        executor.remote, model, device=device, dtype=dtype, revision=revision,
-        allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
-    )  # fmt: skip
-    count = as_dim(tokens, "tokens")
-    if count < FEWEST:
-        raise InputError(f"tokens is {count}; it takes at least {FEWEST} to see a tail")
-    length = as_dim(min(loaded.max_positions, CONTEXT) if context is None else context, "context")
-    random_stream(seed, "tail queries")  # says what is wrong with the seed before any work is done
-    chosen = as_indices(layers, loaded.shape.layers, "layers")
-    asked = as_indices(heads, loaded.shape.heads, "heads")
-    passages = _passages(loaded, text, count, length, column)
-    configuration: dict[str, Any] = {
-        "tokens": count,
-        "context": length,
-        "layers": list(chosen),
-        "heads": list(asked),
-        "seed": int(seed),
+    """Load the model and test what is asked for; see :func:`esscher.tails`."""
+    loaded, shipped = choice.for_tasks(executor.remote)
+    request = ask(loaded.outline)
+    passages = _passages(loaded, text, request, column)
+    configuration: dict[str, Any] = request.to_dict() | {
         **loaded.record,
         "text": passages.source,
         "text_hash": passages.text_hash,
@@ -135,16 +80,13 @@ def cells(configuration: dict[str, Any]) -> list[str]:
 
 
 def _passages(
-    loaded: LoadedModel, text: TextSource, tokens: int, context: int, column: str | None
+    loaded: LoadedModel, text: TextSource, request: TailsRequest, column: str | None
 ) -> PassageSet:
     """As many whole passages as the tokens take, at least four."""
-    found = read_passages(loaded, text, tokens=tokens, context=context, column=column)
-    if len(found) < FEWEST_PASSAGES:
-        raise InputError(
-            f"{tokens} tokens are {len(found)} passages of {context}; it takes at least "
-            f"{FEWEST_PASSAGES}, half of them to judge what was found in the others: give more "
-            "tokens, or a shorter context"
-        )
+    context = request.context
+    found = read_passages(
+        loaded, text, tokens=request.tokens, context=context, column=column, least=FEWEST
+    )
     # what is left of the text at its end may be a passage of a few tokens only
     whole = [p for p in found.passages if len(p.ids) == context]
     kept = tuple(whole) if len(whole) >= FEWEST_PASSAGES else found.passages

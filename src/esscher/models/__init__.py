@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from esscher.models.capture import attention_override, capturing
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from esscher.models.choice import ModelChoice, ModelLike
 from esscher.models.families import FAMILIES, Family, ModelShape
-from esscher.models.inputs import LayerCapture, LayerInputs
-from esscher.models.load import as_loaded, load_model
-from esscher.models.loaded import LoadedModel, wrap_model
-from esscher.models.reference import (
-    AnyModel,
-    ModelReference,
-    load_for_tasks,
-    model_for,
-    opened_model,
-)
-from esscher.models.weights import HeadWeights, head_weights
+from esscher.models.outline import Outline, outline_of
+
+if TYPE_CHECKING:
+    from esscher.models.capture import attention_override, capturing
+    from esscher.models.inputs import LayerCapture, LayerInputs
+    from esscher.models.load import load_model
+    from esscher.models.loaded import LoadedModel, wrap_model
+    from esscher.models.reference import AnyModel, ModelReference, opened_model
+    from esscher.models.weights import HeadWeights, head_weights
 
 __all__ = [
     "FAMILIES",
@@ -24,15 +25,34 @@ __all__ = [
     "LayerCapture",
     "LayerInputs",
     "LoadedModel",
+    "ModelChoice",
+    "ModelLike",
     "ModelReference",
     "ModelShape",
-    "as_loaded",
+    "Outline",
     "attention_override",
     "capturing",
     "head_weights",
-    "load_for_tasks",
     "load_model",
-    "model_for",
     "opened_model",
+    "outline_of",
     "wrap_model",
 ]
+
+#: What brings torch with it, by module: imported when it is first asked for, so that requests are
+#: checked before.
+_LATER = {
+    "capture": ("attention_override", "capturing"),
+    "inputs": ("LayerCapture", "LayerInputs"),
+    "load": ("load_model",),
+    "loaded": ("LoadedModel", "wrap_model"),
+    "reference": ("AnyModel", "ModelReference", "opened_model"),
+    "weights": ("HeadWeights", "head_weights"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LATER.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

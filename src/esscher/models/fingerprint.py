@@ -5,9 +5,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import numpy as np
 import torch
 
 from esscher.errors import InputError
+
+#: Weights that are kept beside the hash of all.
+SAMPLED = 64
 
 
 def check_finite(model: Any, name: str) -> None:
@@ -38,3 +42,24 @@ def weight_hash(model: Any) -> str:
         if flat.numel():
             digest.update(flat.view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def weight_sample(model: Any) -> str:
+    """Some weights as 32-bit numbers, in hexadecimal digits: which ones depends on names alone.
+
+    By it, the same weights are known again in another type; see ``runs/weights.py``.
+    """
+    tensors = {
+        key: tensor
+        for key, tensor in sorted(model.state_dict().items())
+        if tensor.is_floating_point() and tensor.numel()
+    }
+    names = list(tensors)
+    chosen = []
+    for i in range(SAMPLED if names else 0):
+        key = names[i * len(names) // SAMPLED]
+        flat = tensors[key].detach().reshape(-1)
+        at = int.from_bytes(hashlib.sha256(f"{key}:{i}".encode()).digest()[:8], "little")
+        chosen.append(flat[at % flat.numel()].to("cpu", torch.float32))
+    values = torch.stack(chosen).numpy() if chosen else np.zeros(0, np.float32)
+    return values.astype("<f4").tobytes().hex()

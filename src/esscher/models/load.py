@@ -16,22 +16,13 @@ from esscher.models.checks import (
     check_gguf_header,
     check_index,
     check_layers,
-    check_model_folder,
     check_safetensors_header,
-    check_settings,
 )
 from esscher.models.completeness import asked_shapes, check_complete, check_size, numbers_in
 from esscher.models.families import family_of
 from esscher.models.loaded import LoadedModel, wrap_model
-from esscher.models.sources import ModelSource, find_model
-
-#: Types that weights can be loaded in.
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
+from esscher.models.outline import check_dtype, checked_source
+from esscher.models.sources import ModelSource
 
 
 def load_model(
@@ -66,35 +57,15 @@ def load_model(
     InputError
         When the model does not exist, is damaged or not supported, with the remedy.
     """
-    if dtype not in DTYPES:
-        raise InputError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}")
-    place = _as_device(device)
-    source = find_model(name)
-    if revision is not None and source.kind != "hub":
-        raise InputError(f"revision is {revision!r}, but {name!r} is not a name on the hub")
-    if source.architecture is not None:  # some that transformers does not know either
-        family_of(source.architecture, source.name)
-    if source.kind == "folder":
-        folder = Path(source.location)
-        check_model_folder(folder, allow_remote_code=allow_remote_code)
-    elif source.kind == "gguf":
-        check_settings(Path(source.location), allow_remote_code=allow_remote_code)
+    check_dtype(dtype)
+    place = as_device(device)
+    source = checked_source(name, revision=revision, allow_remote_code=allow_remote_code)
     held = _held(source, allow_pickle=allow_pickle)
+    config = load_config(source, revision=revision, allow_remote_code=allow_remote_code)
+    family = family_of(config.model_type, source.name)
+    options = _options(source, revision, allow_remote_code)
     transformers = transformers_module()
-    options: dict[str, Any] = {
-        "trust_remote_code": allow_remote_code,
-        "local_files_only": source.kind != "hub" or _offline(),
-    }
-    if revision is not None:
-        options["revision"] = revision
-    if source.gguf is not None:
-        _check_gguf()
-        options["gguf_file"] = source.gguf
     with quiet():
-        config = _load(transformers.AutoConfig, source, options)
-        family = family_of(config.model_type, source.name)
-        if (file := _cached_config(source, revision)) is not None:
-            check_fields(file, allow_remote_code=allow_remote_code)
         auto = transformers.AutoModelForCausalLM if family.decoder else transformers.AutoModel
         asked = _attempt(auto, source, options, lambda: asked_shapes(auto, config))
         if held is not None:
@@ -102,7 +73,7 @@ def load_model(
         # a weight of another shape is reported, not raised: transformers does not say which it is
         weights: dict[str, Any] = {
             "config": config,
-            "dtype": DTYPES[dtype],
+            "dtype": getattr(torch, dtype),
             "ignore_mismatched_sizes": True,
         }
         if source.gguf is None:
@@ -111,10 +82,8 @@ def load_model(
             weights["attn_implementation"] = "eager"  # the fast kernels have no soft cap
         model, info = _load(auto, source, options | weights | {"output_loading_info": True})
         check_complete(model, family, info, asked, source.name)
-        tokenizer = _load(transformers.AutoTokenizer, source, options)
-        _attempt(
-            type(tokenizer), source, options, lambda: _check_tokenizer(tokenizer, model, source)
-        )
+        tokenizer = load_tokenizer(source, options)
+        _attempt(type(tokenizer), source, options, lambda: _check_frame(tokenizer, model, source))
         try:
             model.requires_grad_(False).to(place)
         except (RuntimeError, AssertionError) as error:
@@ -135,7 +104,52 @@ def load_model(
     )
 
 
-def _as_device(device: str) -> torch.device:
+def load_config(source: ModelSource, *, revision: str | None, allow_remote_code: bool) -> Any:
+    """The configuration of a model, by transformers; its weights are not read."""
+    if source.gguf is not None:
+        check_gguf_header(Path(source.location) / source.gguf)
+        _check_gguf()
+    factory = transformers_module().AutoConfig
+    with quiet():
+        config = _load(factory, source, _options(source, revision, allow_remote_code))
+    if (file := _cached_config(source, revision)) is not None:
+        check_fields(file, allow_remote_code=allow_remote_code)
+    return config
+
+
+def load_tokenizer(source: ModelSource, options: dict[str, Any] | None = None) -> Any:
+    """The tokenizer of a model."""
+    with quiet():
+        tokenizer = _load(
+            transformers_module().AutoTokenizer,
+            source,
+            _options(source, None, False) if options is None else options,
+        )
+    _check_tokenizer(tokenizer, source)
+    return tokenizer
+
+
+def _options(source: ModelSource, revision: str | None, allow_remote_code: bool) -> dict[str, Any]:
+    """What every ``from_pretrained`` of a model is called with."""
+    options: dict[str, Any] = {
+        "trust_remote_code": allow_remote_code,
+        "local_files_only": source.kind != "hub" or _offline(),
+    }
+    if revision is not None:
+        options["revision"] = revision
+    if source.gguf is not None:
+        options["gguf_file"] = source.gguf
+    return options
+
+
+def as_device(device: str) -> torch.device:
+    """The device of a name.
+
+    Raises
+    ------
+    InputError
+        If this machine has none of that name.
+    """
     try:
         place = torch.device(device)
         torch.empty(1, device=place)
@@ -273,16 +287,17 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
         ) from error
 
 
-def _check_tokenizer(tokenizer: Any, model: Any, source: ModelSource) -> None:
-    """Check that the tokenizer knows words, and frames a text with tokens that the model knows.
-
-    Without its files, transformers makes an empty one.
-    """
+def _check_tokenizer(tokenizer: Any, source: ModelSource) -> None:
+    """Check that the tokenizer knows words: without its files, transformers makes an empty one."""
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)) + 1:
         raise InputError(
             f"the tokenizer of {source.name!r} has no vocabulary; copy the tokenizer's files "
             "(tokenizer.json or vocab.txt) next to the weights"
         )
+
+
+def _check_frame(tokenizer: Any, model: Any, source: ModelSource) -> None:
+    """Check that the tokens put around a text are among those that the model knows."""
     known = len(model.get_input_embeddings().weight)
     largest = max(tokenizer("", verbose=False)["input_ids"], default=0)
     if not 0 <= largest < known:
@@ -290,8 +305,3 @@ def _check_tokenizer(tokenizer: Any, model: Any, source: ModelSource) -> None:
             f"the tokenizer of {source.name!r} frames texts with token {largest}, but the model "
             f"knows only {known}; they do not belong together"
         )
-
-
-def as_loaded(model: str | LoadedModel, **options: Any) -> LoadedModel:
-    """Return a model that is loaded already, or load it by name; see :func:`load_model`."""
-    return model if isinstance(model, LoadedModel) else load_model(model, **options)

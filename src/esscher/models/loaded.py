@@ -14,7 +14,9 @@ import torch
 
 from esscher.errors import InputError
 from esscher.models.families import Family, ModelShape, family_of
-from esscher.models.fingerprint import check_finite, weight_hash
+from esscher.models.fingerprint import check_finite, weight_hash, weight_sample
+from esscher.models.outline import Outline, check_layers_there, sliding_window
+from esscher.runs.weights import SAMPLE
 
 #: Roles of tokens that stand at the ends of texts and mean nothing; they often act as sinks.
 DELIMITER_ROLES = ("cls_token", "sep_token", "bos_token", "eos_token", "pad_token")
@@ -57,6 +59,19 @@ class LoadedModel:
     provenance: Mapping[str, Any] = field(repr=False)
 
     @property
+    def outline(self) -> Outline:
+        """What requests are checked against."""
+        fields = self.family.config(self.model).to_dict()
+        return Outline(
+            name=self.name,
+            family=self.family,
+            shape=self.shape,
+            causal=self.causal,
+            max_positions=self.max_positions,
+            window=sliding_window(fields),
+        )
+
+    @property
     def backbone(self) -> Any:
         """The model without the head on top: enough for everything that attention does."""
         return self.family.backbone(self.model)
@@ -83,6 +98,7 @@ class LoadedModel:
         return {
             "model": self.summary | {"name": Path(self.name).name},
             "weight_hash": self.weight_hash,
+            SAMPLE: weight_sample(self.model),
         }
 
     @property
@@ -135,15 +151,15 @@ def wrap_model(
     title = name or getattr(config, "name_or_path", "") or type(model).__name__
     family = family_of(config.model_type, title)
     model.eval()
-    if not len(family.blocks(model)):
-        raise InputError(f"the model {title!r} has no attention layers; choose one that has some")
+    shape = family.shape(model)
+    check_layers_there(shape, title)
     check_finite(model, title)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
         family=family,
         name=title,
-        shape=family.shape(model),
+        shape=shape,
         causal=family.is_causal(model),
         max_positions=family.max_positions(model),
         delimiter_ids=_delimiters(tokenizer, family.config(model)),

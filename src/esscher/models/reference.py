@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
 
 from esscher.errors import InputError
-from esscher.models.load import as_loaded, load_model
+from esscher.models.load import load_model
 from esscher.models.loaded import LoadedModel
 
 
@@ -43,71 +41,6 @@ AnyModel = LoadedModel | ModelReference
 _LOADED: dict[ModelReference, LoadedModel] = {}
 #: A model is read by one task at a time: attention is observed inside the model itself.
 _LOCK = Lock()
-
-
-def model_for(
-    remote: bool,
-    model: str | LoadedModel,
-    loaded: LoadedModel,
-    *,
-    device: str,
-    dtype: str,
-    revision: str | None,
-    allow_pickle: bool,
-    allow_remote_code: bool,
-) -> AnyModel:
-    """The model as tasks take it.
-
-    Parameters
-    ----------
-    remote
-        Whether tasks run on other machines.
-    model, loaded
-        What the caller named, and the model itself.
-    device, dtype, revision, allow_pickle, allow_remote_code
-        How it was loaded.
-
-    Raises
-    ------
-    InputError
-        If tasks run elsewhere, and the caller handed in an object instead of a name.
-    """
-    if not remote:
-        return loaded
-    if isinstance(model, LoadedModel):
-        raise InputError(
-            f"the model {model.name!r} is an object in memory, which workers of a cluster cannot "
-            "load; give its name or folder"
-        )
-    name = str(Path(model).resolve()) if os.path.exists(model) else str(model)
-    return ModelReference(
-        name, device, dtype, revision, allow_pickle, allow_remote_code, loaded.weight_hash
-    )
-
-
-def load_for_tasks(
-    remote: bool,
-    model: str | LoadedModel,
-    *,
-    device: str,
-    dtype: str,
-    revision: str | None,
-    allow_pickle: bool,
-    allow_remote_code: bool,
-) -> tuple[LoadedModel, AnyModel]:
-    """Load a model (or take it as it is); return it, and as tasks take it.
-
-    Arguments are those of :func:`model_for`.
-    """
-    loaded = as_loaded(
-        model, device=device, dtype=dtype, revision=revision, allow_pickle=allow_pickle,
-        allow_remote_code=allow_remote_code,
-    )  # fmt: skip
-    shipped = model_for(
-        remote, model, loaded, device=device, dtype=dtype, revision=revision,
-        allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
-    )  # fmt: skip
-    return loaded, shipped
 
 
 @contextmanager

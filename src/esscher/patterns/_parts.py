@@ -7,7 +7,6 @@ together take.
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from esscher.patterns._pattern import Positions, Selection, View
@@ -87,6 +86,8 @@ def as_selection(
     complete: NDArray[np.bool_] | None = None,
 ) -> Selection:
     """Parts side by side, as a selection; the same keys for all queries are kept once."""
+    import torch
+
     keys = np.concatenate(parts, axis=1)
     weights = None if log_weights is None else torch.from_numpy(log_weights)
     whole = None if complete is None or not complete.any() else torch.from_numpy(complete)

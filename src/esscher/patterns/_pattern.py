@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from esscher.errors import InputError
 from esscher.validation import as_dim
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Positions = NDArray[np.int64]
 
@@ -124,6 +125,8 @@ class Selection:
 
     def weights(self, logits: Tensor) -> Tensor:
         """Softmax over the chosen keys, 0 elsewhere."""
+        import torch
+
         if self.complete is not None and bool(self.complete.all()):
             return torch.softmax(logits, dim=-1)
         places = self.keys.to(logits.device).expand(*logits.shape[:-1], self.keys.shape[-1])
@@ -142,6 +145,8 @@ class Selection:
 
     def _chosen(self, logits: Tensor) -> Tensor:
         """Weights of the chosen keys, [..., queries, r]."""
+        import torch
+
         keys = self.keys.to(logits.device)
         if keys.ndim == 1:
             taken = logits[..., keys]
@@ -187,6 +192,8 @@ class Pattern(ABC):
         logits
             [..., queries, keys], -inf where a key is not visible; only for patterns that look.
         """
+        import torch
+
         r = self.check(budget)
         complete = view.counts <= r
         if complete.all():
@@ -214,11 +221,15 @@ class Pattern(ABC):
 
 
 def _flags(values: NDArray[np.bool_]) -> Tensor:
+    import torch
+
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
 def _widened(found: Selection, rows: NDArray[np.intp], complete: NDArray[np.bool_]) -> Selection:
     """A selection for some rows as one for all rows, the others being complete."""
+    import torch
+
     at, count = torch.from_numpy(rows), len(complete)
     r = found.keys.shape[-1]
     own = found.keys.expand(len(rows), r) if found.keys.ndim == 1 else found.keys

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from esscher.patterns._parts import (
     as_selection,
@@ -16,6 +16,9 @@ from esscher.patterns._parts import (
 )
 from esscher.patterns._pattern import Pattern, Selection, View
 from esscher.patterns.streaming import SINKS
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

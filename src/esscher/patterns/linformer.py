@@ -13,13 +13,15 @@ In a decoder a query's mixtures contain only what it may see (the published mode
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from esscher.errors import InputError
 from esscher.patterns._pattern import Pattern, Selection, Sight, View
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Kinds of random matrices.
 MATRICES = ("gaussian", "orthonormal")
@@ -33,6 +35,8 @@ class Mixing:
 
     def weights(self, logits: Tensor) -> Tensor:
         """``softmax(logits P') P``: the total weight of each key; need not be positive."""
+        import torch
+
         matrix = self.matrix.to(logits)
         seen = torch.isfinite(logits)
         mixed = torch.softmax(logits.masked_fill(~seen, 0.0) @ matrix.T, dim=-1)
@@ -52,6 +56,8 @@ class Groups:
 
     def weights(self, logits: Tensor) -> Tensor:
         """The weight of a group, divided among those of its keys that are visible."""
+        import torch
+
         group = self.group.to(logits.device)
         seen = torch.isfinite(logits)
         shape = (*logits.shape[:-1], self.count)
@@ -94,6 +100,8 @@ class Linformer(Pattern):
         self, view: View, budget: int, rng: np.random.Generator, logits: Tensor | None = None
     ) -> Sight:
         """The mixtures; at most as many as there are keys."""
+        import torch
+
         r = min(self.check(budget), view.keys)
         entries = rng.standard_normal((r, view.keys), dtype=np.float32)
         if self.matrix == "orthonormal":
@@ -123,6 +131,8 @@ class Pooled(Linformer):
         self, view: View, budget: int, rng: np.random.Generator, logits: Tensor | None = None
     ) -> Sight:
         """The groups, of sizes that differ by at most one."""
+        import torch
+
         r = min(self.check(budget), view.keys)
         group = np.empty(view.keys, dtype=np.int64)
         group[rng.permutation(view.keys)] = np.arange(view.keys) % r

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from esscher.patterns._parts import as_selection, first_keys, near_keys
 from esscher.patterns._pattern import Pattern, Selection, View
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Keys at the beginning that are kept: the number that the published method uses.
 SINKS = 4

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from torch import Tensor
 
 from esscher.patterns._parts import as_selection, near_keys
 from esscher.patterns._pattern import Pattern, Selection, View
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Strided(Pattern):

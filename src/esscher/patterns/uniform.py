@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import torch
-from torch import Tensor
 
 from esscher.patterns._parts import as_selection, random_keys, random_order
 from esscher.patterns._pattern import Pattern, Selection, View
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class UniformRandom(Pattern):
@@ -25,6 +28,8 @@ class UniformRandom(Pattern):
     def _select(
         self, view: View, budget: int, rng: np.random.Generator, logits: Tensor | None
     ) -> Selection:
+        import torch
+
         order = random_order(view.keys, rng)
         if np.ptp(view.first) == 0 and np.ptp(view.stop) == 0:
             visible = order[(order >= view.first[0]) & (order < view.stop[0])]

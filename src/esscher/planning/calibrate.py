@@ -12,6 +12,7 @@ from torch import Tensor
 
 from esscher.models import LayerInputs, LoadedModel
 from esscher.planning.effects import LayerEffects, layer_effects
+from esscher.planning.keeping import Keeping
 from esscher.planning.observation import Observation, observe
 from esscher.planning.selection import certain_keys
 from esscher.planning.sensitivity import output_gradients
@@ -26,23 +27,6 @@ DRAWS = 4
 CORNERS = 40
 #: The same where they are measured by drawing samples.
 SWEPT_CORNERS = 12
-
-
-@dataclass(frozen=True)
-class Keeping:
-    """First and last tokens of a text that every head keeps for certain."""
-
-    sinks: int
-    recent: int
-
-    @property
-    def count(self) -> int:
-        """Both together."""
-        return self.sinks + self.recent
-
-
-#: A decoder keeps sinks and recent tokens, an encoder its delimiters.
-DECODER, ENCODER = Keeping(4, 32), Keeping(1, 1)
 
 
 @dataclass(frozen=True, eq=False)

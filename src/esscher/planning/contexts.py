@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,28 +11,24 @@ import numpy as np
 import pandas as pd
 import torch
 
-from esscher.errors import InputError
 from esscher.models import (
     AnyModel,
     LayerCapture,
     LoadedModel,
-    load_for_tasks,
+    ModelChoice,
+    Outline,
     opened_model,
 )
+from esscher.planning.arguments import CONTEXT_KIND as KIND
+from esscher.planning.arguments import ContextRequest, shortest_context
 from esscher.planning.saturation import doublings, layer_changes, relative_changes, saturation
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
-from esscher.runs.executors import CellExecutor, Serial, Task, compute_cells
+from esscher.runs.executors import CellExecutor, Task, compute_cells
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.runs.result import RunResult
 from esscher.text import Passage, TextSource, read_passages, visit_passages
-from esscher.validation import as_dim, as_path
-
-KIND = "context"
-#: Longest context unless one is given, and the shortest one that is tried.
-CONTEXT, SHORTEST = 4_096, 32
-#: Queries at the end of a passage that are asked.
-QUERIES = 64
+from esscher.validation import as_path
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,59 +67,24 @@ def longest_first(heads: pd.DataFrame) -> pd.DataFrame:
     return heads.sort_values(["open", "length", "last_change"], ascending=False, kind="stable")
 
 
-def context_lengths(
-    model: str | LoadedModel,
+def run_contexts(
+    choice: ModelChoice,
     text: TextSource,
-    *,
-    tolerance: float = 0.1,
-    context: int | None = None,
-    passages: int = 4,
-    seed: int = 0,
-    column: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    revision: str | None = None,
-    allow_pickle: bool = False,
-    allow_remote_code: bool = False,
-    out: str | Path | None = None,
-    executor: CellExecutor | None = None,
-    progress: bool | None = None,
+    column: str | None,
+    ask: Callable[[Outline], ContextRequest],
+    out: str | Path | None,
+    executor: CellExecutor,
+    progress: bool | None,
 ) -> ContextUse:
-    """Measure how long a context each head of a decoder uses; see ``saturation.py``.
-
-    No head uses more than the window of its layer, nor more than the model reads.
-
-    Parameters
-    ----------
-    model, text
-        Decoder and text, as for :func:`esscher.probe`.
-    tolerance
-        Relative change of a head's output that may still be to come.
-    context
-        Longest context (default 4,096, or what the model allows).
-    passages
-        Number of passages; intervals are over them.
-    seed
-        Seed of the resampling.
-    column, device, dtype, revision, allow_pickle, allow_remote_code, out, executor, progress
-        As for :func:`esscher.probe`.
-    """
-    executor = executor or Serial()
-    loaded, shipped = load_for_tasks(
-        executor.remote, model, device=device, dtype=dtype, revision=revision,
-        allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
+    """Load the model and measure; see :func:`esscher.context_lengths`."""
+    loaded, shipped = choice.for_tasks(executor.remote)
+    request = ask(loaded.outline)
+    count = request.passages
+    found = read_passages(
+        loaded, text, tokens=count * request.length, context=request.length, column=column,
+        passages=count,
     )  # fmt: skip
-    longest = _checked(loaded, tolerance, context)
-    count = as_dim(passages, "passages")
-    # the first of the asked queries must have the longest context behind it
-    length = longest + QUERIES - 1
-    found = read_passages(loaded, text, tokens=count * length, context=length, column=column)
-    configuration: dict[str, Any] = {
-        "tolerance": float(tolerance),
-        "context": longest,
-        "queries": QUERIES,
-        "passages": count,
-        "seed": seed,
+    configuration: dict[str, Any] = request.to_dict() | {
         **loaded.record,
         "text": found.source,
         "text_hash": found.text_hash,
@@ -136,7 +98,7 @@ def context_lengths(
             compute_cells(
                 run,
                 list(passage_of),
-                lambda name: Task(name, _passage_cell, (shipped, passage_of[name], longest)),
+                lambda name: Task(name, _passage_cell, (shipped, passage_of[name], request)),
                 reporter,
                 executor,
                 expected=True,
@@ -146,9 +108,9 @@ def context_lengths(
         return ContextUse(results)
 
 
-def _passage_cell(model: AnyModel, passage: Passage, longest: int) -> Cell:
+def _passage_cell(model: AnyModel, passage: Passage, request: ContextRequest) -> Cell:
     with opened_model(model) as loaded:
-        return _measure(loaded, passage, longest)
+        return _measure(loaded, passage, request)
 
 
 def load_context(out: str | Path) -> ContextUse:
@@ -156,41 +118,19 @@ def load_context(out: str | Path) -> ContextUse:
     return ContextUse(_results(read_run(as_path(out, "out"), KIND)))
 
 
-def _checked(loaded: LoadedModel, tolerance: float, context: int | None) -> int:
-    if not loaded.causal:
-        raise InputError(
-            f"{loaded.name!r} is an encoder, which reads a passage as a whole; context lengths are "
-            "for decoders"
-        )
-    if not 0 < tolerance < 1:
-        raise InputError(f"tolerance is {tolerance:g}; it must lie between 0 and 1, such as 0.1")
-    possible = loaded.max_positions - QUERIES + 1
-    longest = min(CONTEXT, possible) if context is None else as_dim(context, "context")
-    if longest > possible:
-        raise InputError(
-            f"context is {longest} and {QUERIES} queries share it, but {loaded.name} reads at most "
-            f"{loaded.max_positions} tokens; the longest possible context is {possible}"
-        )
-    if longest < 4 * SHORTEST:
-        raise InputError(
-            f"context is {longest}; it must be at least {4 * SHORTEST}, two doublings of {SHORTEST}"
-        )
-    return longest
-
-
 def _names(run: CellRun) -> list[str]:
     return [f"passage-{i}" for i in range(run.configuration["passages"])]
 
 
-def _measure(loaded: LoadedModel, passage: Passage, longest: int) -> Cell:
-    lengths = doublings(longest, SHORTEST)
+def _measure(loaded: LoadedModel, passage: Passage, request: ContextRequest) -> Cell:
+    lengths = doublings(request.context, shortest_context(request.context))
     rows: list[dict[str, Any]] = []
     norms: list[list[float]] = []
     windows: list[int | None] = []
 
     def sink(passage: Passage, capture: LayerCapture) -> None:
         with torch.inference_mode():
-            changes, norm = layer_changes(capture, QUERIES, lengths)
+            changes, norm = layer_changes(capture, request.queries, lengths)
         norms.append(norm.tolist())
         windows.append(capture.window)
         for head, change in enumerate(changes):
@@ -206,7 +146,7 @@ def _measure(loaded: LoadedModel, passage: Passage, longest: int) -> Cell:
 def _results(run: CellRun) -> dict[str, Any]:
     configuration = run.configuration
     cells = [cell for name in _names(run) if (cell := run.read(name)) is not None]
-    lengths = doublings(configuration["context"], SHORTEST)
+    lengths = doublings(configuration["context"], shortest_context(configuration["context"]))
     heads: list[dict[str, Any]] = []
     if cells:
         norms = np.array([cell.about["norms"] for cell in cells])

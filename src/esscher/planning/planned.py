@@ -19,17 +19,18 @@ from esscher.atomic import write_atomically
 from esscher.errors import InputError
 from esscher.models import LoadedModel, attention_override, wrap_model
 from esscher.planning.apply import PlannedAttention
+from esscher.planning.arguments import KIND
 from esscher.planning.selection import POWERS
 from esscher.planning.verdict import Verdict, verdict_of
 from esscher.runs import RunResult, run_kind
 from esscher.runs.folder import as_json
 from esscher.runs.schema import check
+from esscher.runs.weights import compare_weights, said_of_types
 from esscher.untrusted import limits, read_json, shortened
 from esscher.validation import Array, as_path
 
 #: Version of the file; another one is refused.
 VERSION = 1
-KIND = "plan"
 #: Name of the file in the directory of a run.
 PLAN = "plan.json"
 
@@ -104,7 +105,15 @@ class Plan(RunResult):
         """Refuse a model that the plan was not made for."""
         own = self.results["model"]
         shape = (loaded.shape.layers, loaded.shape.key_heads)
-        if shape != self.budgets.shape or loaded.weight_hash != own["weight_hash"]:
+        stored = {"model": own, **own}
+        weights = compare_weights(stored, loaded.record)
+        if shape == self.budgets.shape and weights == "other type":
+            raise InputError(
+                f"the plan is for {own['name']!r} in {own['dtype']}, and {loaded.name!r} has "
+                f"{said_of_types(stored, loaded.record)}; load it in {own['dtype']}, or make a "
+                "plan for it"
+            )
+        if shape != self.budgets.shape or weights != "same":
             raise InputError(
                 f"the plan is for {own['name']!r} with weights {own['weight_hash'][:12]}, not for "
                 f"{loaded.name!r} with weights {loaded.weight_hash[:12]}; make a plan for it"

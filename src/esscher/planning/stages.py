@@ -41,8 +41,9 @@ def take_passages(
 ) -> tuple[list[Passage], dict[str, Any]]:
     """Passages from the beginning of a text, and where they come from."""
     found = read_passages(
-        loaded, text, tokens=count * request.length, context=request.length, column=column
-    )
+        loaded, text, tokens=count * request.length, context=request.length, column=column,
+        passages=count,
+    )  # fmt: skip
     about = {"source": found.source, "hash": found.text_hash}
     return list(found.passages)[:count], about
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from esscher.probing.entry import probe
     from esscher.probing.result import Probe
-    from esscher.probing.run import load_probe, probe
+    from esscher.probing.run import load_probe
 
 __all__ = ["Probe", "load_probe", "probe"]
 
 
 def __getattr__(name: str) -> Any:
     """Import what reads models only when it is asked for: it brings torch and transformers."""
-    if name in ("load_probe", "probe"):
-        from esscher.probing import run
+    if name == "probe":
+        from esscher.probing.entry import probe
 
-        return getattr(run, name)
+        return probe
+    if name == "load_probe":
+        from esscher.probing.run import load_probe
+
+        return load_probe
     if name == "Probe":
         from esscher.probing.result import Probe
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from esscher.errors import InputError
 from esscher.models import LayerCapture
+from esscher.probing.arguments import PREFIX
 from esscher.probing.layer import METRICS, HeadNumbers, LayerMeasurement
 from esscher.probing.measurement import OutputReference, map_errors, norms
 from esscher.probing.projection import PRODUCTS, OutputProjection
@@ -26,8 +27,6 @@ from esscher.validation import Array
 QUERIES = 384
 #: Keys that a layer's queries must share.
 FEWEST_KEYS = 32
-#: Share of a decoder's passage that holds the keys.
-PREFIX = 0.75
 
 
 def split(

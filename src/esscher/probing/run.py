@@ -9,18 +9,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from esscher.errors import InputError
 from esscher.models import (
     AnyModel,
     LayerCapture,
     LoadedModel,
+    ModelChoice,
+    Outline,
     head_weights,
-    load_for_tasks,
     opened_model,
 )
-from esscher.probing.arguments import ProbeRequest, make_request
+from esscher.probing.arguments import FEWEST_KEYS, KIND, ProbeRequest
 from esscher.probing.clouds import collected_clouds
 from esscher.probing.combine import combine
 from esscher.probing.context import measure_context, split
@@ -30,10 +31,10 @@ from esscher.probing.look import delimiter_shares, one_sided_psi
 from esscher.probing.pooled import measure_pooled
 from esscher.probing.projection import OutputProjection
 from esscher.probing.result import Probe, assemble
-from esscher.probing.store import KIND, LAYOUT, make_cell, read_part
+from esscher.probing.store import LAYOUT, make_cell, read_part
 from esscher.rates import dominant_keys, find_sinks
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
-from esscher.runs.executors import CellExecutor, Serial, Task, compute_cells
+from esscher.runs.executors import CellExecutor, Task, compute_cells
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.streams import random_stream
@@ -52,76 +53,22 @@ from esscher.validation import Array, as_path
 LOOKED_AT = 2
 
 
-def probe(
-    model: str | LoadedModel,
+def run_probe(
+    choice: ModelChoice,
     text: TextSource,
-    *,
-    mode: str = "pooled",
-    tokens: int | None = None,
-    context: int | None = None,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
-    sizes: ArrayLike | None = None,
-    replicates: int = 32,
-    seed: int = 0,
-    sampling: str = "with",
-    column: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    revision: str | None = None,
-    allow_pickle: bool = False,
-    allow_remote_code: bool = False,
-    out: str | Path | None = None,
-    executor: CellExecutor | None = None,
-    progress: bool | None = None,
+    column: str | None,
+    ask: Callable[[Outline], ProbeRequest],
+    out: str | Path | None,
+    executor: CellExecutor,
+    progress: bool | None,
 ) -> Probe:
-    """Measure how every head of a model converges, and what one pass says about it.
-
-    Parameters
-    ----------
-    model
-        Hub name, folder, GGUF file, ``"demo:minilm"``, ``"demo:smollm2"``, or a loaded model.
-    text
-        File, folder, ``"-"``, ``"demo:docs"``, ``"demo:code"``, ...; see
-        :func:`esscher.text.read_text`.
-    mode
-        ``"pooled"``: the tokens of all passages as one cloud (the paper's protocol). ``"context"``:
-        real sequences, with positions and visibility kept.
-    tokens, context
-        Tokens in all (default 9,216 pooled; two passages in context), and of a passage.
-    layers, heads
-        Which ones; all if left out.
-    sizes, replicates
-        Numbers of tokens n, and samples of the largest one.
-    seed
-        Seed of the samples.
-    sampling
-        ``"with"`` or ``"without"`` replacement (pooled mode); errors without replacement are
-        divided by the finite-population factor sqrt((N - n)/(N - 1)).
-    column
-        Column of a table that holds the text.
-    device, dtype, revision, allow_pickle, allow_remote_code
-        How to load the model.
-    out
-        Directory of the run; the same call resumes it.
-    executor
-        Who computes the cells: this process, or a cluster from :func:`esscher.connect_cluster` or
-        :func:`esscher.start_cluster`.
-    progress
-        Whether to draw a bar; by default if standard error is a terminal.
-    """
-    executor = executor or Serial()
-    loaded, shipped = load_for_tasks(
-        executor.remote, model, device=device, dtype=dtype, revision=revision,
-        allow_pickle=allow_pickle, allow_remote_code=allow_remote_code,
-    )  # fmt: skip
-    request = make_request(
-        loaded, mode=mode, tokens=tokens, context=context, layers=layers, heads=heads,
-        sizes=sizes, replicates=replicates, seed=seed, sampling=sampling,
-    )  # fmt: skip
+    """Load the model and measure what is asked for; see :func:`esscher.probe`."""
+    loaded, shipped = choice.for_tasks(executor.remote)
+    request = ask(loaded.outline)
     passages = read_passages(
-        loaded, text, tokens=request.tokens, context=request.context, column=column
-    )
+        loaded, text, tokens=request.tokens, context=request.context, column=column,
+        least=FEWEST_KEYS,
+    )  # fmt: skip
     configuration = request.to_dict() | {
         "layout": LAYOUT,
         **loaded.record,

@@ -17,7 +17,6 @@ from esscher.probing.projection import PRODUCTS
 from esscher.runs import Cell, CellRun
 from esscher.validation import Array
 
-KIND = "probe"
 #: Version of what a probe's cells hold; it is part of the configuration, so that a run of another
 #: version is neither continued nor misread. 2: products of errors, tails by their own test.
 LAYOUT = 2

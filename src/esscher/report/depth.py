@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from esscher.depth import Depth
-from esscher.depth.horizons import TERCILES
+from esscher.depth.arguments import TERCILES
 from esscher.report.style import (
     BLACK,
     BLUE,

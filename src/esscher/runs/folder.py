@@ -9,6 +9,7 @@ from typing import Any
 from esscher.atomic import TEMPORARY, write_atomically
 from esscher.errors import InputError
 from esscher.runs.schema import check, known, read_checked
+from esscher.runs.weights import SAMPLE, compare_weights, said_of_types
 from esscher.untrusted import check_folder, limits, read_json, shortened
 
 #: The kind of runs that are not made of cells, and do not say so.
@@ -92,8 +93,10 @@ def check_same(folder: Path, stored: dict[str, Any], configuration: dict[str, An
     different = [
         f"  {field}: stored {_shown(old.get(field))}, now {_shown(new.get(field))}"
         for field in dict.fromkeys([*old, *new])
-        if old.get(field) != new.get(field)
+        if old.get(field) != new.get(field) and field != SAMPLE  # the hash says it all
     ]
+    if compare_weights(stored, configuration) == "other type":
+        different.append(f"  These are {said_of_types(stored, configuration)}.")
     if different:
         raise InputError(
             f"{folder} holds a run with another configuration:\n"

@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from esscher.sparsity.entry import sparse
     from esscher.sparsity.result import Sparsity
-    from esscher.sparsity.run import load_sparse, sparse
+    from esscher.sparsity.run import load_sparse
 
 __all__ = ["Sparsity", "load_sparse", "sparse"]
 
 
 def __getattr__(name: str) -> Any:
     """Import what brings torch and transformers with it only when it is asked for."""
-    if name in ("load_sparse", "sparse"):
-        from esscher.sparsity import run
+    if name == "sparse":
+        from esscher.sparsity.entry import sparse
 
-        return getattr(run, name)
+        return sparse
+    if name == "load_sparse":
+        from esscher.sparsity.run import load_sparse
+
+        return load_sparse
     if name == "Sparsity":
         from esscher.sparsity.result import Sparsity
 

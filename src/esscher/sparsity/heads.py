@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from esscher.errors import InputError
 from esscher.models import LayerCapture, LoadedModel
 from esscher.patterns import PATTERNS, View
+from esscher.sparsity.arguments import PREFIX
 from esscher.sparsity.measurement import (
     METRICS,
     BiasSum,
@@ -26,14 +27,6 @@ from esscher.sparsity.measurement import (
 )
 from esscher.streams import random_stream
 from esscher.text import Passage, visit_passages
-
-#: Share of a decoder's passage that lies before the queries.
-PREFIX = 0.75
-
-
-def fewest_keys(context: int, causal: bool) -> int:
-    """Keys that every query of a passage may see."""
-    return int(PREFIX * context) + 1 if causal else context
 
 
 def choose_queries(passage: Passage, causal: bool, count: int, seed: int) -> NDArray[np.int64]:

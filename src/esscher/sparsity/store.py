@@ -14,7 +14,6 @@ import pandas as pd
 from esscher.runs import Cell, CellRun
 from esscher.sparsity.measurement import METRICS, Measurement
 
-KIND = "sparse"
 #: Name of the rows that hold squared biases; they belong to no replicate.
 BIAS, NO_REPLICATE = "bias_square", -1
 

@@ -34,7 +34,7 @@ from esscher.text.cloud import (
     remove_with,
 )
 from esscher.text.documents import TextSource
-from esscher.text.passages import Passage, PassageSet, read_passages
+from esscher.text.packing import Passage, PassageSet, read_passages
 from esscher.text.writer import CloudWriter, check_room
 from esscher.validation import as_dim
 

@@ -8,7 +8,7 @@ from esscher.models.inputs import LayerCapture
 from esscher.models.loaded import LoadedModel
 from esscher.models.run import run_captured
 from esscher.text.collect import batch_ids
-from esscher.text.passages import Passage
+from esscher.text.packing import Passage
 
 
 def visit_passages(

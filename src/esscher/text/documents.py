@@ -71,6 +71,23 @@ def read_text(
     return _read(title, _find(source, column), limit_chars)
 
 
+def check_text(source: TextSource, column: str | None = None) -> None:
+    """Refuse a source that cannot be read or has no text in it; no more is read than needed.
+
+    Standard input, datasets and what can be iterated over only once are left for later.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_text` and reading what it returns would.
+    """
+    documents = read_text(source, column=column)
+    named = isinstance(source, (str, os.PathLike))
+    passing = isinstance(source, Iterator) if not named else str(source).startswith(("-", "hf:"))
+    if not passing:
+        any(document.text.strip() for document in documents)
+
+
 def source_name(source: TextSource) -> str:
     """What to call a source in messages and stored runs."""
     if isinstance(source, (str, os.PathLike)):

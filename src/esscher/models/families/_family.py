@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
-from torch import Tensor, nn
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from esscher.models._transformers import transformers_module
+
+if TYPE_CHECKING:  # families are known before torch is needed
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,20 @@ class LinearMaps:
         )  # fmt: skip
 
 
+def whole_number(fields: Mapping[str, Any], name: str) -> int:
+    """A field of a configuration that is a whole number.
+
+    Raises
+    ------
+    LookupError
+        If it is not there, or no such number.
+    """
+    value = fields[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise LookupError(f"{name} is {value!r}")
+    return value
+
+
 class Family(ABC):
     """A kind of model: which architectures belong to it, and where their attention is.
 
@@ -81,6 +96,13 @@ class Family(ABC):
     linear: ClassVar[bool]
     #: What a user should know about the numbers of this family; may be empty.
     note: ClassVar[str] = ""
+    #: Fields of a configuration: numbers of layers and heads, dimension of a token, positions.
+    sizes: ClassVar[tuple[str, str, str, str]] = (
+        "num_hidden_layers",
+        "num_attention_heads",
+        "hidden_size",
+        "max_position_embeddings",
+    )
 
     @abstractmethod
     def blocks(self, model: Any) -> Sequence[Any]:
@@ -102,22 +124,55 @@ class Family(ABC):
         """The configuration of the backbone."""
         return self.backbone(model).config
 
+    def text_fields(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The part of a configuration's fields that is about the backbone."""
+        return fields
+
+    def described_shape(self, fields: Mapping[str, Any]) -> ModelShape:
+        """Sizes of the attention that a configuration describes.
+
+        Raises
+        ------
+        LookupError
+            If the configuration does not say.
+        """
+        layers, heads, hidden, _ = (whole_number(fields, name) for name in self.sizes)
+        return ModelShape(
+            layers=layers,
+            heads=heads,
+            key_heads=self.described_key_heads(fields) or heads,
+            head_dim=self.described_head_dim(fields) or hidden // heads,
+            hidden=hidden,
+        )
+
+    def described_key_heads(self, fields: Mapping[str, Any]) -> int | None:
+        """Number of key heads that a configuration names; None for as many as heads."""
+        return None
+
+    def described_head_dim(self, fields: Mapping[str, Any]) -> int | None:
+        """Dimension of a head that a configuration names; None for equal parts of a token."""
+        return None
+
+    def described_causal(self, fields: Mapping[str, Any]) -> bool:
+        """Whether queries of the model that a configuration describes see only earlier keys."""
+        return self.decoder or bool(fields.get("is_decoder"))
+
+    def described_positions(self, fields: Mapping[str, Any]) -> int:
+        """Longest passage that the model reads, by its configuration."""
+        return whole_number(fields, self.sizes[3]) - self.unused_positions(fields)
+
+    def unused_positions(self, fields: Mapping[str, Any]) -> int:
+        """Positions at the beginning that are never used for text."""
+        return 0
+
     def shape(self, model: Any) -> ModelShape:
         """Sizes of the model's attention."""
-        config = self.config(model)
-        heads = int(config.num_attention_heads)
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-        return ModelShape(
-            layers=len(self.blocks(model)),
-            heads=heads,
-            key_heads=int(getattr(config, "num_key_value_heads", None) or heads),
-            head_dim=int(head_dim),
-            hidden=int(config.hidden_size),
-        )
+        described = self.described_shape(self.config(model).to_dict())
+        return replace(described, layers=len(self.blocks(model)))
 
     def max_positions(self, model: Any) -> int:
         """Longest passage the model can read."""
-        return int(self.config(model).max_position_embeddings)
+        return self.described_positions(self.config(model).to_dict())
 
     def is_causal(self, model: Any) -> bool:
         """Whether queries see only earlier keys."""

@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-import torch
-
 from esscher.models.families._family import (
     HookedArguments,
     HookFamily,
@@ -61,6 +59,8 @@ class BigBird(HookFamily):
     @contextlib.contextmanager
     def prepared(self, model: Any) -> Iterator[None]:
         """Switch to full attention, and put the very same modules back afterwards."""
+        import torch
+
         backbone = self.backbone(model)
         holders = [backbone, backbone.encoder]
         for block in self.blocks(model):

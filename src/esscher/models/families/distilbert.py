@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from esscher.models.families._family import Family, LinearMaps
@@ -15,6 +15,16 @@ class DistilBert(Family):
     model_types: ClassVar[Sequence[str]] = ("distilbert",)
     decoder = False
     linear = True
+    sizes: ClassVar[tuple[str, str, str, str]] = (
+        "n_layers",
+        "n_heads",
+        "dim",
+        "max_position_embeddings",
+    )
+
+    def described_causal(self, fields: Mapping[str, Any]) -> bool:
+        """Never."""
+        return False
 
     def blocks(self, model: Any) -> Sequence[Any]:
         """The encoder's layers."""

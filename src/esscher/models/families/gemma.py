@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from esscher.models.families.llama import Llama
 
@@ -13,3 +13,7 @@ class Gemma(Llama):
 
     name = "Gemma"
     model_types: ClassVar[Sequence[str]] = ("gemma", "gemma2", "gemma3", "gemma3_text")
+
+    def described_causal(self, fields: Mapping[str, Any]) -> bool:
+        """Unless it was trained to look both ways."""
+        return not fields.get("use_bidirectional_attention")

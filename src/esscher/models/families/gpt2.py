@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from esscher.models.families._family import Family, LinearMaps
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Gpt2(Family):
@@ -17,6 +18,7 @@ class Gpt2(Family):
     model_types: ClassVar[Sequence[str]] = ("gpt2",)
     decoder = True
     linear = True
+    sizes: ClassVar[tuple[str, str, str, str]] = ("n_layer", "n_head", "n_embd", "n_positions")
 
     def blocks(self, model: Any) -> Sequence[Any]:
         """The decoder's layers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from esscher.models.families._family import (
@@ -38,11 +38,13 @@ class MPNet(HookFamily):
         own = block.attention.attn
         return LinearMaps.of(own.q, own.k, own.v, own.o)
 
-    def max_positions(self, model: Any) -> int:
-        """Positions up to and including the padding index are never used for text."""
-        backbone = self.backbone(model)
-        first = int(backbone.embeddings.padding_idx) + 1
-        return int(backbone.config.max_position_embeddings) - first
+    def unused_positions(self, fields: Mapping[str, Any]) -> int:
+        """Positions up to and including the padding index, which is 1 whatever the padding is."""
+        return 2
+
+    def described_causal(self, fields: Mapping[str, Any]) -> bool:
+        """Never."""
+        return False
 
     def is_causal(self, model: Any) -> bool:
         """Never."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from esscher.models.families._family import whole_number
 from esscher.models.families.bert import Bert
 
 
@@ -14,8 +15,6 @@ class Roberta(Bert):
     name = "RoBERTa"
     model_types: ClassVar[Sequence[str]] = ("roberta", "xlm-roberta")
 
-    def max_positions(self, model: Any) -> int:
-        """Positions up to and including the padding index are never used for text."""
-        backbone = self.backbone(model)
-        first = int(backbone.embeddings.padding_idx) + 1
-        return int(backbone.config.max_position_embeddings) - first
+    def unused_positions(self, fields: Mapping[str, Any]) -> int:
+        """Positions up to and including the padding index."""
+        return whole_number(fields, "pad_token_id") + 1

@@ -173,6 +173,10 @@ def passages(
     return PassageStream(framing, documents, length, tokens, keep_short)
 
 
+#: The function again, for where an argument has its name.
+_stream = passages
+
+
 @dataclass(frozen=True, eq=False)
 class PassageSet(Sequence[Passage]):
     """Passages in memory, with what is known about their text.
@@ -213,15 +217,20 @@ def read_passages(
     column: str | None = None,
     delimiters: bool = True,
     keep_short: bool = True,
+    least: int = 1,
+    passages: int | None = None,
 ) -> PassageSet:
     """Read as many passages of a text as ``tokens`` tokens take; arguments as in :func:`passages`.
+
+    With fewer than ``least`` tokens it is of no use to ask for fewer. Where it was a number of
+    ``passages`` that was asked for, the message counts in passages.
 
     Raises
     ------
     InputError
         When the text has fewer tokens, with the number it has.
     """
-    stream = passages(
+    stream = _stream(
         model,
         read_text(source, column=column),
         tokens=tokens,
@@ -232,12 +241,26 @@ def read_passages(
     found = tuple(stream)
     name = source_name(source)
     if stream.text_tokens < tokens:
-        whole = "" if keep_short else f" in whole passages of {context}"
         raise InputError(
-            f"{name!r} has only {stream.text_tokens} tokens{whole}, but {tokens} are asked for; "
-            f"give more text, or ask for at most {stream.text_tokens}"
+            f"{name!r} has only {stream.text_tokens} tokens"
+            + ("" if keep_short else f" in whole passages of {context}")
+            + _too_short(stream.text_tokens, tokens, context, least, passages)
         )
     return PassageSet(found, name, stream.text_hash, stream.text_tokens, int(context))
+
+
+def _too_short(found: int, tokens: int, context: int, least: int, passages: int | None) -> str:
+    """What was asked for instead, and what can be done."""
+    if passages is not None:
+        fits = found // context
+        fewer = f"at most {fits} passages" if fits else "shorter ones"
+        return (
+            f", but {passages} passages of {context} take {tokens}; give more text, or ask for "
+            f"{fewer}"
+        )
+    if found < least:
+        return f", but {tokens} are asked for; give a text with at least {least}"
+    return f", but {tokens} are asked for; give more text, or ask for at most {found}"
 
 
 def _framing(model: LoadedModel | Any, delimiters: bool) -> Framing:
@@ -278,6 +301,7 @@ def _as_context(context: int, model: LoadedModel | Any, framing: Framing) -> int
         )
     if isinstance(model, LoadedModel) and length > model.max_positions:
         raise InputError(
-            f"context is {length}, but {model.name!r} reads at most {model.max_positions} tokens"
+            f"context is {length}, but {model.name!r} reads at most {model.max_positions} tokens; "
+            f"give at most {model.max_positions}"
         )
     return length

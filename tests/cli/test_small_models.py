@@ -1,0 +1,115 @@
+"""Models that read few tokens: commands work with their defaults, or their advice does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from esscher.errors import InputError
+from esscher.models.outline import Outline, described
+from esscher.planning import arguments as planning
+from esscher.probing import arguments as probing
+from esscher.sparsity import arguments as sparsity
+from tests.cli.test_checks_first import CliRunner, main
+from tests.models.folders import WORDS, decoder_tokenizer, save
+from tests.models.tiny import tiny_model
+
+LENGTHS = (64, 128, 256, 512)
+COMMANDS = {
+    "probe": ("--layers", "0", "--heads", "0-1", "--replicates", "4", "--tokens", "1000"),
+    "probe context": ("--mode", "context", "--layers", "0", "--replicates", "4"),
+    "sparse": ("--layers", "0", "--passages", "2"),
+    "deep": ("--passages", "2", "--terciles", "none"),
+    "plan": ("--budget", "0.25", "--passages", "2"),
+    "plan context": ("--context", "--passages", "2"),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Encoders and decoders that read few tokens, and a text."""
+    folder = tmp_path_factory.mktemp("small")
+    for length in LENGTHS:
+        for kind in ("bert", "llama"):
+            target = folder / f"{kind}-{length}"
+            save(target, kind, max_position_embeddings=length)
+            if kind == "llama":
+                decoder_tokenizer().save_pretrained(target)
+    words = np.random.default_rng(0).choice(WORDS, size=12_000)
+    (folder / "text.txt").write_text(" ".join(words))
+    return folder
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_defaults_work(command: str, kind: str, length: int, place: Path) -> None:
+    if command == "plan context" and kind == "bert":
+        pytest.skip("context lengths are for decoders")
+    name = command.split()[0]
+    model, text = str(place / f"{kind}-{length}"), str(place / "text.txt")
+    result = CliRunner().invoke(main, [name, model, "--text", text, *COMMANDS[command]])
+    assert result.exit_code == 0, result.output
+
+
+def outline(kind: str, length: int) -> Outline:
+    fields = tiny_model(kind).model.config.to_dict() | {"max_position_embeddings": length}
+    return described("tiny", fields)
+
+
+#: How it is said that no length would do.
+PLAINLY = ("tokens: give budgets of your own", "in pooled mode", "choose a model that reads more")
+
+REQUESTS = {
+    "probe": lambda model, context: probing.make_request(
+        model, mode="context", tokens=None, context=context, layers=None, heads=None, sizes=None,
+        replicates=2, seed=0, sampling="with",
+    ),
+    "sparse": lambda model, context: sparsity.make_model_request(
+        model, context=context, passages=None, layers=None, heads=None, queries=None, draws=None,
+        patterns="all", budgets=None, seed=0,
+    ),
+    "plan": lambda model, context: planning.make_request(
+        model, budget=0.5, tolerance=None, prefix=context, queries=None, passages=None,
+        check_passages=None, measure=False, seed=0,
+    ),
+    "contexts": lambda model, context: planning.make_context_request(
+        model, tolerance=0.1, context=context, passages=2, seed=0
+    ),
+}  # fmt: skip
+
+
+def refusal(ask: Callable[[Outline, int], object], model: Outline, context: int) -> str | None:
+    """What is said against a length; None if it is taken."""
+    try:
+        ask(model, context)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("length", [8, 24, 40, *LENGTHS])
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+@pytest.mark.parametrize("command", REQUESTS)
+def test_advice_can_be_followed(command: str, kind: str, length: int) -> None:
+    """A length in the message works; where there is none, nothing would, and it says so."""
+    model, ask = outline(kind, length), REQUESTS[command]
+    for context in (None, 1, 5, 17, 33, length - 1, length, length + 1, 10_000):
+        try:
+            ask(model, context)
+        except InputError as error:
+            said = str(error)
+            if "encoder, which reads" in said:
+                return
+            advice = re.search(r"(?:at least|at most|possible \w+ is) (\d+)(?!.*\d)", said)
+            if advice is None:
+                assert any(plainly in said for plainly in PLAINLY), said
+                continue
+            followed = refusal(ask, model, int(advice[1]))
+            if followed is not None:  # nothing is long enough for this model
+                assert any(plainly in followed for plainly in PLAINLY), followed
+                assert refusal(ask, model, length) is not None
