@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
+from pkgutil import walk_packages
 
 import esscher
 
@@ -30,3 +32,17 @@ def test_dir_before_anything_is_used():
     code = "import esscher; print(sorted(set(esscher.__all__) - set(dir(esscher))))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_no_function_hides_a_module():
+    """``import esscher.a.b as c`` walks attributes, so each must lead to the module of its name."""
+    names = [found.name for found in walk_packages(esscher.__path__, "esscher.")]
+    hidden = []
+    for name in names:
+        if name.endswith("__main__"):
+            continue
+        module = import_module(name)
+        parent, _, own = name.rpartition(".")
+        if getattr(import_module(parent), own) is not module:
+            hidden.append(name)
+    assert hidden == []

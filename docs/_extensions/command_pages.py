@@ -18,7 +18,7 @@ from esscher.cli.describe import (
     CommandPage,
     describe_all,
 )
-from esscher.cli.main import main
+from esscher.cli.program import main
 
 MARK = "<!-- commands -->"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esscher.cli.main import main
+from esscher.cli.program import main
 
 if __name__ == "__main__":
     main(prog_name="esscher")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from esscher.cli.main import main
+from esscher.cli.program import main
 from tests.models.folders import WORDS, decoder_tokenizer
 from tests.models.folders import save as save_model
 
@@ -178,7 +178,7 @@ def test_without_torch(place: Path) -> None:
     code = (
         "import sys\n"
         "from click.testing import CliRunner\n"
-        "from esscher.cli.main import main\n"
+        "from esscher.cli.program import main\n"
         f"codes = {{CliRunner().invoke(main, command).exit_code for command in {commands!r}}}\n"
         "print(codes, [name for name in ('torch', 'transformers') if name in sys.modules])"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from esscher.cli.main import main
+from esscher.cli.program import main
 from esscher.runs.executors import Task
 from tests.models.folders import save
 from tests.text.test_passages import words

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from esscher.cli.main import main
+from esscher.cli.program import main
 from esscher.experiments.findings.domains import domains_finding
 from tests.corpora.test_domains import corpus
 from tests.models.folders import WORDS, save

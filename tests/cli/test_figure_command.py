@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import esscher
-from esscher.cli.main import main
+from esscher.cli.program import main
 from tests.report.runs import make
 
 

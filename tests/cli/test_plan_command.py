@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from esscher.cli.main import main
 from esscher.cli.plan import print_plan
+from esscher.cli.program import main
 from esscher.planning import Plan
 from tests.models.folders import WORDS, save
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from esscher.cli.main import main
+from esscher.cli.program import main
 from tests.models.folders import encoder_tokenizer, save
 from tests.models.tiny import tiny_model, transformers
 from tests.text.test_passages import words

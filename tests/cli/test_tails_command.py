@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import esscher
 import esscher.extremes.run as running
-from esscher.cli.main import main
+from esscher.cli.program import main
 from esscher.errors import InputError
 from esscher.experiments.findings.manyheads import manyheads_finding
 from esscher.experiments.findings.tails import tails_finding

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from esscher.cli.main import main
+from esscher.cli.program import main
 from esscher.errors import InputError
 from esscher.experiments import (
     EXPERIMENTS,

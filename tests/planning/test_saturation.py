@@ -11,7 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from esscher.cli.main import main
+from esscher.cli.program import main
 from esscher.errors import InputError
 from esscher.models import wrap_model
 from esscher.planning import context_lengths, load_context

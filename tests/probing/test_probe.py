@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from esscher.cli.main import main
+from esscher.cli.program import main
 from esscher.errors import InputError
 from esscher.models import wrap_model
 from esscher.probing import Probe, load_probe, probe

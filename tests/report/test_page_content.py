@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import esscher
 import esscher.report.render as rendering
-from esscher.cli.main import main
+from esscher.cli.program import main
 from esscher.errors import InputError
 from esscher.report.content import Page, Table
 from esscher.report.numbers import between, shown, visible

@@ -20,7 +20,7 @@ from tests.soak.clock import jump
 
 #: What commands import before and while they work.
 MODULES = (
-    "esscher.cli.main",
+    "esscher.cli.program",
     "esscher.sweeping.engine",
     "pyarrow.parquet",
     "torch",

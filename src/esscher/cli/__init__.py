@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from esscher.cli.main import main
+from esscher.cli.program import main
 
 __all__ = ["main"]

@@ -15,7 +15,7 @@ from esscher.rates import Rate, fit_rate, received_exponent
 from esscher.streams import random_stream
 from esscher.theory import exponents
 from esscher.theory.empirical import empirical_map_square
-from esscher.theory.exponents import Exponents
+from esscher.theory.sharp_exponents import Exponents
 from esscher.validation import Array
 
 #: Relative output errors for which the number of tokens is given.

@@ -30,7 +30,7 @@ from esscher.report.style import (
 )
 from esscher.sweeping import ErrorCurve
 from esscher.theory import exponents
-from esscher.theory.exponents import bounded_exponents
+from esscher.theory.sharp_exponents import bounded_exponents
 
 NAMES = METRIC_NAMES
 MEASURED, PREDICTED, SHARP, PUBLISHED = BLUE, VERMILION, GREEN, GREY

@@ -13,7 +13,7 @@ from esscher.errors import UndefinedError
 from esscher.heads import Head, WeightHead
 from esscher.sweeping.reference import scaled_head
 from esscher.theory import Curve, exponents, log_burn_in, map_curve, moment_curves
-from esscher.theory.exponents import bounded_exponents
+from esscher.theory.sharp_exponents import bounded_exponents
 from esscher.validation import Array
 
 #: Sizes at which curves are computed; they are so smooth that the others can be interpolated.

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from esscher.theory.ball import BallBound, ball_bound, head_ball_bound, measured_supremum
-from esscher.theory.constants import MeanConstant, cov_constant, map_constant, mean_constant
 from esscher.theory.curve import Curve
-from esscher.theory.exponents import Exponents, exponents
+from esscher.theory.exact_constants import MeanConstant, cov_constant, map_constant, mean_constant
 from esscher.theory.extremes_simulation import SimulatedMap, simulate_map, simulate_query
 from esscher.theory.hardmax import HardmaxCurve, hardmax_curve
-from esscher.theory.map_curve import map_curve
+from esscher.theory.map_error import map_curve
 from esscher.theory.mean_simulation import SimulatedMean, simulate_mean
-from esscher.theory.moment_curves import moment_curves
+from esscher.theory.moment_errors import moment_curves
 from esscher.theory.pointwise import PointwiseError, pointwise_error
 from esscher.theory.prediction import Constants, Prediction, constants, log_burn_in, predict
 from esscher.theory.regimes import Boundaries, Regime, boundaries, head_regime, regime
+from esscher.theory.sharp_exponents import Exponents, exponents
 from esscher.theory.softmax_mean import SoftmaxMoments, softmax_moments
 
 __all__ = [

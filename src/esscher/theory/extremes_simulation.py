@@ -28,7 +28,7 @@ from esscher.coupling import Coupling, symmetric_root
 from esscher.errors import InputError
 from esscher.heads import Head, as_head
 from esscher.streams import random_stream
-from esscher.theory.constants import select_coupling
+from esscher.theory.exact_constants import select_coupling
 from esscher.theory.order_statistics import extremes_needed, softmax_sums
 from esscher.theory.query_proposal import QueryProposal, draw_first_arrivals, key_floor
 from esscher.validation import Array, as_dim, as_nonnegative, as_positive, as_sizes

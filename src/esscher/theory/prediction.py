@@ -13,12 +13,12 @@ from esscher.errors import UndefinedError
 from esscher.heads import PSI_CONVENTIONS, Head, WeightHead, as_head
 from esscher.limits import NoLimit, OutputMoments, limit_moments
 from esscher.shown import plain_count
-from esscher.theory.constants import cov_constant, map_constant, mean_constant
 from esscher.theory.curve import Curve
-from esscher.theory.exponents import Exponents, bounded_exponents, exponents
-from esscher.theory.map_curve import map_curve
-from esscher.theory.moment_curves import moment_curves
+from esscher.theory.exact_constants import cov_constant, map_constant, mean_constant
+from esscher.theory.map_error import map_curve
+from esscher.theory.moment_errors import moment_curves
 from esscher.theory.sampled_constants import sampled_constants
+from esscher.theory.sharp_exponents import Exponents, bounded_exponents, exponents
 from esscher.validation import Array, as_queries, as_sizes
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from esscher.heads import Head
-from esscher.theory.constants import select_coupling
 from esscher.theory.curve import Curve
+from esscher.theory.exact_constants import select_coupling
 from esscher.theory.projection_isotropic import isotropic_errors
 from esscher.theory.projection_sampled import sampled_errors
 from esscher.validation import Array, as_sizes

@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike
 from esscher.coupling import Coupling
 from esscher.heads import Head
 from esscher.streams import random_stream
-from esscher.theory.constants import select_coupling
 from esscher.theory.curve import Curve
+from esscher.theory.exact_constants import select_coupling
 from esscher.theory.softmax_mean import STRONGEST, LaplaceTable, laplace_table, softmax_moments
 from esscher.theory.tilt_law import TiltLaw, TiltRule
 from esscher.validation import Array, as_sizes
