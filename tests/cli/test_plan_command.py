@@ -80,13 +80,13 @@ def test_what_is_said_of_key_heads_that_are_not_shown(
     results = {
         "budgets": np.reshape(tokens, shape).tolist(), "powers": np.ones(shape).tolist(),
         "predicted": {"head_error": np.ones(shape).tolist()}, "prefix": 100, "check": None,
-        "headline": "Kept.",
+        "headline": "Kept.", "configuration": {"model": {"note": "positions are left out"}},
     }  # fmt: skip
     print_plan(Plan(results))
     output = capsys.readouterr().out
+    assert output.startswith("Kept.\nNote: positions are left out.\n")
     assert title in output
-    if said:
-        assert f"{said}" in output
+    assert said in output
     assert ("--all shows them" in output) == bool(said)
 
 

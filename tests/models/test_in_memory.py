@@ -119,3 +119,15 @@ def test_a_run_says_that_only_the_type_differs(tmp_path: Path) -> None:
 def test_a_name_is_no_model_in_memory(decoder) -> None:
     with pytest.raises(InputError, match="is an object in memory"):
         ModelChoice(decoder).check_remote(True)
+
+
+def test_what_is_loaded_is_said(tmp_path, capsys):
+    save(tmp_path, "llama")
+    decoder_tokenizer().save_pretrained(tmp_path)
+    choice = ModelChoice(str(tmp_path))
+    choice.for_tasks(False, progress=False)
+    assert capsys.readouterr() == ("", "")
+    loaded, _ = choice.for_tasks(False, progress=True)
+    assert capsys.readouterr() == ("", f"Loading {tmp_path} ...\n")
+    ModelChoice(loaded).for_tasks(False, progress=True)
+    assert capsys.readouterr() == ("", "")

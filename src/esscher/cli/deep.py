@@ -18,7 +18,6 @@ from esscher.cli.options import (
 )
 from esscher.cli.stopping import resumable
 from esscher.cli.tables import PlainConsole
-from esscher.runs.progress import announce
 
 if TYPE_CHECKING:
     from esscher.depth import Depth
@@ -100,8 +99,6 @@ def deep(
       esscher deep demo:smollm2 --budgets 64:384:5 --out runs/deep --figure deep.png
     """  # noqa: D301 - click's mark for verbatim lines
     check_figure(figure)
-    if model != "gaussian":
-        announce(f"Loading {model}")
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.depth import deep as run
 

@@ -19,7 +19,6 @@ from esscher.cli.options import (
 from esscher.cli.stopping import resumable
 from esscher.cli.tables import PlainConsole
 from esscher.errors import InputError
-from esscher.runs.progress import announce
 
 if TYPE_CHECKING:
     from esscher.corpora import Domains
@@ -87,7 +86,6 @@ def domains(
     """  # noqa: D301 - click's mark for verbatim lines
     check_figure(figure)
     named = named_texts(texts)
-    announce(f"Loading {model}")
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.corpora import domains as run
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish, save_figure
@@ -23,6 +22,7 @@ from esscher.cli.stopping import resumable
 from esscher.errors import InputError
 
 if TYPE_CHECKING:
+    from esscher.cli.tables import PlainConsole
     from esscher.planning import ContextUse, Plan
 
 #: Key heads that the table shows unless all are asked for.
@@ -149,7 +149,8 @@ def _context(
 def print_context(found: ContextUse, everything: bool = False) -> None:
     """Print the headline and the heads that use most."""
     console = plain_console()
-    console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
+    console.say(found.headline, style="bold")
+    console.say_note(found.results)
     frame = found.to_frame()
     if frame.empty:
         return
@@ -171,12 +172,11 @@ def print_context(found: ContextUse, everything: bool = False) -> None:
             "extrapolated" if row["extrapolated"] else row["note"],
         )
     console.print(table)
-    console.print(
-        "context: tokens after which a head's output changes by less than the tolerance, with 95%\n"
-        "interval over passages; open: it changes by more, and no less than before. Nothing is\n"
-        "longer than the window of the layer or what the model reads. change: relative, when the\n"
-        "context last doubled.",
-        soft_wrap=True,
+    console.explain(
+        "context: tokens after which a head's output changes by less than the tolerance, with 95% "
+        "interval over passages; open: it changes by more, and no less than before. Nothing is "
+        "longer than the window of the layer or what the model reads. change: relative, when the "
+        "context last doubled."
     )
 
 
@@ -187,7 +187,8 @@ def _length(value: float) -> str:
 def print_plan(found: Plan, everything: bool = False) -> None:
     """Print the headline, the check, and the budgets."""
     console, results = plain_console(), found.to_dict()
-    console.print(found.headline, soft_wrap=True, style="bold", highlight=False)
+    console.say(found.headline, style="bold")
+    console.say_note(results)
     if results["check"] is not None:
         _print_check(console, results["check"])
     frame = found.to_frame().sort_values("tokens", ascending=False, kind="stable")
@@ -212,7 +213,7 @@ def print_plan(found: Plan, everything: bool = False) -> None:
         )
     console.print(table)
     if len(shown) < len(frame):
-        console.print(f"{_others(frame['tokens'].tolist(), len(shown))}; --all shows them.")
+        console.say(f"{_others(frame['tokens'].tolist(), len(shown))}; --all shows them.")
 
 
 def _others(tokens: list[int], shown: int) -> str:
@@ -226,7 +227,7 @@ def _others(tokens: list[int], shown: int) -> str:
     return f"{same} more keep as many tokens as the last of these, {fewer} keep fewer"
 
 
-def _print_check(console: Console, check: dict[str, Any]) -> None:
+def _print_check(console: PlainConsole, check: dict[str, Any]) -> None:
     measures = [name for name in TITLES if name in check["planned"]]
     table = plain_table(
         f"The same number of tokens in all, {check['passages']} unseen passages",
@@ -245,25 +246,23 @@ def _print_check(console: Console, check: dict[str, Any]) -> None:
     console.print(table)
     heads = check["heads"]
     if heads["within_factor"] is not None:
-        console.print(
+        console.say(
             f"Predicted head errors: {heads['within_factor']:.0%} within a factor of "
             f"{heads['factor']:g} of what they were; realised over predicted "
-            f"{heads['median_ratio']:.2f} in the median.",
-            soft_wrap=True,
+            f"{heads['median_ratio']:.2f} in the median."
         )
     meanings = (
-        "KL: from the dense next-token law, nats; top-1: same most likely token; perplexity: over\n"
-        "that of the dense model; "
+        "KL: from the dense next-token law, nats; top-1: same most likely token; perplexity: over "
+        "that of the dense model;"
         if "kl" in check["planned"]
-        else "cosine: to the dense embedding; neighbour: same nearest passage;\n"
+        else "cosine: to the dense embedding; neighbour: same nearest passage;"
     )
     ratio = "KL" if "kl" in check["planned"] else "1 - cosine"
-    console.print(
-        f"{meanings}outputs: relative error of attention outputs; over planned:\n"
-        f"ratio of {ratio}, with interval. heavy: tokens that the last queries attend (SnapKV);\n"
-        "recent: sinks and recent tokens (StreamingLLM). In brackets half the width of the 95%\n"
-        "interval over passages (last digits).",
-        soft_wrap=True,
+    console.explain(
+        f"{meanings} outputs: relative error of attention outputs; over planned: ratio of {ratio}, "
+        "with interval. heavy: tokens that the last queries attend (SnapKV); recent: sinks and "
+        "recent tokens (StreamingLLM). In brackets half the width of the 95% interval over "
+        "passages (last digits)."
     )
 
 

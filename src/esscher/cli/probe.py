@@ -21,7 +21,6 @@ from esscher.cli.options import (
 from esscher.cli.stopping import resumable
 from esscher.cli.tables import PlainConsole
 from esscher.errors import InputError
-from esscher.runs.progress import announce
 from esscher.shown import counted
 
 if TYPE_CHECKING:
@@ -108,7 +107,6 @@ def probe(
             f"--figure-layers {figure_layers}: it takes at least 2 heads and 4 replicates to see "
             "what heads have in common"
         )
-    announce(f"Loading {model}")
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.probing import probe as run
 

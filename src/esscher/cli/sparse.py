@@ -19,8 +19,6 @@ from esscher.cli.options import (
     with_error,
 )
 from esscher.cli.stopping import resumable
-from esscher.laws import STANDARD_LAWS
-from esscher.runs.progress import announce
 from esscher.shown import plain_count
 
 if TYPE_CHECKING:
@@ -88,8 +86,6 @@ def sparse(
       esscher sparse demo:smollm2 --patterns streaming,corrected --out runs/sparse
     """  # noqa: D301 - click's mark for verbatim lines
     check_figure(figure)
-    if subject not in STANDARD_LAWS:
-        announce(f"Loading {subject}")
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.sparsity import sparse as run
 

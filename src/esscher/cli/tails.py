@@ -18,7 +18,6 @@ from esscher.cli.options import (
 )
 from esscher.cli.stopping import resumable
 from esscher.cli.tables import PlainConsole
-from esscher.runs.progress import announce
 from esscher.shown import counted
 
 if TYPE_CHECKING:
@@ -72,7 +71,6 @@ def tails(
       esscher tails ./my-model --text corpus.jsonl --column text --layers 0-3
     """  # noqa: D301 - click's mark for verbatim lines
     check_figure(figure)
-    announce(f"Loading {model}")
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.extremes import tails as run
 

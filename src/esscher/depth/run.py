@@ -126,7 +126,7 @@ def run_model(
     progress: bool | None,
 ) -> Depth:
     """Load the model and measure what is asked for."""
-    loaded, shipped = choice.for_tasks(executor.remote)
+    loaded, shipped = choice.for_tasks(executor.remote, progress)
     check_supported(loaded)
     request = ask(loaded.outline)
     passages = _whole_passages(loaded, text, column, request)

@@ -38,7 +38,7 @@ def run_tails(
     progress: bool | None,
 ) -> Tails:
     """Load the model and test what is asked for; see :func:`esscher.tails`."""
-    loaded, shipped = choice.for_tasks(executor.remote)
+    loaded, shipped = choice.for_tasks(executor.remote, progress)
     request = ask(loaded.outline)
     passages = _passages(loaded, text, request, column)
     configuration: dict[str, Any] = request.to_dict() | {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from esscher.errors import InputError
 from esscher.models.outline import Outline, check_dtype, outline_of
+from esscher.runs.progress import announce
 from esscher.untrusted import shortened
 
 if TYPE_CHECKING:
@@ -86,17 +87,23 @@ class ModelChoice:
             allow_pickle=self.allow_pickle, allow_remote_code=self.allow_remote_code,
         )  # fmt: skip
 
-    def for_tasks(self, remote: bool) -> tuple[LoadedModel, AnyModel]:
+    def for_tasks(
+        self, remote: bool, progress: bool | None = False
+    ) -> tuple[LoadedModel, AnyModel]:
         """The model itself, and as tasks take it.
 
         Parameters
         ----------
         remote
             Whether tasks run on other machines.
+        progress
+            Whether to say what is being loaded; None says it if standard error is a terminal.
         """
         from esscher.models.reference import ModelReference
 
         self.check_remote(remote)
+        if self.is_named:
+            announce(f"Loading {self.name}", progress)
         loaded = self.load()
         if not remote:
             return loaded, loaded

@@ -77,7 +77,7 @@ def run_contexts(
     progress: bool | None,
 ) -> ContextUse:
     """Load the model and measure; see :func:`esscher.context_lengths`."""
-    loaded, shipped = choice.for_tasks(executor.remote)
+    loaded, shipped = choice.for_tasks(executor.remote, progress)
     request = ask(loaded.outline)
     count = request.passages
     found = read_passages(

@@ -43,7 +43,7 @@ def run_plan(
     progress: bool | None,
 ) -> Plan:
     """Load the model, make the plan and check it; see :func:`esscher.plan`."""
-    loaded, shipped = choice.for_tasks(executor.remote)
+    loaded, shipped = choice.for_tasks(executor.remote, progress)
     check_supported(loaded)
     request = ask(loaded.outline)
     text, check = texts

@@ -63,7 +63,7 @@ def run_probe(
     progress: bool | None,
 ) -> Probe:
     """Load the model and measure what is asked for; see :func:`esscher.probe`."""
-    loaded, shipped = choice.for_tasks(executor.remote)
+    loaded, shipped = choice.for_tasks(executor.remote, progress)
     request = ask(loaded.outline)
     passages = read_passages(
         loaded, text, tokens=request.tokens, context=request.context, column=column,

@@ -22,9 +22,17 @@ if TYPE_CHECKING:
 INTERVAL = 60.0
 
 
-def announce(what: str) -> None:
-    """Say at once, on standard error if it is a terminal, what is done before the first bar."""
-    if sys.stderr.isatty():
+def announce(what: str, progress: bool | None = None) -> None:
+    """Say on standard error what is done before the first bar.
+
+    Parameters
+    ----------
+    what
+        What is done.
+    progress
+        Whether to say it; by default if standard error is a terminal.
+    """
+    if sys.stderr.isatty() if progress is None else progress:
         print(f"{printable(what)} ...", file=sys.stderr, flush=True)
 
 

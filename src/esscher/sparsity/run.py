@@ -99,7 +99,7 @@ def run_model(
     progress: bool | None,
 ) -> Sparsity:
     """Load the model and measure what is asked for."""
-    loaded, shipped = choice.for_tasks(executor.remote)
+    loaded, shipped = choice.for_tasks(executor.remote, progress)
     request = ask(loaded.outline)
     found, text_hash = _read(loaded, text, column, request)
     configuration = request.to_dict() | {
