@@ -5,6 +5,7 @@ A plan is a JSON file that names its model by the hash of its weights, and is re
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -102,18 +103,24 @@ class Plan(RunResult):
             yield
 
     def check_model(self, loaded: LoadedModel) -> None:
-        """Refuse a model that the plan was not made for."""
+        """Refuse a model that the plan was not made for; warn if only the type of weights differs.
+
+        Raises
+        ------
+        InputError
+            If it has other weights.
+        """
         own = self.results["model"]
         shape = (loaded.shape.layers, loaded.shape.key_heads)
         stored = {"model": own, **own}
         weights = compare_weights(stored, loaded.record)
         if shape == self.budgets.shape and weights == "other type":
-            raise InputError(
-                f"the plan is for {own['name']!r} in {own['dtype']}, and {loaded.name!r} has "
-                f"{said_of_types(stored, loaded.record)}; load it in {own['dtype']}, or make a "
-                "plan for it"
+            warnings.warn(
+                f"{loaded.name!r} has {said_of_types(stored, loaded.record)}: the plan is used, "
+                f"but what it says of errors was measured in {own['dtype']}",
+                stacklevel=4,
             )
-        if shape != self.budgets.shape or weights != "same":
+        elif shape != self.budgets.shape or weights != "same":
             raise InputError(
                 f"the plan is for {own['name']!r} with weights {own['weight_hash'][:12]}, not for "
                 f"{loaded.name!r} with weights {loaded.weight_hash[:12]}; make a plan for it"
