@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from esscher.shown import counted, plain_count
+from esscher.shown import about, counted, plain_count
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,9 @@ def test_nouns():
         "2 heads",
         "1,500 heads",
     ]
+
+
+def test_estimates_have_no_more_digits_than_they_mean():
+    assert [about(n) for n in (9.487, 950.0, 65_659_969.0, 1e20)] == [
+        "9.49", "950", "65,700,000", "1e20",
+    ]  # fmt: skip

@@ -55,6 +55,13 @@ def plain_count(number: float) -> str:
     return f"{number:,.0f}" if abs(number) >= 100 or number == round(number) else f"{number:.3g}"
 
 
+def about(number: float) -> str:
+    """An estimated number of things, in plain digits of which three mean something."""
+    if not math.isfinite(number) or abs(number) < 1000:
+        return plain_count(number)
+    return plain_count(float(f"{number:.3g}"))
+
+
 def counted(number: int, thing: str) -> str:
     """A number with its noun: ``1 head``, ``2 heads``."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"

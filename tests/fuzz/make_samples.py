@@ -14,7 +14,7 @@ import numpy as np
 
 import esscher
 from esscher.models import wrap_model
-from esscher.planning.contexts import context_lengths
+from esscher.planning import context_lengths
 from tests.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.models.tiny import tiny_model
 

@@ -9,7 +9,7 @@ import torch
 from esscher.models import attention_override
 from esscher.models._transformers import quiet
 from esscher.planning.apply import PlannedAttention
-from esscher.planning.calibrate import DECODER, ENCODER
+from esscher.planning.keeping import RECENT, SINKS, Keeping, keeping_for
 from esscher.planning.reduced import reduced_attention
 from esscher.planning.selection import Kept
 from tests.models.tiny import tiny_model, transformers
@@ -18,6 +18,10 @@ NEW = 5
 #: Shorter than what is kept for certain, as long, one and two longer, and long.
 LENGTHS = (1, 3, 20, 35, 36, 37, 38, 60, 110)
 ROTARY = {"max_position_embeddings": 160}
+
+
+#: What is kept for certain of a long prompt, and by an encoder.
+DECODER, ENCODER = Keeping(SINKS, RECENT), keeping_for(64, causal=False)
 
 
 def planned(loaded, ratio=0.25, keeping=DECODER, power=0.75):
@@ -140,7 +144,10 @@ def test_texts_of_an_encoder_do_not_depend_on_their_batch(name, side):
         batch["input_ids"][~mask] = 1
     else:
         batch["position_ids"] = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
-    with attention_override(loaded, planned(loaded, keeping=ENCODER)), torch.no_grad():
+    with (
+        attention_override(loaded, planned(loaded, keeping=ENCODER)),
+        torch.no_grad(),
+    ):
         together = loaded.model(**batch)[0]
         for i, text in enumerate(texts):
             alone = loaded.model(input_ids=text[None])[0][0]

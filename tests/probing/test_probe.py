@@ -72,7 +72,7 @@ def test_results_have_everything(name, mode, tmp_path):
     assert list(found.layers_frame()["layer"]) == layers
     frame = found.to_frame()
     assert len(frame) == 4 * len(layers)
-    assert f"of {len(frame)} heads converges like" in found.headline
+    assert f"of {len(frame)} heads converge like" in found.headline
     assert repr(found).splitlines()[0] == found.headline
     assert len(repr(found).splitlines()) == 2 + len(frame)
     assert found._repr_html_().count("<tr") == 1 + len(frame)

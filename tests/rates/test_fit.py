@@ -148,7 +148,7 @@ def test_zero_errors_are_left_out_and_said() -> None:
     errors[0, 2] = 0.0
     rate = fit_rate(errors, SIZES)
     assert rate.sizes.tolist() == SIZES[:-1].tolist()
-    assert "exactly 0 at n = 2048" in rate.reasons[0]
+    assert "exactly 0 at n = 2,048" in rate.reasons[0]
     assert "1 of 120 errors are exactly 0" in rate.reasons[1]
     with pytest.raises(InputError, match="at least 2"):
         fit_rate(np.zeros((4, 7)), SIZES)

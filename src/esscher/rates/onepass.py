@@ -26,7 +26,7 @@ from esscher.errors import InputError
 from esscher.rates.plain import finite
 from esscher.rates.sinks import find_sinks
 from esscher.rates.tail import FEWEST_VALUES, PRIOR, TailShape, tail_shape
-from esscher.shown import plain_count
+from esscher.shown import about
 from esscher.validation import Array, as_dim, as_nonnegative, as_numbers, as_positive
 
 #: Half-width of k-hat's interval beyond which it says little.
@@ -264,7 +264,7 @@ def _reasons(
         )
     if burn_in is not None and n < as_nonnegative(burn_in, "burn_in"):
         out.append(
-            f"{n:,} tokens are below the burn-in of {plain_count(burn_in)}: the tail is not there "
+            f"{n:,} tokens are below the burn-in of {about(burn_in)}: the tail is not there "
             "yet, and k-hat is too small"
         )
     return tuple(out)

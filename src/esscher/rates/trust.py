@@ -11,7 +11,7 @@ from esscher.errors import InputError
 from esscher.rates.resampling import Resamples
 from esscher.rates.selection import Selection
 from esscher.rates.tail import FEWEST_VALUES, TailShape, tail_shape, values_needed
-from esscher.shown import plain_count
+from esscher.shown import about, plain_count
 from esscher.validation import Array
 
 #: Fewest sizes, and least ratio of the largest to the smallest, that show a rate.
@@ -176,7 +176,7 @@ def _burn_in(e: Evidence) -> list[str]:
         return []
     share = "all" if e.sizes[-1] < e.burn_in else f"{int(np.sum(e.sizes < e.burn_in))}"
     return [
-        f"{share} of {len(e.sizes)} sizes are below the burn-in of {plain_count(e.burn_in)} "
+        f"{share} of {len(e.sizes)} sizes are below the burn-in of {about(e.burn_in)} "
         "tokens: compare with the slope predicted on this range, not with the asymptotic exponent"
     ]
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from esscher.atomic import check_room_for
 from esscher.runs.cells import read_run
-from esscher.runs.folder import CONFIG, LOG, PARTS, check_free, check_same
+from esscher.runs.folder import CONFIG, LOG, PARTS, as_json, check_free, check_same
 from esscher.runs.lock import LOCK
+from esscher.untrusted import parse_json
 
 
 def check_run_place(
@@ -42,5 +42,6 @@ def check_run_place(
         return
     check_room_for(folder, str(folder))
     stored = read_run(folder, kind).configuration
-    wanted: dict[str, Any] = json.loads(json.dumps(dict(known or {})))  # lists for tuples
+    # as JSON holds it: lists for tuples
+    wanted: dict[str, Any] = parse_json(as_json(dict(known or {})), "what is asked for")
     check_same(folder, {name: stored.get(name) for name in wanted}, wanted)

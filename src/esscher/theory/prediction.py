@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from esscher.errors import UndefinedError
 from esscher.heads import PSI_CONVENTIONS, Head, WeightHead, as_head
 from esscher.limits import NoLimit, OutputMoments, limit_moments
-from esscher.shown import plain_count
+from esscher.shown import about
 from esscher.theory.curve import Curve
 from esscher.theory.exact_constants import cov_constant, map_constant, mean_constant
 from esscher.theory.map_error import map_curve
@@ -116,7 +116,7 @@ class Prediction:
     def burn_in_text(self) -> str:
         """The burn-in in print, also where it exceeds the range of floats."""
         log10 = self.log_burn_in / np.log(10)
-        return plain_count(10**log10) if log10 < 15 else f"10^{log10:.1f}"
+        return about(10**log10) if log10 < 15 else f"10^{log10:.1f}"
 
     def to_frame(self) -> pd.DataFrame:
         """Return the curves as a data frame, one row per size."""
