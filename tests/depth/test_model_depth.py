@@ -11,6 +11,7 @@ import torch
 import esscher
 from esscher.depth.horizons import TERCILES, describe_terciles, head_horizons, split_terciles
 from esscher.depth.measure import LAYER_METRICS, PassageMeasurement
+from esscher.depth.result import _fall
 from esscher.depth.sampling import KeyDraws, sampled_attention
 from esscher.errors import InputError
 from esscher.experiments.findings.deep import deep_finding
@@ -238,3 +239,16 @@ def test_the_real_encoder_loses_its_error_with_more_keys():
     assert cosine[-1] > 0.95
     errors = np.array([layer["error"]["independent"]["mean"] for layer in found.layers])
     assert np.all(np.diff(errors, axis=1) < 0)
+
+
+@pytest.mark.parametrize(
+    ("exponent", "interval", "said"),
+    [
+        (1.02, [0.94, 1.1], "KL falls like n^-1 (0.94 to 1.1)."),
+        (-0.236, [-0.5, 0.03], "cannot be told here (exponent -0.24 (-0.5 to 0.03))."),
+        (-0.3, [-0.4, -0.2], "KL rises with n (exponent -0.3 (-0.4 to -0.2))."),
+        (0.3, [None, None], "cannot be told here (exponent 0.3)."),
+    ],
+)
+def test_how_fast_it_falls(exponent, interval, said):
+    assert said in _fall("KL", exponent, interval)

@@ -177,7 +177,7 @@ def _model_sentences(results: dict[str, Any]) -> list[str]:
         )
     fit = damage[mode]["fit"]
     if fit is not None:
-        sentences.append(f"{name} falls like n^-{_with_ends(fit['exponent'], fit['interval'])}.")
+        sentences.append(_fall(name, fit["exponent"], fit["interval"]))
     terciles = results["terciles"]
     ratio = None if terciles is None else terciles["high_over_low"]
     if ratio is not None:
@@ -187,6 +187,17 @@ def _model_sentences(results: dict[str, Any]) -> list[str]:
             f"the {TERCILES[0]}-horizon third."
         )
     return sentences
+
+
+def _fall(name: str, exponent: float, interval: list[float | None]) -> str:
+    """How fast something falls with n, if that can be told."""
+    low, high = interval
+    shown = _with_ends(exponent, interval, 2)
+    if low is None or high is None or low <= 0 <= high:
+        return f"Whether {name} falls with n cannot be told here (exponent {shown})."
+    return (
+        f"{name} falls like n^-{shown}." if low > 0 else f"{name} rises with n (exponent {shown})."
+    )
 
 
 def _at(found: dict[str, Any], j: int, factor: float = 1.0) -> str:
