@@ -98,7 +98,7 @@ def test_what_is_said_of_key_heads_that_are_not_shown(
         (("--budget", "0.5", "--prefix", "4000"), "longest possible prefix"),
         (("--budget", "0.5", "--figure", "x.gif"), "must end in"),
         (("--budget", "0.5", "--check", "nowhere.txt"), "nowhere.txt"),
-        (("--budget", "0.5", "--passages", "500"), "tokens"),
+        (("--budget", "0.5", "--passages", "500"), "ask for at most 20 passages"),
     ],
 )
 def test_bad_requests(arguments: tuple[str, ...], said: str, place: Path, tmp_path: Path) -> None:
