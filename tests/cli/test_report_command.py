@@ -140,5 +140,7 @@ def test_a_place_that_cannot_be_written(place: Path) -> None:
 
 def test_a_place_below_a_file(place: Path) -> None:
     (place / "file").write_text("")
-    refused(run("report", place / "runs" / "one", "-o", place / "file" / "page.html"), "file")
+    # said before any run is read
+    below = place / "file" / "page.html"
+    refused(run("report", place / "runs" / "none", "-o", below), "is a file, not a directory")
     assert sorted(p.name for p in place.iterdir()) == ["file", "runs"]

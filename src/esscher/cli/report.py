@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from esscher.cli.options import check_output
+
 
 @click.command()
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -29,6 +31,7 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
       esscher report runs/minilm-docs runs/minilm-code -o compared.html
       esscher report reproduced/gaussian-quick -o gaussian.html
     """  # noqa: D301 - click's mark for verbatim lines
+    check_output(output, "-o")
     # Imported here: the readers of runs take seconds that `esscher --help` should not.
     from esscher.report.write import write_report
 
