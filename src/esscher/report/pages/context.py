@@ -65,7 +65,7 @@ def cards(run: StoredRun) -> list[Card]:
 def _used(lengths: Any, quantile: float, longest: int) -> str:
     """A quantile of lengths, of which some may be open."""
     found = float(lengths.quantile(quantile, "nearest"))
-    return shown(found, "n3") if np.isfinite(found) else f"open at {longest:,}"
+    return shown(found, "n0") if np.isfinite(found) else f"open at {longest:,}"
 
 
 def parts(run: StoredRun) -> list[Part]:
@@ -92,7 +92,7 @@ def _head_table(run: StoredRun) -> Table:
         columns=[
             Column("layer", "layer", "n0"),
             Column("head", "head", "n0"),
-            Column("length", "tokens used", "n3", "low", "high", "open",
+            Column("length", "tokens used", "n0", "low", "high", "open",
                    help="context at which what is still to come is within the tolerance"),
             Column("extrapolated", "extrapolated", help="beyond the longest context measured"),
             Column("note", "open end"),
