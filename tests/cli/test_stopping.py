@@ -148,6 +148,22 @@ def test_while_results_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert run(*SWEEP, *out).exit_code == STOPPED
 
 
+def test_ctrl_c_counts_whatever_became_of_its_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the import of an extension module, which is done when it is first needed."""
+
+    def importing(*arguments, **options):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("numpy._core.multiarray failed to import") from None
+
+    monkeypatch.setattr("esscher.cli.hardmax.hardmax_curve", importing)
+    result = run("hardmax")
+    assert result.exit_code == STOPPED
+    assert result.stderr == "Stopped.\n"
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
 def test_commands_without_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command()
     def terminated() -> None:

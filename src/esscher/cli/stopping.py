@@ -41,17 +41,20 @@ class Terminated(KeyboardInterrupt):
 
 @dataclass
 class _Termination:
-    """What is known about SIGTERM in this process.
+    """What is known about signals in this process.
 
     Attributes
     ----------
     requested
-        Whether it arrived.
+        Whether SIGTERM arrived.
+    interrupted
+        Whether Ctrl-C was pressed.
     out
         Where the command that it met stores its run; None if nowhere.
     """
 
     requested: bool = False
+    interrupted: bool = False
     out: Path | None = None
 
 
@@ -103,12 +106,17 @@ def _command() -> str:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """The whole of a command: SIGTERM stops it once, and decides its exit code.
+    """The whole of a command: SIGTERM stops it once and decides its exit code, and so does Ctrl-C.
 
     What the command does meanwhile (an import, a computation, writing, printing) may turn the
     exception of the signal handler into any other; the signal counts, not the exception.
     """
-    _TERMINATION.requested, _TERMINATION.out = False, None
+    _TERMINATION.requested = _TERMINATION.interrupted = False
+    _TERMINATION.out = None
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        _TERMINATION.interrupted = True
+        raise KeyboardInterrupt
 
     def stop(number: int, frame: FrameType | None) -> None:
         # A second one must not interrupt the storing. SIGKILL is what comes after the grace period.
@@ -123,11 +131,16 @@ def terminable() -> Iterator[None]:
     except ValueError:  # not in the main thread: leave signals alone
         yield
         return
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     except BaseException as error:
         if not _TERMINATION.requested:
-            if isinstance(error, KeyboardInterrupt):  # while it prepared itself, or printed
+            pressed = _TERMINATION.interrupted or isinstance(error, KeyboardInterrupt)
+            # while it prepared itself, or printed; with an exit code all is said already
+            if pressed and not isinstance(error, click.exceptions.Exit):
                 click.echo("Stopped.", err=True)
                 raise click.exceptions.Exit(STOPPED) from None
             raise
@@ -139,6 +152,8 @@ def terminable() -> Iterator[None]:
     finally:
         if not _TERMINATION.requested:  # else it stays ignored until the process has ended
             signal.signal(signal.SIGTERM, before)
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         # Registered last, so that it comes first, before what others do when Python ends.
         atexit.unregister(_end_in_peace)
         atexit.register(_end_in_peace)

@@ -122,6 +122,8 @@ class Crew:
             for future in as_completed(waiting):
                 yield future.result()
         except BrokenExecutor as error:
+            # Its own thread ends what waits; to cancel it meanwhile would be an error there.
+            waiting.clear()
             raise InputError(
                 f"a worker process died ({error}); the machine may have run out of memory. "
                 "Every replicate stored so far is kept: start again, with fewer workers"
