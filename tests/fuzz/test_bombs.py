@@ -22,7 +22,6 @@ import pytest
 from esscher.errors import InputError
 from esscher.text import read_text
 from esscher.untrusted import (
-    RowGroup,
     limits,
     map_array,
     parse_json,
@@ -32,7 +31,7 @@ from esscher.untrusted import (
     read_table,
     row_groups,
 )
-from esscher.untrusted.pages import ColumnChunk
+from esscher.untrusted.pages import ColumnChunk, RowGroup
 
 MIB = 2**20
 #: Reads so many characters of each text, and says what its memory grew by.

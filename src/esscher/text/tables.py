@@ -10,7 +10,6 @@ from typing import Any
 from esscher.errors import InputError
 from esscher.text.files import UNPACK, decoded, file_chunks, suffix_of
 from esscher.untrusted import (
-    RowGroup,
     first_line,
     limits,
     open_regular,
@@ -143,11 +142,11 @@ def _parquet(path: Path, column: str | None) -> Iterator[str]:
             mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as data,
             pyarrow.parquet.ParquetFile(raw, read_dictionary=[chosen], pre_buffer=False) as file,
         ):
-            for number, group in enumerate(row_groups(data)):
-                yield from _row_group(path, chosen, file, number, _pages(data, group, chosen))
+            for number, pages in enumerate(_pages(path, data, chosen)):
+                yield from _row_group(path, chosen, file, number, pages)
+    except InputError:
+        raise
     except (pyarrow.ArrowException, OSError, ValueError, RecursionError) as error:
-        if isinstance(error, InputError) and str(path) in str(error):
-            raise
         raise InputError(f"{path} cannot be read: {first_line(error)}") from error
 
 
@@ -181,9 +180,12 @@ def _row_group(
                 yield value.as_py()
 
 
-def _pages(data: mmap.mmap, group: RowGroup, column: str) -> list[int]:
-    """Sizes of the pages of a column, from their own headers."""
-    path = (column.encode(),)
-    return [
-        size for chunk in group.chunks if chunk.path == path for size in page_sizes(data, chunk)
-    ]
+def _pages(path: Path, data: mmap.mmap, column: str) -> Iterator[list[int]]:
+    """Sizes of the pages of a column in each part of a file, from their own headers."""
+    name = (column.encode(),)
+    try:
+        for group in row_groups(data):
+            chunks = (chunk for chunk in group.chunks if chunk.path == name)
+            yield [size for chunk in chunks for size in page_sizes(data, chunk)]
+    except InputError as error:
+        raise InputError(f"{path} cannot be read: {error}") from error

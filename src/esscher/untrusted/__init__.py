@@ -13,7 +13,7 @@ from esscher.untrusted import limits
 from esscher.untrusted.arrays import map_array, read_arrays
 from esscher.untrusted.documents import parse_json, parse_row, parse_yaml, read_json
 from esscher.untrusted.guard import foreign
-from esscher.untrusted.pages import RowGroup, page_sizes, row_groups
+from esscher.untrusted.pages import page_sizes, row_groups
 from esscher.untrusted.regular import (
     append_line,
     check_folder,
@@ -21,13 +21,11 @@ from esscher.untrusted.regular import (
     open_regular_for_writing,
     read_file,
 )
-from esscher.untrusted.tables import check_parquet, first_line, read_table
+from esscher.untrusted.tables import first_line, read_table
 
 __all__ = [
-    "RowGroup",
     "append_line",
     "check_folder",
-    "check_parquet",
     "first_line",
     "foreign",
     "limits",

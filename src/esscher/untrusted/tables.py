@@ -29,7 +29,7 @@ def read_table(data: bytes, place: str) -> pa.Table:
 
     try:
         with pq.ParquetFile(io.BytesIO(data)) as file:
-            check_parquet(file, place, data)
+            _check_parquet(file, place, data)
             strings = [field.name for field in file.schema_arrow if _is_text(field.type)]
         # strings stay references into a dictionary until their length is known
         with pq.ParquetFile(io.BytesIO(data), read_dictionary=strings) as file:
@@ -47,7 +47,7 @@ def read_table(data: bytes, place: str) -> pa.Table:
         raise InputError(f"{place} is damaged: {first_line(error)}") from error
 
 
-def check_parquet(file: Any, place: str, data: bytes) -> None:
+def _check_parquet(file: Any, place: str, data: bytes) -> None:
     """Refuse a table that would take too much memory, by its own account and by its pages.
 
     Raises
