@@ -1,0 +1,178 @@
+"""Check that a change of the code leaves every number where it was.
+
+Quick runs of every kind with fixed seeds are made by two revisions; every cell then has to be equal
+to the bit, and every field of the results equal in value:
+
+    git worktree add /tmp/before REVISION
+    PYTHONPATH=/tmp/before/src python benchmarks/same_numbers.py make /tmp/a
+    python benchmarks/same_numbers.py make /tmp/b
+    python benchmarks/same_numbers.py compare /tmp/a /tmp/b
+
+Both must be made on one machine: sums depend on the processor's instructions in their last bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+#: Runs with a directory: their cells and results are compared.
+RUNS = {
+    "sweep": "sweep gaussian --dim 3 --horizon 0.8 --alpha 0.5:1:2 --sizes 100:2000:5 "
+    "--replicates 12",
+    "sweep-precision": "sweep sphere --dim 4 --horizon 1 --sizes 50:1000:4 --precision 0.1 "
+    "--replicates 8",
+    "sweep-population": "sweep gaussian --dim 2 --horizon 0.5 --sizes 100:1000:4 --replicates 8 "
+    "--queries population --query-count 200",
+    "sweep-reference": "sweep student --dim 2 --horizon 0.5 --sizes 100:800:4 --replicates 6 "
+    "--reference-tokens 4000 --dtype float64",
+    "probe": "probe demo:minilm --tokens 1500 --layers 0,2 --heads 0-2 --replicates 8",
+    "probe-context": "probe demo:smollm2 --mode context --tokens 2000 --layers 0 --heads 0-3",
+    "plan": "plan demo:smollm2 --budget 0.25 --prefix 256 --passages 2 --check demo:code "
+    "--check-passages 2",
+    "plan-encoder": "plan demo:minilm --budget 0.5 --prefix 128 --passages 2 --check demo:code "
+    "--check-passages 3",
+    "context": "plan demo:smollm2 --context --prefix 512 --passages 2",
+    "tails": "tails demo:minilm --tokens 2100 --layers 0,3 --heads 0,5",
+    "tails-decoder": "tails demo:smollm2 --tokens 2100 --layers 0 --heads 0,5",
+    "sparse-law": "sparse gaussian --horizon 0.5 --dim 2 --tokens 512 --replicates 8 --queries 64 "
+    "--budgets 16,32,64",
+    "sparse-model": "sparse demo:minilm --layers 0 --heads 0,1 --context 256 --passages 3 --queries 32 "
+    "--budgets 16:128:4",
+    "deep-stack": "deep gaussian --depth 2 --dim 2 --horizon 0.4 --sizes 32:256:4 --replicates 6",
+    "deep-model": "deep demo:minilm --passages 2 --draws 3",
+    "domains": "domains demo:minilm --text docs=demo:docs --text code=demo:code --layers 0 --heads 0-2 "
+    "--blocks 3 --block-tokens 1024",
+}  # fmt: skip
+#: Commands that only print: what they print as JSON is compared.
+PRINTED = {
+    "theory": "theory --horizon 1.5 --sizes 1e3:1e8 --json",
+    "theory-spectrum": "theory --spectrum 1.5,0.7,0.2 --tau 0.3 --sizes 1e2:1e5 --json",
+    "hardmax": "hardmax --dim 3 --sizes 1e2:1e4 --json",
+    "reproduce": "reproduce hardmax --scale quick --json",
+}
+#: Fields that say when and where, not what.
+PASSING = {"created", "git_revision", "command", "versions", "seconds", "out", "folder"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    steps = parser.add_subparsers(dest="step", required=True)
+    make = steps.add_parser("make", help="make the runs")
+    make.add_argument("folder", type=Path)
+    make.add_argument("--only", help="names, with commas")
+    compare = steps.add_parser("compare", help="compare two folders")
+    compare.add_argument("before", type=Path)
+    compare.add_argument("after", type=Path)
+    asked = parser.parse_args()
+    if asked.step == "make":
+        return make_runs(asked.folder, asked.only)
+    return compare_runs(asked.before, asked.after)
+
+
+def make_runs(folder: Path, only: str | None) -> int:
+    """Run every command; return how many failed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = None if only is None else set(only.split(","))
+    failed = 0
+    for name, words in (RUNS | PRINTED).items():
+        printed = folder / f"{name}.json"
+        if printed.exists() or (wanted is not None and name not in wanted):
+            continue
+        command = [sys.executable, "-m", "esscher", *words.split()]
+        if name in RUNS:
+            command += ["--out", str(folder / name), "--json"]
+        start = time.monotonic()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        print(f"{name}: exit {done.returncode}, {time.monotonic() - start:.0f} s", flush=True)
+        if done.returncode:
+            print(done.stderr[-2000:], flush=True)
+            failed += 1
+        else:
+            printed.write_text(done.stdout)
+    return failed
+
+
+def compare_runs(before: Path, after: Path) -> int:
+    """Print every difference; return 1 if there are any."""
+    names = [name for name in RUNS | PRINTED if (before / f"{name}.json").exists()]
+    found = 0
+    for name in names:
+        if not (after / f"{name}.json").exists():
+            print(f"{name}: not made after the change")
+            found += 1
+            continue
+        differences = list(differences_of(name, before, after))
+        print(f"{name}: {'the same' if not differences else f'{len(differences)} differences'}")
+        for line in differences[:20]:
+            print(f"  {line}")
+        found += len(differences)
+    return min(found, 1)
+
+
+def differences_of(name: str, before: Path, after: Path) -> Iterator[str]:
+    """Differences of one run: what it printed, its results, its cells."""
+    yield from trees(read(before / f"{name}.json"), read(after / f"{name}.json"), "printed")
+    if name not in RUNS:
+        return
+    one, two = before / name, after / name
+    yield from trees(read(one / "results.json"), read(two / "results.json"), "results")
+    cells = sorted(path.name for path in (one / "parts").iterdir())
+    others = sorted(path.name for path in (two / "parts").iterdir())
+    if cells != others:
+        yield f"cells {cells} and {others}"
+        return
+    for cell in cells:
+        left, right = one / "parts" / cell, two / "parts" / cell
+        if cell.endswith(".parquet"):
+            if not pd.read_parquet(left).equals(pd.read_parquet(right)):
+                yield f"{cell}: other numbers"
+        else:
+            yield from trees(read(left), read(right), cell)
+
+
+def read(path: Path) -> Any:
+    """Contents of a JSON file."""
+    return json.loads(path.read_text())
+
+
+def trees(one: Any, two: Any, place: str) -> Iterator[str]:
+    """Fields in which two JSON values differ; numbers must be equal to the bit."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        for key in sorted(one.keys() | two.keys()):
+            if key in PASSING or key == "sha256":
+                continue
+            if key not in one or key not in two:
+                yield f"{place}.{key} only {'before' if key in one else 'after'}"
+            else:
+                yield from trees(one[key], two[key], f"{place}.{key}")
+    elif isinstance(one, list) and isinstance(two, list):
+        if len(one) != len(two):
+            yield f"{place} has {len(one)} entries before, {len(two)} after"
+        for index, (left, right) in enumerate(zip(one, two, strict=False)):
+            yield from trees(left, right, f"{place}[{index}]")
+    elif not same(one, two):
+        yield f"{place}: {one!r} before, {two!r} after"
+
+
+def same(one: Any, two: Any) -> bool:
+    """Whether two values of JSON are equal; 1 and 1.0 are."""
+    if isinstance(one, float) and isinstance(two, float) and math.isnan(one):
+        return math.isnan(two)
+    return type(one) is type(two) and one == two or (
+        isinstance(one, int | float) and isinstance(two, int | float) and float(one) == float(two)
+        and not isinstance(one, bool) and not isinstance(two, bool)
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
