@@ -25,7 +25,7 @@ help:
 setup: $(STAMP)
 
 # Reinstalled only when what is to be installed changes. Installing compiles the attention kernel.
-KERNEL := $(wildcard src/esscher/attention/compiled/*.[ch] src/esscher/attention/compiled/build.py)
+KERNEL := $(wildcard src/esscher/engine/attention/compiled/*.[ch] src/esscher/engine/attention/compiled/build.py)
 $(STAMP): pyproject.toml constraints.txt hatch_build.py $(KERNEL)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \

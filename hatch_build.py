@@ -9,7 +9,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-BUILD = Path("src/esscher/attention/compiled/build.py")
+BUILD = Path("src/esscher/engine/attention/compiled/build.py")
 
 
 class CompileKernel(BuildHookInterface):

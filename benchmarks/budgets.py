@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from esscher.experiments.budgets import budget_study
-from esscher.text import TextSource
+from esscher.engine.text import TextSource
+from esscher.studies.reproduce.budgets import budget_study
 
 CALIBRATION, OTHER = "wikipedia-en.txt", "biomedical-en.txt"
 

@@ -27,10 +27,10 @@ import torch
 from scipy import stats
 
 import esscher
-from esscher.attention import attention_statistics
-from esscher.rates import Rate, find_sinks, fit_rate, received_exponent
-from esscher.streams import random_stream
-from esscher.validation import Array
+from esscher.core.streams import random_stream
+from esscher.core.validation import Array
+from esscher.engine.attention import attention_statistics
+from esscher.math.statistics import Rate, find_sinks, fit_rate, received_exponent
 
 DIMS = (1, 8)
 HORIZONS = (0.5, 0.9, 1.5, 2.5)

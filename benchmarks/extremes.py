@@ -28,8 +28,9 @@ import numpy as np
 from scipy.stats import ks_2samp
 
 from esscher import gaussian_head
-from esscher.streams import random_stream
-from esscher.theory import (
+from esscher.core.streams import random_stream
+from esscher.core.validation import Array
+from esscher.math.theory import (
     map_curve,
     moment_curves,
     regime,
@@ -38,7 +39,6 @@ from esscher.theory import (
     simulate_query,
     softmax_moments,
 )
-from esscher.validation import Array
 
 STRENGTHS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 #: Direct replicates by n.

@@ -16,14 +16,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from esscher.experiments.finding import Finding
-from esscher.experiments.findings.budgets import budgets_finding
-from esscher.experiments.findings.deep import deep_finding
-from esscher.experiments.findings.domains import domains_finding
-from esscher.experiments.findings.manyheads import manyheads_finding
-from esscher.experiments.findings.regimes import regimes_finding
-from esscher.experiments.findings.sparse import sparse_finding
-from esscher.experiments.findings.tails import tails_finding
+from esscher.studies.reproduce.finding import Finding
+from esscher.studies.reproduce.findings.budgets import budgets_finding
+from esscher.studies.reproduce.findings.deep import deep_finding
+from esscher.studies.reproduce.findings.domains import domains_finding
+from esscher.studies.reproduce.findings.manyheads import manyheads_finding
+from esscher.studies.reproduce.findings.regimes import regimes_finding
+from esscher.studies.reproduce.findings.sparse import sparse_finding
+from esscher.studies.reproduce.findings.tails import tails_finding
 
 #: Names of corpora and their files.
 CORPORA = {

@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from esscher.attention import attention_statistics
-from esscher.attention.compiled.kernel import kernel_name
+from esscher.engine.attention import attention_statistics
+from esscher.engine.attention.compiled.kernel import kernel_name
 
 RESULTS = Path(__file__).parent / "results" / "kernels.json"
 GEMM = 3072

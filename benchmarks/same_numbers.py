@@ -46,12 +46,12 @@ RUNS = {
     "tails-decoder": "tails demo:smollm2 --tokens 2100 --layers 0 --heads 0,5",
     "sparse-law": "sparse gaussian --horizon 0.5 --dim 2 --tokens 512 --replicates 8 --queries 64 "
     "--budgets 16,32,64",
-    "sparse-model": "sparse demo:minilm --layers 0 --heads 0,1 --context 256 --passages 3 --queries 32 "
-    "--budgets 16:128:4",
+    "sparse-model": "sparse demo:minilm --layers 0 --heads 0,1 --context 256 --passages 3 "
+    "--queries 32 --budgets 16:128:4",
     "deep-stack": "deep gaussian --depth 2 --dim 2 --horizon 0.4 --sizes 32:256:4 --replicates 6",
     "deep-model": "deep demo:minilm --passages 2 --draws 3",
-    "domains": "domains demo:minilm --text docs=demo:docs --text code=demo:code --layers 0 --heads 0-2 "
-    "--blocks 3 --block-tokens 1024",
+    "domains": "domains demo:minilm --text docs=demo:docs --text code=demo:code "
+    "--layers 0 --heads 0-2 --blocks 3 --block-tokens 1024",
 }  # fmt: skip
 #: Commands that only print: what they print as JSON is compared.
 PRINTED = {
@@ -168,7 +168,7 @@ def same(one: Any, two: Any) -> bool:
     """Whether two values of JSON are equal; 1 and 1.0 are."""
     if isinstance(one, float) and isinstance(two, float) and math.isnan(one):
         return math.isnan(two)
-    return type(one) is type(two) and one == two or (
+    return (type(one) is type(two) and one == two) or (
         isinstance(one, int | float) and isinstance(two, int | float) and float(one) == float(two)
         and not isinstance(one, bool) and not isinstance(two, bool)
     )  # fmt: skip

@@ -99,10 +99,10 @@ def row(tokens: int, layers: str, folder: Path) -> dict[str, object]:
 
 def comparison(folder: Path) -> dict[str, object]:
     """The reference by two levels against all pairs."""
-    from esscher.models import load_model
-    from esscher.probing.reference import pooled_reference
-    from esscher.streams import random_stream
-    from esscher.text import collect_cloud
+    from esscher.core.streams import random_stream
+    from esscher.engine.models import load_model
+    from esscher.engine.text import collect_cloud
+    from esscher.studies.probe.reference import pooled_reference
 
     cloud = collect_cloud(
         load_model(MODEL), TEXT, tokens=COMPARED, layers=LAYERS, folder=folder / "cloud"

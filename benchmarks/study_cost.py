@@ -16,11 +16,19 @@ import time
 import numpy as np
 import torch
 
-from esscher.experiments import ablation, ball, gaussian, hardmax, onepass, sphere, universality
-from esscher.experiments.study import Study, geometric
-from esscher.sweeping import pool, sweep
-from esscher.sweeping.arguments import make_configuration
-from esscher.sweeping.predictions import predict_scales
+from esscher.studies.reproduce import (
+    ablation,
+    ball,
+    gaussian,
+    hardmax,
+    onepass,
+    sphere,
+    universality,
+)
+from esscher.studies.reproduce.study import Study, geometric
+from esscher.studies.sweep import pool, sweep
+from esscher.studies.sweep.arguments import make_configuration
+from esscher.studies.sweep.predictions import predict_scales
 
 #: Largest sizes at which sweeps are measured.
 SMALL, LARGE = 4_000, 8_000

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import esscher
-from esscher.errors import EsscherError, InputError
-from esscher.validation import (
+from esscher.core.errors import EsscherError, InputError
+from esscher.core.validation import (
     as_array,
     as_dim,
     as_nonnegative,

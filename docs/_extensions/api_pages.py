@@ -33,7 +33,9 @@ import esscher
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference" / "api"
 #: Layers that are no library: the command line has a page of its own.
-LEFT_OUT = {"cli", "__main__"}
+LEFT_OUT = {"cli", "__main__", "laws", "patterns", "theory"}
+#: Floors of which every package is a layer of its own.
+FLOORS = {"core", "math", "engine", "studies"}
 #: Short names of modules in annotations that only type checkers resolve.
 ALIASES = {"np": "numpy", "pa": "pyarrow", "pd": "pandas", "xr": "xarray"}
 #: Modules whose names annotations use without importing them at run time.
@@ -57,16 +59,25 @@ _documented: dict[int, str] = {}
 
 def layers() -> list[str]:
     """Names of the layers below ``esscher``, top first."""
-    found = {
-        module.name
-        for module in pkgutil.iter_modules(esscher.__path__)
-        if module.name not in LEFT_OUT and not module.name.startswith("_")
-    }
+    found = {name for floor in FLOORS for name in _modules(floor)} | set(_modules("")) - FLOORS
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`[^|]+`) \|", text, flags=re.MULTILINE)
-    named = [name for row in rows for name in re.findall(r"`(\w+)(?:/|\.py)`", row)]
+    named = [
+        name.replace("/", ".") for row in rows for name in re.findall(r"`([\w/]+?)(?:/|\.py)`", row)
+    ]
     ordered = list(dict.fromkeys(name for name in named if name in found))
     return ordered + sorted(found - set(ordered))
+
+
+def _modules(floor: str) -> list[str]:
+    """Public modules of a floor, or at the top, as names below ``esscher``."""
+    package = importlib.import_module(f"esscher.{floor}" if floor else "esscher")
+    prefix = f"{floor}." if floor else ""
+    return [
+        prefix + module.name
+        for module in pkgutil.iter_modules(package.__path__)
+        if module.name not in LEFT_OUT and not module.name.startswith("_")
+    ]
 
 
 def public_names(layer: str) -> list[tuple[str, Any]]:
@@ -89,7 +100,9 @@ def public_names(layer: str) -> list[tuple[str, Any]]:
 
 def _layer_of(thing: Any) -> str | None:
     parts = (getattr(thing, "__module__", None) or "").split(".")
-    return parts[1] if parts[0] == "esscher" and len(parts) > 1 else None
+    if parts[0] != "esscher" or len(parts) < 2:
+        return None
+    return ".".join(parts[1:3]) if parts[1] in FLOORS else parts[1]
 
 
 def _parts(module: ModuleType) -> list[ModuleType]:

@@ -17,8 +17,8 @@ __version__ = "0.1.0.dev0"
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from esscher.errors import EsscherError, InputError, UndefinedError
-from esscher.heads import (
+from esscher.core.errors import EsscherError, InputError, UndefinedError
+from esscher.math.heads import (
     ArrayHead,
     Head,
     Tokens,
@@ -28,7 +28,7 @@ from esscher.heads import (
     law_head,
     weight_head,
 )
-from esscher.laws import (
+from esscher.math.laws import (
     Cube,
     FiniteTokens,
     Gaussian,
@@ -41,7 +41,7 @@ from esscher.laws import (
     make_law,
     standard_law,
 )
-from esscher.limits import (
+from esscher.math.limits import (
     AttentionLayer,
     GaussianStack,
     MapLimit,
@@ -51,9 +51,8 @@ from esscher.limits import (
     limit_map,
     limit_moments,
 )
-from esscher.rates import Rate, fit_rate, received_exponent
-from esscher.sweeping import ErrorCurve, SweepInterrupted, load_curve, sweep
-from esscher.theory import (
+from esscher.math.statistics import Rate, fit_rate, received_exponent
+from esscher.math.theory import (
     Curve,
     Exponents,
     Prediction,
@@ -71,14 +70,18 @@ from esscher.theory import (
     pointwise_error,
     predict,
 )
+from esscher.studies.sweep import ErrorCurve, SweepInterrupted, load_curve, sweep
 
 if TYPE_CHECKING:
-    from esscher.corpora import Domains, domains, load_domains
-    from esscher.depth import Depth, deep, load_deep
-    from esscher.experiments import reproduce
-    from esscher.extremes import Tails, load_tails, tails
-    from esscher.models import LoadedModel, load_model, wrap_model
-    from esscher.planning import (
+    from esscher.engine.models import LoadedModel, load_model, wrap_model
+    from esscher.engine.text import read_text
+    from esscher.runs.cluster import connect_cluster
+    from esscher.runs.cluster_file import start_cluster
+    from esscher.show.catalogue import figure, figures_of
+    from esscher.show.write import write_report
+    from esscher.studies.deep import Depth, deep, load_deep
+    from esscher.studies.domains import Domains, domains, load_domains
+    from esscher.studies.plan import (
         ContextUse,
         Plan,
         context_lengths,
@@ -86,13 +89,10 @@ if TYPE_CHECKING:
         load_plan,
         plan,
     )
-    from esscher.probing import Probe, load_probe, probe
-    from esscher.report.catalogue import figure, figures_of
-    from esscher.report.write import write_report
-    from esscher.runs.cluster import connect_cluster
-    from esscher.runs.cluster_file import start_cluster
-    from esscher.sparsity import Sparsity, load_sparse, sparse
-    from esscher.text import read_text
+    from esscher.studies.probe import Probe, load_probe, probe
+    from esscher.studies.reproduce import reproduce
+    from esscher.studies.sparse import Sparsity, load_sparse, sparse
+    from esscher.studies.tails import Tails, load_tails, tails
 
 __all__ = [
     "ArrayHead",
@@ -185,12 +185,12 @@ __all__ = [
 
 #: What brings torch and transformers with it, by package: imported when it is first asked for.
 _LAZY = {
-    "esscher.corpora": ("Domains", "domains", "load_domains"),
-    "esscher.depth": ("Depth", "deep", "load_deep"),
-    "esscher.experiments": ("reproduce",),
-    "esscher.extremes": ("Tails", "load_tails", "tails"),
-    "esscher.models": ("LoadedModel", "load_model", "wrap_model"),
-    "esscher.planning": (
+    "esscher.studies.domains": ("Domains", "domains", "load_domains"),
+    "esscher.studies.deep": ("Depth", "deep", "load_deep"),
+    "esscher.studies.reproduce": ("reproduce",),
+    "esscher.studies.tails": ("Tails", "load_tails", "tails"),
+    "esscher.engine.models": ("LoadedModel", "load_model", "wrap_model"),
+    "esscher.studies.plan": (
         "ContextUse",
         "Plan",
         "context_lengths",
@@ -198,13 +198,13 @@ _LAZY = {
         "load_plan",
         "plan",
     ),
-    "esscher.probing": ("Probe", "load_probe", "probe"),
-    "esscher.report.catalogue": ("figure", "figures_of"),
-    "esscher.report.write": ("write_report",),
+    "esscher.studies.probe": ("Probe", "load_probe", "probe"),
+    "esscher.show.catalogue": ("figure", "figures_of"),
+    "esscher.show.write": ("write_report",),
     "esscher.runs.cluster": ("connect_cluster",),
     "esscher.runs.cluster_file": ("start_cluster",),
-    "esscher.sparsity": ("Sparsity", "load_sparse", "sparse"),
-    "esscher.text": ("read_text",),
+    "esscher.studies.sparse": ("Sparsity", "load_sparse", "sparse"),
+    "esscher.engine.text": ("read_text",),
 }
 
 

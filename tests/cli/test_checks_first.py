@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli.program import main
-from tests.models.folders import WORDS, decoder_tokenizer
-from tests.models.folders import save as save_model
+from tests.engine.models.folders import WORDS, decoder_tokenizer
+from tests.engine.models.folders import save as save_model
 
 #: Commands that read one text, with what they need beside it.
 ONE_TEXT = {
@@ -117,7 +117,7 @@ def no_weights(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the weights were read")
 
     monkeypatch.chdir(place)
-    monkeypatch.setattr("esscher.models.load.load_model", forbidden)
+    monkeypatch.setattr("esscher.engine.models.load.load_model", forbidden)
 
 
 def refused(arguments: list[str], said: str, place: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_run_with_another_configuration(
     small = ["--tokens", "300", "--context", "64", "--sizes", "16:64:3", "--replicates", "2"]
     first = CliRunner().invoke(main, [*asked("probe", ()), *small, "--layers", "0", *out])
     assert first.exit_code == 0, first.output
-    monkeypatch.setattr("esscher.models.load.load_model", None)
+    monkeypatch.setattr("esscher.engine.models.load.load_model", None)
     refused([*asked("probe", ()), *small, "--layers", "1", *out], "layers: stored [0]", place)
     refused([*asked("tails", ()), *out], "kind 'probe', not 'tails'", place)
 

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli.program import main
-from esscher.experiments.findings.domains import domains_finding
-from tests.corpora.test_domains import corpus
-from tests.models.folders import WORDS, save
+from esscher.studies.reproduce.findings.domains import domains_finding
+from tests.engine.models.folders import WORDS, save
+from tests.studies.domains.test_domains import corpus
 
 SIZES = (
     "--blocks",
@@ -28,7 +28,7 @@ SIZES = (
 
 @pytest.fixture(autouse=True)
 def few_permutations(monkeypatch):
-    monkeypatch.setattr("esscher.corpora.comparison.FEWEST", 2_000)
+    monkeypatch.setattr("esscher.studies.domains.comparison.FEWEST", 2_000)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli.program import main
-from tests.report.runs import make
+from tests.show.runs import make
 
 
 def run(*arguments: object) -> Result:

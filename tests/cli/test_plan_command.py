@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from esscher.cli.plan import print_plan
 from esscher.cli.program import main
-from esscher.planning import Plan
-from tests.models.folders import WORDS, save
+from esscher.studies.plan import Plan
+from tests.engine.models.folders import WORDS, save
 
 SMALL = ("--prefix", "40", "--passages", "2", "--check-passages", "3")
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from esscher.cli.program import main
-from esscher.report.render import GENERATOR
+from esscher.show.render import GENERATOR
 
 SWEEP = "sweep gaussian --horizon 0.5 --sizes 20,40,80 --replicates 4 --no-predict --out"
 

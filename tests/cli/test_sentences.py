@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli import main
-from esscher.extremes.verdict import UNDECIDED, judge_thresholds
-from esscher.probing import load_probe
-from esscher.runs.progress import Reporter, announce
+from esscher.core.shown import announce
+from esscher.runs.progress import Reporter
+from esscher.studies.probe import load_probe
+from esscher.studies.tails.verdict import UNDECIDED, judge_thresholds
 from tests.fuzz.damage import unpack
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from esscher.errors import InputError
-from esscher.models.outline import Outline, described
-from esscher.planning import arguments as planning
-from esscher.probing import arguments as probing
-from esscher.sparsity import arguments as sparsity
+from esscher.core.errors import InputError
+from esscher.engine.models.outline import Outline, described
+from esscher.studies.plan import arguments as planning
+from esscher.studies.probe import arguments as probing
+from esscher.studies.sparse import arguments as sparsity
 from tests.cli.test_checks_first import CliRunner, main
-from tests.models.folders import WORDS, decoder_tokenizer, save
-from tests.models.tiny import tiny_model
+from tests.engine.models.folders import WORDS, decoder_tokenizer, save
+from tests.engine.models.tiny import tiny_model
 
 LENGTHS = (64, 128, 256, 512)
 COMMANDS = {

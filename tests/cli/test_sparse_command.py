@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from esscher.cli import main
-from esscher.errors import InputError
-from esscher.experiments.findings.sparse import sparse_finding
+from esscher.core.errors import InputError
+from esscher.studies.reproduce.findings.sparse import sparse_finding
 
 SMALL = (
     "--horizon", "0.5", "--dim", "2", "--tokens", "400", "--replicates", "8", "--queries", "12",

@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 import esscher
 from esscher.cli import main, stopping
 from esscher.cli.stopping import REQUEUE, REQUEUE_VARIABLE, STOPPED, TERMINATED
-from esscher.sweeping import load_curve, pool
-from esscher.sweeping import sweep as run_sweep
-from esscher.sweeping.measure import METRICS
+from esscher.studies.sweep import load_curve, pool
+from esscher.studies.sweep import sweep as run_sweep
+from esscher.studies.sweep.measure import METRICS
 
 SWEEP = ["sweep", "gaussian", "--dim", "2", "--horizon", "0.5", "--sizes", "10,40"]
 ENVIRONMENT = os.environ | {
@@ -101,7 +101,7 @@ def test_a_bad_code_is_an_error_at_the_start(
 def test_a_second_signal_does_not_break_the_storing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from esscher.sweeping import engine
+    from esscher.studies.sweep import engine
 
     original = engine.Run.write_results
 

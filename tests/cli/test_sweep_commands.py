@@ -19,8 +19,8 @@ from esscher.cli import main
 from esscher.cli.options import with_error
 from esscher.cli.sweep import geometric_scales
 from esscher.runs.lock import run_lock
-from esscher.sweeping import load_curve, pool
-from esscher.sweeping import sweep as run_sweep
+from esscher.studies.sweep import load_curve, pool
+from esscher.studies.sweep import sweep as run_sweep
 from tests.cli.printed import table_of
 
 SMALL = ("--dim", "2", "--horizon", "0.5", "--sizes", "10:90:3", "--replicates", "3")

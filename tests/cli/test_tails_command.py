@@ -10,15 +10,15 @@ import pytest
 from click.testing import CliRunner
 
 import esscher
-import esscher.extremes.run as running
+import esscher.studies.tails.run as running
 from esscher.cli.program import main
-from esscher.errors import InputError
-from esscher.experiments.findings.manyheads import manyheads_finding
-from esscher.experiments.findings.tails import tails_finding
-from esscher.extremes import VERDICTS
-from esscher.models import wrap_model
-from tests.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer, save
-from tests.models.tiny import tiny_model
+from esscher.core.errors import InputError
+from esscher.engine.models import wrap_model
+from esscher.studies.reproduce.findings.manyheads import manyheads_finding
+from esscher.studies.reproduce.findings.tails import tails_finding
+from esscher.studies.tails import VERDICTS
+from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer, save
+from tests.engine.models.tiny import tiny_model
 
 SMALL = {"tokens": 1200, "context": 48}
 
@@ -87,7 +87,7 @@ def test_a_stopped_run_resumes_to_the_same(tmp_path, monkeypatch):
 
 def test_layers_in_groups_give_the_same(monkeypatch):
     """Few bytes at a time: one pass over the text per layer, and the same numbers."""
-    from esscher.extremes import collect
+    from esscher.studies.tails import collect
 
     options = SMALL | {"layers": [0, 2], "heads": [2]}
     together = esscher.tails(tiny(), [text()], **options)

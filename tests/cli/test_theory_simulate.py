@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 
 from esscher import gaussian_head
 from esscher.cli import main
-from esscher.probing import Probe
-from esscher.probing import run as run_module
-from esscher.theory import simulate_map, simulate_mean
+from esscher.math.theory import simulate_map, simulate_mean
+from esscher.studies.probe import Probe
+from esscher.studies.probe import run as run_module
 
 FEW = ["--replicates", "40", "--seed", "3"]
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli import main
-from esscher.errors import InputError
+from esscher.core.errors import InputError
 from esscher.runs.cluster_file import ClusterDescription, _scale, read_description, start_cluster
 from esscher.runs.executors import Task
 from tests.cluster.processes import lines, square

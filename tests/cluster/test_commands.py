@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli import main
-from esscher.errors import InputError
-from esscher.models import ModelChoice, ModelReference, opened_model
+from esscher.core.errors import InputError
+from esscher.engine.models import ModelChoice, ModelReference, opened_model
+from esscher.engine.text import seen_cloud
 from esscher.runs.cluster import Cluster, connect_cluster
 from esscher.runs.executors import Task
-from esscher.text import seen_cloud
 from tests.cluster.processes import Machines, machines
-from tests.models.folders import WORDS, decoder_tokenizer, save
-from tests.models.tiny import tiny_model
+from tests.engine.models.folders import WORDS, decoder_tokenizer, save
+from tests.engine.models.tiny import tiny_model
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli import main
-from esscher.errors import InputError
-from esscher.experiments.cells import compute_all
-from esscher.experiments.hardmax import _measure
+from esscher.core.errors import InputError
 from esscher.runs.cells import Cell, open_run
 from esscher.runs.cluster import Cluster, connect_cluster
 from esscher.runs.executors import FailedCells, Serial, Task, compute_cells
 from esscher.runs.progress import Reporter
-from esscher.sweeping import load_curve, pool
+from esscher.studies.reproduce.cells import compute_all
+from esscher.studies.reproduce.hardmax import _measure
+from esscher.studies.sweep import load_curve, pool
 from tests.cluster.processes import (
     deadly,
     deadly_replicate,

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli import main
-from esscher.errors import InputError
+from esscher.core.errors import InputError
 from esscher.runs.cluster import Cluster, connect_cluster
 from esscher.runs.cluster_file import on_this_machine, start_cluster
 from esscher.runs.executors import Task

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import esscher
-from esscher.sweeping import load_curve, sweep
-from esscher.sweeping.measure import METRICS
+from esscher.studies.sweep import load_curve, sweep
+from esscher.studies.sweep.measure import METRICS
 from tests.cluster.processes import ENVIRONMENT, Machines, machines
 
 # So many that a sweep cannot be over before a test that has to wait for its turn kills something.

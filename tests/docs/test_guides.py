@@ -10,8 +10,8 @@ from tests.docs.pages import ROOT, blocks
 def test_the_family_of_the_guide_reads_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guide's ELECTRA family on a small random model: attention is recomputed exactly."""
     torch = pytest.importorskip("torch")
-    from esscher.models import capturing, families
-    from tests.models import tiny
+    from esscher.engine.models import capturing, families
+    from tests.engine.models import tiny
 
     text = (ROOT / "docs/guides/add-a-model-family.md").read_text(encoding="utf-8")
     family, configuration = (b.text for b in blocks(text) if b.language == "python")

@@ -13,10 +13,10 @@ from unittest.mock import patch
 import numpy as np
 
 import esscher
-from esscher.models import wrap_model
-from esscher.planning import context_lengths
-from tests.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
-from tests.models.tiny import tiny_model
+from esscher.engine.models import wrap_model
+from esscher.studies.plan import context_lengths
+from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.tiny import tiny_model
 
 PLACE = Path(__file__).with_name("samples.zip")
 SIZES = (16, 32, 64)
@@ -55,7 +55,7 @@ def make(folder: Path) -> None:
     esscher.tails(
         bert, text(), tokens=600, context=48, layers=[0], heads=[0, 3], out=folder / "tails"
     )
-    with patch("esscher.corpora.comparison.FEWEST", 2000):
+    with patch("esscher.studies.domains.comparison.FEWEST", 2000):
         esscher.domains(
             bert, {"one": text(1), "two": text(2)}, blocks=3, block_tokens=120, context=62,
             layers=[0], heads=[0, 3], out=folder / "domains",
@@ -66,7 +66,7 @@ def make(folder: Path) -> None:
     )  # fmt: skip
     long = model("llama", max_position_embeddings=512)
     context_lengths(long, text(), context=128, passages=2, out=folder / "context")
-    esscher.text.collect_cloud(
+    esscher.engine.text.collect_cloud(
         bert, text(), tokens=40, context=20, layers=[0], heads=[0, 1], folder=folder / "cloud"
     )
 

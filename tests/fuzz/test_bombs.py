@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from esscher.errors import InputError
-from esscher.text import read_text
-from esscher.untrusted import (
+from esscher.core.errors import InputError
+from esscher.core.untrusted import (
     limits,
     map_array,
     parse_json,
@@ -31,14 +30,15 @@ from esscher.untrusted import (
     read_table,
     row_groups,
 )
-from esscher.untrusted.pages import ColumnChunk, RowGroup
+from esscher.core.untrusted.pages import ColumnChunk, RowGroup
+from esscher.engine.text import read_text
 
 MIB = 2**20
 #: Reads so many characters of each text, and says what its memory grew by.
 READ = """
 import resource, sys
-from esscher.errors import InputError
-from esscher.text import read_text
+from esscher.core.errors import InputError
+from esscher.engine.text import read_text
 import pyarrow.parquet, pyarrow.compute
 for name, limit in zip(sys.argv[1::2], sys.argv[2::2]):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -20,17 +20,24 @@ from hypothesis import strategies as st
 
 from esscher.cli.figure import as_head
 from esscher.cli.options import geometric_sizes, numbers, whole_numbers
-from esscher.errors import EsscherError, InputError
-from esscher.experiments.cells import compute_all
-from esscher.models import load_model
-from esscher.patterns import as_patterns
-from esscher.report.catalogue import as_width
+from esscher.core.errors import EsscherError, InputError
+from esscher.core.untrusted import (
+    map_array,
+    parse_json,
+    parse_row,
+    parse_yaml,
+    read_arrays,
+    read_table,
+)
+from esscher.engine.models import load_model
+from esscher.engine.patterns import as_patterns
+from esscher.engine.text import read_text
+from esscher.engine.text.cloud import open_cloud
 from esscher.runs.cluster_file import read_description
-from esscher.text import read_text
-from esscher.text.cloud import open_cloud
-from esscher.untrusted import map_array, parse_json, parse_row, parse_yaml, read_arrays, read_table
+from esscher.show.catalogue import as_width
+from esscher.studies.reproduce.cells import compute_all
+from tests.engine.models.folders import save
 from tests.fuzz.damage import as_text, changed_bytes, changed_tree, effort, fuzz, randoms, unpack
-from tests.models.folders import save
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 import esscher
 from esscher.cli import main
-from esscher.errors import EsscherError, InputError
-from esscher.planning import load_plan
+from esscher.core.errors import EsscherError, InputError
+from esscher.studies.plan import load_plan
 from tests.fuzz.damage import as_text, changed_bytes, changed_tree, effort, fuzz, randoms, unpack
 
 KINDS = ("probe", "sweep", "sparse", "deep", "deep-model", "tails", "domains", "plan", "context")

@@ -11,16 +11,16 @@ import pytest
 from click.testing import CliRunner
 
 import esscher
-from esscher.atomic import write_atomically
 from esscher.cli import main
-from esscher.errors import InputError
-from esscher.models import load_model
+from esscher.core.atomic import write_atomically
+from esscher.core.errors import InputError
+from esscher.engine.models import load_model
+from esscher.engine.text import read_text
 from esscher.runs import Cell, open_run, read_run
 from esscher.runs.lock import is_locked, run_lock
 from esscher.runs.progress import Reporter
-from esscher.text import read_text
+from tests.engine.models.folders import save
 from tests.fuzz.damage import unpack
-from tests.models.folders import save
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs links and pipes")
 

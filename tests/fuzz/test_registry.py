@@ -16,25 +16,25 @@ PARSERS = re.compile(
     r"from_pretrained|\.read_bytes\(|\.read_text\(|\.open\(|\bopen\(|os\.open\(|(?<![.\w])eval\(|(?<![.\w])exec\(|"
     r"subprocess|xml\.|fromstring\("
 )
-#: What calls them, and why that is safe; everything else must go through ``esscher.untrusted``.
+#: What calls them, and why that is safe; everything else must go through ``core.untrusted``.
 ALLOWED = {
-    "atomic.py": {"os.open("},  # writes a new file, never through a link; opens a folder to sync
-    "attention/compiled/build.py": {"subprocess"},  # the C compiler, on a file of the package
+    "core/atomic.py": {"os.open("},  # writes new files, never through a link; syncs folders
+    "engine/attention/compiled/build.py": {"subprocess"},  # the C compiler, on our own file
     "cli/endings.py": {"os.open("},  # os.devnull, for what nobody reads
-    "models/load.py": {"from_pretrained", "safe_open"},  # behind models/checks.py
-    "report/render.py": {".read_text("},  # parts of the package itself
+    "engine/models/load.py": {"from_pretrained", "safe_open"},  # behind models/checks.py
+    "show/render.py": {".read_text("},  # parts of the package itself
     "runs/schema.py": {"json.loads(", ".read_text("},  # schemas, parts of the package itself
     "runs/cells.py": {"json.loads("},  # of a configuration that was just made into JSON
     "runs/provenance.py": {"subprocess"},  # git, about Esscher's own checkout
-    "text/demo.py": {".read_text("},  # the standard library
-    "text/files.py": {
+    "engine/text/demo.py": {".read_text("},  # the standard library
+    "engine/text/files.py": {
         "gzip.",
         "bz2.",
         "lzma.",
         "CompressedInputStream",
         "open(",
     },  # chunk by chunk, bounded
-    "text/tables.py": {"ParquetFile("},  # page by page, bounded
+    "engine/text/tables.py": {"ParquetFile("},  # page by page, bounded
 }
 #: Not calls of parsers: our own readers, methods of other things, words in comments.
 OURS = re.compile(
@@ -56,13 +56,13 @@ def test_parsers_are_called_in_one_place():
     unknown = {}
     for path in sorted(SOURCES.rglob("*.py")):
         name = path.relative_to(SOURCES).as_posix()
-        if name.startswith("untrusted/"):
+        if name.startswith("core/untrusted/"):
             continue
         other = found_in(path) - ALLOWED.get(name, set())
         if other:
             unknown[name] = sorted(other)
     assert not unknown, (
-        "read files with the functions of esscher.untrusted, and fuzz the new parser here: "
+        "read files with the functions of esscher.core.untrusted, and fuzz the new parser here: "
         f"{unknown}"
     )
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli import main
-from esscher.untrusted import printable, shortened
+from esscher.core.untrusted import printable, shortened
 from tests.fuzz.damage import unpack
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[red]x[/red][link=http://x]y[/link] :bomb: \u202eabc\r<script>"
@@ -71,5 +71,5 @@ def _hostile(tree, field=""):
 
 def _scripts(page: Path) -> int:
     """Scripts of a page about nothing hostile."""
-    template = Path(main.__module__ and __import__("esscher").__file__).parent / "report" / "page"
+    template = Path(main.__module__ and __import__("esscher").__file__).parent / "show" / "page"
     return (template / "report.html.jinja").read_text().count("<script")

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from esscher.errors import InputError
+from esscher.core.errors import InputError
 from esscher.runs import Cell, open_run, read_run, run_folder, run_kind
 
 CONFIGURATION = {"seed": 0, "sizes": (1, 2), "model": {"name": "m"}}

@@ -10,7 +10,7 @@ import datetime
 import sys
 import time
 
-from esscher.streams import random_stream
+from esscher.core.streams import random_stream
 
 YEAR = 365.25 * 86_400
 #: Seconds between two jumps.

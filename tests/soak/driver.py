@@ -21,8 +21,8 @@ import numpy as np
 from click.testing import CliRunner
 
 from esscher.cli import main
+from esscher.core.streams import random_stream
 from esscher.runs.lock import is_locked
-from esscher.streams import random_stream
 from tests.soak.processes import Command, Starter, session
 from tests.soak.subjects import Subject, results
 

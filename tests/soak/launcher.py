@@ -21,10 +21,10 @@ from tests.soak.clock import jump
 #: What commands import before and while they work.
 MODULES = (
     "esscher.cli.program",
-    "esscher.sweeping.engine",
+    "esscher.studies.sweep.engine",
     "pyarrow.parquet",
     "torch",
-    "esscher.attention",
+    "esscher.engine.attention",
     "rich.table",
 )
 

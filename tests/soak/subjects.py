@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from esscher.sweeping.store import read_run
-from tests.models.folders import WORDS, decoder_tokenizer
-from tests.models.tiny import tiny_model
+from esscher.studies.sweep.store import read_run
+from tests.engine.models.folders import WORDS, decoder_tokenizer
+from tests.engine.models.tiny import tiny_model
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def a_probe(folder: Path, passages: int) -> Subject:
         f"probe {folder}/model --text {folder}/text.txt --mode context --context 96 --tokens "
         f"{96 * passages} --sizes 8:32:3 --replicates 4 --layers 1 --heads 0"
     )
-    modules = ("esscher.probing", "transformers", "transformers.models.llama.modeling_llama")
+    modules = ("esscher.studies.probe", "transformers", "transformers.models.llama.modeling_llama")
     return Subject(tuple(words.split()), "probe", "*.json", False, modules, _cell_bytes)
 
 

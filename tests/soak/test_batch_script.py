@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from esscher.sweeping import load_curve
+from esscher.studies.sweep import load_curve
 from tests.soak.processes import ENVIRONMENT
 from tests.soak.subjects import a_sweep
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from esscher.core.streams import random_stream
 from esscher.runs.lock import is_locked
-from esscher.streams import random_stream
 from tests.cluster.processes import machines
 from tests.soak.processes import ENVIRONMENT
 

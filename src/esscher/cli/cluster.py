@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from esscher.cli.options import Command
-from esscher.errors import InputError
+from esscher.core.errors import InputError
 from esscher.runs.cluster import Cluster, connect_cluster
 from esscher.runs.cluster_file import start_cluster
 

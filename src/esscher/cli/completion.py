@@ -160,7 +160,7 @@ def _runs(incomplete: str) -> Iterator[Path]:
 
 
 def _laws() -> list[str]:
-    from esscher.laws import STANDARD_LAWS
+    from esscher.math.laws import STANDARD_LAWS
 
     return list(STANDARD_LAWS)
 

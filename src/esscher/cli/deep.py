@@ -20,7 +20,7 @@ from esscher.cli.stopping import resumable
 from esscher.cli.tables import PlainConsole
 
 if TYPE_CHECKING:
-    from esscher.depth import Depth
+    from esscher.studies.deep import Depth
 
 #: Words for the numbers of a model's end.
 END_TITLES = {
@@ -100,7 +100,7 @@ def deep(
     """  # noqa: D301 - click's mark for verbatim lines
     check_figure(figure)
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
-    from esscher.depth import deep as run
+    from esscher.studies.deep import deep as run
 
     with resumable(out), chosen_cluster(scheduler, cluster) as executor:
         found = run(

@@ -18,10 +18,10 @@ from esscher.cli.options import (
 )
 from esscher.cli.stopping import resumable
 from esscher.cli.tables import PlainConsole
-from esscher.errors import InputError
+from esscher.core.errors import InputError
 
 if TYPE_CHECKING:
-    from esscher.corpora import Domains
+    from esscher.studies.domains import Domains
 
 #: Statistics of the table of corpora, as many as a terminal has room for.
 SHOWN = ("tokens", "ess", "khat", "horizon")
@@ -87,7 +87,7 @@ def domains(
     check_figure(figure)
     named = named_texts(texts)
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
-    from esscher.corpora import domains as run
+    from esscher.studies.domains import domains as run
 
     with resumable(out), chosen_cluster(scheduler, cluster) as executor:
         found = run(
@@ -142,7 +142,7 @@ def print_domains(found: Domains) -> None:
 
 
 def _print_corpora(console: PlainConsole, found: Domains) -> None:
-    from esscher.corpora.statistics import BY_NAME
+    from esscher.studies.domains.statistics import BY_NAME
 
     configuration = found.results["configuration"]
     table = plain_table(
@@ -163,7 +163,7 @@ def _print_corpora(console: PlainConsole, found: Domains) -> None:
 
 
 def _print_differences(console: PlainConsole, found: Domains) -> None:
-    from esscher.corpora.statistics import BY_NAME
+    from esscher.studies.domains.statistics import BY_NAME
 
     rows, count = found.results["strongest"], found.results["correction"]["pairs_found"]
     table = plain_table(
@@ -186,8 +186,8 @@ def _print_differences(console: PlainConsole, found: Domains) -> None:
 
 
 def _print_variance(console: PlainConsole, found: Domains) -> None:
-    from esscher.corpora.statistics import BY_NAME
-    from esscher.corpora.variance import SOURCES
+    from esscher.studies.domains.statistics import BY_NAME
+    from esscher.studies.domains.variance import SOURCES
 
     counts, ranks = found.results["counts"], found.results["rank"]
     table = plain_table(

@@ -50,8 +50,8 @@ def save_figure(kind: str, found: Any, path: Path | None, name: str | None = Non
     if path is None:
         return
     # Imported here: matplotlib takes a second that other commands should not.
-    from esscher.report.catalogue import draw
-    from esscher.report.files import write_figure
+    from esscher.show.catalogue import draw
+    from esscher.show.files import write_figure
 
     write_figure(draw(kind, found, name), path)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from esscher.cli.options import check_figure, plain_console, plain_table
-from esscher.errors import InputError
+from esscher.core.errors import InputError
 
 #: Dots per inch that make sense.
 FEWEST, MOST = 30, 2400
@@ -59,8 +59,8 @@ def figure(
         raise InputError(f"--dpi is {dpi}; it must lie between {FEWEST} and {MOST}")
     chosen = [as_head(text) for text in heads] or None
     # Imported here: matplotlib and the readers of runs take time that `esscher --help` should not.
-    from esscher.report.catalogue import CATALOGUE, as_width, draw, offered, read
-    from esscher.report.files import write_figure
+    from esscher.show.catalogue import CATALOGUE, as_width, draw, offered, read
+    from esscher.show.files import write_figure
 
     inches = as_width(width)
     kind_of_run, found = read(run)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from esscher.cli.options import geometric_sizes, plain_console, plain_table, print_json
-from esscher.errors import InputError
-from esscher.shown import plain_count
-from esscher.theory import hardmax_curve
+from esscher.core.errors import InputError
+from esscher.core.shown import plain_count
+from esscher.math.theory import hardmax_curve
 
 
 @click.command()

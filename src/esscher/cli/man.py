@@ -17,7 +17,7 @@ from esscher.cli.describe import (
     describe,
     describe_all,
 )
-from esscher.errors import InputError
+from esscher.core.errors import InputError
 
 
 @click.command()

@@ -19,11 +19,11 @@ from esscher.cli.options import (
     with_error,
 )
 from esscher.cli.stopping import resumable
-from esscher.errors import InputError
+from esscher.core.errors import InputError
 
 if TYPE_CHECKING:
     from esscher.cli.tables import PlainConsole
-    from esscher.planning import ContextUse, Plan
+    from esscher.studies.plan import ContextUse, Plan
 
 #: Key heads that the table shows unless all are asked for.
 SHOWN = 12
@@ -102,7 +102,7 @@ def plan(
         _context(model, text, place, out, save, figure, everything, as_json, options)
         return
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
-    from esscher.planning import plan as run
+    from esscher.studies.plan import plan as run
 
     with resumable(out), chosen_cluster(scheduler, cluster) as executor:
         found = run(model, text, out=out, executor=executor, **options)
@@ -134,7 +134,7 @@ def _context(
     del options["queries"], options["check_passages"]
     tolerance, longest = options.pop("tolerance"), options.pop("prefix")
     passages = options.pop("passages")
-    from esscher.planning import context_lengths
+    from esscher.studies.plan import context_lengths
 
     with resumable(out), chosen_cluster(*place) as executor:
         found = context_lengths(
@@ -154,7 +154,7 @@ def print_context(found: ContextUse, everything: bool = False) -> None:
     frame = found.to_frame()
     if frame.empty:
         return
-    from esscher.planning.contexts import longest_first
+    from esscher.studies.plan.contexts import longest_first
 
     frame = longest_first(frame)
     shown = frame if everything else frame.head(SHOWN)

@@ -20,11 +20,11 @@ from esscher.cli.options import (
 )
 from esscher.cli.stopping import resumable
 from esscher.cli.tables import PlainConsole
-from esscher.errors import InputError
-from esscher.shown import counted
+from esscher.core.errors import InputError
+from esscher.core.shown import counted
 
 if TYPE_CHECKING:
-    from esscher.probing import Probe
+    from esscher.studies.probe import Probe
 
 #: Heads that the table shows unless all are asked for.
 SHOWN = 15
@@ -108,7 +108,7 @@ def probe(
             "what heads have in common"
         )
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
-    from esscher.probing import probe as run
+    from esscher.studies.probe import probe as run
 
     with resumable(out), chosen_cluster(scheduler, cluster) as executor:
         found = run(

@@ -25,10 +25,10 @@ from esscher.cli.stopping import terminable
 from esscher.cli.sweep import sweep
 from esscher.cli.tails import tails
 from esscher.cli.theory import theory
-from esscher.errors import EsscherError
+from esscher.core.errors import EsscherError
+from esscher.core.untrusted import printable
+from esscher.core.validation import out_of_memory
 from esscher.runs.provenance import started_by
-from esscher.untrusted import printable
-from esscher.validation import out_of_memory
 
 #: Where a context keeps the words of the command line.
 _WORDS = "esscher.words"

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from esscher.cli.options import plain_console, plain_table
-from esscher.theory.regimes import CONTEXT_WINDOWS, REGIMES, head_regime, typical_strength
-from esscher.untrusted import foreign
+from esscher.core.untrusted import foreign
+from esscher.math.theory.regimes import CONTEXT_WINDOWS, REGIMES, head_regime, typical_strength
 
 if TYPE_CHECKING:
-    from esscher.heads import Head
-    from esscher.probing import Probe
+    from esscher.math.heads import Head
+    from esscher.studies.probe import Probe
 
 
 def load_probes(runs: Sequence[Path]) -> dict[str, Probe]:
     """Stored probes by the name of their model; a second one of a model gets a number."""
     if not runs:
         return {}
-    from esscher.probing import load_probe
-    from esscher.probing.regimes import regime_counts
+    from esscher.studies.probe import load_probe
+    from esscher.studies.probe.regimes import regime_counts
 
     probes: dict[str, Probe] = {}
     for folder in runs:
@@ -39,7 +39,7 @@ def load_probes(runs: Sequence[Path]) -> dict[str, Probe]:
 
 def regimes_dict(probes: dict[str, Probe], head: Head | None) -> dict[str, Any]:
     """Counts of heads per model and window, and the regime of a single head."""
-    from esscher.probing.regimes import regime_counts
+    from esscher.studies.probe.regimes import regime_counts
 
     out: dict[str, Any] = {"windows": CONTEXT_WINDOWS}
     out["models"] = {name: regime_counts(probe) for name, probe in probes.items()}
@@ -50,9 +50,9 @@ def regimes_dict(probes: dict[str, Probe], head: Head | None) -> dict[str, Any]:
 
 def save_regimes(path: Path, probes: dict[str, Probe], head: Head | None) -> None:
     """Draw the regimes with the heads of probes, and a single head as a line."""
-    from esscher.probing.regimes import head_strengths
-    from esscher.report.files import write_figure
-    from esscher.report.regimes import draw_regimes
+    from esscher.show.files import write_figure
+    from esscher.show.regimes import draw_regimes
+    from esscher.studies.probe.regimes import head_strengths
 
     marked = []
     if head is not None:
@@ -67,7 +67,7 @@ def save_regimes(path: Path, probes: dict[str, Probe], head: Head | None) -> Non
 
 def print_regimes(probes: dict[str, Probe], head: Head | None) -> None:
     """Print how many heads are in which regime at each window."""
-    from esscher.probing.regimes import count_words, regime_counts
+    from esscher.studies.probe.regimes import count_words, regime_counts
 
     table = plain_table("Regimes at today's context windows (Gaussian theory, second moments)")
     table.add_column("heads of")

@@ -33,7 +33,7 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
     """  # noqa: D301 - click's mark for verbatim lines
     check_output(output, "-o")
     # Imported here: the readers of runs take seconds that `esscher --help` should not.
-    from esscher.report.write import write_report
+    from esscher.show.write import write_report
 
     path = write_report(
         list(runs), output, force=force, say=lambda text: click.echo(text, err=True)

@@ -12,7 +12,7 @@ from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import report_line
 from esscher.cli.options import plain_console, print_json
 from esscher.cli.stopping import resumable
-from esscher.errors import InputError
+from esscher.core.errors import InputError
 from esscher.runs.folder import CONFIG
 
 EXPERIMENTS = ("gaussian", "ablation", "sphere", "ball", "hardmax", "universality", "onepass")
@@ -67,7 +67,7 @@ def reproduce(
       esscher reproduce all --scale standard --workers 2
     """  # noqa: D301 - click's mark for verbatim lines
     # Imported here: figures and torch take seconds that `esscher --help` should not.
-    from esscher.experiments import reproduce as run
+    from esscher.studies.reproduce import reproduce as run
 
     if name != "all" and name not in EXPERIMENTS:
         raise InputError(f"there is no experiment {name!r}; choose from {', '.join(EXPERIMENTS)}")

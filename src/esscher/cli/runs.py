@@ -13,15 +13,15 @@ import click
 from esscher.cli.endings import finish
 from esscher.cli.options import plain_console, plain_table, print_json
 from esscher.cli.sweep import print_curve
-from esscher.errors import InputError
-from esscher.report.stored import READERS
+from esscher.core.errors import InputError
+from esscher.core.untrusted import foreign, shortened
 from esscher.runs import RunResult, run_kind
 from esscher.runs import read_run as read_cells
 from esscher.runs.folder import CONFIG, PARTS
 from esscher.runs.lock import is_locked
-from esscher.sweeping.engine import load_curve
-from esscher.sweeping.store import Run, read_run
-from esscher.untrusted import foreign, shortened
+from esscher.show.stored import READERS
+from esscher.studies.sweep.engine import load_curve
+from esscher.studies.sweep.store import Run, read_run
 
 #: What prints a kind of run; sweeps are shown here.
 SHOWN_BY = {

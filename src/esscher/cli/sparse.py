@@ -19,10 +19,10 @@ from esscher.cli.options import (
     with_error,
 )
 from esscher.cli.stopping import resumable
-from esscher.shown import plain_count
+from esscher.core.shown import plain_count
 
 if TYPE_CHECKING:
-    from esscher.sparsity import Sparsity
+    from esscher.studies.sparse import Sparsity
 
 
 @click.command()
@@ -87,7 +87,7 @@ def sparse(
     """  # noqa: D301 - click's mark for verbatim lines
     check_figure(figure)
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
-    from esscher.sparsity import sparse as run
+    from esscher.studies.sparse import sparse as run
 
     with resumable(out), chosen_cluster(scheduler, cluster) as executor:
         found = run(

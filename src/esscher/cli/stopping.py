@@ -19,9 +19,9 @@ from types import FrameType
 
 import click
 
-from esscher.errors import EsscherError, InputError
+from esscher.core.errors import EsscherError, InputError
 from esscher.runs.executors import SchedulerLost
-from esscher.sweeping.engine import SweepInterrupted
+from esscher.studies.sweep.engine import SweepInterrupted
 
 #: Exit code of a command that was stopped by Ctrl-C, by convention 128 + SIGINT.
 STOPPED = 130

@@ -14,13 +14,13 @@ from esscher.cli.options import geometric_sizes, numbers, plain_console, plain_t
 from esscher.cli.stopping import resumable
 from esscher.cli.synthetic import head_options, synthetic_head
 from esscher.cli.tables import PlainConsole
-from esscher.errors import InputError
-from esscher.laws import STANDARD_LAWS
-from esscher.shown import counted, plain_count
-from esscher.sweeping.curve import ErrorCurve
-from esscher.sweeping.engine import sweep as run_sweep
-from esscher.sweeping.measure import METRICS
-from esscher.validation import Array
+from esscher.core.errors import InputError
+from esscher.core.shown import counted, plain_count
+from esscher.core.validation import Array
+from esscher.math.laws import STANDARD_LAWS
+from esscher.studies.sweep.curve import ErrorCurve
+from esscher.studies.sweep.engine import sweep as run_sweep
+from esscher.studies.sweep.measure import METRICS
 
 
 @click.command()

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from esscher.cli.options import numbers
-from esscher.errors import InputError
-from esscher.heads import WeightHead, law_head
-from esscher.laws import standard_law
-from esscher.validation import as_dim
+from esscher.core.errors import InputError
+from esscher.core.validation import as_dim
+from esscher.math.heads import WeightHead, law_head
+from esscher.math.laws import standard_law
 
 OPTIONS = (
     click.option("--horizon", type=float, help="Attention horizon H; the spectrum is flat."),

@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from esscher.untrusted import printable
+from esscher.core.untrusted import printable
 
 #: Width down to which a column of names or sentences is wrapped before others are left out.
 NARROWEST = 20

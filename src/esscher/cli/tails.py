@@ -18,10 +18,10 @@ from esscher.cli.options import (
 )
 from esscher.cli.stopping import resumable
 from esscher.cli.tables import PlainConsole
-from esscher.shown import counted
+from esscher.core.shown import counted
 
 if TYPE_CHECKING:
-    from esscher.extremes import Tails
+    from esscher.studies.tails import Tails
 
 #: Heads that the table shows unless all are asked for.
 SHOWN = 15
@@ -72,7 +72,7 @@ def tails(
     """  # noqa: D301 - click's mark for verbatim lines
     check_figure(figure)
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
-    from esscher.extremes import tails as run
+    from esscher.studies.tails import tails as run
 
     with resumable(out), chosen_cluster(scheduler, cluster) as executor:
         found = run(
@@ -149,7 +149,7 @@ def _cells(numbers: dict[str, Any]) -> list[str]:
 
 
 def _letter(verdict: str) -> str:
-    from esscher.extremes.verdict import LETTERS
+    from esscher.studies.tails.verdict import LETTERS
 
     return LETTERS[verdict]
 

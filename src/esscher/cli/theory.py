@@ -24,11 +24,11 @@ from esscher.cli.theory_simulation import (
     simulate,
     simulation_tables,
 )
-from esscher.errors import InputError
-from esscher.limits import NoLimit
-from esscher.shown import plain_count
-from esscher.sweeping.direct import DirectErrors, direct_errors
-from esscher.theory import Prediction, predict
+from esscher.core.errors import InputError
+from esscher.core.shown import plain_count
+from esscher.math.limits import NoLimit
+from esscher.math.theory import Prediction, predict
+from esscher.studies.sweep.direct import DirectErrors, direct_errors
 
 #: Largest n, number of queries and of replicates that ``--check`` simulates directly.
 CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
@@ -125,7 +125,7 @@ def theory(
     simulated = _simulate(prediction, seed) if check else None
     simulation = simulate(prediction, replicates, seed) if extremes else None
     if figure is not None:
-        from esscher.report.figures import save_prediction_figure
+        from esscher.show.figures import save_prediction_figure
 
         shown = simulated if simulation is None else simulation.map
         save_prediction_figure(prediction, shown, figure)

@@ -7,9 +7,9 @@ from typing import Any
 
 from esscher.cli.options import plain_table, with_error
 from esscher.cli.tables import PlainTable
-from esscher.errors import InputError
-from esscher.shown import plain_count
-from esscher.theory import (
+from esscher.core.errors import InputError
+from esscher.core.shown import plain_count
+from esscher.math.theory import (
     Prediction,
     SimulatedMap,
     SimulatedMean,

@@ -19,8 +19,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from esscher.atomic import clean_leftovers, write_atomically
-from esscher.errors import InputError
+from esscher.core.atomic import clean_leftovers, write_atomically
+from esscher.core.errors import InputError
+from esscher.core.untrusted import (
+    check_folder,
+    limits,
+    read_file,
+    read_json,
+    read_table,
+    shortened,
+)
 from esscher.runs.folder import (
     CONFIG,
     LOG,
@@ -35,14 +43,6 @@ from esscher.runs.folder import (
 from esscher.runs.lock import LOCK, run_lock
 from esscher.runs.provenance import command, git_revision, versions
 from esscher.runs.schema import check, known
-from esscher.untrusted import (
-    check_folder,
-    limits,
-    read_file,
-    read_json,
-    read_table,
-    shortened,
-)
 
 if TYPE_CHECKING:
     import pandas as pd

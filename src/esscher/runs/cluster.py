@@ -18,12 +18,12 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from esscher.errors import InputError
+from esscher.core.errors import InputError
+from esscher.core.untrusted import limits, read_json
 from esscher.runs import remote
 from esscher.runs.encryption import client_security, is_encrypted
 from esscher.runs.executors import FailedCells, SchedulerLost, Task
 from esscher.runs.provenance import versions
-from esscher.untrusted import limits, read_json
 
 #: How to install what clusters need.
 INSTALL = 'pip install "esscher[cluster]"'

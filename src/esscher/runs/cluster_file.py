@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from esscher.errors import InputError
+from esscher.core.errors import InputError
+from esscher.core.untrusted import limits, parse_yaml, read_file, shortened
 from esscher.runs.cluster import (
     INSTALL,
     TIMEOUT,
@@ -40,7 +41,6 @@ from esscher.runs.cluster import (
     distributed_module,
 )
 from esscher.runs.encryption import cluster_security, for_jobs
-from esscher.untrusted import limits, parse_yaml, read_file, shortened
 
 #: Classes of dask-jobqueue by what a file calls them.
 KINDS = {

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from esscher.errors import InputError
-from esscher.untrusted import open_regular, shortened
+from esscher.core.errors import InputError
+from esscher.core.untrusted import open_regular, shortened
 
 #: Protocols of Dask that are encrypted.
 ENCRYPTED = ("tls", "wss")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from esscher.errors import InputError
+from esscher.core.errors import InputError
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.progress import Reporter
 from esscher.runs.threads import one_blas_thread

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from esscher.atomic import TEMPORARY, write_atomically
-from esscher.errors import InputError
+from esscher.core.atomic import TEMPORARY, write_atomically
+from esscher.core.errors import InputError
+from esscher.core.untrusted import check_folder, limits, read_json, shortened
+from esscher.engine.models.same_weights import SAMPLE, compare_weights, said_of_types
 from esscher.runs.schema import check, known, read_checked
-from esscher.runs.weights import SAMPLE, compare_weights, said_of_types
-from esscher.untrusted import check_folder, limits, read_json, shortened
 
 #: The kind of runs that are not made of cells, and do not say so.
 SWEEP = "sweep"

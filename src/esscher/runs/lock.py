@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from esscher.errors import InputError
-from esscher.untrusted import open_regular, open_regular_for_writing, printable
+from esscher.core.errors import InputError
+from esscher.core.untrusted import open_regular, open_regular_for_writing, printable
 
 #: Name of the locked file in a run directory.
 LOCK = "lock"

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from esscher.atomic import check_room_for
+from esscher.core.atomic import check_room_for
+from esscher.core.untrusted import parse_json
 from esscher.runs.cells import read_run
 from esscher.runs.folder import CONFIG, LOG, PARTS, as_json, check_free, check_same
 from esscher.runs.lock import LOCK
-from esscher.untrusted import parse_json
 
 
 def check_run_place(

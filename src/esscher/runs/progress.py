@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
@@ -11,29 +10,15 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from esscher.errors import InputError
-from esscher.shown import plain_count, printable
-from esscher.untrusted import append_line
+from esscher.core.errors import InputError
+from esscher.core.shown import plain_count
+from esscher.core.untrusted import append_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 #: Seconds between two lines of the log.
 INTERVAL = 60.0
-
-
-def announce(what: str, progress: bool | None = None) -> None:
-    """Say on standard error what is done before the first bar.
-
-    Parameters
-    ----------
-    what
-        What is done.
-    progress
-        Whether to say it; by default if standard error is a terminal.
-    """
-    if sys.stderr.isatty() if progress is None else progress:
-        print(f"{printable(what)} ...", file=sys.stderr, flush=True)
 
 
 class Reporter:

@@ -37,7 +37,7 @@ def _kernel() -> str | None:
     Found without loading either. Which instructions are used is no version: it depends on the
     machine, as with torch.
     """
-    libraries = (Path(__file__).parents[1] / "attention" / "compiled").glob("*.so")
+    libraries = (Path(__file__).parents[1] / "engine" / "attention" / "compiled").glob("*.so")
     if any(libraries) and os.environ.get("ESSCHER_KERNEL", "").lower() != "torch":
         return "compiled"
     return None if _installed("torch") is None else "torch"

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from esscher.errors import InputError
+from esscher.core.errors import InputError
 from esscher.runs.executors import call_alone
 from esscher.runs.provenance import versions
 

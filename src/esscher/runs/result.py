@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from esscher.errors import InputError
+from esscher.core.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd

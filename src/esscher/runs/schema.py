@@ -17,8 +17,8 @@ from typing import Any
 
 import fastjsonschema
 
-from esscher.errors import InputError
-from esscher.untrusted import limits, printable, read_json, shortened
+from esscher.core.errors import InputError
+from esscher.core.untrusted import limits, printable, read_json, shortened
 
 #: What there are schemas of: kinds of runs; ``run`` is what all have in common, ``cloud`` and
 #: ``experiment`` are other files.

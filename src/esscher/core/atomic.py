@@ -1,0 +1,108 @@
+"""Files that are either there in full or not at all, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from esscher.core.errors import InputError
+
+#: Every temporary file ends so; what carries it after a crash is nobody's.
+TEMPORARY = ".tmp"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a temporary file beside ``path``, bring it to the disk, and give it its name.
+
+    Raises
+    ------
+    InputError
+        When the disk is full or cannot be written; the old contents of ``path`` are untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
+    try:
+        try:
+            _write(temporary, data)
+            os.replace(temporary, path)
+            _sync_folder(path.parent)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}: {error.strerror or error}; nothing that was stored before is "
+            "lost: make room (or give the directory other rights) and run the same command again"
+        ) from error
+
+
+def check_writable(path: Path, what: str) -> None:
+    """Refuse a file that could not be written in the end, before anything is computed.
+
+    Parameters
+    ----------
+    path
+        The file; directories above it may be missing.
+    what
+        What to call it, such as an option with its value.
+
+    Raises
+    ------
+    InputError
+        If it is a directory, or the directory that it would be in cannot be written or made.
+    """
+    if path.is_dir():
+        raise InputError(f"{what} is a directory; give the name of a file")
+    check_room_for(path.parent, what)
+
+
+def check_room_for(folder: Path, what: str) -> None:
+    """Refuse a directory that cannot be written, or not be made."""
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise InputError(f"{what}: {there} is a file, not a directory; choose another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(
+            f"{what}: {there} cannot be written; choose another place, or give the directory other "
+            "rights"
+        )
+
+
+def clean_leftovers(folder: Path) -> int:
+    """Remove temporary files that a killed process left in a folder; return their number."""
+    leftovers = [
+        path for path in folder.glob(f".*{TEMPORARY}") if path.is_symlink() or path.is_file()
+    ]
+    for path in leftovers:
+        path.unlink(missing_ok=True)
+    return len(leftovers)
+
+
+def _write(path: Path, data: bytes) -> None:
+    # Its name can be foreseen: what lies there already, perhaps a link to elsewhere, goes first.
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+    handle = os.open(path, flags, 0o666)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring a folder's entries to the disk, so that a renamed file survives a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems cannot do this, and need not
+            raise
+    finally:
+        os.close(handle)

@@ -1,0 +1,91 @@
+"""Text from elsewhere as a terminal may show it, and numbers of things in plain digits."""
+
+from __future__ import annotations
+
+import math
+import sys
+import unicodedata
+
+#: Characters of a value that a message shows.
+SHOWN = 80
+#: Categories of Unicode that a terminal may act upon, or that reorder what stands beside them.
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+#: Control characters that are plain text.
+_PLAIN = frozenset("\n\t")
+#: Joiners, without which some scripts and emoji cannot be written.
+_JOINERS = frozenset("\u200c\u200d")
+
+
+def printable(text: str) -> str:
+    r"""``text`` with every control character written out, such as ``\x1b``.
+
+    Escape sequences move the cursor, rename windows and fill clipboards; marks of direction make a
+    line read as another one.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_safe, text))
+
+
+def shortened(value: object, length: int = SHOWN) -> str:
+    """A value for a message: printable, and no longer than ``length`` characters."""
+    if isinstance(value, dict):
+        return f"an object with {len(value)} fields"
+    if isinstance(value, list) and len(value) > 8:
+        return f"a list of {len(value)} entries"
+    if isinstance(value, int) and not -WIDE < value < WIDE:
+        return f"a whole number of {value.bit_length()} bits"
+    text = repr(value[: length + 1] if isinstance(value, str) else value)
+    text = printable(text)
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+#: Numbers beyond are not printed: Python refuses more than 4300 digits.
+WIDE = 10**40
+
+
+def plain_count(number: float) -> str:
+    """A number of things in plain digits, such as 1,320: never 1.32e+03.
+
+    Below 100 three digits say enough; beyond 10^15 there is no other way than powers of ten.
+    """
+    if not math.isfinite(number):
+        return "infinitely many"
+    if abs(number) >= 1e15:
+        return f"{number:.3g}".replace("e+", "e")
+    return f"{number:,.0f}" if abs(number) >= 100 or number == round(number) else f"{number:.3g}"
+
+
+def about(number: float) -> str:
+    """An estimated number of things, in plain digits of which three mean something."""
+    if not math.isfinite(number) or abs(number) < 1000:
+        return plain_count(number)
+    return plain_count(float(f"{number:.3g}"))
+
+
+def counted(number: int, thing: str) -> str:
+    """A number with its noun: ``1 head``, ``2 heads``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def _safe(char: str) -> str:
+    if char in _PLAIN or char in _JOINERS or unicodedata.category(char) not in _UNSAFE:
+        return char
+    code = ord(char)
+    return (
+        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    )
+
+
+def announce(what: str, progress: bool | None = None) -> None:
+    """Say on standard error what is done before the first bar.
+
+    Parameters
+    ----------
+    what
+        What is done.
+    progress
+        Whether to say it; by default if standard error is a terminal.
+    """
+    if sys.stderr.isatty() if progress is None else progress:
+        print(f"{printable(what)} ...", file=sys.stderr, flush=True)

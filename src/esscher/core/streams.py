@@ -1,0 +1,17 @@
+"""Random streams: a function of the seed, of the purpose and of an index, and of nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from esscher.core.validation import as_seed
+
+
+def random_stream(seed: int, purpose: str, *index: int) -> np.random.Generator:
+    """Return the random stream of a purpose, such as replicate 3 of ``"direct"``.
+
+    Not ``default_rng(seed)``, nor ``default_rng([seed, 0])``, which is the same stream: users draw
+    weights from just that, and the first tokens would then BE the rows of the weights.
+    """
+    key = (int.from_bytes(purpose.encode(), "big"), *index)
+    return np.random.default_rng(np.random.SeedSequence(as_seed(seed), spawn_key=key))

@@ -1,0 +1,1 @@
+"""Attention over arrays, sparse patterns, transformers models and text."""

@@ -1,0 +1,24 @@
+"""Streaming attention statistics: the whole convergence curve from one pass, in bounded memory.
+
+:func:`attention_statistics` takes queries, keys and values of any number of heads and returns, for
+every scale and every nested size, the mean and covariance of the outputs, the map error, received
+attention, participation ratio and largest weight. :func:`streamed_attention` is for few queries and
+more keys than memory holds.
+"""
+
+from __future__ import annotations
+
+from esscher.engine.attention._blocks import BlockShape
+from esscher.engine.attention.run import attention_statistics
+from esscher.engine.attention.statistics import AttentionStatistics, QuerySummary
+from esscher.engine.attention.streamed import Chunk, StreamedAttention, streamed_attention
+
+__all__ = [
+    "AttentionStatistics",
+    "BlockShape",
+    "Chunk",
+    "QuerySummary",
+    "StreamedAttention",
+    "attention_statistics",
+    "streamed_attention",
+]

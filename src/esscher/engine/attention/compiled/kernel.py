@@ -1,0 +1,261 @@
+"""Loading the compiled kernel, and the layouts it works on."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from esscher.core.errors import InputError
+from esscher.engine.attention._workspace import Workspace
+from esscher.engine.attention.compiled.build import TARGETS, library
+
+#: Overrides the choice of the kernel: ``torch`` or an instruction set; for tests and comparisons.
+VARIABLE = "ESSCHER_KERNEL"
+#: As in step.c: the version of ``Pass``, and the keys of a tile.
+LAYOUT, KEYS = 3, 6
+
+
+class _Floats(TypedDict):
+    dtype: torch.dtype
+    device: torch.device
+
+
+#: Of everything the kernel is given; the defaults of torch may be others.
+FLOATS: _Floats = {"dtype": torch.float32, "device": torch.device("cpu")}
+_POINTERS = (
+    "keys", "values", "tilts", "relative", "visible", "part", "total", "squares", "shift", "peak",
+    "scratch",
+)  # fmt: skip
+_INTEGERS = (
+    "all_keys", "width", "rows", "queries", "scales", "group", "block", "flush", "started",
+)  # fmt: skip
+
+
+class Pass(ctypes.Structure):
+    """``struct pass`` of step.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in _POINTERS),
+        *((name, ctypes.c_int64) for name in _INTEGERS),
+        ("headroom", ctypes.c_float),
+    )
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled library: the instruction set it is for, and the queries of a panel.
+
+    Calls release the interpreter's lock.
+    """
+
+    target: str
+    panel: int
+    library: ctypes.CDLL
+
+    def attend(self, to: Pass, start: int, stop: int) -> None:
+        """Bring keys ``start`` to ``stop`` past a block of queries, into its totals."""
+        self.library.esscher_keys(ctypes.byref(to), start, stop)
+
+    def outputs(self, of: Pass, least: float, most: float, outputs: Tensor, sums: Tensor) -> bool:
+        """Outputs of the first queries from their totals, [scale, row, query], and their sums.
+
+        Says whether all is finite, and every sum of weights between the bounds.
+        """
+        found = self.library.esscher_outputs(
+            ctypes.byref(of), outputs.shape[2], least, most, outputs.data_ptr(), sums.data_ptr()
+        )
+        return bool(found)
+
+    def received(
+        self, of: Pass, start: int, stop: int, factors: Tensor, workspace: Workspace
+    ) -> Tensor:
+        """What the queries give to keys, [scale, size, key]: weights times factors of each size.
+
+        ``factors`` are [scale, size, query], as many queries as the pass has.
+        """
+        scales, sizes = factors.shape[:2]
+        lanes = self.panel // 2
+        room = workspace.empty("room", scales * sizes * of.block * lanes, **FLOATS)
+        given = factors.new_empty(scales, sizes, stop - start, dtype=torch.float64)
+        self.library.esscher_received(
+            ctypes.byref(of), start, stop, sizes, factors.data_ptr(), room.data_ptr(),
+            given.data_ptr(),
+        )  # fmt: skip
+        return given
+
+    def pack_keys(self, keys: Tensor, centre: Tensor) -> tuple[Tensor, float]:
+        """Rows of keys less their centre as [tile][width][KEYS]; length of the longest."""
+        packed = torch.empty(-(-len(keys) // KEYS), keys.shape[1], KEYS, **FLOATS)
+        return packed, self._pack_rows(keys, centre, 1.0, packed)
+
+    def pack_queries(
+        self, tilts: Tensor, factor: float, workspace: Workspace
+    ) -> tuple[Tensor, float]:
+        """Rows of tilts times a factor as [panel][width][query]; length of the longest."""
+        shape = (-(-len(tilts) // self.panel), tilts.shape[1], self.panel)
+        packed = workspace.empty("tilts", *shape, **FLOATS)
+        return packed, self._pack_rows(tilts, None, factor, packed)
+
+    def pack_values(self, values: Tensor, centre: Tensor) -> tuple[Tensor, float]:
+        """Rows of values less their centre as [tile of columns][key][columns of the tile].
+
+        Also the largest absolute entry.
+        """
+        if values.dtype == torch.float64:  # rounded after the subtraction
+            values, centre = values - centre, torch.zeros(len(centre), **FLOATS)
+        values, centre = values.to(torch.float32).contiguous(), centre.to(torch.float32)
+        packed = torch.empty(values.numel(), **FLOATS)
+        largest = self.library.esscher_pack_values(
+            values.data_ptr(), centre.data_ptr(), *values.shape, packed.data_ptr()
+        )
+        return packed, largest
+
+    def _pack_rows(self, x: Tensor, centre: Tensor | None, factor: float, packed: Tensor) -> float:
+        if x.dtype == torch.float64:  # rounded at the end
+            x, centre, factor = (x if centre is None else x - centre) * factor, None, 1.0
+        x = x.to(torch.float32).contiguous()
+        at = None if centre is None else centre.data_ptr()
+        square = self.library.esscher_pack_rows(
+            x.data_ptr(), at, *x.shape, packed.shape[2], factor, packed.data_ptr()
+        )
+        return math.sqrt(square)
+
+
+def kernel_for(device: torch.device, dtype: torch.dtype) -> Kernel | None:
+    """The kernel for float32 on this processor, if there is one; ``None`` is PyTorch's."""
+    if device.type != "cpu" or dtype != torch.float32:
+        return None
+    return _chosen(os.environ.get(VARIABLE, ""))
+
+
+def kernel_name() -> str:
+    """What weighs keys in float32 here: ``torch``, ``compiled AVX2`` or ``compiled AVX512``."""
+    kernel = kernel_for(FLOATS["device"], FLOATS["dtype"])
+    return "torch" if kernel is None else f"compiled {kernel.target}"
+
+
+@cache
+def _chosen(wanted: str) -> Kernel | None:
+    """The kernel by name, or the one for this processor."""
+    if wanted.lower() == "torch":
+        return None
+    names = list(TARGETS)  # a processor that has one has those before it
+    capability = str(torch.backends.cpu.get_cpu_capability())
+    runs = names[: names.index(capability) + 1] if capability in names else []
+    if not wanted:
+        return _load(runs[-1]) if runs else None
+    target = wanted.upper()
+    if target not in names:
+        known = ", ".join(["torch", *names])
+        raise InputError(f"{VARIABLE} is {wanted!r}; choose from {known}, or leave it unset")
+    if target not in runs:
+        raise InputError(f"{VARIABLE} asks for {target}, but this processor has {capability}")
+    found = _load(target)
+    if found is None:
+        raise InputError(
+            f"{VARIABLE} asks for {target}, but that kernel is not compiled; "
+            "run python -m esscher.engine.attention.compiled"
+        )
+    return found
+
+
+def _load(target: str) -> Kernel | None:
+    """The library for an instruction set if it is there, is of this version, and computes right."""
+    path = library(target)
+    if not path.is_file():
+        return None
+    try:
+        return open_library(target, path)
+    except (OSError, AttributeError) as error:
+        warnings.warn(
+            f"the compiled kernel {path} is not used ({error}); PyTorch does its work, slower. "
+            "Compile it again with python -m esscher.engine.attention.compiled",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+
+
+def open_library(target: str, path: Path) -> Kernel:
+    """Open and try a library; ``OSError`` if it is not what it should be."""
+    found = ctypes.CDLL(str(path))
+    if found.esscher_layout() != LAYOUT:
+        raise OSError("it was compiled from another version of the source")
+    pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+    found.esscher_keys.argtypes = [pointer, number, number]
+    found.esscher_keys.restype = None
+    found.esscher_outputs.argtypes = [pointer, number, real, real, pointer, pointer]
+    found.esscher_received.argtypes = [
+        pointer, number, number, number, pointer, pointer, pointer,
+    ]  # fmt: skip
+    found.esscher_received.restype = None
+    found.esscher_pack_rows.argtypes = [
+        pointer, pointer, number, number, number, ctypes.c_float, pointer,
+    ]  # fmt: skip
+    found.esscher_pack_rows.restype = ctypes.c_float
+    found.esscher_pack_values.argtypes = [pointer, pointer, number, number, pointer]
+    found.esscher_pack_values.restype = ctypes.c_float
+    kernel = Kernel(target, int(found.esscher_panel()), found)
+    if not _computes_right(kernel):
+        raise OSError("it does not compute what it should")
+    return kernel
+
+
+def attended(
+    kernel: Kernel,
+    tilts: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    relative: Sequence[float] = (1.0,),
+    start: int = 0,
+) -> Tensor:
+    """Totals [scale, row, query] of the keys from ``start``, in tiny blocks: to try a kernel."""
+    width, rows = keys.shape[1], values.shape[1]
+    centre = torch.zeros(max(width, rows), **FLOATS)
+    packed_tilts, _ = kernel.pack_queries(tilts, 1.0, Workspace())
+    packed_keys, _ = kernel.pack_keys(keys, centre[:width])
+    packed_values, _ = kernel.pack_values(values, centre[:rows])
+    queries, block = len(packed_tilts) * kernel.panel, 10
+    factors = torch.tensor(relative, **FLOATS)
+    part = torch.full((len(relative), rows + 1, kernel.panel), torch.nan, **FLOATS)
+    total = part.new_zeros(len(relative), rows + 1, queries, dtype=torch.float64)
+    scratch = torch.empty(2 * kernel.panel * (block + 2 * KEYS), **FLOATS)
+    state = Pass(
+        keys=packed_keys.data_ptr(), values=packed_values.data_ptr(),
+        tilts=packed_tilts.data_ptr(), relative=factors.data_ptr(), part=part.data_ptr(),
+        total=total.data_ptr(), scratch=scratch.data_ptr(), all_keys=len(keys), width=width,
+        rows=rows, queries=queries, scales=len(relative), group=kernel.panel, block=block,
+        flush=25,
+    )  # fmt: skip
+    kernel.attend(state, start, len(keys))
+    return total[:, :, : len(tilts)]
+
+
+def _computes_right(kernel: Kernel) -> bool:
+    """Attend a few keys, and compare with float64."""
+    rng = np.random.default_rng(0)
+    width, rows, n, start = 5, 7, 29, 4
+    keys, values = rng.normal(size=(n, width)), rng.normal(size=(n, rows))
+    tilts = rng.normal(size=(kernel.panel, width))
+    given = (torch.from_numpy(x) for x in (tilts, keys, values))
+    total = attended(kernel, *given, relative=(0.5, 1.0), start=start)
+    values = values[start:].T
+    for s, alpha in enumerate((0.5, 1.0)):
+        weights = np.exp2(alpha * (keys[start:] @ tilts.T))
+        expected = np.vstack([values @ weights, weights.sum(0)])
+        scale = np.abs(values).max() * weights.sum(0)
+        if not np.allclose(total[s].numpy() / scale, expected / scale, rtol=0.0, atol=1e-5):
+            return False
+    return True

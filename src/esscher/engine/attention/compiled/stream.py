@@ -1,0 +1,120 @@
+"""The stream by the compiled kernel: float32 on a processor it was compiled for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from esscher.engine.attention._blocks import PANEL, BlockPlan, Step
+from esscher.engine.attention._head import PassOptions, ReadyHead
+from esscher.engine.attention._stream import Stream
+from esscher.engine.attention.compiled.kernel import FLOATS, KEYS, Pass
+
+#: Bytes of working sums, so that they stay in a core's second-level cache.
+PART = 192 * 1024
+#: Weights of one call, about a quarter of a second: a signal waits for it.
+CALL = 100_000_000
+
+
+class Prepared(NamedTuple):
+    """A pass over the keys of a head, ready but for what it is to sum.
+
+    ``kept`` are the arrays whose addresses it holds: they must live as long as it is used.
+    """
+
+    state: Pass
+    kept: tuple[Tensor | None, ...]
+
+
+def prepare(head: ReadyHead, plan: BlockPlan, options: PassOptions, tilts: Tensor) -> Prepared:
+    """Keys, tilts (packed), scales and what is hidden, for one block of queries."""
+    assert head.packed is not None
+    panels, width, panel = tilts.shape
+    queries = panels * panel
+    visible = _visible_keys(head, plan, queries) if options.causal else None
+    relative = torch.tensor(options.relative, **FLOATS)
+    room = 2 * panel * (options.shape.keys + 2 * KEYS)
+    scratch = options.workspace.empty("scratch", room, **FLOATS)
+    state = Pass(
+        keys=head.packed.keys.data_ptr(),
+        tilts=tilts.data_ptr(),
+        relative=relative.data_ptr(),
+        visible=None if visible is None else visible.data_ptr(),
+        scratch=scratch.data_ptr(),
+        all_keys=len(head.key_positions),
+        width=width,
+        queries=queries,
+        scales=len(relative),
+        block=options.shape.keys,
+    )
+    return Prepared(state, (head.packed.keys, tilts, relative, visible, scratch))
+
+
+def _visible_keys(head: ReadyHead, plan: BlockPlan, queries: int) -> Tensor:
+    """How many keys each query of a block may attend: those up to its own position.
+
+    There may be more queries than the block has, as padding.
+    """
+    visible = np.full(queries, len(head.key_positions), dtype=np.int32)
+    at = head.query_positions[plan.rows]
+    visible[: len(at)] = np.searchsorted(head.key_positions, at, side="right")
+    return torch.from_numpy(visible).clone()  # which is aligned as the kernel wants it
+
+
+class CompiledStream(Stream):
+    """Arrays are padded to whole panels of queries; queries that are not there are zero tilts."""
+
+    def __init__(
+        self,
+        head: ReadyHead,
+        plan: BlockPlan,
+        options: PassOptions,
+        tilts: Tensor,
+        *,
+        shifted: bool,
+    ) -> None:
+        assert head.packed is not None
+        assert options.kernel is not None
+        self.state, self.kept = prepare(head, plan, options, tilts)
+        panel, queries = tilts.shape[2], self.state.queries
+        super().__init__(head, plan, options, queries=queries, shifted=shifted)
+        self.kernel = options.kernel
+        self.done = 0
+        scales, rows = len(options.relative), len(head.centre)
+        fitting = PART // (4 * scales * (rows + 1) * panel)
+        group = min(max(fitting, 1) * panel, queries)
+        self.part = self.working("part", scales, rows + 1, group)
+        self.shift = torch.zeros(queries if shifted else 0, **FLOATS)
+        state = self.state
+        state.values = head.packed.values.data_ptr()
+        state.part = self.part.data_ptr()
+        state.total = self.total.data_ptr()
+        state.squares = self.squares.data_ptr() if options.participation else None
+        state.shift = self.shift.data_ptr() if shifted else None
+        state.peak = self.peak.data_ptr() if options.largest else None
+        state.rows, state.group, state.flush = rows, group, PANEL
+        state.headroom = self.limits.headroom
+
+    def lowered(self) -> Tensor:
+        """Minus the shift."""
+        queries = self.plan.rows.stop - self.plan.rows.start
+        return -self.shift[:queries] if self.shifted else torch.zeros(queries, **FLOATS)
+
+    def weigh(self, step: Step) -> None:
+        """Nothing until a size is complete: the kernel cuts the keys into blocks itself."""
+        weights = (step.stop - self.done) * self.total.shape[2] * len(self.total)
+        if step.sizes or weights >= CALL:
+            self.kernel.attend(self.state, self.done, step.stop)
+            self.done = step.stop
+
+    def outputs(self, count: int) -> tuple[Tensor, Tensor, bool]:
+        """Outputs of the first ``count`` queries, and their sums."""
+        scales, rows = self.total.shape[0], self.total.shape[1] - 1
+        outputs = self.working("outputs", scales, rows, count, dtype=torch.float64)
+        sums = outputs.new_empty(scales, rows)
+        least, most = 2.0**self.limits.smallest, 2.0**self.limits.largest
+        sound = self.kernel.outputs(self.state, least, most, outputs, sums)
+        return outputs, sums, sound

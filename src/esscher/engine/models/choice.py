@@ -1,0 +1,167 @@
+"""What a caller names or hands in as a model: seen in outline first, loaded when all is checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from esscher.core.errors import InputError
+from esscher.core.shown import announce
+from esscher.core.untrusted import shortened
+from esscher.engine.models.outline import Outline, check_dtype, outline_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from esscher.engine.models.loaded import LoadedModel
+    from esscher.engine.models.reference import AnyModel
+
+#: What commands take for a model: its name or folder, a loaded one, or transformers' own.
+ModelLike: TypeAlias = "str | os.PathLike[str] | LoadedModel | torch.nn.Module"
+
+
+@dataclass(frozen=True, eq=False)
+class ModelChoice:
+    """A model, and how to load it.
+
+    Attributes
+    ----------
+    model
+        Name, folder or file; a loaded model; or one of transformers' own in memory.
+    device, dtype, revision, allow_pickle, allow_remote_code
+        As :func:`esscher.load_model` takes them; of no use for a model in memory.
+    """
+
+    model: ModelLike = field(repr=False)
+    device: str = "cpu"
+    dtype: str = "float32"
+    revision: str | None = None
+    allow_pickle: bool = False
+    allow_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        if self.is_named:
+            check_dtype(self.dtype)
+            if self.device != "cpu":
+                from esscher.engine.models.load import (
+                    as_device,  # brings torch, which knows devices
+                )
+
+                as_device(self.device)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it is a name, and no object in memory."""
+        return isinstance(self.model, (str, os.PathLike))
+
+    @property
+    def name(self) -> str:
+        """What to call the model."""
+        return str(self.model) if self.is_named else self.outline.name
+
+    @cached_property
+    def outline(self) -> Outline:
+        """What requests are checked against; no weights are read for it.
+
+        Raises
+        ------
+        InputError
+            When there is no such model, or it is not supported.
+        """
+        if self.is_named:
+            return outline_of(
+                str(self.model), revision=self.revision, allow_remote_code=self.allow_remote_code
+            )
+        return self._in_memory.outline
+
+    def load(self) -> LoadedModel:
+        """The model itself."""
+        if not self.is_named:
+            return self._in_memory
+        from esscher.engine.models.load import load_model
+
+        return load_model(
+            str(self.model), device=self.device, dtype=self.dtype, revision=self.revision,
+            allow_pickle=self.allow_pickle, allow_remote_code=self.allow_remote_code,
+        )  # fmt: skip
+
+    def for_tasks(
+        self, remote: bool, progress: bool | None = False
+    ) -> tuple[LoadedModel, AnyModel]:
+        """The model itself, and as tasks take it.
+
+        Parameters
+        ----------
+        remote
+            Whether tasks run on other machines.
+        progress
+            Whether to say what is being loaded; None says it if standard error is a terminal.
+        """
+        from esscher.engine.models.reference import ModelReference
+
+        self.check_remote(remote)
+        if self.is_named:
+            announce(f"Loading {self.name}", progress)
+        loaded = self.load()
+        if not remote:
+            return loaded, loaded
+        name = str(self.model)
+        return loaded, ModelReference(
+            str(Path(name).resolve()) if os.path.exists(name) else name,
+            self.device,
+            self.dtype,
+            self.revision,
+            self.allow_pickle,
+            self.allow_remote_code,
+            loaded.weight_hash,
+        )
+
+    def check_remote(self, remote: bool) -> None:
+        """Refuse an object in memory if tasks run on other machines."""
+        if remote and not self.is_named:
+            raise InputError(
+                f"the model {self.name!r} is an object in memory, which workers of a "
+                "cluster cannot load; give its name or folder"
+            )
+
+    @cached_property
+    def _in_memory(self) -> LoadedModel:
+        # what it is an instance of can only be known if its module is there already
+        loaded = sys.modules.get("esscher.engine.models.loaded")
+        if loaded is not None and isinstance(self.model, loaded.LoadedModel):
+            found: LoadedModel = self.model
+            return found
+        if not hasattr(self.model, "config") or not hasattr(self.model, "named_parameters"):
+            raise InputError(
+                f"model is {shortened(self.model)}; it must be a hub name, a folder, a .gguf file, "
+                "or a transformers model"
+            )
+        return with_tokenizer(self.model)
+
+
+def with_tokenizer(model: Any) -> LoadedModel:
+    """Wrap a transformers model in memory, with the tokenizer of the folder it was loaded from.
+
+    Raises
+    ------
+    InputError
+        If it came from no folder that is still there.
+    """
+    from esscher.engine.models.load import load_tokenizer
+    from esscher.engine.models.loaded import wrap_model
+    from esscher.engine.models.outline import checked_source
+
+    loaded = wrap_model(model)
+    place = str(getattr(model, "name_or_path", "") or "")
+    if not place or not Path(place).is_dir():
+        came = f"it came from {place!r}, which is no folder here" if place else "it has no name"
+        raise InputError(
+            f"the model is a {type(model).__name__} without a tokenizer, and {came}; hand both in "
+            "together: esscher.wrap_model(model, tokenizer)"
+        )
+    source = checked_source(place, revision=None, allow_remote_code=False)
+    return wrap_model(model, load_tokenizer(source), name=loaded.name)

@@ -1,0 +1,187 @@
+"""A model ready to be measured: weights, tokenizer, and what is known about its attention."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from esscher.core.errors import InputError
+from esscher.engine.models.families import Family, ModelShape, family_of
+from esscher.engine.models.fingerprint import check_finite, weight_hash, weight_sample
+from esscher.engine.models.outline import Outline, check_layers_there, sliding_window
+from esscher.engine.models.same_weights import SAMPLE
+
+#: Roles of tokens that stand at the ends of texts and mean nothing; they often act as sinks.
+DELIMITER_ROLES = ("cls_token", "sep_token", "bos_token", "eos_token", "pad_token")
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A transformers model in evaluation mode, with its family.
+
+    Attributes
+    ----------
+    model
+        The model itself.
+    tokenizer
+        Its tokenizer; None only for a model that was handed in without one.
+    family
+        What Esscher knows about its architecture.
+    name
+        The name it was asked for by.
+    shape
+        Layers, heads, key heads, dimensions.
+    causal
+        Whether queries see only earlier keys.
+    max_positions
+        Longest passage it can read, in tokens.
+    delimiter_ids
+        Token ids of delimiters: beginning and end of text, separators, padding.
+    provenance
+        Where it came from: source, revision, versions.
+    """
+
+    model: Any = field(repr=False)
+    tokenizer: Any = field(repr=False)
+    family: Family
+    name: str
+    shape: ModelShape
+    causal: bool
+    max_positions: int
+    delimiter_ids: frozenset[int]
+    provenance: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def outline(self) -> Outline:
+        """What requests are checked against."""
+        fields = self.family.config(self.model).to_dict()
+        return Outline(
+            name=self.name,
+            family=self.family,
+            shape=self.shape,
+            causal=self.causal,
+            max_positions=self.max_positions,
+            window=sliding_window(fields),
+        )
+
+    @property
+    def backbone(self) -> Any:
+        """The model without the head on top: enough for everything that attention does."""
+        return self.family.backbone(self.model)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return torch.device(next(self.model.parameters()).device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the weights."""
+        dtype: torch.dtype = next(self.model.parameters()).dtype
+        return dtype
+
+    @cached_property
+    def weight_hash(self) -> str:
+        """SHA-256 over all weights, tensor by tensor; computed when first asked for."""
+        return weight_hash(self.model)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What the configuration of a stored run says about the model; folders by their name."""
+        return {
+            "model": self.summary | {"name": Path(self.name).name},
+            "weight_hash": self.weight_hash,
+            SAMPLE: weight_sample(self.model),
+        }
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What tables and stored runs say about the model."""
+        config = self.family.config(self.model)
+        return {
+            "name": self.name,
+            "family": self.family.name,
+            "architecture": config.model_type,
+            "layers": self.shape.layers,
+            "heads": self.shape.heads,
+            "key_heads": self.shape.key_heads,
+            "head_dim": self.shape.head_dim,
+            "hidden": self.shape.hidden,
+            "causal": self.causal,
+            "max_positions": self.max_positions,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "note": self.family.note,
+        }
+
+    def __repr__(self) -> str:
+        shape = self.shape
+        keys = "" if shape.key_heads == shape.heads else f" ({shape.key_heads} key heads)"
+        return (
+            f"LoadedModel({self.name!r}, {self.family.name}, {shape.layers} layers x "
+            f"{shape.heads} heads{keys}, d_k={shape.head_dim}, "
+            f"{'causal' if self.causal else 'bidirectional'}, {self.max_positions} positions)"
+        )
+
+
+def wrap_model(
+    model: Any,
+    tokenizer: Any = None,
+    *,
+    name: str | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> LoadedModel:
+    """Look at a transformers model that is in memory already; it is put into evaluation mode.
+
+    Raises
+    ------
+    InputError
+        For an unsupported architecture, a model without attention layers, or weights that are not
+        finite.
+    """
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(config, "model_type"):
+        raise InputError(f"model is {type(model).__name__}; it must be a transformers model")
+    title = name or getattr(config, "name_or_path", "") or type(model).__name__
+    family = family_of(config.model_type, title)
+    model.eval()
+    shape = family.shape(model)
+    check_layers_there(shape, title)
+    check_finite(model, title)
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        family=family,
+        name=title,
+        shape=shape,
+        causal=family.is_causal(model),
+        max_positions=family.max_positions(model),
+        delimiter_ids=_delimiters(tokenizer, family.config(model)),
+        provenance={"name": title, **(provenance or {}), "versions": _versions()},
+    )
+
+
+def _delimiters(tokenizer: Any, config: Any) -> frozenset[int]:
+    """Ids of delimiter tokens, from the tokenizer if there is one, else from the configuration."""
+    found: set[int] = set()
+    for role in DELIMITER_ROLES:
+        value = getattr(tokenizer if tokenizer is not None else config, f"{role}_id", None)
+        if value is not None:
+            found.update(value if isinstance(value, (list, tuple)) else [value])
+    return frozenset(found)
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in ("torch", "transformers", "tokenizers", "safetensors", "gguf"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found

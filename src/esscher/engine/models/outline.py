@@ -1,0 +1,226 @@
+"""What a model is, known before its weights are read: every request is checked against this.
+
+A configuration of a few kilobytes says how many layers and heads a model has and how long a passage
+it reads. Reading the weights can take minutes, and importing torch takes seconds; nothing here does
+either, unless a configuration leaves out what only transformers knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from esscher.core.errors import InputError
+from esscher.engine.models.checks import check_model_folder, check_settings, read_config
+from esscher.engine.models.families import Family, ModelShape, family_of
+from esscher.engine.models.gguf_header import read_gguf_metadata
+from esscher.engine.models.sources import ModelSource, find_model
+
+#: Types that weights can be loaded in.
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+#: Decoders as llama.cpp calls them, and their ``model_type``.
+GGUF_TYPES = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3_text",
+    "smollm3": "smollm3",
+}
+#: Fields of a configuration, and the entries of a GGUF file that hold them.
+GGUF_FIELDS = {
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "hidden_size": "embedding_length",
+    "max_position_embeddings": "context_length",
+    "sliding_window": "attention.sliding_window",
+}
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What requests are checked against.
+
+    Attributes
+    ----------
+    name
+        The name the model was asked for by.
+    family
+        What Esscher knows about its architecture.
+    shape
+        Layers, heads, key heads, dimensions.
+    causal
+        Whether queries see only earlier keys.
+    max_positions
+        Longest passage it can read, in tokens.
+    window
+        Tokens that its layers with a sliding window see; None without such layers.
+    """
+
+    name: str
+    family: Family
+    shape: ModelShape
+    causal: bool
+    max_positions: int
+    window: int | None = None
+
+    def check_supported(self) -> None:
+        """Refuse a causal model that cannot be asked for next tokens on a key cache."""
+        if self.causal and not self.family.decoder:
+            raise InputError(
+                f"{self.name!r} is a causal {self.family.name} model, whose key cache cannot be "
+                "read; choose an encoder, or a decoder of another family"
+            )
+
+    def context(self, asked: int | None, usual: int, name: str = "context") -> int:
+        """Tokens of a passage: as asked, or as usual, as far as the model reads.
+
+        Raises
+        ------
+        InputError
+            If it is no length, or more than the model reads.
+        """
+        if asked is None:
+            return min(usual, self.max_positions)
+        from esscher.core.validation import as_dim
+
+        length = as_dim(asked, name)
+        if length > self.max_positions:
+            raise InputError(
+                f"{name} is {length}, but {self.name} reads at most {self.max_positions} tokens at "
+                f"a time; give at most {self.max_positions}"
+            )
+        return length
+
+
+def outline_of(
+    name: str, *, revision: str | None = None, allow_remote_code: bool = False
+) -> Outline:
+    """The outline of a model that is named; its weights are not read.
+
+    Raises
+    ------
+    InputError
+        When the model does not exist, is damaged or not supported, with the remedy.
+    """
+    source = checked_source(name, revision=revision, allow_remote_code=allow_remote_code)
+    fields = _fields(source, revision)
+    try:
+        if fields is None:
+            raise LookupError(source.name)
+        return described(source.name, fields)
+    except LookupError:
+        return described(source.name, _all_fields(source, revision, allow_remote_code))
+
+
+def described(name: str, fields: Mapping[str, Any]) -> Outline:
+    """The outline of a model from the fields of its configuration.
+
+    Raises
+    ------
+    LookupError
+        If they do not say enough.
+    InputError
+        For an architecture that is not supported, and a model without attention layers.
+    """
+    family = family_of(str(fields["model_type"]), name)
+    inner = {"model_type": fields["model_type"], **family.text_fields(fields)}
+    shape = family.described_shape(inner)
+    check_layers_there(shape, name)
+    return Outline(
+        name=name,
+        family=family,
+        shape=shape,
+        causal=family.described_causal(inner),
+        max_positions=family.described_positions(inner),
+        window=sliding_window(inner),
+    )
+
+
+def check_layers_there(shape: ModelShape, name: str) -> None:
+    """Refuse a model without attention layers."""
+    if not shape.layers:
+        raise InputError(f"the model {name!r} has no attention layers; choose one that has some")
+
+
+def sliding_window(fields: Mapping[str, Any]) -> int | None:
+    """Tokens that layers with a window see, by a configuration; None if there are none."""
+    window = fields.get("sliding_window")
+    if fields.get("use_sliding_window") is False or not isinstance(window, int):
+        return None
+    return window
+
+
+def checked_source(name: str, *, revision: str | None, allow_remote_code: bool) -> ModelSource:
+    """Where a model's files are, looked over before anything opens them.
+
+    Raises
+    ------
+    InputError
+        If there is no such model, or its folder is not to be opened.
+    """
+    source = find_model(name)
+    if revision is not None and source.kind != "hub":
+        raise InputError(
+            f"revision is {revision!r}, but {name!r} is not a name on the hub; leave it out"
+        )
+    if source.architecture is not None:  # some that transformers does not know either
+        family_of(source.architecture, source.name)
+    if source.kind == "folder":
+        check_model_folder(Path(source.location), allow_remote_code=allow_remote_code)
+    elif source.kind == "gguf":
+        check_settings(Path(source.location), allow_remote_code=allow_remote_code)
+    return source
+
+
+def check_dtype(dtype: str) -> None:
+    """Refuse a type that weights cannot be loaded in."""
+    if dtype not in DTYPES:
+        raise InputError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}")
+
+
+def _fields(source: ModelSource, revision: str | None) -> Mapping[str, Any] | None:
+    """The fields that stand in a model's own configuration; None if they are not at hand."""
+    if source.gguf is not None:
+        return _gguf_fields(Path(source.location) / source.gguf)
+    if source.kind == "hub":
+        path = _cached(source, revision)
+        return None if path is None else read_config(path)
+    return read_config(Path(source.location) / "config.json")
+
+
+def _gguf_fields(path: Path) -> Mapping[str, Any] | None:
+    """The fields of a decoder's configuration, from the header of a GGUF file."""
+    header = read_gguf_metadata(path)
+    if header.architecture not in GGUF_TYPES:
+        return None
+    found = {field: header.number(entry) for field, entry in GGUF_FIELDS.items()}
+    fields = {field: value for field, value in found.items() if value is not None}
+    return {"model_type": GGUF_TYPES[header.architecture], **fields}
+
+
+def _cached(source: ModelSource, revision: str | None) -> Path | None:
+    """The configuration of a model on the hub, if it is in the local cache."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return None  # what is missing is said when the model is loaded
+    found = try_to_load_from_cache(source.location, "config.json", revision=revision)
+    return Path(found) if isinstance(found, str) else None
+
+
+def _all_fields(
+    source: ModelSource, revision: str | None, allow_remote_code: bool
+) -> Mapping[str, Any]:
+    """All fields, with the values that transformers gives those that are left out."""
+    from esscher.engine.models.load import load_config  # brings torch
+
+    config = load_config(source, revision=revision, allow_remote_code=allow_remote_code)
+    fields: dict[str, Any] = config.to_dict()
+    return fields

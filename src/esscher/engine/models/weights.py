@@ -1,0 +1,130 @@
+"""Weights of the heads of a layer, as float64 matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from esscher.core.validation import Array, as_array
+from esscher.engine.models.loaded import LoadedModel
+from esscher.engine.models.selection import as_indices
+from esscher.math.heads import WeightHead, weight_head
+from esscher.math.laws import FiniteTokens, Law
+
+
+@dataclass(frozen=True, eq=False)
+class HeadWeights:
+    """Projections of one layer by query head; grouped key heads are repeated for their queries.
+
+    ``q = W_q x + b_q`` and so on, with x the hidden states that enter the attention (after the
+    normalisation before it, if there is one). Where ``linear`` is False, the model turns (rotary
+    positions) or normalises q and k afterwards.
+
+    Attributes
+    ----------
+    W_q, W_k
+        [heads, d_k, hidden].
+    W_v
+        [heads, d_v, hidden].
+    W_o
+        [heads, hidden, d_v]; the layer's output is the sum over heads of ``W_o y``, plus b_o.
+    b_q, b_k, b_v
+        [heads, d]; zero where the model has none.
+    b_o
+        [hidden].
+    scaling
+        Factor of the logits, 1/sqrt(d_k) in most models.
+    linear
+        Whether nothing happens to q and k after these maps.
+    """
+
+    layer: int
+    W_q: Array
+    b_q: Array
+    W_k: Array
+    b_k: Array
+    W_v: Array
+    b_v: Array
+    W_o: Array
+    b_o: Array
+    scaling: float
+    linear: bool
+
+    def A(self, head: int) -> Array:
+        """``W_k' W_q * scaling``, of shape (hidden, hidden): the tilt at x is ``A x + a``."""
+        (h,) = as_indices([head], len(self.W_q), "head")
+        return np.asarray(self.W_k[h].T @ self.W_q[h] * self.scaling)
+
+    def a(self, head: int) -> Array:
+        """``W_k' b_q * scaling``, the part of the tilt that does not depend on the query."""
+        (h,) = as_indices([head], len(self.W_q), "head")
+        return np.asarray(self.W_k[h].T @ self.b_q[h] * self.scaling)
+
+    def head(self, head: int, tokens: Law | ArrayLike) -> WeightHead:
+        """A head over a law of hidden states, or over given ones (one per row)."""
+        (h,) = as_indices([head], len(self.W_q), "head")
+        law = tokens if isinstance(tokens, Law) else FiniteTokens(as_array(tokens, "tokens", 2))
+        return weight_head(
+            law,
+            query=self.W_q[h],
+            key=self.W_k[h],
+            value=self.W_v[h],
+            query_bias=self.b_q[h],
+            key_bias=self.b_k[h],
+            value_bias=self.b_v[h],
+            scale=self.scaling,
+        )
+
+
+def head_weights(loaded: LoadedModel, layer: int) -> HeadWeights:
+    """Read the weights of a layer's heads.
+
+    Raises
+    ------
+    InputError
+        For a layer that does not exist.
+    """
+    family, shape = loaded.family, loaded.shape
+    (number,) = as_indices([layer], shape.layers, "layer")
+    block = family.blocks(loaded.model)[number]
+    maps = family.maps(block)
+    scaling = getattr(family.attention(block), "scaling", None)
+    group = shape.heads // shape.key_heads
+
+    def rows(weight: Tensor, repeat: int) -> Array:
+        return _by_head(weight, shape.head_dim, repeat)
+
+    def bias(vector: Tensor | None, weight: Tensor, repeat: int) -> Array:
+        zero = torch.zeros(len(weight)) if vector is None else vector
+        return _by_head(zero[:, None], shape.head_dim, repeat)[..., 0]
+
+    output = _numpy(maps.output)
+    by_head = output.reshape(len(output), shape.heads, -1).transpose(1, 0, 2)
+    zero = np.zeros(len(output)) if maps.output_bias is None else _numpy(maps.output_bias)
+    return HeadWeights(
+        layer=number,
+        W_q=rows(maps.query, 1),
+        b_q=bias(maps.query_bias, maps.query, 1),
+        W_k=rows(maps.key, group),
+        b_k=bias(maps.key_bias, maps.key, group),
+        W_v=rows(maps.value, group),
+        b_v=bias(maps.value_bias, maps.value, group),
+        W_o=np.ascontiguousarray(by_head),
+        b_o=zero,
+        scaling=shape.head_dim**-0.5 if scaling is None else float(scaling),
+        linear=family.linear,
+    )
+
+
+def _by_head(weight: Tensor, head_dim: int, repeat: int) -> Array:
+    """[heads * d, columns] as [heads, d, columns], each head ``repeat`` times."""
+    stacked = _numpy(weight).reshape(-1, head_dim, weight.shape[1])
+    return np.repeat(stacked, repeat, axis=0)
+
+
+def _numpy(tensor: Tensor) -> Array:
+    return np.asarray(tensor.detach().cpu().to(torch.float64).numpy())

@@ -1,0 +1,83 @@
+"""Sparse attention patterns: which keys does a query see, with which log-weight correction.
+
+One pattern per file, one protocol (``_pattern.py``). ``PATTERNS`` has them by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from esscher.core.errors import InputError
+from esscher.engine.patterns._pattern import Pattern, Selection, Sight, View
+from esscher.engine.patterns.bigbird import BigBird
+from esscher.engine.patterns.block import Block
+from esscher.engine.patterns.corrected import Corrected
+from esscher.engine.patterns.linformer import Groups, Linformer, Mixing, Pooled
+from esscher.engine.patterns.longformer import Longformer
+from esscher.engine.patterns.streaming import Streaming
+from esscher.engine.patterns.strided import Strided
+from esscher.engine.patterns.topk import TopK
+from esscher.engine.patterns.uniform import UniformRandom
+from esscher.engine.patterns.window import Window
+
+#: Patterns by name, in the order of tables; the first is what the others are compared with.
+PATTERNS: dict[str, Pattern] = {
+    pattern.name: pattern
+    for pattern in (
+        UniformRandom(),
+        Corrected(),
+        TopK(),
+        Streaming(),
+        Window(),
+        Longformer(),
+        BigBird(),
+        Strided(),
+        Block(),
+        Pooled(),
+        Linformer(),
+    )
+}
+#: The pattern that all others are compared with.
+BASELINE = UniformRandom.name
+
+__all__ = [
+    "BASELINE",
+    "PATTERNS",
+    "BigBird",
+    "Block",
+    "Corrected",
+    "Groups",
+    "Linformer",
+    "Longformer",
+    "Mixing",
+    "Pattern",
+    "Pooled",
+    "Selection",
+    "Sight",
+    "Streaming",
+    "Strided",
+    "TopK",
+    "UniformRandom",
+    "View",
+    "Window",
+    "as_patterns",
+]
+
+
+def as_patterns(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Names of patterns in the order of ``PATTERNS``; ``"all"`` for all, or a list with commas.
+
+    Random selection is always among them: the others are compared with it.
+    """
+    asked = names.split(",") if isinstance(names, str) else list(names)
+    chosen = {str(name).strip() for name in asked}
+    if chosen == {"all"}:
+        return tuple(PATTERNS)
+    unknown = sorted(chosen - set(PATTERNS))
+    if unknown or not chosen:
+        raise InputError(
+            f"there is no pattern {unknown[0]!r}; choose from all, {', '.join(PATTERNS)}"
+            if unknown
+            else f"no patterns are given; choose from all, {', '.join(PATTERNS)}"
+        )
+    return tuple(name for name in PATTERNS if name in chosen or name == BASELINE)

@@ -1,0 +1,191 @@
+"""A passage read many times with different attention: what every layer and the model's end say.
+
+In a decoder the beginning of a passage, the prefix, is read once, dense, and kept as a key cache;
+the queries are the tokens after it, which is what a reduced cache is asked. In an encoder all
+tokens are queries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from esscher.core.errors import InputError
+from esscher.engine.models import LayerInputs, LoadedModel, attention_override
+from esscher.engine.models._transformers import transformers_module
+from esscher.engine.text import Passage
+
+#: Positions at most at which a decoder's next-token laws are compared: each is as long as the
+#: vocabulary.
+POSITIONS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """What one pass of the model over a passage's queries gave.
+
+    Attributes
+    ----------
+    attention
+        Attention output of every layer before its output projection, [heads, n_q, d_v].
+    residual
+        Tokens after every block, [n_q, hidden].
+    end
+        Decoder: logarithms of the next-token probabilities at some positions, [positions,
+        vocabulary]. Encoder: the passage's embedding, [hidden].
+    """
+
+    attention: list[Tensor] = field(default_factory=list)
+    residual: list[Tensor] = field(default_factory=list)
+    end: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+
+class PassageReader:
+    """A passage ready to be read many times, with different attention.
+
+    Parameters
+    ----------
+    loaded, passage
+        Model and passage.
+    prefix
+        Tokens of the passage that a decoder has in its cache when the queries come; 0 for an
+        encoder.
+    watch
+        Called with the inputs of every layer while a decoder reads the prefix.
+
+    Attributes
+    ----------
+    asking
+        Rows of the queries at which errors are measured: all that are not delimiters.
+    positions
+        Rows of the queries at which next-token laws are compared (decoders).
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        passage: Passage,
+        prefix: int,
+        watch: Callable[[LayerInputs], None] | None = None,
+    ) -> None:
+        check_supported(loaded)
+        self.loaded, self.passage, self.prefix = loaded, passage, prefix
+        self._ids = torch.from_numpy(passage.ids)[None].to(loaded.device)
+        self.asking = torch.from_numpy(np.flatnonzero(~passage.is_delimiter[prefix:]))
+        queries = len(passage.ids) - prefix
+        # the last token's successor is not in the passage
+        count = min(POSITIONS, queries - 1)
+        spaced = np.unique(np.linspace(0, queries - 2, count).round().astype(np.int64))
+        self.positions = torch.from_numpy(spaced)
+        self._cache = self._read_prefix(watch) if loaded.causal else None
+
+    @property
+    def next_tokens(self) -> Tensor:
+        """The token that follows each of the positions."""
+        return self._ids[0, self.prefix + self.positions + 1].cpu()
+
+    def read(self, replacement: Callable[[LayerInputs], Tensor | None]) -> Pass:
+        """Read the queries; ``replacement`` computes attention, None for the model's own."""
+        found = Pass()
+
+        def watch(inputs: LayerInputs) -> Tensor | None:
+            output = replacement(inputs)
+            found.attention.append((inputs.own() if output is None else output)[0].cpu())
+            return output
+
+        with (
+            torch.no_grad(),
+            attention_override(self.loaded, watch),
+            _watching_blocks(self.loaded, found.residual),
+        ):
+            end = self.end()
+        return Pass(found.attention, found.residual, end.cpu())
+
+    def end(self) -> Tensor:
+        """Run the model on the queries, with whatever attention it has now; see :class:`Pass`."""
+        return self._next_token_laws() if self.loaded.causal else self._embedding()
+
+    def _read_prefix(self, watch: Callable[[LayerInputs], None] | None) -> Any:
+        cache = transformers_module().DynamicCache(config=self.loaded.model.config)
+
+        def look(inputs: LayerInputs) -> None:
+            if watch is not None:
+                watch(inputs)
+
+        with torch.no_grad(), attention_override(self.loaded, look):
+            self.loaded.backbone(
+                input_ids=self._ids[:, : self.prefix], past_key_values=cache, use_cache=True
+            )
+        return cache
+
+    def _next_token_laws(self) -> Tensor:
+        # a copy: the call appends to the cache, and a sliding one cannot be cut back
+        output = self.loaded.model(
+            input_ids=self._ids[:, self.prefix :],
+            past_key_values=copy.deepcopy(self._cache),
+            use_cache=True,
+            logits_to_keep=self.positions.to(self.loaded.device),
+        )
+        return torch.log_softmax(output.logits[0].to(torch.float32), dim=-1)
+
+    def _embedding(self) -> Tensor:
+        options = {"use_cache": False} if self.loaded.family.decoder else {}
+        output = self.loaded.backbone(
+            input_ids=self._ids, attention_mask=torch.ones_like(self._ids), **options
+        )
+        text = torch.from_numpy(~self.passage.is_delimiter).to(self.loaded.device)
+        states: Tensor = output.last_hidden_state[0]
+        return states[text].to(torch.float32).mean(dim=0)
+
+
+def check_supported(loaded: LoadedModel) -> None:
+    """Refuse a causal model that cannot be asked for next tokens on a key cache."""
+    loaded.outline.check_supported()
+    if loaded.causal and loaded.model.get_output_embeddings() is None:
+        raise InputError(
+            f"{loaded.name!r} was loaded without its next-token head; load it by name, or as a "
+            "model for causal language modelling"
+        )
+
+
+def compare_laws(dense: Tensor, other: Tensor, next_tokens: Tensor) -> dict[str, float]:
+    """Compare next-token laws, given as logarithms [positions, vocabulary].
+
+    ``kl``: mean of KL(dense || other) in nats. ``top1``: share of positions with the same most
+    likely token. ``nll``: mean surprise of the other law at the token that follows, in nats.
+    """
+    divergence = (dense.exp() * (dense - other)).sum(dim=-1, dtype=torch.float64)
+    same = dense.argmax(dim=-1) == other.argmax(dim=-1)
+    return {
+        "kl": float(divergence.mean().clamp(min=0.0)),
+        "top1": float(same.double().mean()),
+        "nll": surprise(other, next_tokens),
+    }
+
+
+def surprise(law: Tensor, next_tokens: Tensor) -> float:
+    """Mean surprise of a law at the tokens that follow, in nats."""
+    return float(-law.gather(1, next_tokens[:, None]).double().mean())
+
+
+@contextlib.contextmanager
+def _watching_blocks(loaded: LoadedModel, states: list[Tensor]) -> Iterator[None]:
+    """Append what every block returns, within the block."""
+
+    def keep(module: Any, args: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        states.append(hidden[0].detach().to("cpu", torch.float32))
+
+    handles = [block.register_forward_hook(keep) for block in loaded.family.blocks(loaded.model)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,1 @@
+"""Laws, heads, limits, theory, simulation and statistics; no model, no file."""

@@ -1,0 +1,212 @@
+"""Second moments of a head, and the same in whitened key coordinates.
+
+Gaussian theory sees a head only through these. In whitened coordinates keys are
+``eta = root^+ (k - E k)`` with identity covariance, tilts are ``a = root' t`` (so that
+``<t, k - E k> = <a, eta>``), and values are ``v = E v + B eta + eps`` with ``eps`` uncorrelated
+with ``eta``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from esscher.core.errors import InputError
+from esscher.core.validation import ROUNDING, Array
+
+#: Eigenvalues of a key covariance below this share of the largest one count as zero.
+RANK_TOLERANCE = 1e-12
+
+
+def symmetric_root(covariance: Array) -> Array:
+    """Symmetric positive semidefinite square root."""
+    values, vectors = np.linalg.eigh(covariance)
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Mean and covariance blocks of the triple (tilt, key, value)."""
+
+    mean_t: Array
+    mean_k: Array
+    mean_v: Array
+    cov_tt: Array
+    cov_kk: Array
+    cov_vv: Array
+    cov_tk: Array
+    cov_tv: Array
+    cov_kv: Array
+
+    @property
+    def key_dim(self) -> int:
+        """Dimension of keys and tilts."""
+        return len(self.mean_k)
+
+    @property
+    def value_dim(self) -> int:
+        """Dimension of values."""
+        return len(self.mean_v)
+
+    @classmethod
+    def from_rows(cls, tilts: Array, keys: Array, values: Array) -> Moments:
+        """Moments of the empirical law of rows."""
+        means = [x.mean(axis=0) for x in (tilts, keys, values)]
+        t, k, v = (x - m for x, m in zip((tilts, keys, values), means, strict=True))
+        n = len(keys)
+        return cls(
+            mean_t=means[0],
+            mean_k=means[1],
+            mean_v=means[2],
+            cov_tt=t.T @ t / n,
+            cov_kk=k.T @ k / n,
+            cov_vv=v.T @ v / n,
+            cov_tk=t.T @ k / n,
+            cov_tv=t.T @ v / n,
+            cov_kv=k.T @ v / n,
+        )
+
+
+class QuerySample(NamedTuple):
+    """Queries in whitened coordinates, one per row.
+
+    ``own_logits`` are ``<a, eta>`` of the query's own key, ``offsets`` its own value minus the
+    limit at its tilt, ``B (eta - a) + eps``.
+    """
+
+    tilts: Array
+    own_logits: Array
+    offsets: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Coupling:
+    """Second-order structure of a head in whitened key coordinates, G diagonal.
+
+    Attributes
+    ----------
+    variances
+        Diagonal of ``G = Cov(a)``, largest first: the squared singular values of M.
+    cross
+        ``X = E[a_c eta']``, zero when queries are drawn from the population.
+    tau
+        Mean of ``a``.
+    loading
+        B, of shape (d_v, r): values are ``E v + B eta + eps``.
+    residual
+        Covariance of ``eps``.
+    residual_cross
+        ``Cov(a, eps)``, of shape (r, d_v); zero when queries are drawn from the population.
+    """
+
+    variances: Array
+    cross: Array
+    tau: Array
+    loading: Array
+    residual: Array
+    residual_cross: Array
+
+    @classmethod
+    def from_moments(cls, moments: Moments) -> Coupling:
+        """Whiten the keys and turn to the eigenvectors of G."""
+        values, vectors = np.linalg.eigh(moments.cov_kk)
+        keep = values > RANK_TOLERANCE * max(float(values[-1]), 1e-300)
+        if not keep.any():
+            raise InputError("the keys of this head do not vary: attention to them is uniform")
+        roots, basis = np.sqrt(values[keep]), vectors[:, keep]
+        root, inverse = basis * roots, basis / roots
+        g = root.T @ moments.cov_tt @ root
+        variances, turn = np.linalg.eigh((g + g.T) / 2)
+        order = np.argsort(variances)[::-1]
+        root, inverse = root @ turn[:, order], inverse @ turn[:, order]
+        cross = root.T @ moments.cov_tk @ inverse
+        loading = moments.cov_kv.T @ inverse
+        residual = moments.cov_vv - loading @ loading.T
+        if float(np.abs(residual).max()) <= 1e-10 * float(np.abs(moments.cov_vv).max()):
+            residual = np.zeros_like(residual)  # values are a function of the keys, up to rounding
+        return cls(
+            variances=np.maximum(variances[order], 0.0),
+            cross=cross,
+            tau=root.T @ moments.mean_t,
+            loading=loading,
+            residual=(residual + residual.T) / 2,
+            residual_cross=root.T @ moments.cov_tv - cross @ loading.T,
+        )
+
+    def population(self) -> Coupling:
+        """Return the coupling when queries are drawn independently of the keys."""
+        return replace(
+            self,
+            cross=np.zeros_like(self.cross),
+            residual_cross=np.zeros_like(self.residual_cross),
+        )
+
+    @cached_property
+    def spectrum(self) -> Array:
+        """Singular values of M, largest first."""
+        return np.sqrt(self.variances)
+
+    @property
+    def horizon(self) -> float:
+        """H, the largest singular value of M."""
+        return float(self.spectrum[0]) if self.spectrum.size else 0.0
+
+    @property
+    def frobenius(self) -> float:
+        """F, the Frobenius norm of M."""
+        return float(np.sqrt(self.variances.sum()))
+
+    @property
+    def value_gram(self) -> Array:
+        """``W = B' B``."""
+        return self.loading.T @ self.loading
+
+    @property
+    def residual_trace(self) -> float:
+        """Trace of the covariance of ``eps``."""
+        return float(np.trace(self.residual))
+
+    @property
+    def isotropy(self) -> tuple[float, float] | None:
+        """``(h, c)`` if ``M = h I``, ``W = c I``, ``tau = 0`` and values follow keys; else None.
+
+        Rotations then leave the head unchanged and averages over queries are one-dimensional.
+        """
+        g, gram = self.variances, self.value_gram
+        identity = np.eye(len(g))
+        h, c = float(np.trace(self.cross)) / len(g), float(np.trace(gram)) / len(g)
+        close = (
+            np.allclose(self.cross, h * identity, rtol=0, atol=ROUNDING * max(abs(h), 1e-300))
+            and np.allclose(g, h * h, rtol=ROUNDING, atol=0)
+            and np.allclose(gram, c * identity, rtol=0, atol=ROUNDING * max(c, 1e-300))
+            and float(np.abs(self.tau).max()) <= ROUNDING * (1 + abs(h))
+            and not self.residual.any()
+        )
+        return (h, c) if close else None
+
+    def sample_queries(self, count: int, rng: np.random.Generator) -> QuerySample:
+        """Draw queries of Gaussian tokens, each with its own key's logit and value offset."""
+        r, d_v = self.cross.shape[0], self.loading.shape[0]
+        joint = np.zeros((2 * r + d_v, 2 * r + d_v))
+        joint[:r, r : 2 * r] = self.cross
+        joint[:r, 2 * r :] = self.residual_cross
+        joint = joint + joint.T
+        joint[:r, :r] = np.diag(self.variances)
+        joint[r : 2 * r, r : 2 * r] = np.eye(r)
+        joint[2 * r :, 2 * r :] = self.residual
+        draws = rng.standard_normal((count, len(joint))) @ symmetric_root(joint)
+        tilts, keys, rest = draws[:, :r] + self.tau, draws[:, r : 2 * r], draws[:, 2 * r :]
+        return QuerySample(
+            tilts, np.sum(tilts * keys, axis=1), (keys - tilts) @ self.loading.T + rest
+        )
+
+    @property
+    def mean_square_offset(self) -> float:
+        """``E|v - Gamma(q)|^2`` of a token's own value: the error of attending to oneself only."""
+        gap = np.eye(len(self.tau)) + np.diag(self.variances) + np.outer(self.tau, self.tau)
+        gap -= self.cross + self.cross.T
+        shared = float(np.trace(self.loading @ self.residual_cross))
+        return float(np.sum(self.value_gram * gap)) + self.residual_trace - 2 * shared

@@ -1,0 +1,27 @@
+"""Infinite-token limits: the output map, the law of the outputs, deep Gaussian stacks."""
+
+from __future__ import annotations
+
+from esscher.math.limits.affine import AffineMap, gaussian_limit_map
+from esscher.math.limits.existence import missing_limit
+from esscher.math.limits.mapping import limit_map
+from esscher.math.limits.moments import limit_moments
+from esscher.math.limits.results import MapLimit, NoLimit, OutputMoments
+from esscher.math.limits.sphere_rule import SphereEigenvalues, sphere_output_eigenvalues
+from esscher.math.limits.stack import AttentionLayer, GaussianStack, StackLimit
+
+__all__ = [
+    "AffineMap",
+    "AttentionLayer",
+    "GaussianStack",
+    "MapLimit",
+    "NoLimit",
+    "OutputMoments",
+    "SphereEigenvalues",
+    "StackLimit",
+    "gaussian_limit_map",
+    "limit_map",
+    "limit_moments",
+    "missing_limit",
+    "sphere_output_eigenvalues",
+]

@@ -1,0 +1,237 @@
+"""Deterministic output covariance for tokens on a sphere.
+
+With z uniform on the unit sphere of R^d and ``Q = sum_j lambda_j z_j^2``, the output covariance
+needs ``E[z_i^2 f(Q)]`` for an analytic f. The squares ``(z_j^2)`` follow a Dirichlet(1/2, ..., 1/2)
+law, and two facts about Dirichlet laws do the work:
+
+* adding a coordinate: ``Q' = B lambda + (1 - B) Q`` with B a Beta variable independent of Q;
+* weighting by ``z_i^2`` adds 1 to the i-th parameter, which is one more such step:
+  ``E[z_i^2 f(Q)] = E f(B lambda_i + (1 - B) Q) / d`` with ``B ~ Beta(1, d/2)``.
+
+So the N-point Gauss rule of Q is built coordinate by coordinate: mix the rule so far with a
+Gauss-Jacobi rule for B, then compress the N^2 points back to N by Lanczos (Golub-Welsch). Every
+step integrates polynomials of degree 2N-1 exactly, so the result IS the Gauss rule of Q, and all
+weights stay positive, so nothing cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh_tridiagonal
+
+from esscher.core.errors import InputError
+from esscher.core.validation import Array, as_array, as_dim, as_positive
+from esscher.math.laws._bessel import bessel_ratio_over_argument
+
+#: Numbers of nodes; the rule is refined until two in a row agree.
+POINTS = (8, 16, 32, 64)
+#: Relative agreement at which refining stops.
+TOLERANCE = 1e-10
+#: Relative agreement from which the difference of two rules bounds the error.
+TRUSTED = 1e-3
+#: Relative error that rounding is allowed (measured: below 3e-14 up to d = 4096).
+ROUNDING = 1e-13
+#: Values closer than this, relative to the largest, are one value with multiplicity.
+EQUAL = 1e-12
+#: Length of a Lanczos vector that means the points are used up (they are scaled to [-1, 1]).
+EXHAUSTED = 1e-14
+#: Distinct values whose integrands are evaluated at a time.
+BLOCK = 64
+
+Rule = tuple[Array, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class SphereEigenvalues:
+    """Eigenvalues of the output covariance for V = I, one per singular value of A.
+
+    Attributes
+    ----------
+    values
+        ``E[Gamma_i^2]`` along the left singular vectors of A, in the order of the spectrum.
+    errors
+        Estimated absolute errors: the difference between the last two rules, plus rounding.
+    points
+        Number of nodes of the last rule.
+    """
+
+    values: Array
+    errors: Array
+    points: int
+
+    @property
+    def converged(self) -> bool:
+        """Whether the errors can be trusted: rules that still move may be further off than that.
+
+        Tilts so large that the poles of the Bessel ratio come close to the support of Q (d = 2:
+        horizons beyond about 40) need more nodes than the last rule has.
+        """
+        return bool(np.all(self.errors <= TRUSTED * self.values))
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.values)} eigenvalues from {self.values.max():.6g} to "
+            f"{self.values.min():.6g} (quadrature with {self.points} nodes, "
+            f"error at most {self.errors.max():.2g})"
+        )
+
+
+def sphere_output_eigenvalues(
+    spectrum: Array, dim: int, radius: float = 1.0, tolerance: float = TOLERANCE
+) -> SphereEigenvalues:
+    """``E[g(|t|)^2 t_i^2 / |t|^2]`` for ``t = A x``, x uniform on the sphere, in A's left basis.
+
+    ``g(s) = R I_{d/2}(R s) / I_{d/2-1}(R s)``. For a head with values ``V x`` and ``A = U S W'``
+    the output covariance is ``V U diag(values) U' V'``.
+
+    Parameters
+    ----------
+    spectrum
+        Singular values of A, at most ``dim`` of them; those left out are 0.
+    dim, radius
+        The sphere.
+    tolerance
+        Relative agreement of two rules at which refining stops.
+    """
+    d, r = as_dim(dim), as_positive(radius, "radius")
+    given = np.atleast_1d(as_array(spectrum, "spectrum"))
+    if given.ndim != 1 or len(given) > d:
+        raise InputError(f"spectrum has shape {given.shape}; it must be a list of at most {d}")
+    squares = np.zeros(d)
+    squares[: len(given)] = (r * given) ** 2
+
+    def gain(q: Array) -> Array:
+        """``(g(s) / s)^2`` at ``s^2 = q``: analytic in q, so that Gauss rules converge fast."""
+        return np.asarray((r * r * bessel_ratio_over_argument(d / 2 - 1, r * np.sqrt(q))) ** 2)
+
+    current = squares * weighted_means(gain, squares, POINTS[0])
+    for points in POINTS[1:]:
+        previous, current = current, squares * weighted_means(gain, squares, points)
+        change = np.abs(current - previous)
+        if np.all(change <= tolerance * current):
+            break
+    return SphereEigenvalues(current, change + ROUNDING * current, points)
+
+
+def weighted_means(f: Callable[[Array], Array], values: Array, points: int) -> Array:
+    """``E[z_i^2 f(Q)]`` for every i, ``Q = sum_j values_j z_j^2``; exact up to degree 2 points - 1.
+
+    Parameters
+    ----------
+    f
+        Vectorised function on ``[min(values), max(values)]``.
+    values
+        The d coefficients; their number is the dimension of the sphere.
+    points
+        Number of Gauss nodes.
+    """
+    d = len(values)
+    levels, member = _distinct(values)
+    nodes, weights = quadratic_form_rule(values, points)
+    share, share_weights = beta_rule(1.0, d / 2, points)
+    means = np.empty(len(levels))
+    for start in range(0, len(levels), BLOCK):
+        part = levels[start : start + BLOCK, None, None]
+        mixed = share[:, None] * part + (1.0 - share[:, None]) * nodes
+        means[start : start + BLOCK] = (f(mixed) @ weights) @ share_weights
+    return np.asarray(means[member] / d)
+
+
+def quadratic_form_rule(values: Array, points: int) -> Rule:
+    """Gauss rule (nodes, weights) of the law of ``sum_j values_j z_j^2``, z uniform on the sphere.
+
+    It has ``points`` nodes, or fewer when the law is a point mass.
+    """
+    levels, member = _distinct(values)
+    counts = np.bincount(member)
+    nodes, weights, parameter = levels[:1], np.ones(1), counts[0] / 2
+    for level, count in zip(levels[1:], counts[1:], strict=True):
+        share, share_weights = beta_rule(count / 2, parameter, points)
+        mixed = share[:, None] * level + (1.0 - share[:, None]) * nodes
+        nodes, weights = gauss_rule(mixed.ravel(), np.outer(share_weights, weights).ravel(), points)
+        parameter += count / 2
+    return nodes, weights
+
+
+def beta_rule(alpha: float, beta: float, points: int) -> Rule:
+    """Gauss rule of the Beta(alpha, beta) law on [0, 1], from the Jacobi recurrence.
+
+    The recurrence is written for [0, 1] itself: with beta large the mass sits near 0, where
+    ``(1 + x) / 2`` of a rule on [-1, 1] would have lost its digits.
+    """
+    s = alpha + beta - 2.0
+    k = np.arange(1.0, points)
+    diagonal = np.empty(points)
+    diagonal[0] = alpha / (alpha + beta)
+    diagonal[1:] = (2 * k * (k + s + 1) + s * alpha) / ((2 * k + s) * (2 * k + s + 2))
+    square = np.empty(points - 1)
+    if points > 1:
+        # k = 1 apart: the common factor s + 1 vanishes for the arcsine law.
+        square[0] = alpha * beta / ((s + 2) ** 2 * (s + 3))
+        k = k[1:]
+        square[1:] = (k * (k + alpha - 1) * (k + beta - 1) * (k + s)) / (
+            (2 * k + s) ** 2 * (2 * k + s + 1) * (2 * k + s - 1)
+        )
+    return _golub_welsch(diagonal, np.sqrt(square))
+
+
+def gauss_rule(points: Array, weights: Array, count: int) -> Rule:
+    """Gauss rule with ``count`` nodes of a discrete law, by Lanczos with full reorthogonalisation.
+
+    Fewer nodes are returned when the law has fewer points.
+    """
+    low, high = float(points.min()), float(points.max())
+    centre, half = (low + high) / 2, (high - low) / 2
+    if half <= 4 * np.finfo(float).eps * max(abs(low), abs(high)):
+        return np.array([centre]), np.ones(1)
+    x = (points - centre) / half
+    basis = np.empty((count, len(x)))
+    diagonal, off = np.empty(count), np.empty(count)
+    vector = np.sqrt(weights / weights.sum())
+    size = count
+    for k in range(count):
+        basis[k] = vector
+        image = x * vector
+        diagonal[k] = vector @ image
+        for _ in range(2):  # once is not enough to stay orthogonal to rounding
+            image -= (basis[: k + 1] @ image) @ basis[: k + 1]
+        off[k] = np.linalg.norm(image)
+        if off[k] <= EXHAUSTED:
+            size = k + 1
+            break
+        vector = image / off[k]
+    nodes, rule_weights = _golub_welsch(diagonal[:size], off[: size - 1])
+    # Clipped because rounding may carry a node past the ends, and f need not exist there.
+    return np.clip(centre + half * nodes, low, high), rule_weights
+
+
+def _golub_welsch(diagonal: Array, off: Array) -> Rule:
+    """Nodes and weights from the Jacobi matrix of a probability law."""
+    if len(diagonal) == 1:
+        return diagonal.copy(), np.ones(1)
+    nodes, vectors = eigh_tridiagonal(diagonal, off)
+    weights = np.asarray(vectors[0] ** 2)
+    return np.asarray(nodes), weights / weights.sum()
+
+
+def _distinct(values: Array) -> tuple[Array, NDArray[np.intp]]:
+    """Return the distinct values, smallest first, and the index of each value among them.
+
+    Smallest first because the rule grows in this order: what rounding does to the many small
+    values is then small beside the large ones that come last.
+    """
+    order = np.argsort(values)
+    ordered = values[order]
+    tolerance = EQUAL * float(np.abs(values).max())
+    starts = [0]
+    for i in range(1, len(ordered)):
+        if ordered[i] - ordered[starts[-1]] > tolerance:
+            starts.append(i)
+    counts = np.diff([*starts, len(ordered)])
+    member = np.empty(len(values), dtype=np.intp)
+    member[order] = np.repeat(np.arange(len(starts)), counts)
+    return np.add.reduceat(ordered, starts) / counts, member

@@ -1,0 +1,41 @@
+"""Rates with honest intervals: from measured errors to exponents, and from one pass to the same.
+
+:func:`fit_rate` fits error ~ C n^-beta to the errors of independent replicates and returns a
+:class:`Rate`; :func:`select_law` asks whether it is a power law at all. :func:`received_exponent`
+reads the exponent off the attention that tokens receive in a single pass.
+"""
+
+from __future__ import annotations
+
+from esscher.math.statistics.fit import SUMMARIES, fit_rate
+from esscher.math.statistics.laws import LAWS, LawFit
+from esscher.math.statistics.local import LocalSlopes
+from esscher.math.statistics.onepass import TailIndex, received_exponent
+from esscher.math.statistics.rate import Rate
+from esscher.math.statistics.resampling import Resamples, resample
+from esscher.math.statistics.selection import Selection, select_law
+from esscher.math.statistics.sinks import dominant_keys, find_sinks
+from esscher.math.statistics.tail import TailShape, tail_count, tail_shape, values_needed
+from esscher.math.statistics.tokens import TokensNeeded
+
+__all__ = [
+    "LAWS",
+    "SUMMARIES",
+    "LawFit",
+    "LocalSlopes",
+    "Rate",
+    "Resamples",
+    "Selection",
+    "TailIndex",
+    "TailShape",
+    "TokensNeeded",
+    "dominant_keys",
+    "find_sinks",
+    "fit_rate",
+    "received_exponent",
+    "resample",
+    "select_law",
+    "tail_count",
+    "tail_shape",
+    "values_needed",
+]

@@ -1,0 +1,56 @@
+"""Means and ratios over independent replicates, with Student's interval."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from esscher.core.validation import Array
+from esscher.math.statistics.plain import finite_list
+
+#: Level of the intervals.
+LEVEL = 0.95
+
+
+def mean_and_interval(
+    values: Array, lowest: float = -np.inf, highest: float = np.inf
+) -> dict[str, Any]:
+    """Mean, standard error and Student's interval of every size.
+
+    Parameters
+    ----------
+    values
+        Axes [replicate, size]; replicates are independent.
+    lowest, highest
+        Range of the quantity: intervals end there.
+    """
+    count = len(values)
+    mean = values.mean(axis=0)
+    if count < 2:
+        nothing = [None] * len(mean)
+        return {"mean": finite_list(mean), "standard_error": nothing, "interval": nothing}
+    error = values.std(axis=0, ddof=1) / np.sqrt(count)
+    half = special.stdtrit(count - 1, (1 + LEVEL) / 2) * error
+    return {
+        "mean": finite_list(mean),
+        "standard_error": finite_list(error),
+        "interval": np.stack([mean - half, mean + half], axis=1).clip(lowest, highest).tolist(),
+    }
+
+
+def exponentials(values: Array) -> dict[str, Any]:
+    """Exponential of the mean, with its interval: perplexities and ratios.
+
+    Parameters
+    ----------
+    values
+        Logarithms, axes [replicate, size].
+    """
+    found = mean_and_interval(values)
+    ends = found["interval"]
+    return {
+        "mean": np.exp(np.array(found["mean"])).tolist(),
+        "interval": [None if end is None else np.exp(np.array(end)).tolist() for end in ends],
+    }

@@ -1,0 +1,270 @@
+"""The exponent from one pass: the tail of received attention, sinks set apart.
+
+The column sums ``r_j`` of one attention matrix are the attention each token receives. Their upper
+tail has the shape ``k = H^2/(1 + H^2)`` for Gaussian tokens, and the error of the mean output falls
+with the exponent ``min(1/2, 1 - k)``, Gaussian or not. No Monte Carlo, no covariance is needed.
+
+The tail are the ``3 sqrt(n)`` largest (a fifth of them below n = 225), the rule of Pareto smoothed
+importance sampling. Measured on Gaussian heads in dimension 1 at n = 4000, the bias of k-hat is
+between -0.03 and 0.06 for H = 0.3 to 3, and its standard deviation 0.07 to 0.10; taking a tenth of
+the tokens instead changes the bias by 0.04 or less. Before the burn-in (dimension 8, H >= 0.7 at
+that n) the tail is not there yet, and k-hat is too small by up to 0.5: pass ``burn_in`` if known.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from esscher.core.errors import InputError
+from esscher.core.shown import about
+from esscher.core.validation import Array, as_dim, as_nonnegative, as_numbers, as_positive
+from esscher.math.statistics.plain import finite
+from esscher.math.statistics.sinks import find_sinks
+from esscher.math.statistics.tail import FEWEST_VALUES, PRIOR, TailShape, tail_shape
+
+#: Half-width of k-hat's interval beyond which it says little.
+HALF_WIDTH = 0.25
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TailIndex:
+    """Exponent of the mean error, read off the tail of received attention.
+
+    Attributes
+    ----------
+    exponent, exponent_interval
+        ``min(1/2, 1 - k)``, not below 0, and its interval.
+    k, interval, standard_error
+        k-hat of the tokens that are no sinks.
+    k_with_sinks
+        k-hat of all tokens.
+    sinks
+        Positions of the sinks, by decreasing received attention.
+    sink_share
+        Share of all attention that they receive.
+    n
+        Number of tokens that are no sinks.
+    tail_count
+        Number of them in the tail.
+    minimum_size
+        Number of tokens from which k-hat is known to +- 0.25 (at the level of the intervals).
+    level
+        Level of the intervals.
+    trusted, reasons
+        Whether the exponent can be taken at its word, and if not, why.
+    """
+
+    exponent: float
+    exponent_interval: tuple[float, float]
+    k: float
+    interval: tuple[float, float]
+    standard_error: float
+    k_with_sinks: float
+    sinks: tuple[int, ...]
+    sink_share: float
+    n: int
+    tail_count: int
+    minimum_size: int
+    level: float
+    trusted: bool
+    reasons: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers, lists and strings (JSON-safe)."""
+        return {
+            "exponent": self.exponent,
+            "exponent_interval": list(self.exponent_interval),
+            "k": self.k,
+            "interval": list(self.interval),
+            "standard_error": self.standard_error,
+            "k_with_sinks": finite(self.k_with_sinks),
+            "sinks": list(self.sinks),
+            "sink_share": self.sink_share,
+            "n": self.n,
+            "tail_count": self.tail_count,
+            "minimum_size": self.minimum_size,
+            "level": self.level,
+            "trusted": self.trusted,
+            "reasons": list(self.reasons),
+        }
+
+    def __repr__(self) -> str:
+        return "\n".join([self._headline(), *(f"  {row}" for row in self._rows())])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<br>{html.escape(row)}" for row in self._rows())
+        return f"<p><b>{html.escape(self._headline())}</b>{rows}</p>"
+
+    def _headline(self) -> str:
+        low, high = self.exponent_interval
+        state = "trusted" if self.trusted else "not to be trusted"
+        return (
+            f"mean error ~ n^-{self.exponent:.3f} from one pass, {100 * self.level:g}% interval "
+            f"{low:.3f} to {high:.3f} ({state})"
+        )
+
+    def _rows(self) -> list[str]:
+        rows = [
+            f"k-hat {self.k:.3f} +- {self.standard_error:.3f} from the {self.tail_count} largest "
+            f"of {self.n:,} tokens"
+        ]
+        if self.sinks:
+            listed = ", ".join(str(j) for j in self.sinks[:5])
+            more = f" and {len(self.sinks) - 5} more" if len(self.sinks) > 5 else ""
+            rows.append(
+                f"{len(self.sinks)} sinks set apart (tokens {listed}{more}) with "
+                f"{100 * self.sink_share:.3g}% of the attention; k-hat {self.k_with_sinks:.3f} "
+                "with them"
+            )
+        return rows + [f"Not trusted: {reason}." for reason in self.reasons]
+
+
+def received_exponent(
+    received: ArrayLike,
+    *,
+    sinks: str | ArrayLike | None = "auto",
+    level: float = 0.95,
+    queries: int | None = None,
+    burn_in: float | None = None,
+) -> TailIndex:
+    """Exponent of the error of the mean output, from the attention that tokens receive in one pass.
+
+    Parameters
+    ----------
+    received
+        Column sums of one attention matrix, ``attention_statistics(...).received`` of one head,
+        scale and size. Entries that are ``nan`` (keys beyond the size) are left out.
+    sinks
+        ``"auto"``: found by the gap above the tail of the others (see ``sinks.py``). Or the
+        positions of the sinks, or a mask that is True for them, such as delimiter tokens. ``None``:
+        no token is a sink.
+    level
+        Level of the intervals, which are ``k +- z (1 + k)/sqrt(m + 10)`` for m tokens in the tail.
+    queries
+        Number of queries that gave the attention, if known.
+    burn_in
+        Number of tokens before which the tail is not there yet, if known.
+
+    Raises
+    ------
+    InputError
+        For arguments that cannot be used, and fewer than 25 tokens that are no sinks.
+    """
+    values, at = _as_received(received)
+    if not 0 < as_positive(level, "level") < 1:
+        raise InputError(f"level is {level!r}; it must lie between 0 and 1, such as 0.95")
+    chosen = _as_sinks(sinks, values, at, len(np.atleast_1d(np.asarray(received))))
+    others = np.delete(values, chosen)
+    if len(others) < FEWEST_VALUES:
+        raise InputError(
+            f"received has {len(others)} tokens that are no sinks; k-hat takes at least "
+            f"{FEWEST_VALUES}"
+        )
+    shape = tail_shape(others)
+    z = float(special.ndtri((1 + level) / 2))
+    low, high = shape.k - z * shape.standard_error, shape.k + z * shape.standard_error
+    needed = _minimum_size(shape.k, z)
+    why = _reasons(shape, len(others), needed, queries, burn_in)
+    return TailIndex(
+        exponent=_exponent(shape.k),
+        exponent_interval=(_exponent(high), _exponent(low)),
+        k=shape.k,
+        interval=(low, high),
+        standard_error=shape.standard_error,
+        k_with_sinks=tail_shape(values).k if len(chosen) else shape.k,
+        sinks=tuple(int(at[j]) for j in chosen),
+        sink_share=float(values[chosen].sum() / values.sum()),
+        n=len(others),
+        tail_count=shape.count,
+        minimum_size=needed,
+        level=float(level),
+        trusted=not why,
+        reasons=why,
+    )
+
+
+def _exponent(k: float) -> float:
+    return float(np.clip(1 - k, 0.0, 0.5))
+
+
+def _minimum_size(k: float, z: float) -> int:
+    """Tokens whose tail gives k-hat to within ``HALF_WIDTH``."""
+    count = (z * (1 + max(k, 0.0)) / HALF_WIDTH) ** 2 - PRIOR
+    return math.ceil(max(FEWEST_VALUES, 5 * count if count <= 45 else (count / 3) ** 2))
+
+
+def _as_received(received: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
+    """Received attention of the keys that exist, and their positions."""
+    values = as_numbers(received, "received")
+    if values.ndim != 1:
+        raise InputError(
+            f"received has shape {values.shape}; pass one head, scale and size: one dimension"
+        )
+    bad = np.flatnonzero(np.isinf(values) | (values < 0))
+    if bad.size:
+        raise InputError(
+            f"received[{bad[0]}] is {values[bad[0]]}; attention must be finite and at least 0"
+        )
+    at = np.flatnonzero(~np.isnan(values))
+    if not values[at].any():
+        raise InputError("received is 0 for every token; pass column sums of an attention matrix")
+    return values[at], at
+
+
+def _as_sinks(
+    sinks: str | ArrayLike | None, values: Array, at: NDArray[np.int64], total: int
+) -> NDArray[np.int64]:
+    """Sinks as indices into ``values``, by decreasing received attention."""
+    if sinks is None:
+        return np.array([], dtype=np.int64)
+    if isinstance(sinks, str):
+        if sinks != "auto":
+            raise InputError(f"sinks is {sinks!r}; it must be 'auto', None, a mask or positions")
+        return find_sinks(values)
+    given = np.atleast_1d(np.asarray(sinks))
+    if given.dtype == bool:
+        if given.shape != (total,):
+            raise InputError(f"sinks is a mask of shape {given.shape}; it must be ({total},)")
+        given = np.flatnonzero(given)
+    if given.size == 0:
+        return np.array([], dtype=np.int64)
+    if given.ndim != 1 or not np.issubdtype(given.dtype, np.integer):
+        raise InputError(f"sinks is {sinks!r}; positions must be a list of whole numbers")
+    if given.min() < 0 or given.max() >= total:
+        raise InputError(
+            f"sinks contains position {given.min() if given.min() < 0 else given.max()}; positions "
+            f"run from 0 to {total - 1}"
+        )
+    inside = np.flatnonzero(np.isin(at, given))
+    return np.asarray(inside[np.argsort(-values[inside], kind="stable")], dtype=np.int64)
+
+
+def _reasons(
+    shape: TailShape, n: int, needed: int, queries: int | None, burn_in: float | None
+) -> tuple[str, ...]:
+    out = []
+    if n < needed:
+        out.append(f"{n:,} tokens; it takes about {needed:,} to know k-hat to +- {HALF_WIDTH:g}")
+    if shape.k >= 1:
+        out.append(
+            f"k-hat {shape.k:.2f} is 1 or more: no useful limit, or sinks that are not set apart; "
+            "name them in `sinks`"
+        )
+    if queries is not None and as_dim(queries, "queries") < n / 2:
+        out.append(
+            f"{queries:,} queries for {n:,} tokens: the tail is made by rare queries; use as many "
+            "queries as tokens"
+        )
+    if burn_in is not None and n < as_nonnegative(burn_in, "burn_in"):
+        out.append(
+            f"{n:,} tokens are below the burn-in of {about(burn_in)}: the tail is not there "
+            "yet, and k-hat is too small"
+        )
+    return tuple(out)

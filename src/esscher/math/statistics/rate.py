@@ -1,0 +1,290 @@
+"""A fitted rate: error ~ C n^-beta, with intervals, the law it follows, and whether to trust it."""
+
+from __future__ import annotations
+
+import html
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from esscher.core.errors import InputError
+from esscher.core.validation import Array, as_array, as_positive
+from esscher.math.statistics.local import LocalSlopes
+from esscher.math.statistics.plain import finite, finite_list
+from esscher.math.statistics.selection import Selection
+from esscher.math.statistics.tokens import TokensNeeded, solve_floor, solve_line, tokens_from_log
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Rate:
+    """Power law fitted to measured errors: error ~ ``constant * n**-exponent``.
+
+    Attributes
+    ----------
+    exponent, interval, standard_error
+        The positive beta, its interval from resampled replicates, and its standard error.
+    constant, constant_interval
+        The factor in front.
+    summary
+        ``"mean"`` or ``"median"``: which summary of the replicates was fitted.
+    level
+        Level of all intervals.
+    sizes
+        Numbers of tokens of the fit.
+    mean, mean_standard_error, median, median_standard_error
+        Both summaries of the replicates at these sizes.
+    lower, upper
+        Interval of the summary that was fitted.
+    weights
+        Weights of the sizes in the fit; they sum to 1.
+    local
+        Exponents along n.
+    selection
+        Power law, logarithmic law or floor: verdict and evidence.
+    trusted, reasons
+        Whether the exponent can be taken at its word, and if not, why.
+    n_replicates, seed
+        Number of replicates, and seed of the resampling.
+    covariance, critical
+        Covariance of (ln constant, exponent), and the number of standard errors of an interval.
+    predicted, sharp, paper_reference, paper_bound
+        Exponents to compare with, if a caller knows them: predicted on the same range, asymptotic,
+        and the two published ones.
+    """
+
+    exponent: float
+    interval: tuple[float, float]
+    standard_error: float
+    constant: float
+    constant_interval: tuple[float, float]
+    summary: str
+    level: float
+    sizes: Array
+    mean: Array
+    mean_standard_error: Array
+    median: Array
+    median_standard_error: Array
+    lower: Array
+    upper: Array
+    weights: Array
+    local: LocalSlopes
+    selection: Selection
+    trusted: bool
+    reasons: tuple[str, ...]
+    n_replicates: int
+    seed: int
+    covariance: Array
+    critical: float
+    predicted: float | None = None
+    sharp: float | None = None
+    paper_reference: float | None = None
+    paper_bound: float | None = None
+
+    @property
+    def law(self) -> str:
+        """``"power"``, ``"logarithmic"`` or ``"floor"``."""
+        return self.selection.law
+
+    @property
+    def errors(self) -> Array:
+        """The summary that was fitted."""
+        return self.mean if self.summary == "mean" else self.median
+
+    @property
+    def fitted(self) -> Array:
+        """The power law at the sizes."""
+        return self.constant * self.sizes**-self.exponent
+
+    def with_predictions(
+        self,
+        *,
+        predicted: float | None = None,
+        sharp: float | None = None,
+        paper_reference: float | None = None,
+        paper_bound: float | None = None,
+    ) -> Rate:
+        """Return the same rate beside exponents to compare it with; None leaves one as it is."""
+        given = {
+            "predicted": predicted,
+            "sharp": sharp,
+            "paper_reference": paper_reference,
+            "paper_bound": paper_bound,
+        }
+        kept = {name: float(value) for name, value in given.items() if value is not None}
+        return replace(self, **kept)  # type: ignore[arg-type]
+
+    def slope_of(self, errors: ArrayLike) -> float:
+        """Exponent of another curve at the same sizes, with the same weights.
+
+        A predicted curve bends, and its slope depends on where the weight lies: this is the number
+        to compare the exponent with.
+        """
+        values = as_array(errors, "errors", ndim=1)
+        if values.shape != self.sizes.shape or np.any(values <= 0):
+            raise InputError(
+                f"errors has shape {values.shape}; it must be {len(self.sizes)} positive numbers, "
+                "one for each of rate.sizes"
+            )
+        x = np.log(self.sizes)
+        centred = self.weights * (x - self.weights @ x)
+        return float(-(centred @ np.log(values)) / (centred @ x))
+
+    def tokens_for(self, error: float, law: str | None = None) -> TokensNeeded:
+        """Number of tokens from which the error is at most ``error``.
+
+        Parameters
+        ----------
+        error
+            A positive error.
+        law
+            Law to solve; the one that was selected unless given.
+        """
+        target = as_positive(error, "error")
+        name = self.law if law is None else law
+        if name not in ("power", *self.selection.fits):
+            known = ", ".join(dict.fromkeys(("power", *self.selection.fits)))
+            raise InputError(f"law is {law!r}; laws of this fit: {known}")
+        if name == "power":
+            line = np.array([math.log(self.constant), self.exponent])
+            ends = solve_line(math.log(target), line, self.covariance, self.critical)
+        else:
+            fit = self.selection.fits[name]
+            first, *others = fit.parameters.values()
+            parameters = np.array([math.log(first), *others])
+            if name == "floor":
+                ends = solve_floor(target, parameters, fit.covariance, self.critical)
+            else:
+                solved = solve_line(math.log(target), parameters, fit.covariance, self.critical)
+                # a line in ln ln n
+                log, low, high = (math.exp(z) if z < 700 else math.inf for z in solved)
+                ends = log, low, high
+        n, lower, upper = (tokens_from_log(end) for end in ends)
+        outside = not self.sizes[0] <= n <= self.sizes[-1]
+        return TokensNeeded(target, n, (lower, upper), name, bool(outside))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a data frame, one row per size; local exponents are those up to the size."""
+        import pandas as pd
+
+        first = [np.nan]
+        return pd.DataFrame(
+            {
+                "n": self.sizes,
+                "mean": self.mean,
+                "mean_standard_error": self.mean_standard_error,
+                "median": self.median,
+                "median_standard_error": self.median_standard_error,
+                "lower": self.lower,
+                "upper": self.upper,
+                "fitted": self.fitted,
+                "local_exponent": np.append(first, self.local.exponent),
+                "local_lower": np.append(first, self.local.lower),
+                "local_upper": np.append(first, self.local.upper),
+            }
+        )
+
+    def to_xarray(self) -> xarray.Dataset:
+        """Return a labelled dataset: errors along ``n``, local exponents along ``n_local``."""
+        try:
+            import xarray
+        except ImportError as error:
+            raise InputError("to_xarray needs xarray: pip install xarray") from error
+        names = ("mean", "mean_standard_error", "median", "median_standard_error")
+        along = {name: ("n", getattr(self, name)) for name in (*names, "lower", "upper", "fitted")}
+        local = {
+            "local_exponent": ("n_local", self.local.exponent),
+            "local_lower": ("n_local", self.local.lower),
+            "local_upper": ("n_local", self.local.upper),
+        }
+        plain = self.to_dict()
+        scalars: dict[str, Any] = {
+            name: int(value) if isinstance(value, bool) else value
+            for name, value in plain.items()
+            if isinstance(value, bool | int | float | str)
+        }
+        scalars |= {"interval": list(self.interval), "reasons": "; ".join(self.reasons)}
+        return xarray.Dataset(
+            along | local, coords={"n": self.sizes, "n_local": self.local.n}, attrs=scalars
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers, lists and strings (JSON-safe; None for what is not finite)."""
+        return {
+            "exponent": self.exponent,
+            "interval": finite_list(self.interval),
+            "standard_error": finite(self.standard_error),
+            "constant": finite(self.constant),
+            "constant_interval": finite_list(self.constant_interval),
+            "level": self.level,
+            "summary": self.summary,
+            "law": self.law,
+            "trusted": self.trusted,
+            "reasons": list(self.reasons),
+            "predicted": self.predicted,
+            "sharp": self.sharp,
+            "paper_reference": self.paper_reference,
+            "paper_bound": self.paper_bound,
+            "n_replicates": self.n_replicates,
+            "seed": self.seed,
+            "sizes": finite_list(self.sizes),
+            "mean": finite_list(self.mean),
+            "mean_standard_error": finite_list(self.mean_standard_error),
+            "median": finite_list(self.median),
+            "median_standard_error": finite_list(self.median_standard_error),
+            "lower": finite_list(self.lower),
+            "upper": finite_list(self.upper),
+            "weights": finite_list(self.weights),
+            "local": self.local.to_dict(),
+            "selection": self.selection.to_dict(),
+        }
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw errors, fit and the exponents to compare with, in log-log axes; return the axes."""
+        from esscher.math.statistics.figure import draw_rate
+
+        return draw_rate(self, ax)
+
+    def __repr__(self) -> str:
+        return "\n".join([self._headline(), *(f"  {row}" for row in self._rows())])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<br>{html.escape(row)}" for row in self._rows())
+        table = self.to_frame().to_html(index=False, float_format="{:.4g}".format)
+        return f"<p><b>{html.escape(self._headline())}</b>{rows}</p>{table}"
+
+    def _headline(self) -> str:
+        low, high = self.interval
+        state = "trusted" if self.trusted else "not to be trusted"
+        return (
+            f"{self.summary} error ~ n^-{self.exponent:.3f}, {100 * self.level:g}% interval "
+            f"{low:.3f} to {high:.3f} ({self.law} law, {state})"
+        )
+
+    def _rows(self) -> list[str]:
+        rows = [
+            f"{self.n_replicates} replicates, {len(self.sizes)} sizes from "
+            f"n = {self.sizes[0]:,.0f} to {self.sizes[-1]:,.0f}; constant {self.constant:.4g}"
+        ]
+        names = {
+            "predicted": "predicted on this range",
+            "sharp": "asymptotic",
+            "paper_reference": "published reference",
+            "paper_bound": "published bound",
+        }
+        known = [
+            f"{label} {getattr(self, name):.3f}"
+            for name, label in names.items()
+            if getattr(self, name) is not None
+        ]
+        if known:
+            rows.append(", ".join(known))
+        rows.append(f"Law: {self.selection.evidence}.")
+        return rows + [f"Not trusted: {reason}." for reason in self.reasons]

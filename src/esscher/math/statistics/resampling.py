@@ -1,0 +1,195 @@
+"""Resampled replicates: what the noise of an error curve does to any number read off it.
+
+Sizes share tokens, so the errors of one replicate are correlated along n. Replicates are
+independent, hence they are what is drawn again. Everything read off a curve here is a linear form
+``c . y`` of the logarithms ``y`` of the summary errors (a slope, a constant, a bend), so that one
+set of resamples serves all of them.
+
+How intervals are made was chosen by measured coverage (``benchmarks/calibration.py``):
+
+* mean errors: symmetric bootstrap-t. The linear form of a resample is divided by its own standard
+  error, and the 95% quantile of the absolute values takes the place of Student's. With 8 replicates
+  the plain percentile interval covers 84 to 91%, this one 94 to 97%; with Pareto replicates of tail
+  index 1.25 it still covers 94%, where percentiles cover 82%.
+* median errors: plain percentiles, which cover 94 to 97% from 8 replicates on. The median of few
+  numbers has no standard error to divide by, and needs none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from esscher.core.streams import random_stream
+from esscher.core.validation import Array
+
+#: Resamples behind an interval: the critical value of a 95% interval is then known to about 3%.
+RESAMPLES = 2000
+#: Fewer replicates are too often drawn as one and the same; Student's quantile takes over.
+FEWEST = 5
+#: Entries of a block of resampled counts.
+BLOCK = 4_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Resamples:
+    """Logarithms of the summary errors, and the same for resampled replicates.
+
+    Attributes
+    ----------
+    log_sizes, log_errors
+        ``x = ln n`` and ``y = ln(summary error)``.
+    covariance
+        Covariance matrix of ``y``.
+    draws
+        ``y`` of every resample, axes [resample, size].
+    covariances
+        Covariance matrix of ``y`` as every resample estimates it; None for medians.
+    n_replicates
+        Number of replicates.
+    """
+
+    log_sizes: Array
+    log_errors: Array
+    covariance: Array
+    draws: Array
+    covariances: Array | None
+    n_replicates: int
+
+    def standard_errors(self, forms: Array) -> Array:
+        """Standard error of each row ``c`` of ``forms``, as the standard deviation of ``c . y``."""
+        variance = np.einsum("ki,ij,kj->k", forms, self.covariance, forms)
+        return np.asarray(np.sqrt(np.maximum(variance, 0.0)))
+
+    def deviations(self, forms: Array) -> Array:
+        """``c . y`` of every resample minus that of the data, in standard errors, [resample, form].
+
+        For means, in standard errors of the resample itself, so that the distribution hardly
+        depends on the unknown variance.
+        """
+        moved = (self.draws - self.log_errors) @ forms.T
+        if self.covariances is None:
+            scale = self.standard_errors(forms)[None]
+        else:
+            variance = np.einsum("ki,bij,kj->bk", forms, self.covariances, forms)
+            scale = np.sqrt(np.maximum(variance, 0.0))
+        # A resample of one replicate repeated has no spread; it counts as very far, not as nan.
+        smallest = 1e-6 * self.standard_errors(forms)[None] + np.finfo(float).tiny
+        return np.asarray(moved / np.maximum(scale, smallest))
+
+    def critical(self, forms: Array, level: float) -> Array:
+        """Number of standard errors that holds the truth with probability ``level``, per form."""
+        if self.n_replicates < 2:
+            return np.full(len(forms), np.inf)
+        if self.n_replicates < FEWEST:
+            return np.full(len(forms), special.stdtrit(self.n_replicates - 1, (1 + level) / 2))
+        return np.asarray(np.quantile(np.abs(self.deviations(forms)), level, axis=0))
+
+    def intervals(self, forms: Array, level: float) -> tuple[Array, Array, Array]:
+        """Estimate, lower and upper end of each linear form of the log errors."""
+        value = forms @ self.log_errors
+        if self.n_replicates < 2:
+            return value, np.full_like(value, -np.inf), np.full_like(value, np.inf)
+        if self.covariances is None and self.n_replicates >= FEWEST:
+            ends = [(1 - level) / 2, (1 + level) / 2]
+            low, high = np.quantile(self.draws @ forms.T, ends, axis=0)
+            return value, np.minimum(low, value), np.maximum(high, value)
+        half = self.critical(forms, level) * self.standard_errors(forms)
+        return value, value - half, value + half
+
+
+def resample(errors: Array, sizes: Array, summary: str, seed: int) -> Resamples:
+    """Resample the replicates of errors with axes [replicate, size].
+
+    Parameters
+    ----------
+    errors
+        Not negative; the summary of every size must be positive. ``nan`` at the sizes above the
+        last of a replicate that ended early: replicates that end at the same size are resampled
+        among themselves.
+    sizes
+        Numbers of tokens.
+    summary
+        ``"mean"`` or ``"median"``.
+    seed
+        Seed of the resampling.
+    """
+    rng = random_stream(seed, f"rates {summary}", len(errors))
+    x = np.log(sizes)
+    if summary == "mean":
+        return _resampled_means(errors, x, rng)
+    return _resampled_medians(errors, x, rng)
+
+
+def groups_by_depth(errors: Array) -> list[Array]:
+    """Replicates that end at the same size, without the sizes beyond it; the whole ones last."""
+    depths = np.isfinite(errors).sum(axis=1)
+    return [errors[depths == depth, :depth] for depth in np.unique(depths)]
+
+
+def _resampled_means(errors: Array, x: Array, rng: np.random.Generator) -> Resamples:
+    sizes = errors.shape[1]
+    counts = np.isfinite(errors).sum(axis=0).astype(np.float64)
+    mean = np.nanmean(errors, axis=0)
+    groups = [group / mean[: group.shape[1]] for group in groups_by_depth(errors)]
+    whole = len(groups[-1])
+    if whole < 2:
+        nothing = np.full((sizes, sizes), np.nan)
+        return Resamples(x, np.log(mean), nothing, np.log(mean)[None], nothing[None], whole)
+    draws, covariances = [], []
+    rows = max(1, BLOCK // len(errors))
+    for start in range(0, RESAMPLES, rows):
+        block = min(rows, RESAMPLES - start)
+        means = np.zeros((block, sizes))
+        spread = np.zeros((block, sizes, sizes))
+        for group in groups:
+            members, depth = group.shape
+            products = (group[:, :, None] * group[:, None, :]).reshape(members, -1)
+            times = rng.multinomial(members, np.full(members, 1 / members), size=block)
+            own = times @ group / members
+            means[:, :depth] += members * own / counts[:depth]
+            if members > 1:
+                # covariance of the sum over the group, as this resample estimates it
+                second = (times @ products / members).reshape(block, depth, depth)
+                central = (second - own[:, :, None] * own[:, None, :]) * members
+                spread[:, :depth, :depth] += central * members / (members - 1)
+        usable = np.all(means > 0, axis=1)  # a mean of zeros has no logarithm
+        means, spread = means[usable], spread[usable]
+        # delta method: the covariance of ln(mean) is that of the mean over the product of means
+        scale = means * counts
+        draws.append(np.log(means) + np.log(mean))
+        covariances.append(spread / (scale[:, :, None] * scale[:, None, :]))
+    covariance = np.zeros((sizes, sizes))
+    for group in groups:
+        depth = group.shape[1]
+        if len(group) > 1:
+            covariance[:depth, :depth] += len(group) * np.atleast_2d(np.cov(group.T))
+    covariance /= counts[:, None] * counts[None, :]
+    return Resamples(
+        x, np.log(mean), covariance, np.concatenate(draws), np.concatenate(covariances), whole
+    )
+
+
+def _resampled_medians(errors: Array, x: Array, rng: np.random.Generator) -> Resamples:
+    median = np.log(np.nanmedian(errors, axis=0))
+    groups = groups_by_depth(errors)
+    whole = len(groups[-1])
+    if whole < 2:
+        nothing = np.full((len(x), len(x)), np.nan)
+        return Resamples(x, median, nothing, median[None], None, whole)
+    draws = []
+    rows = max(1, BLOCK // errors.size)
+    for start in range(0, RESAMPLES, rows):
+        block = min(rows, RESAMPLES - start)
+        parts = []
+        for group in groups:
+            chosen = rng.integers(0, len(group), (block, len(group)))
+            padded = np.full((len(group), len(x)), np.nan)
+            padded[:, : group.shape[1]] = group
+            parts.append(padded[chosen])
+        medians = np.nanmedian(np.concatenate(parts, axis=1), axis=1)
+        draws.append(np.log(medians[np.all(medians > 0, axis=1)]))
+    resampled = np.concatenate(draws)
+    return Resamples(x, median, np.atleast_2d(np.cov(resampled.T)), resampled, None, whole)

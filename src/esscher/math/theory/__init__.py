@@ -1,0 +1,59 @@
+"""Exact theory of the error of attention: exponents, constants, curves, bounds, hardmax."""
+
+from __future__ import annotations
+
+from esscher.math.theory.ball import BallBound, ball_bound, head_ball_bound, measured_supremum
+from esscher.math.theory.curve import Curve
+from esscher.math.theory.exact_constants import (
+    MeanConstant,
+    cov_constant,
+    map_constant,
+    mean_constant,
+)
+from esscher.math.theory.extremes_simulation import SimulatedMap, simulate_map, simulate_query
+from esscher.math.theory.hardmax import HardmaxCurve, hardmax_curve
+from esscher.math.theory.map_error import map_curve
+from esscher.math.theory.mean_simulation import SimulatedMean, simulate_mean
+from esscher.math.theory.moment_errors import moment_curves
+from esscher.math.theory.pointwise import PointwiseError, pointwise_error
+from esscher.math.theory.prediction import Constants, Prediction, constants, log_burn_in, predict
+from esscher.math.theory.regimes import Boundaries, Regime, boundaries, head_regime, regime
+from esscher.math.theory.sharp_exponents import Exponents, exponents
+from esscher.math.theory.softmax_mean import SoftmaxMoments, softmax_moments
+
+__all__ = [
+    "BallBound",
+    "Boundaries",
+    "Constants",
+    "Curve",
+    "Exponents",
+    "HardmaxCurve",
+    "MeanConstant",
+    "PointwiseError",
+    "Prediction",
+    "Regime",
+    "SimulatedMap",
+    "SimulatedMean",
+    "SoftmaxMoments",
+    "ball_bound",
+    "boundaries",
+    "constants",
+    "cov_constant",
+    "exponents",
+    "hardmax_curve",
+    "head_ball_bound",
+    "head_regime",
+    "log_burn_in",
+    "map_constant",
+    "map_curve",
+    "mean_constant",
+    "measured_supremum",
+    "moment_curves",
+    "pointwise_error",
+    "predict",
+    "regime",
+    "simulate_map",
+    "simulate_mean",
+    "simulate_query",
+    "softmax_moments",
+]

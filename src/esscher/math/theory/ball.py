@@ -1,0 +1,279 @@
+"""Uniform convergence on a ball of tilts, with an explicit constant.
+
+For tokens ``|X| <= r`` and tilts ``|t| <= T`` write ``Gamma_n - Gamma = D(t) / Z_n(t)`` with
+``D = (N_n - N) - Gamma (Z_n - Z)``, ``Z = E e^{<t,X>}`` and ``N = E X e^{<t,X>}``. Expanding the
+exponential, ``<v, N_n - N> = sum_k <v t^k, (P_n - P) X^{k+1}> / k!`` (tensor powers). The moment
+tensors do not depend on t, and ``E|(P_n - P) X^k| <= r^k / sqrt(n)`` in Hilbert-Schmidt norm, so
+
+    E sup |N_n - N| <= r e^{rT} / sqrt(n),        E sup |Z_n - Z| <= (e^{rT} - 1) / sqrt(n),
+
+without symmetrisation or contraction. Two ways to divide by ``Z_n``:
+
+* ``Z_n >= e^{-rT}`` gives ``C_1 = r e^{rT} (2 e^{rT} - 1)``;
+* ``Z >= e^{-mT}`` with ``m = |E X|`` (Jensen). Where ``Z_n/Z >= 1 - c`` divide by it; elsewhere
+  ``|Gamma_n - Gamma| <= 2r``, and Markov's inequality says how rarely. The best c gives
+  ``C_2 = r e^{mT} (sqrt(2 e^{rT} - 1) + sqrt(2 e^{rT} - 2))^2``.
+
+``C = min(C_1, C_2)``, with ``C = r`` at T = 0. It is exponential in the radius all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from esscher.core.errors import InputError, UndefinedError
+from esscher.core.streams import random_stream
+from esscher.core.validation import Array, as_dim, as_nonnegative, as_positive, as_sizes
+from esscher.math.heads import Head, WeightHead
+from esscher.math.laws import FiniteTokens, Law
+
+#: Radii, as shares of T, of the spheres on which the search for the supremum starts.
+SHELLS = (0.25, 0.5, 0.75, 1.0)
+#: Best starting points that are refined, and steps of the refinement.
+STARTS, STEPS = 3, 24
+
+
+@dataclass(frozen=True)
+class BallBound:
+    """``E sup_{|t| <= T} |Gamma_n - Gamma| <= C / sqrt(n)``.
+
+    Attributes
+    ----------
+    radius, tilt_radius
+        r and T.
+    mean_norm
+        Upper bound m on ``|E X|``; r when nothing is known.
+    value_norm
+        Norm of the value weight, a factor of the constant.
+    log_constant
+        ``ln C``: finite where C itself overflows.
+    """
+
+    radius: float
+    tilt_radius: float
+    mean_norm: float
+    value_norm: float
+    log_constant: float
+
+    @property
+    def constant(self) -> float:
+        """C; infinite where it overflows."""
+        return _exp(self.log_constant)
+
+    @property
+    def log10_first_useful_n(self) -> float:
+        """Decimal logarithm of :attr:`first_useful_n`."""
+        trivial = math.log(self.radius) + math.log(self.value_norm)
+        # C >= r always; the maximum only removes rounding at T = 0.
+        return max(2.0 * (self.log_constant - trivial) / math.log(10.0), 0.0)
+
+    @property
+    def first_useful_n(self) -> float:
+        """``(C/r)^2``: below it the bound exceeds the size of the values and says nothing."""
+        return _exp(self.log10_first_useful_n * math.log(10.0))
+
+    def at(self, n: ArrayLike) -> Array:
+        """``C / sqrt(n)`` at given numbers of tokens (from 1 on)."""
+        sizes = np.asarray(n, dtype=np.float64)
+        if not np.all(sizes >= 1):
+            raise InputError(f"n is {n!r}; a number of tokens must be at least 1")
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(self.log_constant - np.log(sizes) / 2))
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the bound as plain numbers."""
+        return {
+            "radius": self.radius,
+            "tilt_radius": self.tilt_radius,
+            "mean_norm": self.mean_norm,
+            "value_norm": self.value_norm,
+            "log_constant": self.log_constant,
+            "log10_first_useful_n": self.log10_first_useful_n,
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"E sup |Gamma_n - Gamma| <= 10^{self.log_constant / math.log(10.0):.2f} / sqrt(n) "
+            f"for |X| <= {self.radius:g}, |t| <= {self.tilt_radius:g}; "
+            f"says something from n = 10^{self.log10_first_useful_n:.1f} on"
+        )
+
+
+def ball_bound(
+    radius: float, tilt_radius: float, mean_norm: float | None = None, value_norm: float = 1.0
+) -> BallBound:
+    """Bound the error of softmax attention uniformly over a ball of tilts.
+
+    Parameters
+    ----------
+    radius
+        r, with ``|X| <= r`` almost surely.
+    tilt_radius
+        T: the supremum is over ``|t| <= T``.
+    mean_norm
+        ``|E X|`` or an upper bound; 0 for centred tokens, where C grows like ``8 r e^{rT}`` instead
+        of ``2 r e^{2rT}``. Taken to be r when left out.
+    value_norm
+        ``||W_v||_2``; the bound is for ``W_v X`` instead of X.
+    """
+    r, tilt = as_positive(radius, "radius"), as_nonnegative(tilt_radius, "tilt_radius")
+    m = r if mean_norm is None else as_nonnegative(mean_norm, "mean_norm")
+    if m > r * (1 + 1e-12):
+        raise InputError(f"mean_norm is {m:g} but |X| <= radius = {r:g}; it cannot be larger")
+    value = as_positive(value_norm, "value_norm")
+    # In units of e^{rT}, so that rT = 1000 is no overflow.
+    decay = math.exp(-r * tilt)
+    direct = 2 * r * tilt + math.log(2.0 - decay)
+    split = (m + r) * tilt + 2 * math.log(
+        math.sqrt(2.0 - decay) + math.sqrt(-2.0 * math.expm1(-r * tilt))
+    )
+    log_constant = math.log(r) + math.log(value) + min(direct, split)
+    return BallBound(r, tilt, m, value, log_constant)
+
+
+def head_ball_bound(head: Head, query_radius: float) -> BallBound:
+    """Bound the error of a head over a bounded law, for queries ``|x| <= query_radius``.
+
+    The tilt of the token law is ``A x + a``, so ``T = ||A||_2 query_radius + |a|``; the value
+    weight multiplies the bound by its norm and the value bias cancels.
+    """
+    reach = as_nonnegative(query_radius, "query_radius")
+    if not isinstance(head, WeightHead):
+        raise InputError(
+            f"head is a {type(head).__name__}; the bound needs weights over a law: "
+            "use weight_head, or ball_bound(radius, tilt_radius) with radii of your own"
+        )
+    law = _bounded(head.law)
+    tilt = float(np.linalg.norm(head.A, 2)) * reach + float(np.linalg.norm(head.a))
+    mean_norm = min(float(np.linalg.norm(law.mean)), law.support_radius)
+    return ball_bound(
+        law.support_radius, tilt, mean_norm, float(np.linalg.norm(head.value_weight, 2))
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredSupremum:
+    """Measured ``E sup_{|t| <= T} |Gamma_n - Gamma|`` at each size, a lower estimate.
+
+    ``samples`` has one row per size and one column per replicate.
+    """
+
+    tilt_radius: float
+    sizes: Array
+    value: Array
+    standard_error: Array
+    samples: Array
+    directions: int
+    seed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the measurement as plain lists and numbers."""
+        return {
+            "tilt_radius": self.tilt_radius,
+            "n": self.sizes.tolist(),
+            "value": self.value.tolist(),
+            "standard_error": self.standard_error.tolist(),
+            "replicates": self.samples.shape[1],
+            "directions": self.directions,
+            "seed": self.seed,
+        }
+
+    def __repr__(self) -> str:
+        rows = [f"measured E sup |Gamma_n - Gamma| over |t| <= {self.tilt_radius:g}"]
+        for n, value, error in zip(self.sizes, self.value, self.standard_error, strict=True):
+            rows.append(f"  n = {n:<8.4g} {value:.4g} +- {error:.2g}")
+        return "\n".join(rows)
+
+
+def measured_supremum(
+    head: WeightHead | Law,
+    tilt_radius: float,
+    sizes: ArrayLike,
+    replicates: int = 20,
+    seed: int = 0,
+    directions: int = 64,
+) -> MeasuredSupremum:
+    """Measure the supremum that :func:`ball_bound` bounds, in the law's token space.
+
+    Each replicate draws n tokens, evaluates ``|Gamma_n - Gamma|`` on spheres of several radii in
+    ``directions`` random directions (and at t = 0) and climbs from the best points by projected
+    gradient steps. A search can miss the highest peak, so this is a lower estimate of the supremum.
+
+    Parameters
+    ----------
+    head
+        A bounded law, or a head over one (its value weight plays no part).
+    tilt_radius
+        T, the radius of the ball of tilts.
+    sizes
+        Numbers of tokens.
+    replicates, seed, directions
+        Independent draws of the tokens, at least 2; their seed; directions of the search.
+    """
+    law = _bounded(head.law if isinstance(head, WeightHead) else head)
+    tilt, n = as_nonnegative(tilt_radius, "tilt_radius"), as_sizes(sizes, smallest=1)
+    count, rays = as_dim(replicates, "replicates"), as_dim(directions, "directions")
+    if count < 2:
+        raise InputError(f"replicates is {replicates}; a standard error needs at least 2")
+    if isinstance(seed, bool) or int(seed) != seed or seed < 0:
+        raise InputError(f"seed is {seed!r}; it must be a whole number of at least 0")
+    units = random_stream(seed, "ball rays").standard_normal((rays, law.dim))
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    grid = np.vstack([np.zeros((1, law.dim)), *[tilt * share * units for share in SHELLS]])
+    limit = law.tilted_mean(grid)
+    samples = np.empty((len(n), count))
+    for row, size in enumerate(n.astype(int)):
+        # One stream per size: a size's numbers do not depend on the other sizes asked for.
+        rng = random_stream(seed, "ball", int(size))
+        for column in range(count):
+            tokens = FiniteTokens(law.sample(int(size), rng))
+            samples[row, column] = _supremum(law, tokens, tilt, grid, limit)
+    error = samples.std(axis=1, ddof=1) / math.sqrt(count)
+    return MeasuredSupremum(tilt, n, samples.mean(axis=1), error, samples, rays, seed)
+
+
+def _supremum(law: Law, tokens: FiniteTokens, tilt: float, grid: Array, limit: Array) -> float:
+    """Largest ``|Gamma_n - Gamma|`` found: the grid, then steps uphill from its best points.
+
+    The gradient of half the square is ``(Hess K_n - Hess K)(Gamma_n - Gamma)``. Its length is of
+    little use as a step (the function flattens far out), so steps are adapted: longer after a gain.
+    """
+    gap = tokens.tilted_mean(grid) - limit
+    height = np.linalg.norm(gap, axis=1)
+    best = np.argsort(height)[-STARTS:]
+    t, gap, height = grid[best], gap[best], height[best]
+    step = np.full(len(t), tilt / 4)
+    for _ in range(STEPS if tilt > 0 else 0):
+        slope = tokens.tilted_covariance(t) - law.tilted_covariance(t)
+        uphill = np.einsum("sij,sj->si", slope, gap)
+        length = np.linalg.norm(uphill, axis=1, keepdims=True)
+        trial = t + step[:, None] * uphill / np.where(length > 0, length, 1.0)
+        norm = np.linalg.norm(trial, axis=1, keepdims=True)
+        trial *= np.minimum(1.0, tilt / np.where(norm > 0, norm, 1.0))
+        trial_gap = tokens.tilted_mean(trial) - law.tilted_mean(trial)
+        trial_height = np.linalg.norm(trial_gap, axis=1)
+        gain = trial_height > height
+        t, gap = np.where(gain[:, None], trial, t), np.where(gain[:, None], trial_gap, gap)
+        height, step = np.where(gain, trial_height, height), step * np.where(gain, 1.6, 0.4)
+    return float(height.max())
+
+
+def _bounded(law: Law) -> Law:
+    """Return the law if it has bounded support."""
+    if not isinstance(law, Law):
+        raise InputError(f"{type(law).__name__} is neither a law nor a head built from weights")
+    if not math.isfinite(law.support_radius):
+        raise UndefinedError(
+            f"{law!r} has unbounded support, so the uniform bound on a ball does not apply"
+        )
+    return law
+
+
+def _exp(log_value: float) -> float:
+    """Exponential that is infinite where it overflows."""
+    return math.exp(log_value) if log_value < 709.0 else math.inf

@@ -1,0 +1,163 @@
+"""Exact constants of the parametric regime: n * E|error|^2 as n grows.
+
+Everything is written in whitened key coordinates in which ``G`` is diagonal (``Coupling``). The
+error of the mean output is, to first order, the average over tokens of
+
+    B a + B psi(eta) + rho(eta) eps,        psi = rho(eta) (I+G)^{-1} (eta - tau),
+
+with ``rho(eta) = N(eta; tau, I+G) / N(eta; 0, I)`` the attention a token receives. That of the
+output covariance is the average of ``L + L3`` with
+
+    L  = B { a_c a_c' - G + rho [ K z z' k + k z z' K - 2k ] } B',     z = eta - tau,
+    L3 = rho ( eps (B k z)' + (B k z) eps' ),
+
+``k = G (I+G)^{-1}`` and ``K = I - k``. Second moments of these terms are Gaussian integrals: under
+``rho^2 N(0, I)`` the vector ``z`` is Gaussian with covariance ``P = (I+G)(I-G)^{-1}`` and mean
+``P tau``, of total mass ``det(I-G^2)^{-1/2} exp(tau'(I-G)^{-1} tau)``, finite exactly for H < 1.
+
+With ``queries="tokens"`` the tokens attend to each other. With ``queries="population"`` the query
+law is integrated out and the terms in ``a`` vanish; m independent population queries would add
+their own sampling noise, ``n/m`` times the covariance of the limit's output for the mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from esscher.core.errors import UndefinedError
+from esscher.core.validation import Array, as_queries
+from esscher.math.coupling import Coupling
+from esscher.math.heads import Head, as_head
+from esscher.math.theory.norms import expected_gaussian_norm
+
+
+@dataclass(frozen=True, eq=False)
+class MeanConstant:
+    """Limit of ``n Cov(mean_n)``.
+
+    ``squared`` is its trace, the limit of ``n E|error|^2``; ``norm`` that of
+    ``sqrt(n) E|error|``, the expected norm of the limiting Gaussian vector.
+    """
+
+    covariance: Array
+    queries: str
+
+    @property
+    def squared(self) -> float:
+        """Limit of ``n E|error of the mean|^2``."""
+        return float(np.trace(self.covariance))
+
+    @property
+    def norm(self) -> float:
+        """Limit of ``sqrt(n) E|error of the mean|``."""
+        return expected_gaussian_norm(np.asarray(np.linalg.eigvalsh(self.covariance), float))
+
+
+def select_coupling(head: Head, queries: str) -> Coupling:
+    """Return the head's coupling, with queries from the tokens or from the population."""
+    coupling = as_head(head).coupling
+    return coupling if as_queries(queries) == "tokens" else coupling.population()
+
+
+def mean_constant(head: Head, queries: str = "population") -> MeanConstant:
+    """Exact limit of ``n Cov(mean_n)`` for H < 1, any spectrum, any mean tilt.
+
+    Reduces to ``V Sigma^{1/2} [G + M + M' + C] Sigma^{1/2} V'`` of the theory page when values are
+    a function of the keys.
+    """
+    c = select_coupling(head, queries)
+    mass = received_square(c)
+    g, tau, b = c.variances, c.tau, c.loading
+    lean = tau / (1 - g)
+    key_part = mass * (np.diag(1 / (1 - g**2)) + np.outer(lean, lean))
+    inner = key_part + c.cross + c.cross.T
+    if queries == "tokens":
+        inner += np.diag(g)
+    mixed = b @ c.residual_cross
+    covariance = b @ inner @ b.T + mass * c.residual + mixed + mixed.T
+    return MeanConstant((covariance + covariance.T) / 2, queries)
+
+
+def cov_constant(head: Head, queries: str = "population") -> float:
+    """Exact limit of ``n E ||Cov_n - Cov||_F^2`` for H < 1, any spectrum, any mean tilt."""
+    c = select_coupling(head, queries)
+    mass = received_square(c)
+    g, w = c.variances, c.value_gram
+    k, kept = g / (1 + g), 1 / (1 + g)
+
+    # queries: a_c a_c' - G, which averages out over a whole population of queries
+    wg = w * g
+    query_part = np.trace(wg) ** 2 + np.sum(wg * wg.T) if queries == "tokens" else 0.0
+
+    # queries against keys; z ~ N(0, I+G) under rho, and a_c = X (z + tau) + noise
+    y = c.cross * (1 + g)
+    wy = w @ y
+    u = np.diag(wy)
+    weight = np.outer(k, kept) + np.outer(kept, k)
+    cross_part = 2 * np.dot(k, u) * np.dot(kept, u) + np.sum(weight * wy * wy.T)
+    xg = c.loading @ (c.cross * g) @ c.loading.T
+    bs = c.loading @ c.residual_cross
+    cross_part += 2 * (np.sum(xg * bs.T) + np.trace(xg) * np.trace(bs))
+
+    # keys: rho [K z z' k + k z z' K - 2k] and rho (eps (B k z)' + ...)
+    p = (1 + g) / (1 - g)
+    nu = p * c.tau
+    kwk, kwk_both, kk = _outer(kept, w, kept), _outer(k, w, k), _outer(kept, w, k)
+    kk = (kk + kk.T) / 2
+    wkw = w @ (k[:, None] * w)
+    mixed = _outer(kept, wkw, k)
+    key_part = (
+        2 * _two_forms(kk, kk, p, nu)
+        + 2 * _two_forms(kwk, kwk_both, p, nu)
+        - 8 * _one_form((mixed + mixed.T) / 2, p, nu)
+        + 4 * np.sum((w * k) * (w * k).T)
+    )
+    spread = _outer(k, c.loading.T @ c.residual @ c.loading, k)
+    residual_part = 2 * (c.residual_trace * _one_form(kwk_both, p, nu) + _one_form(spread, p, nu))
+    return float(query_part + 2 * cross_part + mass * (key_part + residual_part))
+
+
+def map_constant(head: Head) -> float:
+    """Exact limit of ``n E|Gamma_n(q) - Gamma(q)|^2``, averaged over queries, for H^2 < 1/2."""
+    c = as_head(head).coupling
+    if c.horizon**2 >= 0.5:
+        raise UndefinedError(
+            f"the map error has no parametric constant at H = {c.horizon:.4g}: it needs H^2 < 1/2"
+        )
+    g, w = c.variances, c.value_gram
+    shrink = 1 - 2 * g
+    mass = np.exp(np.sum(c.tau**2 / shrink) - 0.5 * np.sum(np.log(shrink)))
+    mean = c.tau / shrink
+    total = np.trace(w) + c.residual_trace + np.dot(np.diag(w), g / shrink) + mean @ w @ mean
+    return float(mass * total)
+
+
+def received_square(coupling: Coupling) -> float:
+    """``E[rho(eta)^2]``, the second moment of received attention; finite for H < 1 only."""
+    g = coupling.variances
+    if coupling.horizon >= 1:
+        raise UndefinedError(
+            f"there is no parametric constant at H = {coupling.horizon:.4g}: received attention "
+            "has infinite variance from H = 1 on; use the predicted curves"
+        )
+    return float(np.exp(np.sum(coupling.tau**2 / (1 - g)) - 0.5 * np.sum(np.log1p(-(g**2)))))
+
+
+def _outer(left: Array, matrix: Array, right: Array) -> Array:
+    """``diag(left) @ matrix @ diag(right)``."""
+    return np.asarray(left[:, None] * matrix * right)
+
+
+def _one_form(a: Array, p: Array, nu: Array) -> float:
+    """``E[z'Az]`` for z ~ N(nu, diag(p))."""
+    return float(np.dot(np.diag(a), p) + nu @ a @ nu)
+
+
+def _two_forms(a: Array, b: Array, p: Array, nu: Array) -> float:
+    """``E[z'Az z'Bz]`` for z ~ N(nu, diag(p)) and symmetric A, B."""
+    ap, bp = a * p, b * p
+    return float(
+        _one_form(a, p, nu) * _one_form(b, p, nu) + 2 * np.sum(ap * bp.T) + 4 * nu @ ap @ b @ nu
+    )

@@ -1,0 +1,315 @@
+"""Simulated error of the hardmax mean, at n far beyond memory.
+
+Only the keys that some query can pick are drawn. In one dimension those are the two extremes. In
+d dimensions they are the keys outside a radius r0: their number is binomial, their norms follow
+the chi law beyond r0, their directions are uniform. A query whose best drawn projection is at
+least r0 is CERTIFIED: no key inside r0 could have beaten it, so its answer is that of all n keys.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import gammaincc, gammainccinv, ndtri
+
+from esscher.core.errors import InputError, UndefinedError
+from esscher.core.streams import random_stream
+from esscher.core.validation import Array, as_dim, as_positive, as_queries, as_seed, as_sizes
+from esscher.math.theory.hardmax_exact import ONE_SIDED, hardmax_exact
+
+#: Keys beyond r0 expected along a query: a query goes uncertified with probability exp(-16).
+CANDIDATES = 16.0
+#: Most keys drawn per replicate; in high dimension this, not CANDIDATES, sets r0.
+MOST_KEYS = 20_000
+#: Drawn tokens that ask as queries, if there are more of them than that.
+MOST_QUERIES = 2048
+#: Entries of a block of projections.
+BLOCK = 4_000_000
+#: Largest n that numpy's binomial takes.
+LARGEST_BINOMIAL = 2.0**63 - 1025
+
+
+def hardmax_exponent(dim: int) -> float:
+    """``1/2 + (dim - 1)/4``, the power of ``1/ln n`` with which the hardmax mean decays."""
+    return 0.5 + (as_dim(dim) - 1) / 4
+
+
+@dataclass(frozen=True, eq=False)
+class HardmaxSimulation:
+    """Simulated error of the hardmax mean at each size.
+
+    Attributes
+    ----------
+    sizes, value, standard_error
+        Numbers of tokens, the statistic, its standard error over replicates.
+    statistic
+        ``"mean"``: ``E|mean output|`` (d = 1); ``"rms"``: ``sqrt(E|mean output|^2)`` (d > 1).
+    certified
+        Share of query directions whose answer is certainly that of all n keys.
+    samples
+        One row per size, one column per replicate: ``|mean|`` for d = 1; for d > 1 an unbiased
+        estimate of ``|mean|^2``, which may be negative.
+    """
+
+    sizes: Array
+    value: Array
+    standard_error: Array
+    statistic: str
+    certified: Array
+    samples: Array
+    dim: int
+    scale: float
+    queries: str
+    seed: int
+
+    @property
+    def replicates(self) -> int:
+        """Number of replicates per size."""
+        return int(self.samples.shape[1])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the simulation as plain lists, numbers and strings (without the samples)."""
+        return {
+            "dim": self.dim,
+            "scale": self.scale,
+            "queries": self.queries,
+            "statistic": self.statistic,
+            "replicates": self.replicates,
+            "seed": self.seed,
+            "n": self.sizes.tolist(),
+            "simulated": self.value.tolist(),
+            "standard_error": self.standard_error.tolist(),
+            "certified": self.certified.tolist(),
+        }
+
+    def __repr__(self) -> str:
+        rows = [f"simulated hardmax mean, d = {self.dim}, {self.statistic}, {self.queries} queries"]
+        columns = (self.sizes, self.value, self.standard_error, self.certified)
+        for n, value, error, certified in zip(*columns, strict=True):
+            rows.append(f"  n = {n:<8.4g} {value:.4g} +- {error:.2g}, certified {certified:.4f}")
+        return "\n".join(rows)
+
+
+def hardmax_simulated(
+    sizes: ArrayLike,
+    replicates: int,
+    seed: int,
+    dim: int = 1,
+    scale: float = 1.0,
+    queries: str = "population",
+    directions: int = 512,
+) -> HardmaxSimulation:
+    """Simulate the error of the hardmax mean.
+
+    Parameters
+    ----------
+    sizes
+        Numbers of tokens, from 2 on.
+    replicates, seed
+        Independent draws of the tokens per size, at least 2, and their seed.
+    dim, scale
+        Tokens are N(0, scale^2 I_dim).
+    queries
+        ``"population"`` (directions independent of the keys) or ``"tokens"``.
+    directions
+        Query directions per replicate for d > 1, in opposite pairs, rounded up to a multiple of 4.
+    """
+    n, sigma, d = as_sizes(sizes), as_positive(scale, "scale"), as_dim(dim)
+    as_queries(queries)
+    count = as_dim(replicates, "replicates")
+    if count < 2:
+        raise InputError(f"replicates is {replicates}; a standard error needs at least 2")
+    as_seed(seed)
+    pairs = 2 * math.ceil(as_dim(directions, "directions") / 4)
+    samples, certified = np.empty((len(n), count)), np.ones(len(n))
+    for row, size in enumerate(n):
+        # One stream per size: a size's numbers do not depend on the other sizes asked for.
+        rng = random_stream(seed, "hardmax", d, int(size))
+        if d == 1:
+            samples[row] = sigma * _absolute_means(float(size), count, queries, rng)
+        else:
+            draws = [_squared_mean(float(size), d, pairs, queries, rng) for _ in range(count)]
+            samples[row] = sigma**2 * np.array([draw[0] for draw in draws])
+            certified[row] = np.mean([draw[1] for draw in draws])
+    value, error = samples.mean(axis=1), samples.std(axis=1, ddof=1) / math.sqrt(count)
+    if d > 1:
+        if value.min() <= 0:
+            raise UndefinedError(
+                f"the estimate of E|mean|^2 at n = {n[value.argmin()]:g} is {value.min():.2g}, "
+                "which is noise; raise replicates or directions"
+            )
+        value = np.sqrt(value)
+        error = error / (2 * value)
+    statistic = "mean" if d == 1 else "rms"
+    return HardmaxSimulation(
+        n, value, error, statistic, certified, samples, d, sigma, queries, int(seed)
+    )
+
+
+def _absolute_means(n: float, count: int, queries: str, rng: np.random.Generator) -> Array:
+    """Replicates of ``|mean|`` in one dimension, from the exact law of the extremes."""
+    if n <= ONE_SIDED:
+        # All tokens may share a sign, where the extremes below would not be the right ones.
+        x = rng.standard_normal((count, int(n)))
+        share, top, bottom = (x > 0).mean(axis=1), x.max(axis=1), -x.min(axis=1)
+    else:
+        if n <= LARGEST_BINOMIAL:
+            positive = rng.binomial(int(n), 0.5, count).astype(np.float64)
+        else:
+            positive = n / 2 + math.sqrt(n) / 2 * rng.standard_normal(count)
+        share = positive / n
+        top, bottom = (_half_normal_maximum(k, rng) for k in (positive, n - positive))
+    if queries == "population":
+        share = np.full(count, 0.5)
+    return np.asarray(np.abs(share * top - (1 - share) * bottom))
+
+
+def _half_normal_maximum(count: Array, rng: np.random.Generator) -> Array:
+    """Maximum of ``count`` half normals: ``P(|X| > max)`` is the minimum of ``count`` uniforms."""
+    survival = -np.expm1(-rng.standard_exponential(count.shape) / count)
+    return np.asarray(-ndtri(survival / 2))
+
+
+def draw_outer_keys(n: float, dim: int, rng: np.random.Generator) -> tuple[Array, float]:
+    """Those of n standard normal keys that lie outside a radius r0, and r0.
+
+    r0 is such that about ``CANDIDATES`` keys have a projection beyond r0 on any given direction,
+    unless that takes more than ``MOST_KEYS`` keys.
+    """
+    radius = -float(ndtri(min(CANDIDATES / n, 0.5)))
+    outside = float(gammaincc(dim / 2, radius**2 / 2))
+    if n * outside > MOST_KEYS:
+        outside = MOST_KEYS / n
+        radius = math.sqrt(2 * float(gammainccinv(dim / 2, outside)))
+    if n <= LARGEST_BINOMIAL:
+        count = int(rng.binomial(int(n), outside))
+    else:
+        count = int(rng.poisson(n * outside))
+    # 1 - U lies in (0, 1]: never a survival of 0, whose radius would be infinite.
+    survival = outside * (1.0 - rng.random(count))
+    norms = np.sqrt(2.0 * gammainccinv(dim / 2, survival))
+    return norms[:, None] * _directions(count, dim, rng), radius
+
+
+def _directions(count: int, dim: int, rng: np.random.Generator) -> Array:
+    """Uniform points of the unit sphere."""
+    normal = rng.standard_normal((count, dim))
+    return np.asarray(normal / np.linalg.norm(normal, axis=1, keepdims=True))
+
+
+def _squared_mean(
+    n: float, dim: int, pairs: int, queries: str, rng: np.random.Generator
+) -> tuple[float, float]:
+    """Unbiased estimate of ``|mean|^2`` given one draw of the keys, and the certified share.
+
+    The mean over directions is estimated in its Steiner form ``d E[(h(u) - h(-u))/2 u]``, whose
+    noise is far below that of the picked keys, on two independent halves whose product is unbiased.
+    """
+    keys, radius = draw_outer_keys(n, dim, rng)
+    if len(keys) == 0:
+        raise UndefinedError(f"no key was drawn at n = {n:g} in dimension {dim}; change the seed")
+    units = _directions(pairs, dim, rng)
+    picks, far = _best(units, keys), _best(-units, keys)
+    top, bottom = (np.sum(x * u, axis=1) for x, u in ((picks, units), (far, -units)))
+    terms = dim / 2 * (top - bottom)[:, None] * units
+    first, second = terms[::2].mean(axis=0), terms[1::2].mean(axis=0)
+    # With r0 = 0 every key is drawn and there is nothing to certify.
+    certified = float(np.mean(np.append(top, bottom) >= radius)) if radius > 0 else 1.0
+    if queries == "population":
+        return float(first @ second), certified
+    # Tokens as queries: the drawn ones ask in their own directions; the others, n - N of them, in
+    # independent uniform directions, whose finite number adds Var_u(pick)/n.
+    own, other = _own_sums(keys, rng)
+    rest = max(n - len(keys), 0.0) / n
+    square = float(np.mean(np.sum(np.vstack([picks, far]) ** 2, axis=1)))
+    spread = rest / n * (square - float(first @ second))
+    return float((own / n + rest * first) @ (other / n + rest * second)) + spread, certified
+
+
+def _own_sums(keys: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Sum of the keys' picks, twice: the same sum, or two independent unbiased estimates of it."""
+    count = len(keys)
+    if count <= MOST_QUERIES:
+        total = _best(keys, keys).sum(axis=0)
+        return total, total
+    asked = keys[rng.integers(count, size=(2, MOST_QUERIES // 2))]
+    first, second = (count * _best(half, keys).mean(axis=0) for half in asked)
+    return first, second
+
+
+def _best(queries: Array, keys: Array) -> Array:
+    """The key with the largest projection on each query."""
+    rows = max(BLOCK // len(keys), 1)
+    chosen = [
+        np.argmax(queries[start : start + rows] @ keys.T, axis=1)
+        for start in range(0, len(queries), rows)
+    ]
+    return np.asarray(keys[np.concatenate(chosen)])
+
+
+@dataclass(frozen=True)
+class LogarithmicFit:
+    """Exponent g of ``(ln n)^-g`` fitted to simulated values.
+
+    ``low`` and ``high`` bound it at the given level (bootstrap over replicates). ``predicted`` is
+    the same fit to the exact values on the same sizes (None where there are none), and
+    ``asymptotic`` the power that holds as n grows without limit, :func:`hardmax_exponent`.
+    """
+
+    exponent: float
+    low: float
+    high: float
+    level: float
+    predicted: float | None
+    asymptotic: float
+
+    def __repr__(self) -> str:
+        predicted = "" if self.predicted is None else f", exact on these sizes {self.predicted:.3f}"
+        return (
+            f"(ln n)^-g with g = {self.exponent:.3f} [{self.low:.3f}, {self.high:.3f}] "
+            f"({self.level:.0%} interval){predicted}, asymptotic {self.asymptotic:g}"
+        )
+
+
+def fit_logarithmic(
+    simulation: HardmaxSimulation, resamples: int = 1000, level: float = 0.95, seed: int = 0
+) -> LogarithmicFit:
+    """Fit ``(ln n)^-g`` by weighted least squares of ln(value) on ln(ln n).
+
+    The interval resamples replicates, size by size (sizes are simulated independently).
+    """
+    if len(simulation.sizes) < 2:
+        raise InputError(f"one size, n = {simulation.sizes[0]:g}, has no exponent; give at least 2")
+    if not 0 < level < 1:
+        raise InputError(f"level is {level!r}; it must lie between 0 and 1")
+    x = np.log(np.log(simulation.sizes))
+    weights = (simulation.value / simulation.standard_error) ** 2
+    x = x - np.average(x, weights=weights)
+    slope = -weights * x / float(weights @ x**2)
+    rng = random_stream(seed, "hardmax fit")
+    rows = np.arange(len(x))[:, None]
+    fits = np.empty(as_dim(resamples, "resamples"))
+    # The logarithm of a root is half the logarithm; tiny keeps an unlucky resample finite.
+    power = 0.5 if simulation.statistic == "rms" else 1.0
+    tiny = float(np.finfo(float).tiny)
+    for index in range(len(fits)):
+        columns = rng.integers(simulation.replicates, size=simulation.samples.shape)
+        means = simulation.samples[rows, columns].mean(axis=1)
+        fits[index] = slope @ (power * np.log(np.maximum(means, tiny)))
+    low, high = np.quantile(fits, [(1 - level) / 2, (1 + level) / 2])
+    predicted = None
+    if simulation.dim == 1 or simulation.queries == "population":
+        exact = hardmax_exact(simulation.sizes, 1.0, simulation.queries, simulation.dim)
+        predicted = float(slope @ np.log(exact))
+    return LogarithmicFit(
+        float(slope @ np.log(simulation.value)),
+        float(low),
+        float(high),
+        level,
+        predicted,
+        hardmax_exponent(simulation.dim),
+    )

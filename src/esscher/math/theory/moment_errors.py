@@ -1,0 +1,73 @@
+"""Predicted error of mean and covariance at finite n: the exact first-order projection.
+
+The mean output over n tokens is a symmetric function of independent tokens. Its projection onto
+sums of functions of single tokens is
+
+    mean_n - limit  ~  bias + sum_j h_n(eta_j),     h_n(eta) = E[mean_n | eta_1 = eta] - E[mean_n],
+
+and here ``h_n`` is not the asymptotic influence function but the exact conditional expectation at
+that n: the Laplace integrals of ``softmax_mean`` with one key held fixed. A token with a large
+weight then saturates by itself, so one formula covers the parametric regime, the stable one and the
+frozen one, before and after burn-in. Where H < 1 it tends to the exact constants as n grows. The
+bias of the covariance, which dominates before burn-in, is exact.
+
+What is neglected is the part of the error that no sum of single-token terms can carry; how much
+that is has been measured against direct simulation (documentation, "How good is the predictor").
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from esscher.core.validation import Array, as_sizes
+from esscher.math.heads import Head
+from esscher.math.theory.curve import Curve
+from esscher.math.theory.exact_constants import select_coupling
+from esscher.math.theory.projection_isotropic import isotropic_errors
+from esscher.math.theory.projection_sampled import sampled_errors
+
+#: Names of the curves that ``moment_curves`` returns (``cov`` in one dimension only).
+MOMENT_CURVES = ("mean", "mean_rms", "cov", "cov_rms")
+
+
+def moment_curves(
+    head: Head, sizes: ArrayLike, queries: str = "population", seed: int = 0
+) -> dict[str, Curve]:
+    """Predicted errors of mean and covariance of the output, for Gaussian tokens.
+
+    Returns ``mean`` and ``mean_rms`` (expected and root-mean-square norm of the error of the mean),
+    ``cov_rms`` (root-mean-square Frobenius norm of the error of the covariance) and, for isotropic
+    heads in one dimension, ``cov`` (its expected value).
+
+    Isotropic heads are treated deterministically. For others the average over tokens is sampled
+    (``seed``) with a standard error, and ``mean`` assumes a Gaussian shape of the error, which
+    makes it an upper estimate when H > 1.
+    """
+    n = as_sizes(sizes, smallest=4)
+    coupling = select_coupling(head, queries)
+    isotropy = head.coupling.isotropy
+    if isotropy is not None and isotropy[0] != 0:
+        values = isotropic_errors(coupling, isotropy, n, queries)
+        errors: dict[str, Array] = {}
+        method = "exact finite-n projection on single tokens, by quadrature"
+    else:
+        values, errors = sampled_errors(coupling, n, queries, seed)
+        method = "exact finite-n projection on single tokens, sampled"
+    validity = "first order in the interaction of tokens"
+    if not head.is_gaussian:
+        validity += "; Gaussian theory applied to the second moments"
+    return {
+        name: Curve(
+            name.removesuffix("_rms"),
+            "rms" if name.endswith("_rms") else "mean",
+            n,
+            values[name],
+            errors.get(name, np.zeros(len(n))),
+            queries,
+            method,
+            validity,
+        )
+        for name in MOMENT_CURVES
+        if name in values
+    }

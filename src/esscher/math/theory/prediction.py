@@ -1,0 +1,309 @@
+"""Everything the theory says about a head, in one object: ``predict(head, sizes)``."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from esscher.core.errors import UndefinedError
+from esscher.core.shown import about
+from esscher.core.validation import Array, as_queries, as_sizes
+from esscher.math.heads import PSI_CONVENTIONS, Head, WeightHead, as_head
+from esscher.math.limits import NoLimit, OutputMoments, limit_moments
+from esscher.math.theory.curve import Curve
+from esscher.math.theory.exact_constants import cov_constant, map_constant, mean_constant
+from esscher.math.theory.map_error import map_curve
+from esscher.math.theory.moment_errors import moment_curves
+from esscher.math.theory.sampled_constants import sampled_constants
+from esscher.math.theory.sharp_exponents import Exponents, bounded_exponents, exponents
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: A curve has settled once its local exponent stays within this distance of the asymptotic one.
+SETTLED = 0.05
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Limits of ``n E|error|^2`` (None where the regime has no such constant)."""
+
+    queries: str
+    mean: float | None
+    mean_norm: float | None
+    cov: float | None
+    map: float | None
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Return the constants as a dictionary."""
+        return {"mean": self.mean, "mean_norm": self.mean_norm, "cov": self.cov, "map": self.map}
+
+
+def constants(head: Head, queries: str = "population") -> Constants:
+    """Exact constants of the parametric regime, None where it does not exist."""
+    as_head(head)
+    as_queries(queries)
+    mean = mean_norm = cov = map_ = None
+    if head.horizon < 1:
+        limit = mean_constant(head, queries)
+        mean, mean_norm, cov = limit.squared, limit.norm, cov_constant(head, queries)
+    if head.horizon**2 < 0.5:
+        map_ = map_constant(head)
+    return Constants(queries, mean, mean_norm, cov, map_)
+
+
+def log_burn_in(head: Head) -> float:
+    """Natural logarithm of the burn-in, ``F^2 + |tau|^2``: the typical squared tilt strength.
+
+    Before ``n = exp(F^2 + |tau|^2)`` tokens a typical query has fewer than one effective token, and
+    no asymptotic exponent shows.
+    """
+    return float(np.sum(head.coupling.variances) + np.sum(head.coupling.tau**2))
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What theory says about a head.
+
+    ``limit`` is the law of the output with infinitely many tokens (or why there is none);
+    ``exponents`` are asymptotic; ``constants`` exact below H = 1; ``burn_in`` the number of tokens
+    before which no asymptotic exponent shows (``log_burn_in`` its logarithm, never infinite);
+    ``curves`` the predicted errors at the sizes that were asked for.
+    """
+
+    head: Head
+    queries: str
+    limit: OutputMoments | NoLimit
+    exponents: Exponents | None
+    constants: Constants | None
+    log_burn_in: float
+    curves: dict[str, Curve]
+    notes: tuple[str, ...]
+
+    @property
+    def burn_in(self) -> float:
+        """``exp(F^2 + |tau|^2)``; infinite if that exceeds the range of floats."""
+        return float(np.exp(self.log_burn_in)) if self.log_burn_in < 709 else float("inf")
+
+    @property
+    def sizes(self) -> Array:
+        """Sizes of the curves."""
+        return next(iter(self.curves.values())).sizes if self.curves else np.array([])
+
+    @property
+    def headline(self) -> str:
+        """The answer in one sentence."""
+        if self.exponents is None:
+            return str(self.limit)
+        beta = self.exponents.mean
+        kind = "like 1/sqrt(n)" if beta == 0.5 else f"like n^-{beta:.3g}, slower than 1/sqrt(n)"
+        which = "this head" if self.is_exact else "a Gaussian head with these second moments"
+        return (
+            f"The mean output of {which} (H = {self.head.horizon:.4g}) converges {kind}, "
+            f"and not before about {self.burn_in_text} tokens."
+        )
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether exponents and constants are the head's own, not those of a Gaussian stand-in."""
+        return self.head.is_gaussian or _is_bounded(self.head)
+
+    @property
+    def burn_in_text(self) -> str:
+        """The burn-in in print, also where it exceeds the range of floats."""
+        log10 = self.log_burn_in / np.log(10)
+        return about(10**log10) if log10 < 15 else f"10^{log10:.1f}"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the curves as a data frame, one row per size."""
+        import pandas as pd
+
+        columns = {_json_name(name): curve.error for name, curve in self.curves.items()}
+        return pd.DataFrame({"n": self.sizes} | columns)
+
+    def __repr__(self) -> str:
+        rows = [self.headline]
+        if self.curves:
+            rows.append(self.to_frame().to_string(index=False, float_format="{:.4g}".format))
+        return "\n".join(rows + [f"Note: {note}." for note in self.notes])
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().to_html(index=False, float_format="{:.4g}".format)
+        return f"<p>{html.escape(self.headline)}</p>" + (table if self.curves else "")
+
+    def asymptotic(self, name: str) -> float:
+        """Asymptotic exponent that belongs to a curve."""
+        if self.exponents is None:
+            raise UndefinedError("there is no infinite-token limit, hence no exponent")
+        field = {"map": "map_rms", "cov_rms": "mean_rms"}.get(name, name)
+        return float(getattr(self.exponents, field))
+
+    def settled_from(self, name: str) -> float | None:
+        """Smallest size from which the curve's local exponent stays near the asymptotic one."""
+        curve = self.curves[name]
+        if len(curve.sizes) < 2:
+            return None
+        near = np.abs(curve.local_slopes() - self.asymptotic(name)) <= SETTLED
+        if not near[-1]:
+            return None
+        away = np.flatnonzero(~near)
+        return float(curve.sizes[away[-1] + 1] if away.size else curve.sizes[0])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers, lists and strings (JSON has no infinity: null)."""
+        head = self.head
+        out: dict[str, Any] = {
+            "horizon": head.horizon,
+            "frobenius": head.frobenius,
+            "spectrum": head.spectrum.tolist(),
+            "tau": float(np.linalg.norm(head.tau)),
+            "psi": {convention: _psi(head, convention) for convention in PSI_CONVENTIONS},
+            "queries": self.queries,
+            "tail_index": _finite(self.exponents.tail_index) if self.exponents else None,
+            "burn_in": _finite(self.burn_in),
+            "log_burn_in": self.log_burn_in,
+            "exponents": self.exponents.to_dict() if self.exponents else None,
+            "constants": self.constants.to_dict() if self.constants else None,
+            "limit": _limit_dict(self.limit),
+            "notes": list(self.notes),
+        }
+        if out["exponents"]:
+            out["exponents"]["tail_index"] = _finite(out["exponents"]["tail_index"])
+        if self.curves:
+            out["curve"] = {"n": self.sizes.tolist()}
+            out["curve"] |= {_json_name(k): c.error.tolist() for k, c in self.curves.items()}
+            out["curve_standard_error"] = {
+                _json_name(k): c.standard_error.tolist() for k, c in self.curves.items()
+            }
+            out["curve_method"] = {_json_name(k): c.method for k, c in self.curves.items()}
+            if len(self.sizes) > 1:
+                out["slope"] = {_json_name(k): c.slope() for k, c in self.curves.items()}
+                out["settled_from"] = {_json_name(k): self.settled_from(k) for k in self.curves}
+        return out
+
+
+def predict(
+    head: Head,
+    sizes: ArrayLike | None = None,
+    queries: str = "population",
+    moments: bool = True,
+    seed: int = 0,
+) -> Prediction:
+    """Limit, exponents, constants, burn-in and, at given sizes, predicted error curves of a head.
+
+    Parameters
+    ----------
+    head
+        Any head. The theory of error is exact for Gaussian tokens and otherwise applied to the
+        head's second moments, which a note says.
+    sizes
+        Numbers of tokens, up to 10^12 and beyond; no curves if left out.
+    queries
+        ``"population"``: queries independent of the keys. ``"tokens"``: the tokens attend to each
+        other, each to itself as well.
+    moments
+        Whether to predict curves of mean and covariance beside the map's.
+    seed
+        Seed of whatever has to be sampled (limits without closed form, heads without symmetry).
+    """
+    as_head(head)
+    as_queries(queries)
+    n = None if sizes is None else as_sizes(sizes)
+    limit = limit_moments(head, seed=seed)
+    if isinstance(limit, NoLimit):
+        return Prediction(head, queries, limit, None, None, log_burn_in(head), {}, (str(limit),))
+    if _is_bounded(head):
+        return _predict_bounded(head, n, queries, limit, seed)
+    notes = []
+    if not head.is_gaussian:
+        notes.append(
+            "tokens are not Gaussian: exponents, constants and curves are those of Gaussian tokens "
+            "with the same second moments"
+        )
+    curves: dict[str, Curve] = {}
+    if n is not None:
+        curves["map"] = map_curve(head, n, queries, seed)
+        if moments and n.min() >= 4:
+            try:
+                curves |= moment_curves(head, n, queries, seed)
+            except UndefinedError as error:
+                notes.append(str(error))
+        elif moments:
+            notes.append("mean and covariance are predicted from n = 4 on")
+    return Prediction(
+        head,
+        queries,
+        limit,
+        exponents(head.horizon),
+        constants(head, queries),
+        log_burn_in(head),
+        curves,
+        tuple(notes),
+    )
+
+
+def _is_bounded(head: Head) -> TypeGuard[WeightHead]:
+    """Whether tokens are bounded, so that every error falls like 1/sqrt(n) in the end.
+
+    Arrays of captured tokens are bounded too, but stand for a law that need not be.
+    """
+    return isinstance(head, WeightHead) and bool(np.isfinite(head.law.support_radius))
+
+
+def _predict_bounded(
+    head: WeightHead, sizes: Array | None, queries: str, limit: OutputMoments, seed: int
+) -> Prediction:
+    """Bounded tokens: parametric rates with sampled constants; Gaussian curves do not apply."""
+    sampled = sampled_constants(head, queries, seed)
+    notes = [
+        "tokens are bounded: all rates are parametric in the end, and constants are sampled, with "
+        f"standard errors {sampled.mean_error:.2g} (mean) and {sampled.map_error:.2g} (map)"
+    ]
+    if sizes is not None:
+        notes.append("curves at finite n are predicted for Gaussian tokens only")
+    return Prediction(
+        head,
+        queries,
+        limit,
+        bounded_exponents(head.horizon),
+        Constants(queries, sampled.mean, None, None, sampled.map),
+        sampled.log_burn_in,
+        {},
+        tuple(notes),
+    )
+
+
+def _json_name(curve: str) -> str:
+    return "map_rms" if curve == "map" else curve
+
+
+def _psi(head: Head, convention: str) -> float | None:
+    try:
+        return head.psi(convention)
+    except UndefinedError:
+        return None
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _limit_dict(limit: OutputMoments | NoLimit) -> dict[str, Any]:
+    if isinstance(limit, NoLimit):
+        return {
+            "exists": False,
+            "fraction": limit.fraction,
+            "fraction_error": limit.fraction_error,
+            "reason": limit.reason,
+        }
+    return {
+        "exists": True,
+        "method": limit.method,
+        "mean_norm": float(np.linalg.norm(limit.mean)),
+        "trace": float(np.trace(limit.covariance)),
+        "trace_error": float(np.sqrt(np.sum(np.diag(limit.covariance_error) ** 2))),
+    }

@@ -1,0 +1,239 @@
+"""Runs as reports see them: read from a directory, or taken from a result."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from esscher.core.errors import InputError
+from esscher.core.untrusted import foreign, shortened
+from esscher.runs import run_kind
+from esscher.runs.folder import CONFIG, PARTS, SWEEP, read_about, read_results
+from esscher.studies.sweep.curve import ErrorCurve
+from esscher.studies.sweep.engine import load_curve
+
+#: What reads each kind of run made of cells: package and function.
+READERS = {
+    "probe": ("esscher.studies.probe", "load_probe"),
+    "sparse": ("esscher.studies.sparse", "load_sparse"),
+    "deep": ("esscher.studies.deep", "load_deep"),
+    "tails": ("esscher.studies.tails", "load_tails"),
+    "domains": ("esscher.studies.domains", "load_domains"),
+    "plan": ("esscher.studies.plan", "load_plan"),
+    "context": ("esscher.studies.plan", "load_context"),
+}
+#: Runs that one report takes.
+MOST = 40
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRun:
+    """A run with its results.
+
+    Attributes
+    ----------
+    name
+        Name of its directory, or of what was measured.
+    kind
+        ``"sweep"``, ``"probe"``, ...
+    found
+        The result object: a ``Probe``, an ``ErrorCurve``, ...
+    results
+        Its results as plain numbers, lists and strings.
+    about
+        Contents of ``config.json``; empty if there is no directory.
+    folder
+        Its directory, if there is one.
+    """
+
+    name: str
+    kind: str
+    found: Any
+    results: dict[str, Any]
+    about: dict[str, Any]
+    folder: Path | None
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """All that the results are a function of."""
+        return dict(self.results["configuration"])
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was measured."""
+        return bool(self.results.get("complete", True))
+
+
+class NoResultsYet(InputError):
+    """A run in which nothing is measured yet."""
+
+
+def read_runs(sources: list[Any], say: Callable[[str], None] | None = None) -> list[StoredRun]:
+    """Read directories (or take results), in their order; a directory of runs stands for all.
+
+    Parameters
+    ----------
+    sources
+        Directories and results.
+    say
+        Told of runs below a directory that are left out, since nothing is measured yet.
+
+    Raises
+    ------
+    InputError
+        If one is no run or is damaged, or if a run has no results yet that was named itself, or is
+        all there is below a directory.
+    """
+    if not sources:
+        raise InputError("there is no run to report; give the directory of at least one")
+    runs: list[StoredRun] = []
+    for source in sources:
+        if isinstance(source, (str, os.PathLike)):
+            runs.extend(_read_below(Path(source), say))
+        else:
+            runs.append(_taken(source))
+    if len(runs) > MOST:
+        raise InputError(f"there are {len(runs)} runs; one report takes at most {MOST}")
+    return runs
+
+
+def _read_below(path: Path, say: Callable[[str], None] | None) -> list[StoredRun]:
+    """The run at a path, or all runs below it that have results."""
+    runs: list[StoredRun] = []
+    early: list[NoResultsYet] = []
+    for place in _places(path):
+        try:
+            runs.append(_read(place))
+        except NoResultsYet as error:
+            if place == path:
+                raise
+            early.append(error)
+    if not runs:
+        raise early[0]
+    if say is not None:
+        for left_out in early:
+            say(f"Left out: {left_out}")
+    return runs
+
+
+def _places(path: Path) -> Iterator[Path]:
+    """The directory of a run itself, a plan's file, or all runs below a directory."""
+    if (path / CONFIG).exists() or not path.is_dir():
+        yield path
+        return
+    below = [
+        Path(place)
+        for place, folders, files in os.walk(path)
+        if CONFIG in files and PARTS in folders
+    ]
+    if not below:
+        raise InputError(f"{path} is not a run, and there is none below it: it has no {CONFIG}")
+    yield from sorted(below)
+
+
+def _read(path: Path) -> StoredRun:
+    if path.is_file():
+        return _read_plan_file(path)
+    if not path.exists():
+        raise InputError(f"{path} is not there; give the directory of a run")
+    kind = run_kind(path)
+    if kind is None:
+        with foreign(path):
+            return _sweep(load_curve(path), path)
+    if kind not in READERS:
+        raise InputError(
+            f"{path} holds a run of kind {shortened(kind)}; this version of Esscher reports "
+            f"{', '.join(['sweep', *READERS])}"
+        )
+    if kind == "plan" and not (path / "plan.json").exists():
+        raise _unfinished(path)
+    package, name = READERS[kind]
+    with foreign(path):
+        found = getattr(import_module(package), name)(path)
+    return _checked(StoredRun(_name(path), kind, found, found.results, _about(path), path))
+
+
+def _read_plan_file(path: Path) -> StoredRun:
+    from esscher.studies.plan import load_plan
+
+    found = load_plan(path)
+    return StoredRun(path.stem, "plan", found, found.results, {}, None)
+
+
+def _taken(found: Any) -> StoredRun:
+    """A result that is there already."""
+    if isinstance(found, ErrorCurve):
+        return _sweep(found, None)
+    results = getattr(found, "results", None)
+    kind = results.get("kind") if isinstance(results, dict) else None
+    if kind not in READERS:
+        raise InputError(
+            f"{type(found).__name__} is nothing that can be reported; give the directory of a run, "
+            f"or what esscher.{', esscher.'.join(['sweep', *READERS])} returned"
+        )
+    assert isinstance(results, dict)
+    folder = getattr(found, "folder", None)
+    there = folder if folder is not None and (folder / CONFIG).exists() else None
+    name = _subject(results) if there is None else _name(there)
+    about = {} if there is None else _about(there)
+    return _checked(StoredRun(name, str(kind), found, results, about, there))
+
+
+def _sweep(curve: ErrorCurve, folder: Path | None) -> StoredRun:
+    if not len(curve.replicates):
+        raise _unfinished(folder or Path("the sweep"))
+    name = curve.configuration["head"]["law"] or "sweep" if folder is None else _name(folder)
+    results = _fitted(curve, folder) | {"kind": "sweep"}
+    return StoredRun(
+        name, "sweep", curve, results, {} if folder is None else _about(folder), folder
+    )
+
+
+def _fitted(curve: ErrorCurve, folder: Path | None) -> dict[str, Any]:
+    """Results of a sweep; those that are stored are not fitted again if they are of these parts."""
+    stored = None if folder is None else read_results(folder, SWEEP)
+    same = stored is not None and all(
+        stored.get(name) == value
+        for name, value in (
+            ("replicates", len(curve.replicates)),
+            ("complete", curve.complete),
+            ("configuration", curve.configuration),
+            ("notes", list(curve.notes)),
+        )
+    )
+    if stored is not None and same and all("fit" in scale for scale in stored["scales"]):
+        return stored
+    return curve.to_dict()  # a sweep that was stopped is stored without its fits
+
+
+def _checked(run: StoredRun) -> StoredRun:
+    """Refuse a run in which nothing is measured yet."""
+    measured = {
+        "sparse": "patterns", "deep": "layers", "plan": "budgets", "domains": "corpora",
+    }.get(run.kind, "heads")  # fmt: skip
+    if not run.results.get(measured):
+        raise _unfinished(run.folder or Path(run.name))
+    return run
+
+
+def _unfinished(path: Path) -> NoResultsYet:
+    return NoResultsYet(
+        f"{path} has no results yet; run the command that began it again, it resumes"
+    )
+
+
+def _subject(results: dict[str, Any]) -> str:
+    model = results["configuration"].get("model")
+    return str(model["name"]) if model else str(results["kind"])
+
+
+def _name(path: Path) -> str:
+    return path.resolve().name
+
+
+def _about(path: Path) -> dict[str, Any]:
+    return read_about(path)

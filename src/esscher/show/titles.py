@@ -1,0 +1,83 @@
+"""What stands above the figures of a run: what was measured, on what, how often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def title_of(results: dict[str, Any], title: str | None = None) -> str:
+    """The title of a run's figures, unless one is given (an empty one is none)."""
+    return _TITLES[results["kind"]](results) if title is None else title
+
+
+def _probe(results: dict[str, Any]) -> str:
+    c = results["configuration"]
+    return (
+        f"{_model(c)} on {c['text']}, {c['mode']}, {c['tokens']:,} tokens, "
+        f"n = {c['sizes'][0]} to {c['sizes'][-1]}, {c['replicates']} replicates"
+    )
+
+
+def _plan(results: dict[str, Any]) -> str:
+    return (
+        f"{results['model']['name']}: {results['total']['ratio']:.1%} of {results['prefix']:,} "
+        "tokens kept"
+    )
+
+
+def _context(results: dict[str, Any]) -> str:
+    c = results["configuration"]
+    return (
+        f"{_model(c)} on {c['text']}: context used by its heads, {c['passages']} passages, "
+        f"longest context {c['context']:,}"
+    )
+
+
+def _tails(results: dict[str, Any]) -> str:
+    c = results["configuration"]
+    return f"Tails of the keys of {_model(c)} on {c['text']}, {c['tokens']:,} tokens"
+
+
+def _deep(results: dict[str, Any]) -> str:
+    c = results["configuration"]
+    if "stack" in c:
+        return (
+            f"Gaussian stack: {c['depth']} layers, d = {c['dim']}, H = {c['horizon']:g}, "
+            f"residual {c['residual']:g}, {c['replicates']} replicates"
+        )
+    return (
+        f"{_model(c)} on {c['text']}: {c['passages']} passages of {c['context']} tokens, "
+        f"{c['draws']} draws"
+    )
+
+
+def _sparse(results: dict[str, Any]) -> str:
+    from pathlib import Path
+
+    from esscher.studies.sparse import Sparsity
+
+    return Sparsity(results, Path()).subject
+
+
+def _domains(results: dict[str, Any]) -> str:
+    c = results["configuration"]
+    blocks = results.get("blocks", 0)  # none in a run that was stopped at once
+    return (
+        f"{_model(c)}, {c['mode']} mode: {len(c['corpora'])} corpora, {blocks} blocks of "
+        f"{c['block_tokens']:,} tokens each"
+    )
+
+
+def _model(configuration: dict[str, Any]) -> str:
+    return str(configuration["model"]["name"])
+
+
+_TITLES = {
+    "probe": _probe,
+    "plan": _plan,
+    "context": _context,
+    "tails": _tails,
+    "deep": _deep,
+    "sparse": _sparse,
+    "domains": _domains,
+}

@@ -1,0 +1,175 @@
+"""One cell of a comparison: the numbers of every head on one block of one corpus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from esscher.core.errors import InputError
+from esscher.core.streams import random_stream
+from esscher.core.validation import Array
+from esscher.engine.models import LayerCapture, LoadedModel
+from esscher.engine.text import Passage, collect_cloud, visit_passages
+from esscher.math.statistics import dominant_keys, find_sinks, received_exponent
+from esscher.runs import Cell
+from esscher.studies.domains.arguments import DomainsRequest
+from esscher.studies.domains.blocks import block_passages
+from esscher.studies.domains.tokens import MOST, tokens_for
+from esscher.studies.probe.context import measure_context, split
+from esscher.studies.probe.layer import METRICS, HeadNumbers, LayerMeasurement
+from esscher.studies.probe.look import delimiter_shares
+from esscher.studies.probe.moments import CoupledMoments
+from esscher.studies.probe.pooled import measure_pooled
+
+#: Relative output error for which tokens are counted.
+TOLERANCE = 0.1
+#: Passages by which the share of delimiters is judged in pooled mode.
+LOOKED_AT = 2
+
+
+def measure_block(loaded: LoadedModel, text: str, block: int, request: DomainsRequest) -> Cell:
+    """Measure every head on one block: a table with one row per head, one column per statistic.
+
+    Parameters
+    ----------
+    loaded
+        The model.
+    text
+        Text of the block.
+    block
+        Its number in its corpus, which decides on the random numbers. Blocks of the same number
+        share them between corpora: what differs between corpora is then due to the text alone.
+    request
+        What to measure.
+    """
+    seed = int(random_stream(request.seed, "corpus block seed", block).integers(2**31))
+    found = block_passages(loaded, text, request.shape)
+    measure = _pooled if request.mode == "pooled" else _context
+    rows = measure(loaded, text, found, request, seed)
+    ids = np.concatenate([passage.ids[~passage.is_delimiter] for passage in found])
+    unknown = getattr(loaded.tokenizer, "unk_token_id", None)
+    about: dict[str, Any] = {
+        "tokens": len(ids),
+        "distinct": len(np.unique(ids)) / len(ids),
+        "unknown": 0.0 if unknown is None else float(np.mean(ids == unknown)),
+    }
+    return Cell(about, pd.DataFrame(rows))
+
+
+def _pooled(
+    loaded: LoadedModel, text: str, found: list[Passage], request: DomainsRequest, seed: int
+) -> list[dict[str, Any]]:
+    shares: dict[int, list[Array]] = {layer: [] for layer in request.layers}
+
+    def look(passage: Passage, capture: LayerCapture) -> None:
+        shares[capture.layer].append(delimiter_shares(capture, passage.is_delimiter))
+
+    visit_passages(loaded, found[:LOOKED_AT], look, layers=request.layers)
+    cloud = collect_cloud(
+        loaded, [text], tokens=request.block_tokens, context=request.context,
+        layers=request.layers, heads=request.heads, seed=seed,
+    )  # fmt: skip
+    rows = []
+    for layer in request.layers:
+        measured, numbers = measure_pooled(
+            cloud, layer, request.sizes or (2,), request.replicates, seed, "with"
+        )
+        share = np.mean(shares[layer], axis=0)
+        for h, head in enumerate(measured.heads):
+            row = {"layer": layer, "head": head} | head_numbers(numbers[h], None, seed)
+            row["delimiters"] = float(share[head])
+            if request.sizes:
+                row["exponent"] = exponent(measured, h)
+            rows.append(row)
+    return rows
+
+
+def _context(
+    loaded: LoadedModel, text: str, found: list[Passage], request: DomainsRequest, seed: int
+) -> list[dict[str, Any]]:
+    tables = []
+    for passage in found:
+        rng = random_stream(seed, "probe queries", passage.number)
+        asking, keys = split(len(passage.ids), passage.is_delimiter, loaded.causal, rng)
+        rows: list[dict[str, Any]] = []
+
+        def sink(
+            passage: Passage,
+            capture: LayerCapture,
+            asking: NDArray[np.int64] = asking,
+            keys: NDArray[np.int64] = keys,
+            rows: list[dict[str, Any]] = rows,
+        ) -> None:
+            with torch.inference_mode():
+                measured, numbers, sinks = measure_context(
+                    capture, asking, keys, request.sizes or (2,), request.replicates, seed,
+                    passage.number, _apart,
+                )  # fmt: skip
+                shares = delimiter_shares(capture, passage.is_delimiter)
+            for h in request.heads:
+                row: dict[str, Any] = {"layer": capture.layer, "head": h}
+                row |= head_numbers(numbers[h], sinks[h], seed)
+                row["delimiters"] = float(shares[h])
+                if request.sizes:
+                    row["exponent"] = exponent(measured, h)
+                rows.append(row)
+
+        visit_passages(loaded, [passage], sink, layers=request.layers)
+        tables.append(rows)
+    # several passages of a block: their mean
+    return [
+        {name: value if name in ("layer", "head") else float(np.mean([row[name] for row in same]))
+         for name, value in same[0].items()}
+        for same in zip(*tables, strict=True)
+    ]  # fmt: skip
+
+
+def _apart(received: Array) -> NDArray[np.int64]:
+    """Keys that are set apart in real sequences, as in a probe."""
+    return np.union1d(find_sinks(received), dominant_keys(received))
+
+
+def head_numbers(
+    numbers: HeadNumbers, apart: NDArray[np.int64] | None, seed: int
+) -> dict[str, float]:
+    """One-pass statistics of a head; the same definitions as in a probe.
+
+    Parameters
+    ----------
+    numbers
+        What one pass gave.
+    apart
+        Keys that are sinks and have been set apart already; found here if left out.
+    seed
+        Seed of the choice of queries for the number of tokens.
+    """
+    moments = CoupledMoments.of(numbers)
+    received = numbers.received * len(numbers.tilts)
+    sinks = find_sinks(received) if apart is None else apart
+    try:
+        k = received_exponent(received, sinks=sinks).k
+    except InputError:  # too many equal values, or too few: there is no tail
+        k = float("nan")
+    return {
+        "horizon": moments.horizon,
+        "frobenius": moments.frobenius,
+        "tau": moments.tau,
+        "khat": k,
+        "ess": float(np.median(numbers.participation)),
+        "sinks": float(numbers.received[sinks].sum()),
+        "tokens": min(tokens_for(numbers, TOLERANCE, seed), MOST),
+    }
+
+
+def exponent(measured: LayerMeasurement, unit: int) -> float:
+    """Exponent of the mean error: least squares in logarithms of the mean over the replicates."""
+    errors = measured.errors[METRICS.index("mean"), unit].mean(axis=0)
+    if np.any(errors <= 0):
+        return float("nan")
+    x = np.log(np.asarray(measured.sizes, dtype=np.float64))
+    x = x - x.mean()
+    return float(-(x @ np.log(errors)) / (x @ x))

@@ -1,0 +1,146 @@
+"""One dense pass over calibration passages: what every budget of every key head would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esscher.core.validation import Array
+from esscher.engine.models import LayerInputs, LoadedModel
+from esscher.engine.reading import PassageReader
+from esscher.engine.text import Passage
+from esscher.studies.plan.effects import LayerEffects, layer_effects
+from esscher.studies.plan.keeping import Keeping
+from esscher.studies.plan.observation import Observation, observe
+from esscher.studies.plan.selection import certain_keys
+from esscher.studies.plan.sensitivity import output_gradients
+from esscher.studies.plan.swept import swept_effects
+
+#: Backward passes per passage: token sequences drawn from the model, or directions.
+DRAWS = 4
+#: Budgets at which effects are computed; between them they are interpolated.
+CORNERS = 40
+#: The same where they are measured by drawing samples.
+SWEPT_CORNERS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class PassageEffects:
+    """Effects of budgets on one passage.
+
+    Attributes
+    ----------
+    effect
+        On the model's end, [layers, key heads, powers, sizes].
+    square
+        Mean squared error of each head's output, [layers, heads, powers, sizes].
+    norm
+        Mean squared norm of each head's output, [layers, heads].
+    """
+
+    effect: Array
+    square: Array
+    norm: Array
+
+
+class ObservedPassage:
+    """A passage that was read once, with what was observed on the way.
+
+    Parameters
+    ----------
+    loaded, passage
+        Model and passage.
+    prefix
+        Length of a decoder's cache; ignored for an encoder, whose keys are the whole passage.
+    keeping
+        What is kept for certain.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, passage: Passage, prefix: int, keeping: Keeping
+    ) -> None:
+        self.loaded = loaded
+        self.observations: dict[int, Observation] = {}
+
+        def watch(inputs: LayerInputs) -> None:
+            self.observations[inputs.layer] = observe(inputs)
+
+        self.reader = PassageReader(loaded, passage, prefix if loaded.causal else 0, watch)
+        keys = prefix if loaded.causal else len(passage.ids)
+        self.certain = certain_keys(keys, keeping.sinks, keeping.recent)
+
+    @property
+    def keys(self) -> int:
+        """Number of keys of which budgets are kept."""
+        return len(self.certain)
+
+    def observation(self, inputs: LayerInputs) -> Observation:
+        """What was observed of a layer.
+
+        An encoder's keys change with every layer before them: they are observed when asked for.
+        """
+        seen = self.observations.get(inputs.layer)
+        return observe(inputs) if seen is None else seen
+
+    def scores(self, inputs: LayerInputs) -> Tensor:
+        """Scores of a layer's keys, [key heads, keys]."""
+        return self.observation(inputs).score(inputs.v[0, :, : self.keys])
+
+
+def measure_effects(
+    observed: ObservedPassage,
+    sizes: NDArray[np.int64],
+    generator: torch.Generator,
+    swept: bool = False,
+) -> PassageEffects:
+    """Effects of budgets on one passage: one forward pass, and a backward pass per draw.
+
+    Parameters
+    ----------
+    observed
+        The passage.
+    sizes
+        Budgets.
+    generator
+        Source of randomness.
+    swept
+        Whether errors are measured by drawing samples, not predicted from the weights.
+    """
+    reader = observed.reader
+    gradients = output_gradients(observed.loaded, reader.end, DRAWS, generator)
+    found: list[LayerEffects] = []
+
+    def look(inputs: LayerInputs) -> None:
+        given = (inputs, gradients[inputs.layer], observed.scores(inputs), observed.certain, sizes)
+        if not swept:
+            found.append(layer_effects(*given))
+            return
+        starts = torch.rand(inputs.k.shape[1], generator=generator).tolist()
+        found.append(swept_effects(*given, starts.__getitem__))
+
+    reader.read(look)
+    return PassageEffects(
+        effect=np.stack([layer.effect for layer in found]),
+        square=np.stack([layer.square for layer in found]),
+        norm=np.stack([layer.norm for layer in found]),
+    )
+
+
+def budget_grid(keys: int, certain: int, corners: int = CORNERS) -> NDArray[np.int64]:
+    """Budgets from one key beside the certain ones to all keys, denser where they are small."""
+    steps = np.geomspace(1, keys - certain, corners)
+    return np.unique(certain + steps.round()).astype(np.int64)
+
+
+def average_effects(parts: Sequence[PassageEffects]) -> PassageEffects:
+    """Mean over passages."""
+    return PassageEffects(
+        effect=np.mean([part.effect for part in parts], axis=0),
+        square=np.mean([part.square for part in parts], axis=0),
+        norm=np.mean([part.norm for part in parts], axis=0),
+    )

@@ -1,0 +1,106 @@
+"""What keeping n keys of a head costs, from one dense pass: no budget is tried out.
+
+For a query i with weights ``p_ij``, output ``y_i`` and gradient ``g_i`` of the model's end, key j
+contributes ``c_j = sum_i p_ij g_i' (v_j - y_i)`` to the end: to first order it moves by
+``sum_j (a_j - 1) c_j`` when key j is counted ``a_j`` times. A sample has ``a_j = 1/pi_j`` with the
+probability ``pi_j``, else 0, hence (mean over gradients)
+
+    effect = 1/2 sum_j (1/pi_j - 1) E[c_j^2].
+
+For a decoder it is a KL divergence per token in nats, for an encoder a loss of cosine (see
+``sensitivity.py``). The same sum with ``sum_i p_ij^2 |v_j - y_i|^2`` in place of ``c_j^2`` is the
+squared error of a head's own output. Query heads that share a key are moved together: their
+contributions add up before they are squared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esscher.core.validation import Array
+from esscher.engine.models import LayerInputs
+from esscher.studies.plan.selection import POWERS, inclusion_probabilities
+
+
+@dataclass(frozen=True, eq=False)
+class LayerEffects:
+    """Effects of budgets in one layer on one passage.
+
+    Attributes
+    ----------
+    effect
+        On the model's end, [key heads, powers, sizes].
+    square
+        Mean squared error of each head's output, [heads, powers, sizes].
+    norm
+        Mean squared norm of each head's output, [heads].
+    """
+
+    effect: Array
+    square: Array
+    norm: Array
+
+
+def layer_effects(
+    inputs: LayerInputs,
+    gradients: Tensor,
+    scores: Tensor,
+    certain: NDArray[np.bool_],
+    sizes: NDArray[np.int64],
+) -> LayerEffects:
+    """Effects of keeping some numbers of a layer's keys.
+
+    Parameters
+    ----------
+    inputs
+        Queries that ask, all keys that they see; the first ones are those of the prefix.
+    gradients
+        Of the model's end, [draws, heads, n_q, d_v].
+    scores
+        Of the prefix's keys, [key heads, n].
+    certain
+        Keys of the prefix that are kept for certain, [n].
+    sizes
+        Budgets, the certain keys included; at least one more than these.
+    """
+    group, heads = inputs.group, inputs.q.shape[1]
+    prefix, count = len(certain), inputs.q.shape[2]
+    outputs = inputs.own()[0].to(torch.float32)
+    effect = np.empty((heads // group, len(POWERS), len(sizes)))
+    square = np.empty((heads, len(POWERS), len(sizes)))
+    others = np.flatnonzero(~certain)
+    rooms = np.clip(sizes - (prefix - len(others)), 1, len(others))
+    for g in range(heads // group):
+        mine = list(range(g * group, (g + 1) * group))
+        values = inputs.v[0, g, :prefix].to(torch.float32)[others]
+        moves = torch.zeros(len(gradients), len(others))
+        squares = []
+        for h in mine:
+            logits = inputs.logits(0, h, slice(None), torch.float32)
+            weights = torch.softmax(logits, dim=-1)[:, others]
+            y, slope = outputs[h], gradients[:, h]
+            # sum_i p_ij g_i' v_j, and sum_i p_ij g_i' y_i
+            moves += ((weights.T @ slope) * values).sum(-1)
+            moves -= (slope * y).sum(-1) @ weights
+            distance = _square_distances(y, values)
+            squares.append((weights.square() * distance).sum(0).double().numpy() / count)
+        moved = moves.square().mean(0).double().numpy() / 2
+        costs = np.stack([moved, *squares])
+        own = scores[g].numpy().astype(np.float64)[others]
+        for p, s in np.ndindex(len(POWERS), len(sizes)):
+            excess = 1 / inclusion_probabilities(own, int(rooms[s]), POWERS[p]) - 1
+            effect[g, p, s], *square[mine, p, s] = costs @ excess
+    norm = outputs.square().sum(-1).mean(-1).double().numpy()
+    return LayerEffects(effect, square, norm)
+
+
+def _square_distances(outputs: Tensor, values: Tensor) -> Tensor:
+    """``|v_j - y_i|^2``, [queries, keys]."""
+    cross = outputs @ values.T
+    square = values.square().sum(-1) - 2 * cross + outputs.square().sum(-1, keepdim=True)
+    return square.clamp(min=0.0)

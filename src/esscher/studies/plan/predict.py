@@ -1,0 +1,177 @@
+"""From measured effects to budgets, and what they are predicted to cost.
+
+Budgets that minimise the mean effect over calibration passages look better on these passages than
+on others. So the prediction is cross-validated: for each passage, budgets are allocated from the
+others and their effect is read off this one. Its interval is Student's over passages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from esscher.core.errors import InputError
+from esscher.core.validation import Array
+from esscher.studies.plan.allocate import Allocation, EffectCurve, allocate, smallest_within
+from esscher.studies.plan.calibrate import PassageEffects, average_effects
+
+LEVEL = 0.95
+#: Budgets and powers, [layers, key heads] each.
+Choice: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """Budgets of every key head, the power of each, and what is predicted.
+
+    Attributes
+    ----------
+    budgets, powers
+        [layers, key heads]; ``powers`` are indices into ``POWERS``.
+    effect, interval
+        Predicted effect on the model's end, cross-validated; the interval is None for one passage.
+    head_error
+        Predicted relative error of every head's output, [layers, heads].
+    price, gap
+        What one more token would gain, and how far the budgets can be from the optimum of the
+        model used (rounding only); None for budgets from a tolerance.
+    """
+
+    budgets: NDArray[np.int64]
+    powers: NDArray[np.int64]
+    effect: float
+    interval: tuple[float, float] | None
+    head_error: Array
+    price: float | None
+    gap: float | None
+
+
+def plan_total(parts: Sequence[PassageEffects], sizes: NDArray[np.int64], total: int) -> Predicted:
+    """Budgets of a given total, over all layers and key heads."""
+    mean = average_effects(parts)
+    curves = unit_curves(mean, sizes)
+    found = allocate(curves, total)
+    shape = mean.effect.shape[:2]
+    budgets = found.budgets.reshape(shape)
+    powers = best_powers(mean, sizes, budgets)
+
+    def refit(others: Sequence[PassageEffects]) -> Choice:
+        again = average_effects(others)
+        own = allocate(unit_curves(again, sizes), total).budgets.reshape(shape)
+        return own, best_powers(again, sizes, own)
+
+    effects = _validated(parts, sizes, budgets, powers, refit)
+    return _predicted(mean, sizes, budgets, powers, effects, found, found.gap(curves))
+
+
+def plan_uniform(parts: Sequence[PassageEffects], sizes: NDArray[np.int64], each: int) -> Predicted:
+    """The same budget for every key head, with the best power of each."""
+    mean = average_effects(parts)
+    budgets = np.full(mean.effect.shape[:2], each, dtype=np.int64)
+    powers = best_powers(mean, sizes, budgets)
+
+    def refit(others: Sequence[PassageEffects]) -> Choice:
+        return budgets, best_powers(average_effects(others), sizes, budgets)
+
+    effects = _validated(parts, sizes, budgets, powers, refit)
+    return _predicted(mean, sizes, budgets, powers, effects, None, None)
+
+
+def plan_tolerance(
+    parts: Sequence[PassageEffects], sizes: NDArray[np.int64], tolerance: float
+) -> Predicted:
+    """The smallest budgets that keep the relative output error of every head within a tolerance."""
+    mean = average_effects(parts)
+    layers, key_heads = mean.effect.shape[:2]
+    group = mean.norm.shape[1] // key_heads
+    budgets = np.empty((layers, key_heads), dtype=np.int64)
+    for layer in range(layers):
+        for g in range(key_heads):
+            mine = slice(g * group, (g + 1) * group)
+            # a key head serves its neediest query head
+            square = (mean.square[layer, mine] / mean.norm[layer, mine, None, None]).max(axis=0)
+            curve = EffectCurve.below(sizes, square.min(axis=0))
+            budgets[layer, g] = smallest_within([curve], np.array([tolerance**2]))[0]
+    if np.any(budgets < 0):
+        raise InputError(f"tolerance is {tolerance:g}; no budget reaches it")
+    powers = best_powers(mean, sizes, budgets)
+
+    def refit(others: Sequence[PassageEffects]) -> Choice:
+        return budgets, best_powers(average_effects(others), sizes, budgets)
+
+    effects = _validated(parts, sizes, budgets, powers, refit)
+    return _predicted(mean, sizes, budgets, powers, effects, None, None)
+
+
+def unit_curves(effects: PassageEffects, sizes: NDArray[np.int64]) -> list[EffectCurve]:
+    """Effect of every key head as a function of its budget, by the best power."""
+    best = effects.effect.min(axis=2)
+    return [EffectCurve.below(sizes, unit) for unit in best.reshape(-1, len(sizes))]
+
+
+def best_powers(
+    effects: PassageEffects, sizes: NDArray[np.int64], budgets: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The power with the smaller effect at each key head's budget."""
+    return np.asarray(_at(effects.effect, sizes, budgets).argmin(axis=-1), dtype=np.int64)
+
+
+def _at(values: Array, sizes: NDArray[np.int64], budgets: NDArray[np.int64]) -> Array:
+    """Values [layers, units, powers, sizes] at a budget per unit, [layers, units, powers]."""
+    layers, units, powers = values.shape[:3]
+    out = np.empty((layers, units, powers))
+    for layer, unit, power in np.ndindex(layers, units, powers):
+        out[layer, unit, power] = np.interp(budgets[layer, unit], sizes, values[layer, unit, power])
+    return out
+
+
+def _chosen(values: Array, powers: NDArray[np.int64]) -> Array:
+    return np.asarray(np.take_along_axis(values, powers[..., None], axis=-1)[..., 0])
+
+
+def _validated(
+    parts: Sequence[PassageEffects],
+    sizes: NDArray[np.int64],
+    budgets: NDArray[np.int64],
+    powers: NDArray[np.int64],
+    refit: Callable[[Sequence[PassageEffects]], Choice],
+) -> Array:
+    """Effect on every passage of budgets from the others (from itself if there is only one)."""
+    out = []
+    for i, part in enumerate(parts):
+        others = [other for j, other in enumerate(parts) if j != i]
+        own, how = refit(others) if others else (budgets, powers)
+        out.append(float(_chosen(_at(part.effect, sizes, own), how).sum()))
+    return np.array(out)
+
+
+def _predicted(
+    mean: PassageEffects,
+    sizes: NDArray[np.int64],
+    budgets: NDArray[np.int64],
+    powers: NDArray[np.int64],
+    effects: Array,
+    found: Allocation | None,
+    gap: float | None,
+) -> Predicted:
+    group = mean.norm.shape[1] // budgets.shape[1]
+    of_heads, power_of_heads = (np.repeat(a, group, axis=1) for a in (budgets, powers))
+    square = _chosen(_at(mean.square, sizes, of_heads), power_of_heads)
+    interval = None
+    if len(effects) > 1:
+        half = stats.t.ppf((1 + LEVEL) / 2, len(effects) - 1) * stats.sem(effects)
+        interval = (max(0.0, float(effects.mean() - half)), float(effects.mean() + half))
+    return Predicted(
+        budgets=budgets,
+        powers=powers,
+        effect=float(effects.mean()),
+        interval=interval,
+        head_error=np.sqrt(square / mean.norm),
+        price=None if found is None else found.price,
+        gap=gap,
+    )

@@ -1,0 +1,70 @@
+"""The published synthetic study, redone and extended: ``reproduce("gaussian", scale="quick")``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from esscher.core.errors import InputError
+from esscher.core.shown import shortened
+from esscher.runs.cluster import Cluster
+from esscher.studies.reproduce import (
+    ablation,
+    ball,
+    gaussian,
+    hardmax,
+    onepass,
+    sphere,
+    universality,
+)
+from esscher.studies.reproduce.finding import Finding
+from esscher.studies.reproduce.study import Settings
+
+#: Experiments by name, in the order in which ``all`` runs them.
+EXPERIMENTS: dict[str, Callable[[Settings], Finding]] = {
+    "gaussian": gaussian.run,
+    "ablation": ablation.run,
+    "sphere": sphere.run,
+    "ball": ball.run,
+    "hardmax": hardmax.run,
+    "universality": universality.run,
+    "onepass": onepass.run,
+}
+SCALES = ("quick", "standard", "paper")
+
+__all__ = ["EXPERIMENTS", "SCALES", "Finding", "reproduce"]
+
+
+def reproduce(
+    name: str,
+    scale: str = "quick",
+    out: str | Path = "reproduced",
+    *,
+    seed: int = 0,
+    workers: int = 1,
+    executor: Cluster | None = None,
+    progress: bool | None = None,
+) -> Finding:
+    """Run one experiment, or resume it, and write its table, figures and finding.
+
+    Parameters
+    ----------
+    name
+        One of ``EXPERIMENTS``.
+    scale
+        ``"quick"`` (under a minute), ``"standard"`` (minutes), ``"paper"`` (hours).
+    out
+        Directory; the experiment gets one of its own in it.
+    seed, workers, executor, progress
+        As for :func:`esscher.sweep`; the executor may be a cluster.
+    """
+    if not isinstance(name, str) or name not in EXPERIMENTS:
+        raise InputError(
+            f"there is no experiment {shortened(name)}; choose from {', '.join(EXPERIMENTS)}"
+        )
+    if scale not in SCALES:
+        raise InputError(f"scale is {scale!r}; it must be one of {', '.join(SCALES)}")
+    folder = Path(out) / f"{name}-{scale}"
+    finding = EXPERIMENTS[name](Settings(scale, folder, seed, workers, progress, executor))
+    finding.write(folder)
+    return finding

@@ -1,0 +1,116 @@
+"""The page on many heads: what the heads of a layer have in common, made from stored probes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from esscher.core.errors import InputError
+from esscher.show.manyheads import draw_layers
+from esscher.studies.probe import Probe, load_probe
+from esscher.studies.reproduce.finding import Finding, markdown_table
+
+
+def manyheads_finding(runs: Sequence[Path]) -> Finding:
+    """Make the page from stored runs of ``esscher probe``, one per model and mode.
+
+    Raises
+    ------
+    InputError
+        Without runs, and for one that has no layer with several heads.
+    """
+    if not runs:
+        raise InputError("there are no runs to make a page of; give directories of esscher probe")
+    sections, trouble = [], []
+    tables: dict[str, pd.DataFrame] = {}
+    figures: dict[str, Figure] = {}
+    for folder in runs:
+        found = load_probe(folder)
+        table = found.layers_frame()
+        if table.empty:
+            raise InputError(f"{folder} has no layer with several heads; probe all heads")
+        name = _name(found, set(figures))
+        if not found.complete:
+            trouble.append(f"{name} is incomplete: {len(table)} layers are there.")
+        sections.append(_section(found, table))
+        tables[name] = table
+        figures[name] = draw_layers(found)
+    return Finding(
+        "manyheads",
+        "Many heads: what their errors have in common",
+        "\n\n".join(sections),
+        tables,
+        figures,
+        tuple(trouble),
+    )
+
+
+def _name(found: Probe, taken: set[str]) -> str:
+    """Name of a model and mode for files, unlike those that are taken."""
+    configuration = found.results["configuration"]
+    words = f"{configuration['model']['name']} {configuration['mode']}".lower()
+    plain = re.sub(r"[^a-z0-9]+", "-", words).strip("-")
+    name, number = f"manyheads-{plain}", 2
+    while name in taken:
+        name, number = f"manyheads-{plain}-{number}", number + 1
+    return name
+
+
+def _section(found: Probe, table: pd.DataFrame) -> str:
+    configuration = found.results["configuration"]
+    rows = [_row(row) for row in table.to_dict("records")]
+    return "\n".join(
+        [
+            f"## {configuration['model']['name']} on {configuration['text']}, "
+            f"{configuration['mode']} mode",
+            "",
+            _words(configuration, table),
+            "",
+            "Errors of the mean output, 95% intervals by resampling samples:",
+            "",
+            markdown_table(pd.DataFrame(rows)),
+        ]
+    )
+
+
+def _words(configuration: dict[str, Any], table: pd.DataFrame) -> str:
+    """The numbers of all layers in a few sentences."""
+    middle = table.median(numeric_only=True)
+    low, high = table["amplification"].min(), table["amplification"].max()
+    heads = int(table["heads"].max())
+    gap = float((table["projected"] - table["side_by_side"]).abs().max())
+    return (
+        f"{configuration['replicates']} samples, {heads} heads a layer, correlations at n = "
+        f"{configuration['sizes'][-1]}. Behind the output projection the errors of the mean are "
+        f"worth {middle['effective_heads']:.1f} independent heads of {heads} (median over layers), "
+        f"those of single queries {middle['effective_heads_map']:.1f}. The squared error of a "
+        f"layer's mean output is {middle['amplification']:.2f} times (median; {low:.2f} to "
+        f"{high:.2f}) what independent heads would make of it, that of single queries "
+        f"{middle['amplification_map']:.2f} times. Magnitudes go together with a correlation of "
+        f"{middle['magnitude_correlation']:.2f}. The output projection changes a layer's exponent "
+        f"by at most {gap:.2f}."
+    )
+
+
+def _row(row: dict[Any, Any]) -> dict[str, Any]:
+    def between(name: str, digits: int = 2) -> str:
+        value, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
+        text = f"{value:.{digits}f}"
+        return text if low is None else f"{text} ({low:.{digits}f} to {high:.{digits}f})"
+
+    return {
+        "layer": row["layer"],
+        "effective heads": between("effective_heads", 1),
+        "of magnitudes": between("effective_magnitudes", 1),
+        "amplification": between("amplification"),
+        "amplification, queries": between("amplification_map"),
+        "exponent of heads, mean": f"{row['heads_mean']:.2f}",
+        "worst": f"{row['heads_worst']:.2f}",
+        "side by side": between("side_by_side"),
+        "projected": between("projected"),
+    }

@@ -1,0 +1,186 @@
+"""The page on tails: whether the tokens of real models are sub-Gaussian, made from stored runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from esscher.core.errors import InputError
+from esscher.show.tails import draw_tails
+from esscher.studies.reproduce.finding import Finding, markdown_table
+from esscher.studies.tails import VERDICTS, Tails, load_tails
+
+#: What a reader of the verdicts has to know.
+CAVEAT = (
+    "**How far to believe the verdicts.** They rest on the rule that a tail which is lighter "
+    "further out is not heavy; without it hardly any head would be called sub-Gaussian. The rule "
+    "was chosen after the first results were seen, so it is a description, not a test that was "
+    "fixed in advance. Which single heads are called heavy is not stable: a smaller search on "
+    "fewer tokens, as the probe does it, names mostly others. The variance proxy needs no such "
+    "rule."
+)
+
+
+def tails_finding(runs: Sequence[Path]) -> Finding:
+    """Make the page from stored runs of ``esscher tails``, one per model.
+
+    Raises
+    ------
+    InputError
+        Without runs, and for one in which nothing has been measured yet.
+    """
+    if not runs:
+        raise InputError("there are no runs to make a page of; give directories of esscher tails")
+    sections, trouble = [], []
+    tables: dict[str, pd.DataFrame] = {}
+    figures: dict[str, Figure] = {}
+    for folder in runs:
+        found = load_tails(folder)
+        if not found.heads:
+            raise InputError(f"{folder}: {found.headline} Run its command again.")
+        name = _name(found, set(figures))
+        if not found.complete:
+            count = len(found.results["layers"])
+            trouble.append(f"{name} is incomplete: {count} layers are there.")
+        sections.append(_section(found))
+        tables |= {f"{name}-heads": found.to_frame(), f"{name}-layers": found.layers_frame()}
+        figures[name] = draw_tails(found)
+    return Finding(
+        "tails",
+        "Tails: are the tokens of real models sub-Gaussian?",
+        "\n\n".join([CAVEAT, *sections]),
+        tables,
+        figures,
+        tuple(trouble),
+    )
+
+
+def _name(found: Tails, taken: set[str]) -> str:
+    """Name of a model for files, unlike those that are taken."""
+    plain = re.sub(r"[^a-z0-9]+", "-", found.results["configuration"]["model"]["name"].lower())
+    name, number = f"tails-{plain.strip('-')}", 2
+    while name in taken:
+        name, number = f"tails-{plain.strip('-')}-{number}", number + 1
+    return name
+
+
+def _section(found: Tails) -> str:
+    configuration = found.results["configuration"]
+    table = found.to_frame()
+    return "\n".join(
+        [
+            f"## {configuration['model']['name']} on {configuration['text']}",
+            "",
+            f"{found.headline} {configuration['tokens']:,} text tokens in passages of "
+            f"{configuration['context']}, {len(table)} heads, seed {configuration['seed']}. Worst "
+            "directions are searched for in one half of the passages and judged on the other.",
+            "",
+            markdown_table(_verdicts(found)),
+            "",
+            "Median over heads, with the 10% and 90% quantiles; the noise of a single head is in "
+            "the table of heads.",
+            "",
+            markdown_table(_quantiles(table), 2),
+            "",
+            _words(found, table),
+            "",
+            "Hidden states that enter the layers:",
+            "",
+            markdown_table(_layers(found), 2),
+        ]
+    )
+
+
+def _verdicts(found: Tails) -> pd.DataFrame:
+    heads = found.heads
+    others = [head["with_delimiters"] for head in heads if head["with_delimiters"] is not None]
+    rows = []
+    for verdict in VERDICTS:
+        own = sum(head["verdict"] == verdict for head in heads)
+        apart = sum(other["verdict"] == verdict for other in others)
+        rows.append(
+            {
+                "verdict": verdict,
+                "heads": own,
+                f"with {_apart(found)}": apart if others else None,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _apart(found: Tails) -> str:
+    """What was set apart."""
+    causal = found.results["configuration"]["model"]["causal"]
+    return "delimiters and first tokens" if causal else "delimiters"
+
+
+def _quantiles(table: pd.DataFrame) -> pd.DataFrame:
+    names = {
+        "proxy": "variance proxy / variance",
+        "kurtosis": "excess kurtosis, worst direction",
+        "largest": "furthest token, standard deviations",
+        "norms_k": "k-hat of key norms",
+        "logits_k": "k-hat of logits",
+    }
+    rows = []
+    for column, words in names.items():
+        values = table[column].astype(float).dropna()
+        low, middle, high = values.quantile([0.1, 0.5, 0.9])
+        rows.append({"": words, "10%": float(low), "median": float(middle), "90%": float(high)})
+    return pd.DataFrame(rows)
+
+
+def _words(found: Tails, table: pd.DataFrame) -> str:
+    """Which tokens make the worst directions, and what delimiters would have done."""
+    ends: dict[str, int] = {}
+    keys = {(h["layer"], h["key_head"]): h for h in found.heads}
+    for head in keys.values():
+        token = head["tokens_in_tail"][0]["token"]
+        ends[token] = ends.get(token, 0) + 1
+    often = sorted(ends.items(), key=lambda item: -item[1])[:5]
+    listed = ", ".join(f"{token!r} ({count})" for token, count in often)
+    ending = sum(head["decided_by"]["tau_interval"][0] > 2 for head in keys.values())
+    sentence = (
+        f"The token that reaches furthest along a key head's worst direction is most often {listed}"
+        f", of {len(keys)} key heads. In {ending} of them the tail that decides is lighter than "
+        "Gaussian beyond uncertainty: it ends, as a cluster of equal tokens does."
+    )
+    pairs = [
+        (h["norms"]["value"], h["with_delimiters"]["norms"]["value"])
+        for h in found.heads
+        if h["with_delimiters"] is not None
+    ]
+    known = [(own, other) for own, other in pairs if own is not None and other is not None]
+    if known:
+        own, other = (float(np.median(values)) for values in zip(*known, strict=True))
+        sentence += (
+            f" With {_apart(found)} in the cloud the median k-hat of norms goes from {own:.2f} to "
+            f"{other:.2f}."
+        )
+    heavy = table[table["verdict"] == "no exponential moments"]
+    if len(heavy):
+        named = ", ".join(f"{row.layer}.{row.head}" for row in heavy.head(12).itertuples())
+        more = "" if len(heavy) <= 12 else f" and {len(heavy) - 12} more"
+        sentence += f" No exponential moments in evidence: {named}{more}."
+    return sentence
+
+
+def _layers(found: Tails) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for row in found.layers_frame().to_dict("records"):
+        rows.append(
+            {
+                "layer": row["layer"],
+                "proxy": f"{row['proxy']:.2f} ({row['proxy_low']:.2f} to {row['proxy_high']:.2f})",
+                "kurtosis": f"{row['kurtosis']:.0f} ({row['kurtosis_low']:.0f} to "
+                f"{row['kurtosis_high']:.0f})",
+                "verdict": row["verdict"],
+            }
+        )
+    return pd.DataFrame(rows)

@@ -1,0 +1,88 @@
+"""Single heads and layers: exponent, last error and budget of every pattern."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from esscher.core.validation import Array
+from esscher.math.statistics.plain import finite
+from esscher.studies.sparse.compare import LEVEL, first_below
+from esscher.studies.sparse.measurement import METRICS
+
+#: Errors below this are rounding: they are taken for it before the logarithm.
+SMALLEST = 1e-9
+
+
+def describe_units(
+    units: Sequence[tuple[int, int]],
+    errors: Array,
+    corrected: Array,
+    names: Sequence[str],
+    budgets: Array,
+    target: float,
+) -> dict[str, Any]:
+    """What ``heads`` and ``layers`` of the results hold.
+
+    Parameters
+    ----------
+    units
+        Pairs (layer, head).
+    errors, corrected
+        Relative errors [pattern, metric, unit, passage, budget], as measured and as they are
+        fitted.
+    names, budgets
+        The patterns, and numbers of keys.
+    target
+        Relative map error for which the budget is wanted.
+    """
+    heads = [
+        {"layer": layer, "head": head}
+        | {"patterns": _patterns(errors[:, :, u], corrected[:, :, u], names, budgets, target)}
+        for u, (layer, head) in enumerate(units)
+    ]
+    numbers = np.array([layer for layer, _ in units])
+    layers = []
+    for layer in sorted(set(numbers.tolist())):
+        chosen = numbers == layer
+        whole, fitted = (part[:, :, chosen].mean(axis=2) for part in (errors, corrected))
+        found = _patterns(whole, fitted, names, budgets, target)
+        layers.append({"layer": layer, "patterns": found})
+    return {"heads": heads, "layers": layers}
+
+
+def _patterns(
+    errors: Array, corrected: Array, names: Sequence[str], budgets: Array, target: float
+) -> dict[str, Any]:
+    found = {}
+    for p, name in enumerate(names):
+        entry: dict[str, Any] = {}
+        for m, metric in enumerate(METRICS):
+            exponent, interval = slope_over_passages(corrected[p, m], budgets)
+            entry[metric] = {
+                "exponent": exponent,
+                "interval": interval,
+                "error": errors[p, m].mean(axis=0).tolist(),
+            }
+        curve = np.log(np.maximum(errors[p, METRICS.index("map")].mean(axis=0), SMALLEST))
+        place = float(first_below(np.log(budgets), curve[None], math.log(target))[0])
+        state = "inside" if math.isfinite(place) else "below" if place < 0 else "above"
+        entry["budget"] = finite(math.exp(place)) if state == "inside" else None
+        entry["state"] = state
+        found[name] = entry
+    return found
+
+
+def slope_over_passages(errors: Array, budgets: Array) -> tuple[float, list[float | None]]:
+    """Exponent of errors [passage, budget]: mean of the passages' own, with Student's interval."""
+    x = np.log(budgets) - np.log(budgets).mean()
+    own = -(np.log(np.maximum(errors, SMALLEST)) @ x) / (x @ x)
+    exponent = float(own.mean())
+    if len(own) < 2:
+        return exponent, [None, None]
+    half = float(stats.t.ppf((1 + LEVEL) / 2, len(own) - 1) * own.std(ddof=1) / np.sqrt(len(own)))
+    return exponent, [exponent - half, exponent + half]

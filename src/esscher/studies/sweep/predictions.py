@@ -1,0 +1,116 @@
+"""What theory says about the very sizes that a sweep measures, scale by scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy.interpolate import CubicSpline
+
+from esscher.core.errors import UndefinedError
+from esscher.core.validation import Array
+from esscher.math.heads import Head, WeightHead
+from esscher.math.theory import Curve, exponents, log_burn_in, map_curve, moment_curves
+from esscher.math.theory.sharp_exponents import bounded_exponents
+from esscher.studies.sweep.reference import scaled_head
+
+#: Sizes at which curves are computed; they are so smooth that the others can be interpolated.
+NODES = 6
+#: Curves are left out when the burn-in exceeds the largest size by this power: nothing moves there,
+#: and their integrals are expensive.
+FROZEN = 100.0
+#: Exponent of a horizon that belongs to each metric of a sweep.
+SHARP = {"mean": "mean", "cov": "cov", "map": "map_rms"}
+
+
+@dataclass(frozen=True)
+class ScalePrediction:
+    """Predictions for one scale of a sweep.
+
+    Attributes
+    ----------
+    horizon
+        H at this scale.
+    errors
+        Predicted errors at the sweep's sizes, by metric; a metric may be missing.
+    sharp
+        Asymptotic exponents, by metric.
+    paper_reference, paper_bound
+        The published line and the published bound.
+    log_burn_in
+        Natural logarithm of the burn-in, ``F^2 + |tau|^2``.
+    notes
+        What a reader must know about them.
+    """
+
+    horizon: float
+    errors: dict[str, list[float]]
+    sharp: dict[str, float]
+    paper_reference: float
+    paper_bound: float
+    log_burn_in: float
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain numbers, lists and strings."""
+        return asdict(self) | {"notes": list(self.notes)}
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> ScalePrediction:
+        """Read back what :meth:`to_dict` returned."""
+        return cls(**(stored | {"notes": tuple(stored["notes"])}))
+
+
+def predict_scales(head: Head, configuration: dict[str, Any]) -> tuple[ScalePrediction, ...]:
+    """Predicted errors at the sizes of a sweep, for each of its scales."""
+    sizes, queries, seed = (configuration[name] for name in ("sizes", "queries", "seed"))
+    return tuple(
+        predict_scale(scaled_head(head, alpha), sizes, queries, seed)
+        for alpha in configuration["scales"]
+    )
+
+
+def predict_scale(head: Head, sizes: Sequence[int], queries: str, seed: int) -> ScalePrediction:
+    """Predictions for one head.
+
+    For tokens that are not Gaussian the curves are those of Gaussian tokens with the same second
+    moments, which a note says; asymptotic exponents are 1/2 if the tokens are bounded.
+    """
+    bounded = isinstance(head, WeightHead) and bool(np.isfinite(head.law.support_radius))
+    asymptotic = bounded_exponents(head.horizon) if bounded else exponents(head.horizon)
+    notes = []
+    if not head.is_gaussian:
+        notes.append("curves are predicted for Gaussian tokens with the same second moments")
+    n = np.asarray(sizes, dtype=np.float64)
+    nodes = n[np.unique(np.linspace(0, len(n) - 1, NODES).round().astype(int))]
+    errors: dict[str, list[float]] = {}
+    if log_burn_in(head) > FROZEN * np.log(n[-1]):
+        notes.append("every query is frozen at these sizes by far: no curve is predicted")
+    else:
+        try:
+            errors["map"] = _at(n, map_curve(head, nodes, queries, seed))
+            if nodes[0] >= 4:
+                curves = moment_curves(head, nodes, queries, seed)
+                errors["mean"] = _at(n, curves["mean"])
+                errors["cov"] = _at(n, curves["cov"] if "cov" in curves else curves["cov_rms"])
+        except UndefinedError as error:
+            notes.append(str(error))
+    return ScalePrediction(
+        horizon=head.horizon,
+        errors=errors,
+        sharp={metric: float(getattr(asymptotic, name)) for metric, name in SHARP.items()},
+        paper_reference=asymptotic.paper_reference,
+        paper_bound=asymptotic.paper_bound,
+        log_burn_in=log_burn_in(head),
+        notes=tuple(notes),
+    )
+
+
+def _at(sizes: Array, curve: Curve) -> list[float]:
+    """A curve at all sizes, interpolated in log-log coordinates."""
+    if len(curve.sizes) == len(sizes):
+        return [float(error) for error in curve.error]
+    spline = CubicSpline(np.log(curve.sizes), np.log(curve.error))
+    return [float(error) for error in np.exp(spline(np.log(sizes)))]

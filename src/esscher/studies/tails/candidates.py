@@ -1,0 +1,253 @@
+"""Gaussian, Weibull and Pareto type tails, fitted to what exceeds a threshold and compared.
+
+For values ``y = x / u`` above a threshold u the candidates are
+
+    Gaussian type   density proportional to exp(-b y^2)
+    Weibull type    density proportional to exp(-b y^tau), 0 < tau < 2
+    Pareto type     generalised Pareto law of y - 1 with shape k > 0
+
+The first is a member of the second family: whether the tail is Gaussian is a question about tau,
+answered by its interval. The others are compared by their likelihoods. Tokens of a passage are not
+independent, so that all differences of log-likelihoods are divided by the factor by which passages
+make the score of tau vary more than independent tokens would (quasi-likelihood).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from esscher.core.errors import InputError
+from esscher.core.validation import Array
+
+#: Exponents tau at which the likelihood is profiled. Beyond the last one a tail is as good as cut
+#: off, before the first as good as a power; steps of 7% are far below the width of any interval.
+TAUS = 2.0 ** (np.arange(-33, 38) / 10)
+ONE, TWO = 33, 43
+#: Values of theta = k / scale, in units of 1 / mean excess, at which the Pareto law is profiled.
+THETAS = np.geomspace(1e-3, 1e3, 241)
+#: Shares of the values that are taken for the tail, one after the other, and the fewest exceedances
+#: that are fitted. The last ones see past clusters of rare tokens, the first ones have more values.
+SHARES = tuple(0.1 / 2**i for i in range(8))
+FEWEST = 25
+#: Halvings of the interval for ln b, which brings it to 3e-8.
+HALVINGS = 30
+#: A difference of criteria within which two candidates are not told apart.
+CLOSE = 2.0
+
+
+@dataclass(frozen=True)
+class TailComparison:
+    """Which type of tail exceedances have.
+
+    Attributes
+    ----------
+    share, threshold, exceedances, groups
+        Share of the values that is the tail, threshold u, number of values above it, and of
+        passages that they come from.
+    tau, tau_interval
+        Exponent of ``exp(-b y^tau)`` by maximum likelihood over all tau (2: Gaussian, 1:
+        exponential; ends of the range mean "beyond"), with profile interval.
+    k
+        Shape of the Pareto law, larger than 0.
+    inflation
+        Factor of passages, at least 1, by which log-likelihoods were divided.
+    criterion
+        Quasi-likelihood criterion ``-2 ln L + 2 parameters`` of each candidate, smallest 0.
+    weights
+        Akaike weights.
+    gaussian_over_exponential
+        ``2 ln L`` of tau = 2 less that of tau = 1, divided by the inflation.
+    level
+        Level of the interval.
+    """
+
+    share: float
+    threshold: float
+    exceedances: int
+    groups: int
+    tau: float
+    tau_interval: tuple[float, float]
+    k: float
+    inflation: float
+    criterion: dict[str, float]
+    weights: dict[str, float]
+    gaussian_over_exponential: float
+    level: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON holds them."""
+        return asdict(self) | {"tau_interval": list(self.tau_interval)}
+
+
+def compare_thresholds(
+    values: Array, groups: NDArray[np.int64], level: float = 0.95
+) -> list[TailComparison]:
+    """Comparisons at lower and higher thresholds, as long as there is something above them.
+
+    Equal values stay together, so that shares may give the same exceedances; they count once.
+    """
+    shares = [share for share in SHARES if share * len(values) >= FEWEST]
+    found: list[TailComparison] = []
+    for share in shares or SHARES[:1]:
+        comparison = compare_tails(values, groups, share, level)
+        if not found or comparison.exceedances < found[-1].exceedances:
+            found.append(comparison)
+    return found
+
+
+def compare_tails(
+    values: Array, groups: NDArray[np.int64], share: float, level: float = 0.95
+) -> TailComparison:
+    """Fit and compare the candidates.
+
+    Parameters
+    ----------
+    values
+        Positive numbers, such as absolute projections.
+    groups
+        Passage of each.
+    share
+        Share of the values that is taken for the tail.
+    level
+        Level of the interval of tau.
+
+    Raises
+    ------
+    InputError
+        For too few exceedances, and where all values are equal.
+    """
+    count = int(share * len(values))
+    if count < FEWEST:
+        raise InputError(
+            f"{len(values)} values have {count} exceedances; it takes at least {FEWEST} to compare "
+            "tails, so give more tokens"
+        )
+    last = np.partition(values, len(values) - count)[len(values) - count]
+    below = values[values < last]
+    if not below.size:
+        raise InputError(f"all {len(values)} values are at least {last:g}; they have no tail")
+    # between two values: what is equal to the last one of the tail belongs to it
+    threshold = float(last + below.max()) / 2
+    above = values > threshold
+    y, group = values[above] / threshold, groups[above]
+    b, profile = _profile(y)
+    best = int(np.argmax(profile))
+    inflation = _inflation(y, float(b[best]), float(TAUS[best]), group)
+    inside = len(np.unique(group))
+    quantile = float(stats.t.ppf((1 + level) / 2, max(inside - 1, 1)))
+    lighter = profile - profile[best] >= -inflation * quantile**2 / 2
+    weibull = profile[:TWO].max()
+    k, pareto = _pareto(y - 1)
+    fitted = {"Gaussian": (profile[TWO], 1), "Weibull": (weibull, 2), "Pareto": (pareto, 2)}
+    criterion = {n: float(-2 * ll / inflation + 2 * p) for n, (ll, p) in fitted.items()}
+    least = min(criterion.values())
+    criterion = {name: value - least for name, value in criterion.items()}
+    total = sum(np.exp(-value / 2) for value in criterion.values())
+    return TailComparison(
+        share=share,
+        threshold=threshold,
+        exceedances=len(y),
+        groups=inside,
+        tau=_peak(profile),
+        tau_interval=_ends(lighter, profile, profile[best] - inflation * quantile**2 / 2),
+        k=k,
+        inflation=inflation,
+        criterion=criterion,
+        weights={name: float(np.exp(-value / 2) / total) for name, value in criterion.items()},
+        gaussian_over_exponential=float(2 * (profile[TWO] - profile[ONE]) / inflation),
+        level=level,
+    )
+
+
+def _profile(y: Array) -> tuple[Array, Array]:
+    """Best b and its log-likelihood at every tau."""
+    moment = np.mean(y[:, None] ** TAUS, axis=0)
+    low, high = np.full(len(TAUS), np.log(1e-8)), np.full(len(TAUS), np.log(1e6))
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        # E_b y^tau falls from infinity to 1 as b grows; at the best b it is the mean
+        heavy = _mean_power(np.exp(middle)) > moment
+        low, high = np.where(heavy, middle, low), np.where(heavy, high, middle)
+    b = np.exp((low + high) / 2)
+    return b, -len(y) * (b * (moment - 1) + _log_integral(b))
+
+
+def _mean_power(b: Array) -> Array:
+    """``E y^tau`` under ``exp(-b y^tau)``, y > 1: ``a/b + b^(a-1) e^-b / Gamma(a, b)``."""
+    a = 1 / TAUS
+    return np.asarray(a / b + np.exp(-np.log(b) - _log_scaled_gamma(a, b)))
+
+
+def _log_integral(b: Array) -> Array:
+    """``ln int_1^inf exp(-b (y^tau - 1)) dy``."""
+    a = 1 / TAUS
+    return np.asarray(_log_scaled_gamma(a, b) - np.log(TAUS))
+
+
+def _log_scaled_gamma(a: Array, b: Array) -> Array:
+    """``ln [Gamma(a, b) e^b b^-a]``, by its asymptotic series where Gamma(a, b) underflows."""
+    with np.errstate(divide="ignore"):
+        direct = special.gammaln(a) + np.log(special.gammaincc(a, b)) + b - a * np.log(b)
+    # two terms of the series; beyond b = 300 and for a <= 10 they are good to (a/b)^3 < 4e-5
+    far = np.maximum(b, 300.0)
+    series = -np.log(far) + np.log1p((a - 1) / far * (1 + (a - 2) / far))
+    return np.where(b < 300, direct, series)
+
+
+def _pareto(excess: Array) -> tuple[float, float]:
+    """Shape and log-likelihood of the generalised Pareto law, profiled over theta = k / scale."""
+    mean = float(excess.mean())
+    theta = THETAS / mean
+    k = np.mean(np.log1p(theta[:, None] * excess), axis=1)
+    log_likelihood = -len(excess) * (np.log(k / theta) + k + 1)
+    best = int(np.argmax(log_likelihood))
+    return float(k[best]), float(log_likelihood[best])
+
+
+def _inflation(y: Array, b: float, tau: float, group: NDArray[np.int64]) -> float:
+    """Variance of the efficient score of tau over passages, over that of independent values."""
+    power = y**tau
+    own = -b * (power * np.log(y))
+    nuisance = -(power - power.mean())
+    own = own - own.mean()
+    # what of the score of tau is not a matter of b
+    efficient = own - nuisance * (own @ nuisance) / max(float(nuisance @ nuisance), 1e-300)
+    _, index = np.unique(group, return_inverse=True)
+    sums = np.bincount(index, weights=efficient)
+    if len(sums) < 2:
+        return 1.0
+    ratio = float(sums @ sums) / max(float(efficient @ efficient), 1e-300)
+    return max(1.0, ratio * len(sums) / (len(sums) - 1))
+
+
+def _peak(profile: Array) -> float:
+    """Where the profile is largest, by a parabola through three points."""
+    i = int(np.argmax(profile))
+    if i in (0, len(TAUS) - 1):
+        return float(TAUS[i])
+    left, middle, right = profile[i - 1 : i + 2]
+    shift = 0.5 * (left - right) / (left - 2 * middle + right)
+    return float(TAUS[i] * (TAUS[i + 1] / TAUS[i]) ** shift)
+
+
+def _ends(inside: NDArray[np.bool_], profile: Array, cut: float) -> tuple[float, float]:
+    """First and last tau above the cut; between grid points by interpolation."""
+    at = np.flatnonzero(inside)
+    first, last = int(at[0]), int(at[-1])
+    x = np.log(TAUS)
+    low = (
+        x[0]
+        if first == 0
+        else np.interp(cut, profile[first - 1 : first + 1], x[first - 1 : first + 1])
+    )
+    high = (
+        x[-1]
+        if last == len(x) - 1
+        else np.interp(cut, profile[[last + 1, last]], x[[last + 1, last]])
+    )
+    return float(np.exp(low)), float(np.exp(high))

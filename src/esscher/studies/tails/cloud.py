@@ -1,0 +1,203 @@
+"""The tails of one cloud of tokens: worst projection, sub-Gaussian parameter, types, norms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from esscher.core.errors import InputError
+from esscher.core.validation import Array, as_array
+from esscher.math.statistics.tail import tail_shape
+from esscher.studies.tails.arguments import FEWEST
+from esscher.studies.tails.candidates import compare_thresholds
+from esscher.studies.tails.directions import THOROUGH, Effort, Whitening, worst_directions
+from esscher.studies.tails.passages import blocks, split_passages, sums_by_group
+from esscher.studies.tails.proxy import variance_proxy
+from esscher.studies.tails.verdict import HEAVY, judge, judge_thresholds
+
+#: Groups of passages of which one at a time is left out, for intervals of k-hat.
+JACKKNIFE = 8
+#: Halves whose directions have this cosine (in whitened coordinates) found the same one.
+AGREE = 0.9
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class CloudTails:
+    """The tails of a cloud of tokens.
+
+    Attributes
+    ----------
+    direction
+        Worst direction in the space of the tokens, of norm 1: mean of those of the two halves.
+    projection
+        What everything was judged by: the standardised projection of each token.
+    numbers
+        Plain numbers, lists and strings: what is stored and printed.
+    """
+
+    direction: Array
+    projection: Array
+    numbers: dict[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """One of :data:`esscher.studies.tails.verdict.VERDICTS`."""
+        return str(judge(self.numbers)["verdict"])
+
+
+def cloud_tails(
+    tokens: ArrayLike,
+    groups: ArrayLike | None = None,
+    *,
+    seed: int = 0,
+    effort: Effort = THOROUGH,
+) -> CloudTails:
+    """Look for the worst direction of a cloud in one half and judge it on the other, both ways.
+
+    Halves are made of whole passages. The projections on which everything is judged are those of
+    each half on the direction found in the other one, standardised and put together: no value is
+    judged along a direction that it had a part in choosing.
+
+    Parameters
+    ----------
+    tokens
+        One per row.
+    groups
+        Passage of each token; blocks of consecutive ones if left out.
+    seed
+        Of halves, starts and resampling.
+    effort
+        How hard to search.
+
+    Raises
+    ------
+    InputError
+        For fewer than 500 tokens or 4 passages, and for tokens that are all the same.
+    """
+    rows = as_array(tokens, "tokens", 2)
+    if len(rows) < FEWEST:
+        raise InputError(f"there are {len(rows)} tokens; it takes at least {FEWEST} to see a tail")
+    if not np.any(rows.std(axis=0) > 0):
+        raise InputError("all tokens are the same; they have no tail")
+    index = blocks(len(rows)) if groups is None else np.asarray(groups, dtype=np.int64)
+    first = split_passages(index, seed)
+    found = [
+        worst_directions(rows[half], index[half], effort, seed, number)
+        for number, half in enumerate((first, ~first))
+    ]
+    peaked, steep = [
+        [getattr(worst, name) for worst in found] for name in ("kurtosis", "generating")
+    ]
+    kurtosis, generating = (_judged(rows, first, directions) for directions in (peaked, steep))
+    one, two = (direction / np.std(rows @ direction) for direction in peaked)
+    cosine = _correlation(rows, peaked)
+    direction = one + np.copysign(1.0, cosine) * two
+    parts = [~first, first]
+    tail, halves = _compared(kurtosis, index), []
+    if abs(cosine) < AGREE and judge_thresholds(tail)[0] in HEAVY:
+        # two directions are two laws: what is put together may be heavier than each of them
+        halves = [_compared(kurtosis[part], index[part]) for part in parts]
+    numbers = {
+        "tokens": len(rows),
+        "passages": len(np.unique(index)),
+        "kurtosis": _kurtosis(kurtosis, index),
+        "proxy": _proxy(generating, index, parts, abs(_correlation(rows, steep)), seed),
+        "tail": tail,
+        "tail_halves": halves,
+        "largest": float(np.abs(kurtosis).max()),
+        "agreement": abs(cosine),
+    }
+    return CloudTails(direction / np.linalg.norm(direction), kurtosis, numbers)
+
+
+def _judged(rows: Array, first: NDArray[np.bool_], directions: list[Array]) -> Array:
+    """Standardised projections of each half on the direction found in the other."""
+    out = np.empty(len(rows))
+    for half, direction in ((~first, directions[0]), (first, directions[1])):
+        projected = rows[half] @ direction
+        projected = projected - projected.mean()
+        out[half] = projected / projected.std()
+    return out
+
+
+def _correlation(rows: Array, directions: list[Array]) -> float:
+    """Correlation of the projections on two directions, the cosine in whitened coordinates."""
+    return float(np.corrcoef(rows @ directions[0], rows @ directions[1])[0, 1])
+
+
+def _compared(projection: Array, groups: NDArray[np.int64]) -> list[dict[str, Any]]:
+    return [x.to_dict() for x in compare_thresholds(np.abs(projection), groups, LEVEL)]
+
+
+def _proxy(
+    projection: Array,
+    groups: NDArray[np.int64],
+    parts: list[NDArray[np.bool_]],
+    agreement: float,
+    seed: int,
+) -> dict[str, Any]:
+    """Variance proxy of both halves together, or the larger one if their directions differ."""
+    if agreement >= AGREE:
+        return variance_proxy(projection, groups, seed, LEVEL).to_dict()
+    each = [variance_proxy(projection[part], groups[part], seed, LEVEL) for part in parts]
+    return max(each, key=lambda proxy: proxy.value).to_dict()
+
+
+def _kurtosis(projection: Array, groups: NDArray[np.int64]) -> dict[str, Any]:
+    """Excess kurtosis with an interval from its variation between passages (delta method)."""
+    value = float(np.mean(projection**4))
+    # influence of a token on E p^4 / (E p^2)^2, at E p^2 = 1
+    influence = projection**4 - value - 2 * value * (projection**2 - 1)
+    sums, sizes = sums_by_group(influence[:, None], groups)
+    count = len(sizes)
+    error = float(np.sqrt(np.sum(sums**2) * count / (count - 1))) / len(projection)
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * error
+    return {"value": value - 3, "interval": [value - 3 - reach, value - 3 + reach]}
+
+
+def norm_shape(tokens: Array, groups: NDArray[np.int64]) -> dict[str, Any]:
+    """k-hat of the norms of tokens in whitened coordinates, with a jackknife interval."""
+    norms = np.linalg.norm(Whitening.of(tokens).coordinates(tokens), axis=1)
+    return _jackknifed(lambda kept: tail_shape(norms[kept]).k, groups)
+
+
+def logit_shape(logits: Array, groups: NDArray[np.int64]) -> dict[str, Any]:
+    """k-hat of the upper tail of logits ``[query, key]``: median over queries, jackknife interval.
+
+    ``largest`` is the 90% quantile over the queries.
+    """
+
+    def statistic(kept: NDArray[np.bool_]) -> float:
+        return float(np.median([tail_shape(row[kept]).k for row in logits]))
+
+    found = _jackknifed(statistic, groups)
+    if found["value"] is None:
+        return found | {"largest": None, "queries": len(logits)}
+    each = [tail_shape(row).k for row in logits]
+    return found | {"largest": float(np.quantile(each, 0.9)), "queries": len(logits)}
+
+
+def _jackknifed(
+    statistic: Callable[[NDArray[np.bool_]], float], groups: NDArray[np.int64]
+) -> dict[str, Any]:
+    """A statistic with the interval of the delete-a-group jackknife over passages.
+
+    Without a value where the tail consists of equal tokens, such as the embeddings of a text.
+    """
+    index = np.unique(groups, return_inverse=True)[1]
+    parts = index % min(JACKKNIFE, index.max() + 1)
+    count = int(parts.max()) + 1
+    try:
+        value = statistic(np.ones(len(index), dtype=bool))
+        without = np.array([statistic(parts != part) for part in range(count)])
+    except InputError:
+        return {"value": None, "interval": [None, None]}
+    error = float(np.sqrt((count - 1) / count * np.sum((without - without.mean()) ** 2)))
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * error
+    return {"value": value, "interval": [value - reach, value + reach]}

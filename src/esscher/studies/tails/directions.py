@@ -1,0 +1,230 @@
+"""The direction in which a cloud of tokens has the worst tail, searched for, not assumed.
+
+In whitened coordinates z (identity covariance) the kurtosis of a projection is the convex function
+``E <u, z>^4`` of the unit vector u, and the moment generating function at strength t is the convex
+function ``E exp(t <u, z>)``. For such functions the step ``u <- gradient / |gradient|`` never goes
+down. It is taken from many starts at once; for the kurtosis a Gaussian cloud's part of the gradient
+is taken out first, which makes the steps much longer where they are safe.
+
+A single token z is a local maximum when ``|z|^4`` is more than the number of tokens. Directions are
+therefore searched for among the leading principal axes only where there are many, and chosen by
+the smallest value that is left when any one passage is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esscher.core.streams import random_stream
+from esscher.core.validation import Array
+from esscher.studies.tails.passages import sums_by_group
+
+#: Variances below this share of the largest are taken for rounding.
+ROUNDING = 1e-10
+#: Strength of the tilt at which the moment generating function is searched; larger ones see single
+#: tokens only.
+STRENGTH = 1.0
+#: Share of the Gaussian part of the gradient that is taken out.
+TAKEN_OUT = 0.9
+#: Directions that move by less than this (radians) have arrived.
+ARRIVED = 1e-3
+#: Projections are cut here before the exponential, which float32 could not hold.
+CUT = 60.0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to search.
+
+    Attributes
+    ----------
+    random, axes, tokens
+        Starts: random directions, principal and coordinate axes with the largest kurtosis, and
+        tokens of the largest norm.
+    steps
+        Most steps from each start.
+    """
+
+    random: int
+    axes: int
+    tokens: int
+    steps: int
+
+
+#: What ``esscher tails`` does, and what a probe can afford for every head.
+THOROUGH, QUICK = Effort(16, 12, 8, 30), Effort(4, 6, 4, 15)
+
+
+@dataclass(frozen=True, eq=False)
+class Whitening:
+    """Coordinates in which a cloud has mean 0 and identity covariance.
+
+    Attributes
+    ----------
+    mean
+        Mean of the tokens.
+    axes
+        ``z = axes' (x - mean)``; columns belong to principal axes, largest variance first.
+    back
+        ``axes' Cov``: takes a direction of tokens to one of whitened coordinates.
+    """
+
+    mean: Array
+    axes: Array
+    back: Array
+
+    @classmethod
+    def of(cls, tokens: Array, most: int | None = None) -> Whitening:
+        """Of tokens (one per row), on at most so many principal axes."""
+        mean = tokens.mean(axis=0)
+        centred = tokens - mean
+        covariance = centred.T @ centred / len(tokens)
+        values, vectors = np.linalg.eigh(covariance)
+        values, vectors = values[::-1], vectors[:, ::-1]
+        kept = np.flatnonzero(values > ROUNDING * values[0])[:most]
+        axes = vectors[:, kept] / np.sqrt(values[kept])
+        return cls(mean, axes, axes.T @ covariance)
+
+    def coordinates(self, tokens: Array) -> Array:
+        """Whitened coordinates of tokens."""
+        return np.asarray((tokens - self.mean) @ self.axes)
+
+
+@dataclass(frozen=True, eq=False)
+class Worst:
+    """Directions found in one half of a cloud, as vectors of the token space.
+
+    Attributes
+    ----------
+    kurtosis
+        Direction of the largest kurtosis.
+    generating
+        Direction of the largest moment generating function, its heavy side positive.
+    """
+
+    kurtosis: Array
+    generating: Array
+
+
+def worst_directions(
+    tokens: Array, groups: NDArray[np.int64], effort: Effort, seed: int, half: int
+) -> Worst:
+    """Search one half of a cloud.
+
+    Parameters
+    ----------
+    tokens
+        One per row.
+    groups
+        Passage of each.
+    effort
+        How hard.
+    seed, half
+        Of the random starts.
+    """
+    # As many axes as keep |z|^4 ~ axes^2 of a typical token below the number of tokens.
+    whitening = Whitening.of(tokens, most=max(2, int(np.sqrt(len(tokens)))))
+    z = whitening.coordinates(tokens)
+    d = z.shape[1]
+    # Coordinate axes: outliers of hidden states are known to live on them.
+    spread = tokens.std(axis=0)
+    straight = np.flatnonzero(spread > 1e-5 * spread.max())
+    standard = (tokens[:, straight] - whitening.mean[straight]) / spread[straight]
+    on_axes = _highest(np.mean(z**4, axis=0), effort.axes)
+    on_straight = straight[_highest(np.mean(standard**4, axis=0), effort.axes)]
+    largest = _highest(np.sum(z**2, axis=1), effort.tokens)
+    rng = random_stream(seed, "tail directions", half)
+    starts = np.hstack(
+        [
+            np.eye(d)[:, on_axes],
+            whitening.back[:, on_straight],
+            z[largest].T,
+            rng.standard_normal((d, effort.random)),
+        ]
+    )
+    # a direction to seven digits is more than enough, at half the cost
+    single = z.astype(np.float32)
+    found = whitening.axes @ _ascend_kurtosis(single, _unit(starts), effort.steps)
+    found = np.hstack([found, np.eye(len(spread))[:, on_straight]])
+    projected = _standard((tokens - whitening.mean) @ found)
+    score = _without_any(projected**4, projected**2, groups)
+    order = np.argsort(-score)
+    # both sides of the best of them, and of the most skewed principal axes
+    skew = _highest(np.abs(np.mean(z**3, axis=0)), effort.axes // 2)
+    seeds = np.hstack([whitening.back @ found[:, order[: effort.axes // 2]], np.eye(d)[:, skew]])
+    seeds = np.hstack([seeds, -seeds])
+    tilted = whitening.axes @ _ascend_generating(single, _unit(seeds), effort.steps)
+    best = found[:, order[0]]
+    tilted = np.hstack([tilted, best[:, None], -best[:, None]])
+    weights = np.exp(STRENGTH * _standard((tokens - whitening.mean) @ tilted))
+    steepest = int(np.argmax(_without_any(weights, None, groups)))
+    return Worst(
+        best / np.linalg.norm(best), tilted[:, steepest] / np.linalg.norm(tilted[:, steepest])
+    )
+
+
+def _ascend_kurtosis(z: NDArray[np.float32], start: Array, steps: int) -> Array:
+    """Climb ``E <u, z>^4`` from the columns given; a step that went down is taken again."""
+    u = start.astype(np.float32)
+    taken = np.full(u.shape[1], 3 * TAKEN_OUT, np.float32)
+    before, value = u, np.full(u.shape[1], -np.inf, np.float32)
+    for _ in range(steps):
+        p = z @ u
+        square = p * p
+        cube = square * p
+        now = np.einsum("ij,ij->j", square, square) / len(z)
+        down = now < value
+        # back to where it was; from there with the whole gradient, which cannot go down
+        taken[down] = 0.0
+        u = np.where(down, before, u)
+        if down.any():
+            p = z @ u[:, down]
+            cube[:, down] = p**3
+            now[down] = value[down]
+        before, value = u, now
+        u = _unit(z.T @ cube / len(z) - taken * u)
+        if np.all(np.abs(np.sum(u * before, axis=0)) > 1 - ARRIVED**2 / 2):
+            break
+    return u.astype(np.float64)
+
+
+def _ascend_generating(z: NDArray[np.float32], start: Array, steps: int) -> Array:
+    """Climb ``E exp(t <u, z>)`` from the columns given."""
+    u = start.astype(np.float32)
+    for _ in range(steps):
+        before = u
+        u = _unit(z.T @ np.exp(np.minimum(STRENGTH * (z @ u), CUT)))
+        if np.all(np.sum(u * before, axis=0) > 1 - ARRIVED**2 / 2):
+            break
+    return u.astype(np.float64)
+
+
+def _without_any(above: Array, below: Array | None, groups: NDArray[np.int64]) -> Array:
+    """Smallest value of ``mean above / (mean below)^2`` when one passage is left out, by column."""
+
+    def mean(values: Array) -> Array:
+        sums, sizes = sums_by_group(values, groups)
+        whole = sums.sum(axis=0)
+        if len(sizes) == 1:  # nothing to leave out
+            return np.asarray(sums / sizes)
+        return np.asarray((whole - sums) / (len(groups) - sizes[:, None]))
+
+    ratio = mean(above) if below is None else mean(above) / mean(below) ** 2
+    return np.asarray(ratio.min(axis=0))
+
+
+def _highest(values: Array, count: int) -> NDArray[np.int64]:
+    return np.argsort(-values)[:count]
+
+
+def _standard(values: Array) -> Array:
+    centred = values - values.mean(axis=0)
+    return np.asarray(centred / centred.std(axis=0))
+
+
+def _unit(columns: Any) -> Any:
+    return columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-30)

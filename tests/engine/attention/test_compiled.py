@@ -1,0 +1,254 @@
+"""The compiled kernel: its exponential, its tiles, and what happens where it cannot be used."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from esscher.core.errors import InputError
+from esscher.engine.attention import attention_statistics
+from esscher.engine.attention.compiled import build, kernel
+
+CPU = torch.device("cpu")
+CAPABLE = torch.backends.cpu.get_cpu_capability() in build.TARGETS
+needs_kernel = pytest.mark.skipif(
+    not (CAPABLE and build.library("AVX2").is_file()), reason="the kernel is not compiled"
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_chosen(monkeypatch):
+    """Whatever kernel the tests are run with."""
+    monkeypatch.delenv(kernel.VARIABLE, raising=False)
+
+
+@pytest.fixture(scope="module", params=["this processor", "AVX512 layout"])
+def compiled(request, tmp_path_factory):
+    """The kernel in use, and the one with 16 floats a vector, compiled for any processor."""
+    if request.param == "this processor":
+        found = kernel._load(torch.backends.cpu.get_cpu_capability())
+        assert found is not None
+        return found
+    path = tmp_path_factory.mktemp("kernel") / "wide.so"
+    flags = [*build.FLAGS, "-mavx2", "-mfma", "-DESSCHER_WIDTH=16", "-Wno-psabi"]
+    subprocess.run([build.compiler(), *flags, build.SOURCE, "-o", path, "-lm"], check=True)
+    return kernel.open_library("AVX512", path)
+
+
+def test_it_is_compiled_where_it_can_be():
+    if platform.machine() != "x86_64" or sys.platform != "linux" or build.compiler() is None:
+        pytest.skip("no compiler, or another kind of machine")
+    assert all(build.library(target).is_file() for target in build.TARGETS)
+    assert kernel.kernel_name() == ("compiled " * CAPABLE or "torch") + (
+        str(torch.backends.cpu.get_cpu_capability()) if CAPABLE else ""
+    )
+
+
+@needs_kernel
+def test_powers_of_two(compiled):
+    x = torch.linspace(-124.9, 127.4, 100_003)
+    tilts = torch.cat([x, torch.tensor([0.0, 1.0, -3.0])])[:, None]
+    one = torch.ones(1, 1)
+    weights = kernel.attended(compiled, tilts, one, one)[0, 1].numpy()
+    exact = np.exp2(tilts[:, 0].double().numpy())
+    # polynomial 9.2e-8, and six roundings of at most 6e-8 that mostly cancel
+    assert np.abs(weights / exact - 1).max() < 2.5e-7
+    assert weights[-3:].tolist() == [1.0, 2.0, 0.125]
+
+
+@needs_kernel
+@pytest.mark.parametrize("scales", [(1.0,), (0.01, 1.0)])
+def test_powers_beyond_the_range(compiled, scales):
+    tilts = torch.tensor([-1e4, -200.0, -126.0, 128.5, 1e3, 1e30])[:, None]
+    one = torch.ones(1, 1)
+    weights = kernel.attended(compiled, tilts, one, one, relative=scales)[-1, 1].numpy()
+    assert (weights[:3] > 0).all()  # subnormal numbers would be slow
+    assert (weights[:3] <= 2.0**-125).all()
+    assert not np.isfinite(weights[3:]).any()  # which is how an overflow is found
+    if len(scales) > 1:
+        small = kernel.attended(compiled, tilts[:3], one, one, relative=scales)[0, 1].numpy()
+        np.testing.assert_allclose(small, np.exp2(0.01 * tilts[:3, 0].double().numpy()), rtol=1e-5)
+
+
+@needs_kernel
+@pytest.mark.parametrize("width", [1, 5, 8])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 13, 50])
+def test_tiles_of_all_sizes(compiled, width, rows):
+    rng = np.random.default_rng(width + 10 * rows)
+    for queries, keys, start in ((1, 1, 0), (3, 7, 1), (17, 41, 5), (64, 60, 6), (33, 61, 59)):
+        t, k, v = (rng.normal(size=s) for s in ((queries, width), (keys, width), (keys, rows)))
+        given = [torch.from_numpy(x).float() for x in (t, k, v)]
+        found = kernel.attended(compiled, *given, relative=(0.3, 1.0), start=start).numpy()
+        t, k, v = (x.double().numpy() for x in given)
+        for s, alpha in enumerate((0.3, 1.0)):
+            weights = np.exp2(np.float32(alpha) * (k[start:] @ t.T))
+            expected = np.vstack([v[start:].T @ weights, weights.sum(0)])
+            size = np.vstack([np.abs(v[start:].T) @ weights, weights.sum(0)])
+            # rounding of logits of some ten bits, and of at most 25 sums in float32
+            assert np.abs((found[s] - expected) / size).max() < 5e-6
+
+
+@needs_kernel
+@pytest.mark.parametrize("strength", [0.3, 30.0])
+@pytest.mark.parametrize("causal", [False, True])
+def test_it_agrees_with_torch(monkeypatch, strength, causal):
+    g = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(2, 2500, 20, generator=g) for _ in range(3))
+    options = {
+        "sizes": (3, 500, 2500), "scales": (0.2, 1.0), "causal": causal,
+        "weights": ("participation", "largest"), "received_sizes": (500, 2500), "limit": v,
+    }  # fmt: skip
+    ours = attention_statistics(strength * q, k, v, **options)
+    monkeypatch.setenv(kernel.VARIABLE, "torch")
+    theirs = attention_statistics(strength * q, k, v, **options)
+    # logits are known to eps times their size, some bits to some hundred
+    error = 6e-8 * 40 * (1 + strength)
+    for name in ("mean", "covariance", "map_square"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=error)
+    for name in ("participation", "largest"):
+        one, other = getattr(ours, name).mean, getattr(theirs, name).mean
+        np.testing.assert_allclose(one, other, rtol=error)
+    # smaller weights than 2^-60 of the largest are not told apart
+    np.testing.assert_allclose(ours.received, theirs.received, rtol=error, atol=2500 * 2.0**-60)
+
+
+@needs_kernel
+def test_the_defaults_of_torch_do_not_matter():
+    g = torch.Generator().manual_seed(4)
+    q, k, v = (torch.randn(90, 5, generator=g) for _ in range(3))
+    options = {"sizes": (20, 90), "received_sizes": (90,), "weights": ("largest",)}
+    expected = [attention_statistics(x * q, k, v, **options) for x in (1.0, 300.0)]
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            kernel._load("AVX2")  # which tries it
+            found = [attention_statistics(x * q, k, v, **options) for x in (1.0, 300.0)]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one.covariance, other.covariance)
+        np.testing.assert_array_equal(one.received, other.received)
+        np.testing.assert_array_equal(one.largest.mean, other.largest.mean)
+
+
+def test_float64_and_other_devices_are_left_to_torch():
+    assert kernel.kernel_for(CPU, torch.float64) is None
+    assert kernel.kernel_for(torch.device("meta"), torch.float32) is None
+
+
+def test_the_choice_can_be_overridden(monkeypatch):
+    monkeypatch.setenv(kernel.VARIABLE, "torch")
+    assert kernel.kernel_for(CPU, torch.float32) is None
+    assert kernel.kernel_name() == "torch"
+
+
+@pytest.mark.parametrize(
+    ("value", "capability", "message"),
+    [
+        ("fast", "AVX2", "ESSCHER_KERNEL is 'fast'; choose from torch, AVX2, AVX512"),
+        ("avx512", "AVX2", "asks for AVX512, but this processor has AVX2"),
+        ("avx2", "DEFAULT", "asks for AVX2, but this processor has DEFAULT"),
+        ("avx2", "AVX2", "not compiled; run python -m esscher.engine.attention.compiled"),
+    ],
+)
+def test_choices_that_cannot_be_had(monkeypatch, value, capability, message, tmp_path):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(kernel, "library", lambda target: tmp_path / target)
+    with pytest.raises(InputError, match=message):
+        kernel._chosen.__wrapped__(value)
+
+
+def test_other_processors_use_torch(monkeypatch):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    assert kernel._chosen.__wrapped__("") is None
+
+
+@needs_kernel
+def test_a_kernel_of_another_version_is_not_used(monkeypatch):
+    monkeypatch.setattr(kernel, "LAYOUT", kernel.LAYOUT + 1)
+    with pytest.warns(RuntimeWarning, match="another version of the source"):
+        assert kernel._load("AVX2") is None
+
+
+@needs_kernel
+def test_a_kernel_that_computes_wrongly_is_not_used(monkeypatch):
+    monkeypatch.setattr(kernel.Kernel, "attend", lambda *_: None)
+    with pytest.warns(RuntimeWarning, match="does not compute what it should"):
+        assert kernel._load("AVX2") is None
+
+
+def test_a_file_that_is_no_library_is_not_used(monkeypatch, tmp_path):
+    (tmp_path / "AVX2").write_bytes(b"no library")
+    monkeypatch.setattr(kernel, "library", lambda target: tmp_path / target)
+    with pytest.warns(RuntimeWarning, match="Compile it again with python -m"):
+        assert kernel._load("AVX2") is None
+
+
+def test_a_kernel_that_is_not_there_is_no_fault(monkeypatch, tmp_path):
+    monkeypatch.setattr(kernel, "library", lambda target: tmp_path / target)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert kernel._load("AVX2") is None
+
+
+def test_compiling_without_a_compiler(monkeypatch, tmp_path):
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(build, "library", lambda target: tmp_path / f"{target}.so")
+    monkeypatch.setenv("CC", str(tmp_path / "absent"))
+    with pytest.raises(RuntimeError, match="cannot be run"):
+        build.build()
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(RuntimeError, match=r"false failed on step\.c"):
+        build.build()
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match="no C compiler found"):
+        build.build()
+    assert not list(tmp_path.iterdir())
+
+
+def test_compiling_for_another_processor(monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    with pytest.raises(RuntimeError, match=r"no kernel for .* on arm64"):
+        build.build()
+
+
+@needs_kernel
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [8, 16])
+def test_it_stays_within_its_arrays(tmp_path, width):
+    program = tmp_path / "sanitized"
+    flags = [
+        "-std=gnu11", "-O1", "-mavx2", "-mfma", "-Wno-psabi", f"-DESSCHER_WIDTH={width}",
+        "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{build.FOLDER}",
+    ]  # fmt: skip
+    source = Path(__file__).with_name("sanitized.c")
+    made = subprocess.run([build.compiler(), *flags, source, "-o", program, "-lm"], check=False)
+    if made.returncode:
+        pytest.skip("the compiler has no sanitizers")
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert done.stdout == "ok\n", done.stderr
+
+
+@needs_kernel
+def test_the_struct_is_that_of_the_source():
+    """A field more or less on one side would make the kernel read elsewhere."""
+    source = build.SOURCE.read_text()
+    body = source[source.index("struct pass {") : source.index("};", source.index("struct pass {"))]
+    fields = [
+        name.strip(" *")
+        for line in body.splitlines()[1:]
+        for name in line.split("/*")[0].strip().rstrip(";").partition(" ")[2].split(",")
+        if name.strip()
+    ]
+    names = [name.split()[-1].lstrip("*") for name in fields]
+    assert names == [name for name, _ in kernel.Pass._fields_]
+    assert ctypes.sizeof(kernel.Pass) % 8 == 0

@@ -1,0 +1,56 @@
+"""Folders with tiny models and tokenizers, as a user would have them."""
+
+from __future__ import annotations
+
+from esscher.engine.models._transformers import quiet
+from tests.engine.models.tiny import tiny_model, transformers
+
+SENTENCE = (
+    "the of and a to in is that it was he for on are as with his they at be this have from or one "
+    "had by word but not what all were we when your can said there use an each which she do how"
+)
+WORDS = SENTENCE.split()
+SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]"]
+
+
+def encoder_tokenizer():
+    """Whole words between [CLS] and [SEP]; built here, since nothing can be downloaded."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    vocabulary = {word: i for i, word in enumerate([*SPECIAL, *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]",
+        mask_token="[MASK]", unk_token="[UNK]",
+    )  # fmt: skip
+
+
+def decoder_tokenizer(*, begin=True):
+    """Whole words, after a beginning-of-text token if wanted."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    vocabulary = {word: i for i, word in enumerate(["<unk>", "<s>", "</s>", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if begin:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", 1)]
+        )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def save(folder, name="bert", **options):
+    """Write a tiny model with a tokenizer to a folder; return it as it was in memory."""
+    loaded = tiny_model(name, **options)
+    with quiet():
+        loaded.model.save_pretrained(folder)
+    encoder_tokenizer().save_pretrained(folder)
+    return loaded

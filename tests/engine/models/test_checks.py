@@ -1,0 +1,133 @@
+"""Settings in a model's folder that would load code or other files, in whatever form."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from esscher.core.errors import InputError
+from esscher.engine.models import load_model
+from tests.engine.models.folders import save
+
+KERNEL = "somebody/kernel"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    save(folder)
+    return folder
+
+
+@pytest.fixture
+def edit(saved):
+    """Change a settings file of the folder, which is put back afterwards."""
+    before = {path: path.read_bytes() for path in saved.iterdir()}
+
+    def change(file, **fields):
+        path = saved / file
+        found = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(found | fields))
+
+    yield change
+    for path in saved.iterdir():
+        if path in before:
+            path.write_bytes(before[path])
+        else:
+            path.unlink()
+
+
+CODE = [
+    ({"_attn_implementation": KERNEL}, "_attn_implementation is 'somebody/kernel'"),
+    ({"_attn_implementation": {"": KERNEL}}, "_attn_implementation. is 'somebody/kernel'"),
+    ({"attn_implementation": {"text_config": KERNEL}}, "text_config is 'somebody/kernel'"),
+    ({"attn_implementation": {"a": {"": KERNEL}}}, "is 'somebody/kernel'"),
+    ({"attn_implementation": [KERNEL]}, "is 'somebody/kernel'"),
+    ({"_attn_implementation_internal": KERNEL}, "is 'somebody/kernel'"),
+    ({"text_config": {"_attn_implementation": {"": KERNEL}}}, "is 'somebody/kernel'"),
+    ({"attn_implementation": f"{KERNEL}@main:forward"}, "is 'somebody/kernel@main:forward'"),
+    ({"attn_implementation": f"paged|{KERNEL}"}, "would load code"),
+    ({"attn_implementation": "flash_attention_2"}, "would load code"),
+    ({"attn_implementation": 3}, "would load code"),
+    ({"_experts_implementation": KERNEL}, "would load code"),
+    ({"experts_implementation": {"": "sonicmoe"}}, "would load code"),
+    ({"use_kernels": True}, "use_kernels is True, which would load code"),
+    ({"kernel_config": {"kernel_mapping": {"RMSNorm": f"{KERNEL}:Norm"}}}, "would load code"),
+    ({"fusion_config": {"x": True}}, "would load code"),
+    ({"custom_generate": KERNEL}, "would load code"),
+    ({"auto_map": {"AutoModel": "evil.M"}}, "names code that comes with the model"),
+    ({"text_config": {"auto_map": {"AutoConfig": "evil.C"}}}, "names code"),
+    ({"custom_pipelines": {"x": {"impl": "evil.P"}}}, "names code"),
+    ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "the weights are packed"),
+    ({"quantization_config": {"load_in_8bit": True}}, "the weights are packed"),
+]
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize(("fields", "said"), CODE)
+def test_code_is_refused_in_any_form(file, fields, said, edit, saved):
+    edit(file, **fields)
+    with pytest.raises(InputError, match=said) as caught:
+        load_model(str(saved))
+    assert str(saved / file) in str(caught.value)
+    assert "remove the field" in str(caught.value) or "allow remote" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"_attn_implementation": "sdpa"},
+        {"attn_implementation": {"": "eager"}},
+        {"attn_implementation": None, "use_kernels": False, "quantization_config": None},
+        {"transformers_weights": "model.safetensors"},
+    ],
+)
+def test_what_is_no_code_is_read(fields, edit, saved):
+    edit("config.json", **fields)
+    assert load_model(str(saved)).shape.layers == 3
+
+
+@pytest.mark.parametrize(
+    "name", ["../other/model.safetensors", "adapter_model.bin", "sub/model.safetensors", 3]
+)
+def test_weights_elsewhere(name, edit, saved):
+    edit("config.json", transformers_weights=name)
+    with pytest.raises(InputError, match=r"weights are \.safetensors files beside it"):
+        load_model(str(saved))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"gguf_file": "other.gguf"},
+        {"vocab_file": "/etc/passwd"},
+        {"fast_tokenizer_files": ["../tokenizer.5.0.0.json"]},
+    ],
+)
+def test_other_files_of_a_tokenizer(fields, edit, saved):
+    edit("tokenizer_config.json", **fields)
+    with pytest.raises(InputError, match="another file; remove the field"):
+        load_model(str(saved))
+
+
+def test_where_a_tokenizer_was_made_is_no_matter(edit, saved):
+    edit("tokenizer_config.json", special_tokens_map_file="/home/x/map.json", tokenizer_file="/x/y")
+    load_model(str(saved))
+
+
+def test_parts_of_several_processes(edit, saved):
+    (saved / "shard-00001-model-00001-of-00002.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="save the model as a whole"):
+        load_model(str(saved))
+
+
+def test_settings_beside_a_gguf_file(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match="holds an adapter"):
+        load_model(str(tmp_path / "model.gguf"))
+    (tmp_path / "adapter_config.json").unlink()
+    (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["e.T", 0]}}')
+    with pytest.raises(InputError, match="names code"):
+        load_model(str(tmp_path / "model.gguf"))

@@ -1,0 +1,255 @@
+"""Weights that a folder lacks: refused by name when a measurement uses them, and never made up."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from esscher.core.errors import InputError
+from esscher.engine.models import load_model
+from tests.engine.models.folders import save
+from tests.engine.models.gguf_files import (
+    FLOAT32,
+    LIST,
+    STRING,
+    UINT32,
+    entry,
+    gguf_bytes,
+    numbers,
+    strings,
+)
+from tests.engine.models.tiny import MODELS, VISION, final_output, tiny_batch, tiny_model
+
+resource = pytest.importorskip("resource", reason="memory is measured as Unix does")
+
+#: One of each way in which models store their weights.
+STORED = tuple(name for name in MODELS if " " not in name)
+
+
+def change(folder, edit):
+    """Rewrite a folder's weights."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    edit(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def configure(folder, **fields):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def is_unused(key):
+    return "pooler" in key or "vision_tower" in key or "multi_modal_projector" in key
+
+
+def is_first(key):
+    """Outside of the layers, or in the first one."""
+    return not any(f".{i}." in key for i in (1, 2))
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_every_weight_that_is_used_must_be_there(name, tmp_path):
+    """Weights of the first layer and outside the layers are left out one by one."""
+    save(tmp_path, name)
+    sound = (tmp_path / "model.safetensors").read_bytes()
+    stored = [key for key in load_file(tmp_path / "model.safetensors") if is_first(key)]
+    assert any("embed" in key or "wte" in key for key in stored)
+    for key in stored:
+        (tmp_path / "model.safetensors").write_bytes(sound)
+        change(tmp_path, lambda tensors, key=key: tensors.pop(key))
+        if is_unused(key):
+            load_model(str(tmp_path))
+            continue
+        with pytest.raises(InputError, match=r"the weights of .* lack") as caught:
+            load_model(str(tmp_path))
+        assert ".".join(key.split(".")[-2:]) in str(caught.value), (key, str(caught.value))
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_all_that_is_missing_is_counted(name, tmp_path):
+    save(tmp_path, name)
+
+    def edit(tensors):
+        for key in [key for key in tensors if is_first(key) and "embed" not in key]:
+            del tensors[key]
+
+    change(tmp_path, edit)
+    with pytest.raises(InputError, match=r"lack '.*', '.*', '.*' and \d+ more"):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "mpnet", "big_bird"])
+def test_a_model_without_pooler_is_the_same_each_time(name, tmp_path):
+    """transformers draws the pooler at random; nothing uses it, but the hash saw it."""
+    saved = save(tmp_path, name)
+    change(tmp_path, lambda tensors: [tensors.pop(key) for key in [*tensors] if "pooler" in key])
+    first, second = load_model(str(tmp_path)), load_model(str(tmp_path))
+    assert first.weight_hash == second.weight_hash
+    batch = tiny_batch(saved)
+    assert torch.equal(final_output(first, batch), final_output(saved, batch))
+
+
+@pytest.mark.parametrize("kept", ["lm_head.weight", "model.embed_tokens.weight"])
+def test_tied_weights_are_stored_once(kept, tmp_path):
+    saved = save(tmp_path, "llama", tie_word_embeddings=True)
+    table = saved.model.lm_head.weight.detach().clone()
+
+    def edit(tensors):
+        tensors.pop("lm_head.weight", None)
+        tensors.pop("model.embed_tokens.weight", None)
+        tensors[kept] = table
+
+    change(tmp_path, edit)
+    assert load_model(str(tmp_path)).weight_hash == saved.weight_hash
+    change(tmp_path, lambda tensors: tensors.pop(kept))
+    with pytest.raises(InputError, match=r"lack 'lm_head.weight', 'model.embed_tokens.weight'"):
+        load_model(str(tmp_path))
+
+
+def test_an_encoder_inside_a_larger_model(tmp_path):
+    """Files of a masked language model have a prefix, a head on top and no pooler."""
+    saved = save(tmp_path, "bert")
+
+    def edit(tensors):
+        for key in [*tensors]:
+            tensor = tensors.pop(key)
+            if "pooler" not in key:
+                tensors[f"bert.{key}"] = tensor
+        tensors["cls.predictions.bias"] = torch.zeros(60)
+
+    change(tmp_path, edit)
+    batch = tiny_batch(saved)
+    assert torch.equal(final_output(load_model(str(tmp_path)), batch), final_output(saved, batch))
+    change(tmp_path, lambda tensors: tensors.pop("bert.embeddings.word_embeddings.weight"))
+    with pytest.raises(InputError, match=r"lack 'embeddings.word_embeddings.weight'"):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("bert", "embeddings.word_embeddings.weight"), ("llama", "lm_head.weight"),
+     ("gpt2", "transformer.h.0.attn.c_attn.bias"), ("bert", "pooler.dense.bias")],
+)  # fmt: skip
+def test_weights_of_another_shape(name, key, tmp_path):
+    save(tmp_path, name)
+
+    def edit(tensors):
+        (found,) = (stored for stored in tensors if key.endswith(stored))
+        tensors[found] = tensors[found][:-2].clone()
+
+    change(tmp_path, edit)
+    with pytest.raises(InputError, match=f"do not fit: '{key}' has the shape") as caught:
+        load_model(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+HUGE = [
+    ("llama", {"vocab_size": 60_000_000}, "embed_tokens.weight"),
+    ("llama", {"head_dim": 100_000_000}, "q_proj.weight"),
+    ("llama", {"intermediate_size": 2**31}, "mlp."),
+    ("bert", {"max_position_embeddings": 2**30}, "position_embeddings.weight"),
+    ("bert", {"type_vocab_size": 2**30}, "token_type_embeddings.weight"),
+    ("gpt2", {"n_positions": 2**30}, "wpe.weight"),
+    ("gpt2", {"n_inner": 2**30}, "mlp."),
+    ("distilbert", {"hidden_dim": 2**30}, "ffn."),
+    ("gemma3", {"vision_config": VISION | {"image_size": 400_000}}, "position_embedding"),
+]
+
+
+@pytest.mark.parametrize(("name", "fields", "named"), HUGE)
+def test_sizes_that_the_files_do_not_hold(name, fields, named, tmp_path):
+    """Refused before memory is taken for them: nothing of the configuration is built."""
+    save(tmp_path, name)
+    configure(tmp_path, **fields)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.monotonic()
+    with pytest.raises(InputError, match=r"asks for .* numbers") as caught:
+        load_model(str(tmp_path))
+    assert named in str(caught.value)
+    assert "but the weights hold" in str(caught.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # kilobytes
+    assert time.monotonic() - started < 20
+
+
+def test_layers_that_no_model_has(tmp_path):
+    save(tmp_path, "llama")
+    configure(tmp_path, num_hidden_layers=3000, layer_types=None)
+    change(
+        tmp_path, lambda tensors: tensors.update({f"x.{i}": torch.zeros(1) for i in range(4000)})
+    )
+    with pytest.raises(InputError, match="num_hidden_layers is 3000; models of at most 2000"):
+        load_model(str(tmp_path))
+
+
+def test_a_header_of_weights_without_end(tmp_path):
+    save(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes((90 * 2**20).to_bytes(8, "little") + b"{" + b" " * 100)
+    with pytest.raises(InputError, match="its header has 94,371,840 bytes"):
+        load_model(str(tmp_path))
+
+
+def llama_gguf(path, *, without=(), vocabulary=60, **shapes):
+    """A GGUF file of the tiny Llama model with one layer, as llama.cpp's converter writes it."""
+    model = tiny_model("llama", num_hidden_layers=1).model
+    names = {
+        "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+    }  # fmt: skip
+    tensors = {}
+    for key, weight in model.state_dict().items():
+        stem = key.removeprefix("model.layers.0.").removesuffix(".weight")
+        block = "blk.0." if "layers" in key else ""
+        name = f"{block}{names[stem]}.weight"
+        if name not in without:
+            tensors[name] = shapes.get(names[stem], weight.numpy())
+    words = ["t", "h", "th", *(f"w{i}" for i in range(3, 60))]
+    entries = [
+        entry("general.architecture", STRING, "llama"),
+        entry("general.name", STRING, "tiny"),
+        *(
+            entry(f"llama.{name}", UINT32, value)
+            for name, value in {
+                "block_count": 1, "context_length": 80, "embedding_length": 32,
+                "feed_forward_length": 24, "attention.head_count": 4,
+                "attention.head_count_kv": 2, "rope.dimension_count": 8,
+                "attention.key_length": 8, "vocab_size": vocabulary,
+            }.items()
+        ),
+        entry("llama.attention.layer_norm_rms_epsilon", FLOAT32, 1e-6),
+        entry("tokenizer.ggml.model", STRING, "gpt2"),
+        entry("tokenizer.ggml.tokens", LIST, strings(words)),
+        entry("tokenizer.ggml.token_type", LIST, numbers(np.ones(60), 5)),
+        entry("tokenizer.ggml.merges", LIST, strings(["t h"])),
+        entry("tokenizer.ggml.bos_token_id", UINT32, 1),
+        entry("tokenizer.ggml.eos_token_id", UINT32, 2),
+    ]  # fmt: skip
+    path.write_bytes(gguf_bytes(entries, tensors))
+    return path
+
+
+def test_gguf_files_that_lack_tensors(tmp_path):
+    path = tmp_path / "model.gguf"
+    loaded = load_model(str(llama_gguf(path)))
+    assert loaded.shape.layers == 1
+    for missing, named in (
+        ("token_embd.weight", "model.embed_tokens.weight"),
+        ("output_norm.weight", "model.norm.weight"),
+        ("blk.0.attn_q.weight", "model.layers.0.self_attn.q_proj.weight"),
+        ("blk.0.ffn_norm.weight", "model.layers.0.post_attention_layernorm.weight"),
+    ):
+        with pytest.raises(InputError, match=f"lack '{named}'"):
+            load_model(str(llama_gguf(path, without=(missing,))))
+    with pytest.raises(InputError, match=r"do not fit: 'model.norm.weight' has the shape"):
+        load_model(str(llama_gguf(path, output_norm=np.ones(30))))
+    with pytest.raises(InputError, match=r"asks for .* numbers"):
+        load_model(str(llama_gguf(path, vocabulary=60_000_000)))

@@ -1,0 +1,227 @@
+"""Every family: attention recomputed from what was captured is the model's own attention."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from esscher.engine.models import attention_override, capturing
+from tests.engine.models.tiny import (
+    INTERFACE,
+    MODELS,
+    WINDOW,
+    final_output,
+    footprint,
+    tiny_batch,
+    tiny_model,
+)
+
+PADDING = [None, "left", "right"]
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def loaded(request):
+    return tiny_model(request.param)
+
+
+def captured(loaded, batch, **options):
+    seen = []
+    with capturing(loaded, seen.append, **options):
+        final = final_output(loaded, batch)
+    return seen, final
+
+
+def at_text(tensor, capture):
+    """Rows of [batch, heads, n, d] that are not padding: what a padded query gets is undefined."""
+    keep = capture.valid_queries
+    return tensor if keep is None else tensor.transpose(1, 2)[keep]
+
+
+@pytest.mark.parametrize("padding", PADDING)
+def test_recomputed_attention_equals_the_models_own(loaded, padding):
+    batch = tiny_batch(loaded, padding=padding)
+    seen, _ = captured(loaded, batch)
+    assert [capture.layer for capture in seen] == list(range(loaded.shape.layers))
+    for capture in seen:
+        again = capture.attend(torch.float64)
+        own = capture.output.double()
+        assert again.shape == own.shape
+        error = (at_text(again, capture) - at_text(own, capture)).abs().max()
+        assert error < 2e-6 * own.abs().max()
+        # Otherwise the comparison would say little: attention must differ from a plain mean.
+        flat = dataclasses.replace(capture, scaling=0.0, bias=None).attend()
+        assert (at_text(flat - again, capture)).abs().max() > 0.02 * own.abs().max()
+
+
+@pytest.mark.parametrize("padding", PADDING)
+def test_final_output_is_unchanged_by_recomputation(loaded, padding):
+    batch = tiny_batch(loaded, padding=padding)
+    if loaded.name == "big_bird sparse":
+        batch = tiny_batch(loaded, n=12, padding=padding)
+    plain = final_output(loaded, batch)
+    calls = []
+
+    def recompute(inputs):
+        calls.append(inputs.layer)
+        return inputs.attend(torch.float64)
+
+    with attention_override(loaded, recompute):
+        replaced = final_output(loaded, batch)
+    assert calls == list(range(loaded.shape.layers))
+    kept = batch["attention_mask"].bool()
+    error = (replaced[kept] - plain[kept]).abs().max()
+    assert error < 1e-4 * plain.abs().max()
+
+
+def test_capturing_changes_nothing(loaded):
+    batch = tiny_batch(loaded, padding="right")
+    if loaded.name == "big_bird sparse":
+        batch = tiny_batch(loaded, n=12, padding="right")  # so short that it is dense anyway
+    plain = final_output(loaded, batch)
+    _, while_captured = captured(loaded, batch)
+    assert torch.equal(plain, while_captured)
+    assert torch.equal(plain, final_output(loaded, batch))
+
+
+def test_an_override_has_an_effect(loaded):
+    batch = tiny_batch(loaded)
+    with attention_override(loaded, lambda inputs: inputs.own()):
+        plain = final_output(loaded, batch)
+    with attention_override(loaded, lambda inputs: torch.zeros(inputs.output_shape), layers=[1]):
+        other = final_output(loaded, batch)
+    assert (plain - other).abs().max() > 1e-2 * plain.abs().max()
+
+
+@pytest.mark.parametrize("padding", PADDING)
+def test_visibility_follows_from_the_named_parts(loaded, padding):
+    """The model's mask is causality, window and padding, and nothing else."""
+    batch = tiny_batch(loaded, padding=padding)
+    seen, _ = captured(loaded, batch)
+    for capture in seen:
+        pattern = capture.pattern()[None]
+        if capture.valid is not None:
+            assert torch.equal(capture.valid, batch["attention_mask"].bool())
+            pattern = pattern & capture.valid[:, None, :]
+        else:
+            assert padding is None
+        assert capture.visible().shape[1] == 1
+        assert torch.equal(*torch.broadcast_tensors(capture.visible()[:, 0], pattern))
+
+
+def test_shapes_and_flags(loaded):
+    seen, _ = captured(loaded, tiny_batch(loaded))
+    shape = loaded.shape
+    for capture in seen:
+        assert capture.q.shape == (2, shape.heads, 21, shape.head_dim)
+        assert capture.k.shape == capture.v.shape == (2, shape.key_heads, 21, shape.head_dim)
+        assert capture.hidden.shape == (2, 21, shape.hidden)
+        assert capture.causal == loaded.causal
+        assert capture.offset == 0
+        assert not capture.q.requires_grad
+    assert capture.group == shape.heads // shape.key_heads
+
+
+def test_nothing_is_left_behind(loaded):
+    before = footprint(loaded)
+    batch = tiny_batch(loaded)
+    captured(loaded, batch)
+    after_capture = footprint(loaded)
+
+    class Stop(Exception):
+        pass
+
+    def fail(inputs):
+        if inputs.layer == 1:
+            raise Stop
+
+    def run(block):
+        with block:
+            assert footprint(loaded) != before
+            final_output(loaded, batch)
+
+    for block in (capturing(loaded, fail), attention_override(loaded, fail)):
+        with pytest.raises(Stop):
+            run(block)
+    assert before == after_capture == footprint(loaded)
+
+
+def test_one_layer_only(loaded):
+    seen, _ = captured(loaded, tiny_batch(loaded), layers=[-1])
+    assert [capture.layer for capture in seen] == [loaded.shape.layers - 1]
+
+
+def test_nested_blocks(loaded):
+    """Inside a replacement, what is captured is the replacement's output."""
+    batch = tiny_batch(loaded)
+    seen = []
+    before = footprint(loaded)
+    with attention_override(loaded, lambda inputs: 2 * inputs.own(), layers=[0, 2]):
+        with capturing(loaded, seen.append):
+            inner = final_output(loaded, batch)
+        outer = final_output(loaded, batch)
+    assert torch.equal(inner, outer)
+    assert footprint(loaded) == before
+    for capture, factor in zip(seen, (2.0, 1.0, 2.0), strict=True):
+        expected = factor * capture.attend()
+        assert (capture.output - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", INTERFACE)
+def test_both_implementations_agree(name):
+    """The fast kernel and the written-out form see the same inputs."""
+    if "attn_implementation" in MODELS[name][2]:
+        pytest.skip("this model has one form only")
+    fast, plain = (tiny_model(name, attn_implementation=form) for form in ("sdpa", "eager"))
+    for padding in PADDING:
+        batch = tiny_batch(fast, padding=padding)
+        for a, b in zip(captured(fast, batch)[0], captured(plain, batch)[0], strict=True):
+            for part in ("q", "k", "v", "output"):
+                x, y = getattr(a, part), getattr(b, part)
+                if padding is not None:
+                    x, y = x.transpose(1, 2)[a.valid], y.transpose(1, 2)[a.valid]
+                assert torch.allclose(x, y, atol=1e-4)
+            assert (a.causal, a.window, a.softcap) == (b.causal, b.window, b.softcap)
+            assert (a.bias, b.bias) == (None, None)
+
+
+def test_windows_and_caps_of_gemma():
+    seen, _ = captured(tiny_model("gemma2"), tiny_batch(tiny_model("gemma2")))
+    assert [capture.window for capture in seen] == [WINDOW, None, WINDOW]
+    assert {capture.softcap for capture in seen} == {0.5}
+    assert seen[0].scaling == pytest.approx(5**-0.5)
+    assert seen[0].visible()[0, 0].sum(-1).tolist() == [min(i + 1, WINDOW) for i in range(21)]
+
+
+def test_mpnet_bias_is_its_relative_position_table():
+    loaded = tiny_model("mpnet")
+    seen, _ = captured(loaded, tiny_batch(loaded))
+    table = loaded.model.encoder.relative_attention_bias.weight
+    for capture in seen:
+        assert capture.bias.shape == (4, 21, 21)
+        assert torch.equal(capture.bias[:, 3, 3], table[0])
+        assert torch.equal(capture.bias[:, 4, 2], capture.bias[:, 9, 7])
+    without = seen[0].attend() - dataclasses.replace(seen[0], bias=None).attend()
+    assert without.abs().max() > 1e-2
+
+
+def test_block_sparse_is_measured_dense_and_stays_sparse():
+    loaded = tiny_model("big_bird sparse")
+    assert "dense" in loaded.family.note
+    batch = tiny_batch(loaded, n=40)
+    before = footprint(loaded)
+    state = torch.random.get_rng_state()
+    seen, dense = captured(loaded, batch)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert seen[0].visible().all()
+    assert footprint(loaded) == before
+    assert set(before["types"]) == {None, "block_sparse"}
+    sparse = final_output(loaded, batch)
+    assert (sparse - dense).abs().max() > 1e-3
+
+
+def test_captured_scaling_of_each_layer():
+    seen, _ = captured(tiny_model("gpt2 scaled"), tiny_batch(tiny_model("gpt2 scaled")))
+    np.testing.assert_allclose([c.scaling for c in seen], [8**-0.5 / (i + 1) for i in range(3)])

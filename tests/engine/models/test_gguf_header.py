@@ -1,0 +1,119 @@
+"""Headers of GGUF files: what they say, and what they may not say."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from esscher.core.errors import InputError
+from esscher.engine.models import load_model
+from esscher.engine.models.gguf_header import LISTED, Skipped, read_gguf_metadata
+from tests.engine.models.gguf_files import (
+    BOOL,
+    FLOAT32,
+    LIST,
+    STRING,
+    UINT32,
+    entry,
+    gguf_bytes,
+    numbers,
+    strings,
+)  # fmt: skip
+
+ARCHITECTURE = entry("general.architecture", STRING, "llama")
+TENSORS = {"token_embd.weight": np.zeros((5, 8)), "output_norm.weight": np.ones(8)}
+
+
+def test_what_a_header_says(tmp_path):
+    path = tmp_path / "model.gguf"
+    entries = [
+        ARCHITECTURE,
+        entry("llama.block_count", UINT32, 3),
+        entry("llama.rope.freq_base", FLOAT32, 0.5),
+        entry("tokenizer.ggml.add_bos_token", BOOL, True),
+        entry("tokenizer.ggml.tokens", LIST, strings(["a", "bc", "ä"])),
+        entry("tokenizer.ggml.scores", LIST, numbers([0, 1, 2])),
+        entry("tokenizer.chat_template", STRING, "x" * 5000),
+    ]
+    path.write_bytes(gguf_bytes(entries, TENSORS))
+    header = read_gguf_metadata(path)
+    assert header.metadata == {
+        "general.architecture": "llama",
+        "llama.block_count": 3,
+        "llama.rope.freq_base": 0.5,
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.ggml.tokens": Skipped("string", 3),
+        "tokenizer.ggml.scores": Skipped("float32", 3),
+        "tokenizer.chat_template": Skipped("text", 5000),
+    }
+    assert header.tensors == {"token_embd.weight": (5, 8), "output_norm.weight": (8,)}
+    assert header.architecture == "llama"
+    assert header.number("block_count") == 3
+    assert header.number("context_length") is None
+
+
+def test_it_agrees_with_the_reader_of_gguf(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes([ARCHITECTURE, entry("llama.block_count", UINT32, 3)], TENSORS))
+    theirs = gguf.GGUFReader(path)
+    header = read_gguf_metadata(path)
+    assert {t.name: tuple(t.shape.tolist())[::-1] for t in theirs.tensors} == header.tensors
+    assert theirs.get_field("llama.block_count").contents() == 3
+
+
+@pytest.mark.parametrize(
+    ("entries", "tensors", "said"),
+    [
+        ([entry("x", LIST, (UINT32, 60_000_000, b""))], None, "60,000,000 values"),
+        ([entry("x", LIST, (FLOAT32, LISTED, b""))], None, "has no end"),
+        ([entry("x", LIST, (STRING, LISTED, b""))], None, "has no end"),
+        ([entry("x", LIST, (LIST, 1, b""))], None, "x is of type 9"),
+        ([entry("x", UINT32, 1)] * 2, None, "it has x twice"),
+        ([entry("x" * 2000, UINT32, 1)], None, "a name of 2,000 bytes"),
+        ([entry("\x1b[2J", UINT32, 1)], None, r"the name '\\x1b\[2J'"),
+        ([], {"a": np.zeros((1,) * 5)}, "a has 5 dimensions"),
+    ],
+)
+def test_headers_that_are_refused(entries, tensors, said, tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes(entries, tensors))
+    with pytest.raises(InputError, match=said) as caught:
+        read_gguf_metadata(path)
+    assert str(path) in str(caught.value)
+
+
+def test_tensors_that_the_file_cannot_hold(tmp_path):
+    path = tmp_path / "model.gguf"
+    sound = gguf_bytes([], {"a": np.zeros((3, 5))})
+    path.write_bytes(sound.replace(struct.pack("<QQ", 5, 3), struct.pack("<QQ", 2**40, 3)))
+    with pytest.raises(InputError, match="its tensors have 3,298,534,883,328 numbers"):
+        read_gguf_metadata(path)
+
+
+def test_every_cut_is_refused(tmp_path):
+    path = tmp_path / "model.gguf"
+    sound = gguf_bytes([ARCHITECTURE, entry("x", LIST, strings(["a", "b"]))], {"a": np.zeros(8)})
+    for length in range(len(sound) - 64):
+        path.write_bytes(sound[:length])
+        with pytest.raises(InputError, match="cannot be loaded"):
+            read_gguf_metadata(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            [entry("llama.block_count", UINT32, 2_000_000)],
+            "block_count is 2000000, but",
+        ),
+        ([entry("x", LIST, numbers(np.zeros(3_000_000)))], "3,000,000 values"),
+    ],
+)
+def test_headers_that_would_take_for_ever(more, said, tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes([ARCHITECTURE, *more], TENSORS))
+    with pytest.raises(InputError, match=said):
+        load_model(str(path))

@@ -1,0 +1,135 @@
+"""Models in memory: transformers' own are taken wherever a model is, and known in every type."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import esscher
+from esscher.core.errors import InputError
+from esscher.engine.models import ModelChoice
+from esscher.engine.models._transformers import quiet
+from esscher.engine.models.same_weights import SAMPLE, compare_weights
+from esscher.runs.folder import check_same
+from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer, save
+from tests.engine.models.tiny import tiny_model, transformers
+
+
+def text(count: int = 6000, seed: int = 0) -> list[str]:
+    return [" ".join(np.random.default_rng(seed).choice(WORDS, size=count))]
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory):
+    """A decoder of transformers, loaded from a folder with its tokenizer."""
+    folder = tmp_path_factory.mktemp("decoder")
+    save(folder, "llama")
+    decoder_tokenizer().save_pretrained(folder)
+    with quiet():
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+COMMANDS = {
+    "probe": lambda m: esscher.probe(m, text(), tokens=300, sizes=[8, 16, 32], replicates=2),
+    "sparse": lambda m: esscher.sparse(m, text(), passages=2, patterns="window", layers=[0]),
+    "deep": lambda m: esscher.deep(m, text(), passages=2, draws=1, terciles="none"),
+    "tails": lambda m: esscher.tails(m, text(), tokens=600, layers=[0], heads=[0]),
+    "domains": lambda m: esscher.domains(m, {"a": text(), "b": text(seed=1)}, blocks=3, layers=[0]),
+    "plan": lambda m: esscher.plan(m, text(), budget=0.5, passages=2),
+    "context_lengths": lambda m: esscher.context_lengths(m, text(), passages=2),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_takes_a_model_of_transformers(command: str, decoder) -> None:
+    found = COMMANDS[command](decoder)
+    assert found.complete
+    assert found.results["configuration"]["model"]["layers"] == 3
+
+
+def test_it_may_bring_its_tokenizer() -> None:
+    raw = tiny_model("bert").model
+    found = esscher.probe(
+        esscher.wrap_model(raw, encoder_tokenizer()), text(), tokens=300, sizes=[8, 16],
+        replicates=2, layers=[0],
+    )  # fmt: skip
+    assert found.complete
+
+
+def test_without_a_tokenizer_the_remedy_is_said() -> None:
+    with pytest.raises(InputError, match=r"esscher\.wrap_model\(model, tokenizer\)"):
+        esscher.probe(tiny_model("bert").model, text())
+    with pytest.raises(InputError, match="it must be a hub name, a folder"):
+        esscher.probe(3, text())  # type: ignore[arg-type]
+
+
+def test_public_names() -> None:
+    for name in ("load_model", "wrap_model", "read_text", "LoadedModel"):
+        assert name in esscher.__all__
+        assert callable(getattr(esscher, name))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_the_same_weights_in_another_type(dtype: torch.dtype) -> None:
+    loaded = tiny_model("llama")
+    other = esscher.wrap_model(copy.deepcopy(loaded.model).to(dtype), name="llama")
+    assert other.weight_hash != loaded.weight_hash
+    assert compare_weights(loaded.record, other.record) == "other type"
+    assert compare_weights(other.record, loaded.record) == "other type"
+    assert compare_weights(loaded.record, loaded.record) == "same"
+
+
+def test_other_weights_are_others() -> None:
+    loaded, other = tiny_model("llama"), tiny_model("llama", strength=24.0)
+    half = esscher.wrap_model(copy.deepcopy(other.model).to(torch.bfloat16))
+    assert compare_weights(loaded.record, other.record) == "others"
+    assert compare_weights(loaded.record, half.record) == "others"
+    old = {name: value for name, value in loaded.record.items() if name != SAMPLE}
+    twin = esscher.wrap_model(copy.deepcopy(loaded.model).to(torch.bfloat16))
+    assert compare_weights(old, twin.record) == "others"  # runs of older versions
+
+
+def test_a_plan_says_that_only_the_type_differs(decoder, tmp_path: Path) -> None:
+    plan = esscher.plan(decoder, text(), budget=0.5, passages=2)
+    plan.save(tmp_path / "plan.json")
+    half = copy.deepcopy(decoder).to(torch.bfloat16)
+    again = esscher.load_plan(tmp_path / "plan.json")
+    said = "the same weights in bfloat16 instead of float32"
+    ids = torch.randint(5, 40, (1, 60), generator=torch.Generator().manual_seed(0))
+    with pytest.warns(UserWarning, match=said), again.apply(half):
+        written = half.generate(ids, max_new_tokens=4, do_sample=False, pad_token_id=0)
+    assert written.shape == (1, 64)
+    with again.apply(copy.deepcopy(decoder)):
+        pass
+
+
+def test_a_run_says_that_only_the_type_differs(tmp_path: Path) -> None:
+    loaded = tiny_model("llama")
+    half = esscher.wrap_model(copy.deepcopy(loaded.model).to(torch.bfloat16), name="llama")
+    with pytest.raises(InputError, match="the same weights in bfloat16 instead of float32"):
+        check_same(tmp_path, loaded.record, half.record)
+    old = json.loads(json.dumps(loaded.record))
+    del old[SAMPLE]
+    check_same(tmp_path, old, loaded.record)  # runs of older versions resume
+
+
+def test_a_name_is_no_model_in_memory(decoder) -> None:
+    with pytest.raises(InputError, match="is an object in memory"):
+        ModelChoice(decoder).check_remote(True)
+
+
+def test_what_is_loaded_is_said(tmp_path, capsys):
+    save(tmp_path, "llama")
+    decoder_tokenizer().save_pretrained(tmp_path)
+    choice = ModelChoice(str(tmp_path))
+    choice.for_tasks(False, progress=False)
+    assert capsys.readouterr() == ("", "")
+    loaded, _ = choice.for_tasks(False, progress=True)
+    assert capsys.readouterr() == ("", f"Loading {tmp_path} ...\n")
+    ModelChoice(loaded).for_tasks(False, progress=True)
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,70 @@
+"""A model's outline, from its configuration alone, is that of the model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from esscher.core.errors import InputError
+from esscher.engine.models import ModelChoice, outline_of
+from esscher.engine.models.outline import described
+from tests.engine.models.folders import save
+from tests.engine.models.tiny import MODELS, tiny_model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_is_that_of_the_loaded_model(name: str) -> None:
+    loaded = tiny_model(name)
+    fields = loaded.model.config.to_dict()
+    assert described(name, fields) == loaded.outline
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_is_read_from_a_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = save(tmp_path, name)
+    monkeypatch.setattr("esscher.engine.models.load.load_config", None)  # not by transformers
+    found = outline_of(str(tmp_path))
+    if name == "gemma3_text bidirectional":  # transformers halves the window when it loads it
+        found = replace(found, window=loaded.outline.window)
+    assert found == replace(loaded.outline, name=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("bert", "max_position_embeddings"), ("roberta", "pad_token_id"), ("gemma", "head_dim"),
+     ("mistral", "num_key_value_heads"), ("gpt2", "n_head")],
+)  # fmt: skip
+def test_what_is_left_out_transformers_knows(name: str, field: str, tmp_path: Path) -> None:
+    save(tmp_path, name)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    del config[field]
+    path.write_text(json.dumps(config))
+    found = outline_of(str(tmp_path))
+    expected = {
+        "max_position_embeddings": ("max_positions", 512),
+        "pad_token_id": ("max_positions", 78),
+        "head_dim": ("head_dim", 256),
+        "num_key_value_heads": ("key_heads", 8),
+        "n_head": ("heads", 12),
+    }
+    attribute, value = expected[field]
+    assert getattr(found if hasattr(found, attribute) else found.shape, attribute) == value
+
+
+def test_no_layers(tmp_path: Path) -> None:
+    save(tmp_path, "bert")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 0}))
+    with pytest.raises(InputError, match="has no attention layers"):
+        outline_of(str(tmp_path))
+
+
+def test_a_bad_type_is_refused_at_once() -> None:
+    with pytest.raises(InputError, match="dtype is 'int3'; it must be one of float32"):
+        ModelChoice("nowhere", dtype="int3")

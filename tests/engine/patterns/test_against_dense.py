@@ -1,0 +1,178 @@
+"""Every pattern against a dense masked computation, and what is exact at full budget."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from esscher.core.streams import random_stream
+from esscher.engine.patterns import PATTERNS, Linformer, Mixing, Pooled, Selection, View
+
+KEYS, HEADS, DIM = 90, 3, 5
+SELECTING = [name for name in PATTERNS if name not in ("pooled", "linformer")]
+VIEWS = {
+    "encoder": lambda: View.of(np.arange(20, 70, 3), KEYS),
+    "decoder": lambda: View.of(np.arange(10, KEYS, 5), KEYS, causal=True),
+    "decoder window": lambda: View.of(np.arange(30, KEYS, 4), KEYS, causal=True, window=50),
+    "encoder window": lambda: View.of(np.arange(20, 70, 3), KEYS, window=35),
+    "cache": lambda: View.of(np.arange(KEYS, KEYS + 8), KEYS, causal=True),
+}
+
+
+def head_arrays(view: View, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = random_stream(seed, "test")
+    logits = torch.from_numpy(2 * rng.standard_normal((HEADS, len(view.queries), KEYS)))
+    logits = logits.masked_fill(~torch.from_numpy(view.visible()), -torch.inf)
+    return logits, torch.from_numpy(rng.standard_normal((HEADS, KEYS, DIM)))
+
+
+def dense_masked(sight: Selection, logits: torch.Tensor, values: torch.Tensor) -> np.ndarray:
+    """Softmax over an explicit [queries, keys] table of log-weights, head by head, in numpy."""
+    heads, queries, keys = logits.shape
+    output = np.empty((heads, queries, values.shape[-1]))
+    for h in range(heads):
+        for i in range(queries):
+            added = np.full(keys, -np.inf)
+            if sight.complete is not None and sight.complete[i]:
+                added[:] = 0.0
+            else:
+                chosen = sight.keys.expand(heads, queries, -1)[h, i].numpy()
+                weights = np.zeros(len(chosen))
+                if sight.log_weights is not None:
+                    weights = sight.log_weights[i].numpy()
+                for key, weight in zip(chosen, weights, strict=True):
+                    if np.isfinite(weight):
+                        added[key] = weight
+            total = logits[h, i].numpy() + added
+            p = np.exp(total - total.max())
+            output[h, i] = p @ values[h].numpy() / p.sum()
+    return output
+
+
+def seen_keys(sight: Selection, row: int) -> np.ndarray:
+    """Positions that a query really sees, in a selection that heads share."""
+    keys = sight.keys if sight.keys.ndim == 1 else sight.keys[..., row, :].reshape(-1)
+    if sight.log_weights is None:
+        return keys.numpy()
+    inside = torch.isfinite(sight.log_weights[row])
+    return keys[inside].numpy()
+
+
+@pytest.mark.parametrize("view_name", VIEWS)
+@pytest.mark.parametrize("name", SELECTING)
+@pytest.mark.parametrize("budget", [9, 30])
+def test_outputs_are_those_of_a_dense_mask(name: str, view_name: str, budget: int) -> None:
+    view = VIEWS[view_name]()
+    logits, values = head_arrays(view)
+    sight = PATTERNS[name].select(view, budget, random_stream(0, "choice"), logits)
+    assert isinstance(sight, Selection)
+    found = sight.attend(logits, values).numpy()
+    np.testing.assert_allclose(found, dense_masked(sight, logits, values), rtol=1e-12, atol=1e-12)
+    weights = sight.weights(logits)
+    np.testing.assert_allclose(weights.sum(-1).numpy(), 1.0, rtol=1e-12)
+    assert torch.all(weights[~torch.isfinite(logits)] == 0)
+
+
+@pytest.mark.parametrize("view_name", VIEWS)
+@pytest.mark.parametrize("name", [*SELECTING, "pooled"])
+def test_all_keys_seen_is_dense_attention_exactly(name: str, view_name: str) -> None:
+    view = VIEWS[view_name]()
+    logits, values = head_arrays(view)
+    sight = PATTERNS[name].select(view, KEYS, random_stream(0, "choice"), logits)
+    dense = torch.softmax(logits, dim=-1) @ values
+    if name == "pooled":  # sums of one number in another order
+        torch.testing.assert_close(sight.attend(logits, values), dense, rtol=1e-13, atol=1e-13)
+    else:
+        assert torch.equal(sight.attend(logits, values), dense)
+
+
+@pytest.mark.parametrize("name", SELECTING)
+@pytest.mark.parametrize("view_name", VIEWS)
+def test_one_key_less_than_all(name: str, view_name: str) -> None:
+    """The largest budget that leaves something out still finds room for all its parts."""
+    view = VIEWS[view_name]()
+    fewest = int(view.counts.min())
+    logits, values = head_arrays(view)
+    sight = PATTERNS[name].select(view, fewest - 1, random_stream(0, "choice"), logits)
+    found = sight.attend(logits, values)
+    assert torch.isfinite(found).all()
+
+
+@pytest.mark.parametrize("view_name", VIEWS)
+@pytest.mark.parametrize("name", [n for n in SELECTING if n != "topk"])
+def test_budgets_are_kept(name: str, view_name: str) -> None:
+    view = VIEWS[view_name]()
+    budget = 9
+    sight = PATTERNS[name].select(view, budget, random_stream(0, "choice"))
+    for i in range(len(view.queries)):
+        keys = seen_keys(sight, i)
+        if sight.complete is not None and sight.complete[i]:
+            continue
+        assert len(set(keys.tolist())) == len(keys) <= budget
+        assert keys.min() >= view.first[i]
+        assert keys.max() < view.stop[i]
+        if not (name == "block" and view.causal):
+            assert len(keys) == budget
+
+
+@pytest.mark.parametrize("name", [n for n in PATTERNS if n != "topk"])
+def test_a_choice_does_not_depend_on_the_other_queries(name: str) -> None:
+    view = View.of(np.arange(30, KEYS), KEYS, causal=True)
+    logits, values = head_arrays(view)
+    some = np.arange(5, 60, 7)
+    rows = torch.from_numpy(some)
+    whole = PATTERNS[name].select(view, 12, random_stream(3, "choice"), logits)
+    part = PATTERNS[name].select(view.take(some), 12, random_stream(3, "choice"), logits[:, rows])
+    torch.testing.assert_close(
+        part.attend(logits[:, rows], values), whole.attend(logits, values)[:, rows],
+        rtol=1e-12, atol=1e-12,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("matrix", ["gaussian", "orthonormal"])
+@pytest.mark.parametrize("budget", [7, KEYS])
+def test_linformer_is_softmax_over_mixed_keys(matrix: str, budget: int) -> None:
+    rng = random_stream(2, "test")
+    q, k = rng.standard_normal((6, 4)), rng.standard_normal((KEYS, 4))
+    v = rng.standard_normal((KEYS, DIM))
+    view = View.of(np.arange(30, 36), KEYS)
+    sight = Linformer(matrix).select(view, budget, random_stream(0, "choice"))
+    assert isinstance(sight, Mixing)
+    p = sight.matrix.to(torch.float64).numpy()
+    if matrix == "orthonormal":
+        np.testing.assert_allclose(p @ p.T, np.eye(budget), atol=1e-12)
+    logits = q @ (p @ k).T
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    expected = weights / weights.sum(axis=1, keepdims=True) @ (p @ v)
+    found = sight.attend(torch.from_numpy(q @ k.T)[None], torch.from_numpy(v)[None])[0]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_linformer_with_all_keys_is_not_dense_but_a_permutation_is() -> None:
+    view = View.of(np.arange(30, 60), KEYS)
+    logits, values = head_arrays(view)
+    dense = torch.softmax(logits, dim=-1) @ values
+    norm = dense.square().sum(-1).mean().sqrt()
+    for matrix in ("gaussian", "orthonormal"):
+        sight = Linformer(matrix).select(view, KEYS, random_stream(0, "choice"))
+        error = (sight.attend(logits, values) - dense).square().sum(-1).mean().sqrt()
+        assert error > 0.5 * norm
+    order = torch.from_numpy(random_stream(0, "order").permutation(KEYS))
+    permuted = Mixing(torch.eye(KEYS, dtype=torch.float64)[order]).attend(logits, values)
+    torch.testing.assert_close(permuted, dense, rtol=1e-12, atol=1e-12)
+
+
+def test_pooled_is_attention_over_averages() -> None:
+    view = View.of(np.arange(30, 36), KEYS)
+    rng = random_stream(4, "test")
+    q, k = rng.standard_normal((6, 4)), rng.standard_normal((KEYS, 4))
+    v = rng.standard_normal((KEYS, DIM))
+    sight = Pooled().select(view, 9, random_stream(0, "choice"))
+    group = sight.group.numpy()  # type: ignore[attr-defined]
+    means = [np.stack([x[group == g].mean(axis=0) for g in range(9)]) for x in (k, v)]
+    weights = np.exp(q @ means[0].T)
+    expected = weights / weights.sum(axis=1, keepdims=True) @ means[1]
+    found = sight.attend(torch.from_numpy(q @ k.T)[None], torch.from_numpy(v)[None])[0]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10)
+    assert np.ptp(np.bincount(group)) == 0

@@ -1,0 +1,329 @@
+"""Token clouds on disk: the right rows, in bounded memory, continued after an interruption."""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+
+import esscher
+from esscher.core.errors import InputError
+from esscher.engine.models import capturing, wrap_model
+from esscher.engine.text import cloud_bytes, collect_cloud, open_cloud, read_passages
+from esscher.engine.text import writer as cloud_writer
+from tests.engine.models.demo import demo_model
+from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.tiny import tiny_model
+from tests.engine.text.test_passages import words
+
+CONTEXT = 12
+TOKENS = 95
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return wrap_model(tiny_model("bert").model, encoder_tokenizer(), name="tiny bert")
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return wrap_model(tiny_model("llama").model, decoder_tokenizer(), name="tiny llama")
+
+
+def expected(loaded, text, tokens, drop=True):
+    """q, k and v of the first tokens, passage by passage, straight from the model."""
+    rows = {}
+    for passage in read_passages(loaded, text, tokens=tokens, context=CONTEXT):
+        keep = ~passage.is_delimiter if drop else np.ones(len(passage.ids), bool)
+        seen = []
+        with capturing(loaded, seen.append), torch.no_grad():
+            loaded.model(input_ids=torch.from_numpy(passage.ids)[None])
+        for capture in seen:
+            for kind in "qkv":
+                part = getattr(capture, kind)[0].numpy()[:, keep]
+                rows.setdefault((capture.layer, kind), []).append(part)
+    return {key: np.concatenate(parts, axis=1)[:, :tokens] for key, parts in rows.items()}
+
+
+@pytest.mark.parametrize("drop", [True, False])
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_rows_are_those_of_the_model(request, name, drop):
+    loaded = request.getfixturevalue(name)
+    text = [words(200)]
+    cloud = collect_cloud(
+        loaded, text, tokens=TOKENS, context=CONTEXT, drop_delimiters=drop, batch_tokens=30
+    )
+    right = expected(loaded, text, TOKENS, drop)
+    assert cloud.rows == TOKENS
+    assert cloud.layers == (0, 1, 2)
+    assert cloud.heads == (0, 1, 2, 3)
+    group = loaded.shape.heads // loaded.shape.key_heads
+    for layer in cloud.layers:
+        for h in cloud.heads:
+            head = cloud.layer(layer).head(h)
+            assert head.q.shape == (TOKENS, 8)
+            np.testing.assert_allclose(head.q, right[layer, "q"][h], atol=1e-4)
+            np.testing.assert_allclose(head.k, right[layer, "k"][h // group], atol=1e-4)
+            np.testing.assert_allclose(head.v, right[layer, "v"][h // group], atol=1e-4)
+            assert head.scaling == pytest.approx(8**-0.5)
+            assert head.key_head == h // group
+
+
+def test_tokens_of_the_rows(bert):
+    cloud = collect_cloud(bert, [words(200)], tokens=TOKENS, context=CONTEXT, layers=[0])
+    ids = bert.tokenizer(words(200), add_special_tokens=False)["input_ids"]
+    np.testing.assert_array_equal(cloud.token_ids, ids[:TOKENS])
+    np.testing.assert_array_equal(cloud.passage, np.arange(TOKENS) // 10)
+    np.testing.assert_array_equal(cloud.position, np.arange(TOKENS) % 10 + 1)
+    assert not cloud.is_delimiter.any()
+    kept = collect_cloud(
+        bert, [words(200)], tokens=30, context=CONTEXT, layers=[0], drop_delimiters=False
+    )
+    np.testing.assert_array_equal(np.flatnonzero(kept.is_delimiter), [0, 11, 12, 23, 24])
+    assert kept.manifest["passages"] == 3
+
+
+def test_some_layers_and_heads(llama, tmp_path):
+    whole = collect_cloud(llama, [words(100)], tokens=50, context=CONTEXT)
+    some = collect_cloud(
+        llama, [words(100)], tokens=50, context=CONTEXT, layers=[1], heads=[3], folder=tmp_path
+    )
+    assert (some.layers, some.heads) == ((1,), (3,))
+    for kind in "qkv":
+        np.testing.assert_array_equal(
+            getattr(some.layer(1).head(3), kind), getattr(whole.layer(1).head(3), kind)
+        )
+    assert some.layer(1).k.shape == (1, 50, 8)
+    size = cloud_bytes(rows=50, layers=1, heads=1, key_heads=1, head_dim=8)
+    arrays = sum(path.stat().st_size for path in tmp_path.glob("layer-*.npy"))
+    assert size == 4 * 50 * 8 * 3
+    assert size < arrays < size + 3 * 200
+    with pytest.raises(InputError, match="no layer 0; it holds 1"):
+        some.layer(0)
+    with pytest.raises(InputError, match="no head 2; it holds 3"):
+        some.layer(1).head(2)
+
+
+def test_layers_behind_the_last_one_are_not_computed(bert):
+    calls = []
+    handles = [
+        block.register_forward_hook(lambda *_, i=i: calls.append(i))
+        for i, block in enumerate(bert.family.blocks(bert.model))
+    ]
+    collect_cloud(bert, [words(20)], tokens=10, context=CONTEXT, layers=[1])
+    for handle in handles:
+        handle.remove()
+    assert set(calls) == {0}
+
+
+def test_samples(bert):
+    cloud = collect_cloud(bert, [words(200)], tokens=TOKENS, context=CONTEXT, seed=4)
+    rows = cloud.sample_rows(40, replicate=2)
+    assert len(set(rows.tolist())) == 40
+    np.testing.assert_array_equal(rows, cloud.sample_rows(40, replicate=2))
+    assert not np.array_equal(rows, cloud.sample_rows(40, replicate=3))
+    assert cloud.sample_rows(500, replace=True).max() < TOKENS
+    head = cloud.layer(2).head(1)
+    for part, whole in zip(head.take(rows), (head.q, head.k, head.v), strict=True):
+        np.testing.assert_array_equal(part, np.asarray(whole)[rows])
+    assert head.take(slice(3, 8)).q.shape == (5, 8)
+    with pytest.raises(InputError, match="n is 96, but the cloud has 95 tokens"):
+        cloud.sample_rows(96)
+
+
+def test_a_cloud_is_a_head(bert):
+    cloud = collect_cloud(bert, [words(200)], tokens=TOKENS, context=CONTEXT, layers=[2])
+    view = cloud.layer(2).head(0)
+    direct = esscher.array_head(view.q, view.k, view.v)
+    assert view.as_head().horizon == pytest.approx(direct.horizon)
+
+
+def interrupt(after):
+    def stop(done, total):
+        if done >= after:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+@pytest.mark.parametrize("after", [1, 4, 9])
+def test_continued_after_an_interruption(bert, tmp_path, after):
+    options = {"tokens": TOKENS, "context": CONTEXT, "batch_tokens": 24}
+    whole = collect_cloud(bert, [words(200)], **options)
+    with pytest.raises(KeyboardInterrupt):
+        collect_cloud(
+            bert, [words(200)], folder=tmp_path / "c", progress=interrupt(after), **options
+        )
+    if after < 9:
+        with pytest.raises(InputError, match=r"not finished \(\d of 10 passages\)"):
+            open_cloud(tmp_path / "c")
+    steps = []
+    cloud = collect_cloud(
+        bert, [words(200)], folder=tmp_path / "c", progress=lambda *x: steps.append(x), **options
+    )
+    assert all(done > after for done, _ in steps)
+    for layer in cloud.layers:
+        for kind in "qkv":
+            np.testing.assert_array_equal(
+                getattr(cloud.layer(layer), kind), getattr(whole.layer(layer), kind)
+            )
+    again = open_cloud(tmp_path / "c")
+    np.testing.assert_array_equal(again.token_ids, whole.token_ids)
+
+
+def test_continued_after_a_kill(bert, tmp_path, monkeypatch):
+    """Nothing recorded, files there: everything is written once more."""
+    options = {"tokens": TOKENS, "context": CONTEXT, "batch_tokens": 24, "folder": tmp_path / "c"}
+    with monkeypatch.context() as patch:
+        patch.setattr(cloud_writer.CloudWriter, "_record", lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            collect_cloud(bert, [words(200)], progress=interrupt(4), **options)
+    (tmp_path / "c" / "layer-002-v.npy").rename(tmp_path / "c" / "layer-002-v.npy.tmp")
+    cloud = collect_cloud(bert, [words(200)], **options)
+    right = expected(bert, [words(200)], TOKENS)
+    np.testing.assert_allclose(cloud.layer(2).v, right[2, "v"], atol=1e-4)
+
+
+def test_damaged_arrays(bert, tmp_path):
+    options = {"tokens": TOKENS, "context": CONTEXT, "folder": tmp_path}
+    cloud = collect_cloud(bert, [words(200)], **options)
+    path = tmp_path / "layer-001-k.npy"
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(InputError, match=r"layer-001-k\.npy is missing or damaged"):
+        cloud.layer(1)
+    with pytest.raises(InputError, match="is missing or damaged"):
+        collect_cloud(bert, [words(200)], **options)
+    np.save(path, np.zeros((2, 3)))
+    with pytest.raises(InputError, match="does not belong to this cloud"):
+        collect_cloud(bert, [words(200)], **options)
+    (tmp_path / "token_ids.npy").unlink()
+    with pytest.raises(InputError, match="missing or damaged"):
+        _ = cloud.token_ids
+
+
+def test_an_interruption_before_the_first_passage(bert, tmp_path, monkeypatch):
+    """The folder is claimed, but nothing is in it yet."""
+    options = {"tokens": TOKENS, "context": CONTEXT, "folder": tmp_path / "c"}
+    with monkeypatch.context() as patch:
+        patch.setattr("esscher.engine.text.collect._write_tokens", interrupt(0))
+        with pytest.raises(TypeError):
+            collect_cloud(bert, [words(200)], **options)
+    cloud = collect_cloud(bert, [words(200)], **options)
+    assert len(cloud.token_ids) == TOKENS
+
+
+def test_a_finished_cloud_is_not_computed_again(bert, tmp_path):
+    options = {"tokens": TOKENS, "context": CONTEXT, "folder": tmp_path / "c"}
+    collect_cloud(bert, [words(200)], **options)
+    cloud = collect_cloud(bert, [words(200)], progress=interrupt(0), **options)
+    assert cloud.rows == TOKENS
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"tokens": TOKENS + 1}, "rows"),
+        ({"context": 14}, "context"),
+        ({"layers": [0]}, "layers"),
+        ({"heads": [0]}, "heads"),
+        ({"seed": 1}, "seed"),
+        ({"drop_delimiters": False}, "drop_delimiters"),
+    ],
+)
+def test_a_folder_with_another_cloud(bert, tmp_path, change, key):
+    options = {"tokens": TOKENS, "context": CONTEXT, "folder": tmp_path}
+    collect_cloud(bert, [words(200)], **options)
+    with pytest.raises(InputError, match="holds a cloud with another"):
+        collect_cloud(bert, [words(200)], **{**options, **change})
+    with pytest.raises(InputError, match="another text_hash"):
+        collect_cloud(bert, [words(199)], **options)
+    assert key in json.loads((tmp_path / "cloud.json").read_text())
+
+
+def test_a_folder_with_another_model(bert, tmp_path):
+    options = {"tokens": TOKENS, "context": CONTEXT, "folder": tmp_path}
+    collect_cloud(bert, [words(200)], **options)
+    other = wrap_model(tiny_model("bert", strength=10.0).model, encoder_tokenizer(), name=bert.name)
+    with pytest.raises(InputError, match="another weight_hash"):
+        collect_cloud(other, [words(200)], **options)
+
+
+def test_a_folder_with_something_else(bert, tmp_path):
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not empty"):
+        collect_cloud(bert, [words(200)], tokens=20, context=CONTEXT, folder=tmp_path)
+    with pytest.raises(InputError, match="holds no token cloud"):
+        open_cloud(tmp_path)
+    with pytest.raises(InputError, match="cannot make the folder"):
+        collect_cloud(
+            bert, [words(200)], tokens=20, context=CONTEXT, folder=tmp_path / "precious.txt" / "x"
+        )
+
+
+def test_a_disk_that_is_too_small(bert, tmp_path, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 0, 10**6))
+    with pytest.raises(InputError, match=r"needs 0\.0 GB, but .* has only 0\.0 GB left; choose"):
+        collect_cloud(bert, [words(200)], tokens=20, context=CONTEXT, folder=tmp_path / "c")
+
+
+def test_a_disk_that_fills_up(bert, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cloud_writer.os, "pwrite", full)
+        with pytest.raises(InputError, match="No space left on device; make room"):
+            collect_cloud(bert, [words(200)], tokens=20, context=CONTEXT, folder=tmp_path / "c")
+    cloud = collect_cloud(bert, [words(200)], tokens=20, context=CONTEXT, folder=tmp_path / "c")
+    assert cloud.rows == 20
+
+
+def test_a_temporary_folder_goes_with_the_cloud(bert):
+    cloud = collect_cloud(bert, [words(20)], tokens=10, context=CONTEXT)
+    folder, view = cloud.folder, cloud.layer(0).head(0).q
+    assert folder.exists()
+    before = np.array(view)
+    del cloud
+    gc.collect()
+    assert not folder.exists()
+    np.testing.assert_array_equal(view, before)
+
+
+def test_a_temporary_folder_goes_with_a_failure(bert, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        collect_cloud(bert, [words(20)], tokens=10, context=CONTEXT, progress=interrupt(0))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokens": 0}, "tokens is 0"),
+        ({"tokens": 300}, "has only 200 tokens"),
+        ({"layers": [5]}, "layers contains 5"),
+        ({"heads": [9]}, "heads contains 9"),
+        ({"seed": -1}, "seed is -1"),
+        ({"batch_tokens": 0}, "batch_tokens is 0"),
+        ({"context": 1000}, "reads at most 80"),
+    ],
+)
+def test_bad_options(bert, options, message):
+    with pytest.raises(InputError, match=message):
+        collect_cloud(bert, [words(200)], **{"tokens": 20, "context": CONTEXT, **options})
+
+
+def test_minilm_cloud():
+    loaded = demo_model("demo:minilm")
+    cloud = collect_cloud(loaded, "demo:docs", tokens=600, context=128, layers=[5], heads=[2, 7])
+    head = cloud.layer(5).head(7)
+    assert head.q.shape == (600, 32)
+    assert np.isfinite(head.q).all()
+    assert 0.1 < head.as_head().horizon < 50
+    assert 101 not in cloud.token_ids

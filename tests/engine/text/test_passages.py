@@ -1,0 +1,154 @@
+"""Passages: framed as the model expects, never padded, never more text than needed."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from esscher.core.errors import InputError
+from esscher.engine.models import wrap_model
+from esscher.engine.text import Document, passages, read_passages, read_text
+from tests.engine.models.demo import demo_model
+from tests.engine.models.folders import SENTENCE, WORDS, decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.tiny import tiny_model
+
+CLS, SEP = 1, 2
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return wrap_model(tiny_model("bert").model, encoder_tokenizer(), name="tiny bert")
+
+
+def words(n):
+    return " ".join(WORDS[i % len(WORDS)] for i in range(n))
+
+
+def test_encoders_are_framed_on_both_sides(bert):
+    text = words(30)
+    found = list(passages(bert, read_text([text]), context=12))
+    assert [len(p.ids) for p in found] == [12, 12, 12]
+    assert [p.number for p in found] == [0, 1, 2]
+    body = []
+    for passage in found:
+        assert (passage.ids[0], passage.ids[-1]) == (CLS, SEP)
+        np.testing.assert_array_equal(np.flatnonzero(passage.is_delimiter), [0, 11])
+        assert passage.text_tokens == 10
+        body += passage.ids[1:-1].tolist()
+    assert body == bert.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_decoders_get_a_beginning_only_if_their_tokenizer_adds_one():
+    documents = list(read_text([words(20)]))
+    begin = list(passages(decoder_tokenizer(), documents, context=8))
+    assert all(p.ids[0] == 1 and p.is_delimiter.tolist() == [True] + [False] * (len(p.ids) - 1)
+               for p in begin)  # fmt: skip
+    plain = list(passages(decoder_tokenizer(begin=False), documents, context=8))
+    assert not any(p.is_delimiter.any() for p in plain)
+    assert [len(p.ids) for p in plain] == [8, 8, 4]
+    bare = list(passages(decoder_tokenizer(), documents, context=8, delimiters=False))
+    assert [p.ids.tolist() for p in bare] == [p.ids.tolist() for p in plain]
+
+
+def test_the_last_passage(bert):
+    documents = list(read_text([words(25)]))
+    kept = list(passages(bert, documents, context=12))
+    assert [len(p.ids) for p in kept] == [12, 12, 7]
+    assert kept[-1].ids[-1] == SEP
+    dropped = list(passages(bert, documents, context=12, keep_short=False))
+    assert [len(p.ids) for p in dropped] == [12, 12]
+
+
+def test_delimiters_inside_the_text_are_marked(bert):
+    found = list(passages(bert, read_text(["the of [SEP] and [MASK] a"]), context=20))
+    assert found[0].is_delimiter.tolist() == [True, False, False, True, False, False, False, True]
+    assert found[0].text_tokens == 5
+
+
+def test_documents_are_joined(bert):
+    one = list(passages(bert, read_text(["the of", "and a"]), context=12))
+    assert len(one) == 1
+    assert one[0].text_tokens == 4
+    parts = [Document("x", "the of", 0), Document("x", " and a", 1)]
+    stream = passages(bert, parts, context=12)
+    assert next(stream).text_tokens == 4
+    assert stream.text_hash == hashlib.sha256(b"the of and a").hexdigest()
+
+
+def test_half_characters_do_not_stop_the_tokenizer(bert):
+    (passage,) = passages(bert, read_text(["the \ud800 of"]), context=12)
+    assert passage.text_tokens == 3
+
+
+def test_no_more_text_is_read_than_needed(bert):
+    read = []
+
+    def documents():
+        for i in range(1000):
+            read.append(i)
+            yield words(50)
+
+    stream = passages(bert, read_text(documents()), tokens=120, context=12)
+    found = list(stream)
+    assert sum(p.text_tokens for p in found) == stream.text_tokens == 120
+    assert len(read) == 3
+    assert stream.text_hash == hashlib.sha256("\n\n".join([words(50)] * 3).encode()).hexdigest()
+    assert stream.characters == len("\n\n".join([words(50)] * 3))
+
+
+def test_tokens_are_rounded_up_to_whole_passages(bert):
+    found = read_passages(bert, [words(100)], tokens=41, context=12)
+    assert len(found) == 5
+    assert found.text_tokens == 50
+    assert found[-1].number == 4
+    assert found.context == 12
+
+
+def test_a_text_that_is_too_short(bert):
+    with pytest.raises(InputError, match="has only 25 tokens, but 26 are asked for"):
+        read_passages(bert, [words(25)], tokens=26, context=12)
+    with pytest.raises(InputError, match="only 20 tokens in whole passages of 12"):
+        read_passages(bert, [words(25)], tokens=25, context=12, keep_short=False)
+    assert len(read_passages(bert, [words(25)], tokens=25, context=12)) == 3
+
+
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        (2, "frames a passage with 2 tokens, so it must be at least 3"),
+        (81, "'tiny bert' reads at most 80 tokens"),
+        (0, "context is 0"),
+        (3.5, "context is 3.5"),
+    ],
+)
+def test_contexts_that_do_not_work(bert, context, message):
+    with pytest.raises(InputError, match=message):
+        passages(bert, read_text([SENTENCE]), context=context)
+
+
+def test_a_model_without_tokenizer():
+    with pytest.raises(InputError, match="there is no tokenizer"):
+        passages(tiny_model("bert"), read_text([SENTENCE]), context=10)
+
+
+def test_a_tokenizer_of_another_model():
+    small = tiny_model("bert", vocab_size=20)
+    loaded = wrap_model(small.model, encoder_tokenizer())
+    with pytest.raises(InputError, match="do not belong together"):
+        list(passages(loaded, read_text([SENTENCE]), context=10))
+
+
+def test_minilm_tokens():
+    loaded = demo_model("demo:minilm")
+    found = read_passages(loaded, "demo:docs", tokens=5000, context=128)
+    assert {len(p.ids) for p in found} == {128}
+    assert all((p.ids[0], p.ids[-1]) == (101, 102) for p in found)
+    text = "".join(
+        d.text if not i or d.part else "\n\n" + d.text
+        for i, d in enumerate(read_text("demo:docs", limit_chars=60_000))
+    )
+    expected = loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    body = np.concatenate([p.ids[1:-1] for p in found])
+    np.testing.assert_array_equal(body, expected[: len(body)])

@@ -1,0 +1,215 @@
+"""Closed forms against 50-digit arithmetic."""
+
+from __future__ import annotations
+
+import mpmath as mp
+import numpy as np
+import pytest
+
+from esscher.math.laws import Cube, FiniteTokens, GaussianMixture, Laplace, Signs, Sphere
+from esscher.math.laws._bessel import (
+    bessel_ratio,
+    bessel_ratio_derivative,
+    bessel_ratio_over_argument,
+    log_bessel_normalised,
+)
+from esscher.math.laws.cube import langevin, langevin_derivative, log_sinhc
+from esscher.math.laws.signs import log_cosh, sech_squared
+
+ORDERS = [-0.5, 0.0, 0.5, 1.0, 3.0, 17.5, 24.0, 383.0, 2047.0]
+ARGUMENTS = [1e-8, 1e-3, 0.1, 1.0, 5.0, 20.0, 50.0, 300.0, 2000.0, 1e4, 123456.7, 1e6]
+#: The derivative of the ratio loses up to 400 units in the last place when kappa >> 1 > nu.
+DERIVATIVE_TOLERANCE = 2e-13
+
+
+@pytest.fixture(autouse=True)
+def _fifty_digits():
+    with mp.workdps(50):
+        yield
+
+
+def assert_relative(value, exact, tolerance: float = 5e-15) -> None:
+    if abs(exact) < mp.mpf("1e-300"):
+        assert abs(float(value)) < 1e-299
+        return
+    error = float(abs(mp.mpf(float(value)) / exact - 1))
+    assert error < tolerance, f"relative error {error:.2e}"
+
+
+@pytest.mark.parametrize("nu", ORDERS)
+@pytest.mark.parametrize("kappa", ARGUMENTS)
+def test_bessel(nu, kappa):
+    k, order = mp.mpf(kappa), mp.mpf(nu)
+    bottom, top = mp.besseli(order, k), mp.besseli(order + 1, k)
+    ratio = top / bottom
+    # The difference loses the leading digits; for tanh everything, hence the closed form.
+    slope = mp.sech(k) ** 2 if nu == -0.5 else 1 - ratio**2 - (2 * order + 1) * ratio / k
+    assert_relative(bessel_ratio(nu, kappa), ratio)
+    assert_relative(bessel_ratio_over_argument(nu, kappa), ratio / k)
+    assert_relative(bessel_ratio_derivative(nu, kappa), slope, DERIVATIVE_TOLERANCE)
+    exact = mp.loggamma(order + 1) + order * mp.log(2 / k) + mp.log(bottom)
+    assert_relative(log_bessel_normalised(nu, kappa), exact)
+
+
+@pytest.mark.parametrize("nu", ORDERS)
+def test_bessel_at_the_ends(nu):
+    np.testing.assert_array_equal(bessel_ratio(nu, [0.0, 1e-300])[0], 0.0)
+    np.testing.assert_allclose(bessel_ratio(nu, 1e-300), 1e-300 / (2 * (nu + 1)), rtol=1e-14)
+    limits = bessel_ratio_over_argument(nu, [0.0, 1e-300]), bessel_ratio_derivative(nu, [0, 1e-300])
+    np.testing.assert_allclose(limits, 1 / (2 * (nu + 1)), rtol=1e-14)
+    np.testing.assert_array_equal(log_bessel_normalised(nu, [0.0, 1e-300]), 0.0)
+    # Hankel: r = 1 - (2 nu + 1)/(2 kappa) + O(kappa^-2)
+    np.testing.assert_allclose(bessel_ratio(nu, 1e12), 1 - (nu + 0.5) / 1e12, rtol=1e-15)
+
+
+def test_bessel_keeps_the_shape_of_its_argument():
+    kappa = np.array([[0.0, 1.0, 1e8], [2.0, 3.0, 1e-8]])
+    for function in (bessel_ratio, bessel_ratio_derivative, log_bessel_normalised):
+        together = function(0.5, kappa)
+        assert together.shape == kappa.shape
+        assert together[1, 0] == function(0.5, 2.0)
+
+
+POINTS = np.concatenate([np.logspace(-9, 4, 40), [0.999, 1.0, 1.001, 18.0, 25.0, 300.0]])
+
+
+@pytest.mark.parametrize(
+    ("function", "exact"),
+    [
+        (langevin, lambda x: mp.coth(x) - 1 / x),
+        (langevin_derivative, lambda x: 1 / x**2 - mp.csch(x) ** 2),
+        (log_sinhc, lambda x: mp.log(mp.sinh(x) / x)),
+        (log_cosh, lambda x: mp.log(mp.cosh(x))),
+        (sech_squared, lambda x: mp.sech(x) ** 2),
+    ],
+)
+def test_hyperbolic_functions(function, exact):
+    odd = function is langevin
+    for x, plus, minus in zip(POINTS, function(POINTS), function(-POINTS), strict=True):
+        assert_relative(plus, exact(mp.mpf(float(x))))
+        assert minus == (-plus if odd else plus)
+    assert np.all(np.isfinite(function(np.array([0.0, 1e300, -1e300, 1e-300]))))
+
+
+def test_uniform_marginal_is_the_sphere_in_three_dimensions():
+    """Archimedes: a coordinate of a uniform point of the 2-sphere is uniform on [-1, 1]."""
+    np.testing.assert_allclose(log_sinhc(POINTS), log_bessel_normalised(0.5, POINTS), rtol=3e-15)
+    np.testing.assert_allclose(langevin(POINTS), bessel_ratio(0.5, POINTS), rtol=3e-15)
+    slope = bessel_ratio_derivative(0.5, POINTS)
+    np.testing.assert_allclose(langevin_derivative(POINTS), slope, rtol=DERIVATIVE_TOLERANCE)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 64, 4096])
+@pytest.mark.parametrize("norm", [1e-6, 1.0, 1e4])
+def test_sphere(dim, norm):
+    radius = 1.5
+    t = np.zeros(dim)
+    t[-1] = norm
+    law = Sphere(dim, radius)
+    nu, kappa = mp.mpf(dim) / 2 - 1, mp.mpf(radius) * mp.mpf(norm)
+    bessel = mp.besseli(nu, kappa)
+    exact = mp.loggamma(nu + 1) - nu * mp.log(kappa / 2) + mp.log(bessel)
+    assert_relative(law.log_mgf(t), exact, 1e-13)
+    ratio = mp.besseli(nu + 1, kappa) / bessel
+    assert_relative(law.tilted_mean(t)[-1], radius * ratio, 1e-13)
+    along = mp.sech(kappa) ** 2 if dim == 1 else 1 - ratio**2 - (dim - 1) * ratio / kappa
+    hessian = law.tilted_covariance(t)
+    assert_relative(hessian[-1, -1], radius**2 * along, DERIVATIVE_TOLERANCE)
+    if dim > 1:
+        assert_relative(hessian[0, 0], radius**2 * ratio / kappa, 1e-13)
+        assert not np.any(hessian[-1, :-1])
+
+
+def test_sphere_on_the_line_is_two_signs():
+    t = np.concatenate([np.logspace(-8, 2, 30), [-3.0, 0.0]])[:, None]
+    sphere, signs = Sphere(1, 0.7), Signs(1, 0.7)
+    np.testing.assert_allclose(sphere.log_mgf(t), signs.log_mgf(t), rtol=1e-14)
+    np.testing.assert_allclose(sphere.tilted_mean(t), signs.tilted_mean(t), rtol=1e-14)
+    np.testing.assert_allclose(sphere.tilted_covariance(t), signs.tilted_covariance(t), rtol=1e-14)
+
+
+def test_tilts_whose_squares_overflow_or_underflow():
+    law = Sphere(2)
+    np.testing.assert_allclose(law.tilted_mean([0.0, 1e-200]), [0.0, 0.5e-200], rtol=1e-14)
+    np.testing.assert_allclose(law.tilted_mean([3e200, 4e200]), [0.6, 0.8], rtol=1e-14)
+
+
+def test_high_dimension_and_large_tilts():
+    t = np.random.default_rng(0).normal(size=4096)
+    t *= 1e4 / np.linalg.norm(t)
+    for law in (Sphere(4096), Cube(4096), Signs(4096)):
+        assert 0 < law.log_mgf(t) <= 1e4 * law.support_radius
+        assert np.linalg.norm(law.tilted_mean(t)) <= law.support_radius
+    hessian = Sphere(4096).tilted_covariance(t)
+    # The trace is R^2 - |grad K|^2: the tilted law stays on the sphere.
+    left = 1 - np.sum(Sphere(4096).tilted_mean(t) ** 2)
+    assert np.trace(hessian) == pytest.approx(left, rel=1e-12)
+
+
+@pytest.mark.parametrize("scale", [3.0, 0.7, 1 + 2**-52, 2 - 2**-52])
+def test_laplace_up_to_the_edge(scale):
+    law = Laplace(1, scale)
+    edge = law.tilt_domain.half_width
+    inside, outside = np.nextafter(edge, 0.0), np.nextafter(edge, np.inf)
+    for t in (1e-9, 0.1 * edge, edge * (1 - 1e-6), inside):
+        assert np.isfinite(law.log_mgf([t]))
+        assert np.isfinite(law.tilted_covariance([t])).all()
+    for t in (edge, outside, -outside, 100.0):
+        assert law.log_mgf([t]) == np.inf
+        assert np.isnan(law.tilted_mean([t])).all()
+        assert np.isnan(law.tilted_covariance([t])).all()
+    for t in (1e-9, 0.1, 0.25):
+        x = mp.mpf(scale) * mp.mpf(t)
+        assert_relative(law.log_mgf([t]), -mp.log(1 - x * x), 1e-14)
+        assert_relative(law.tilted_mean([t])[0], 2 * scale * x / (1 - x * x), 1e-14)
+
+
+SHARED = np.diag([1.0, 2.0])
+OWN = np.stack([np.diag([1.0, 2.0]), np.diag([1.5, 2.0])])
+
+
+@pytest.mark.parametrize("covariances", [SHARED, OWN], ids=["shared", "own"])
+@pytest.mark.parametrize("t", [(0.3, 1e4), (7e3, -7e3), (-2.0, 0.1)])
+def test_mixture_at_large_tilts(covariances, t):
+    """At (0.3, 1e4) both components count although K is about 1e8."""
+    weights, means = [0.25, 0.75], [[1.0, 0.5], [-1.0, 0.5]]
+    law = GaussianMixture(weights, means, covariances)
+    diagonals = np.diagonal(np.broadcast_to(covariances, (2, 2, 2)), axis1=1, axis2=2)
+    x = [mp.mpf(v) for v in t]
+    masses, centres = [], []
+    for weight, mean, diagonal in zip(weights, means, diagonals, strict=True):
+        exponent = mp.fsum(x[i] * mp.mpf(mean[i]) + x[i] ** 2 * diagonal[i] / 2 for i in range(2))
+        masses.append(weight * mp.exp(exponent))
+        centres.append([mp.mpf(mean[i]) + x[i] * diagonal[i] for i in range(2)])
+    total = mp.fsum(masses)
+    assert_relative(law.log_mgf(t), mp.log(total), 1e-13)
+    grad = [mp.fsum(m * c[i] for m, c in zip(masses, centres, strict=True)) / total for i in (0, 1)]
+    for i in range(2):
+        assert_relative(law.tilted_mean(t)[i], grad[i], 1e-13)
+    between = mp.fsum(m * (c[0] - grad[0]) ** 2 for m, c in zip(masses, centres, strict=True))
+    within = mp.fsum(m * d[0] for m, d in zip(masses, diagonals, strict=True))
+    assert_relative(law.tilted_covariance(t)[0, 0], (between + within) / total, 1e-12)
+
+
+@pytest.mark.parametrize("norm", [1.0, 1e4, 1e6])
+def test_finite_tokens_with_large_logits(norm):
+    rng = np.random.default_rng(3)
+    tokens = rng.normal(size=(30, 3))
+    t = rng.normal(size=3)
+    # Two tokens that tie in the direction of the tilt up to 1/norm share the attention.
+    leader = tokens[np.argmax(tokens @ t)]
+    tokens = np.vstack([tokens, leader + t / (norm * (t @ t))])
+    t = t * norm
+    law = FiniteTokens(tokens)
+    exact_tokens = [[mp.mpf(float(v)) for v in token] for token in tokens]
+    logits = [
+        mp.fsum(v * mp.mpf(float(s)) for v, s in zip(x, t, strict=True)) for x in exact_tokens
+    ]
+    masses = [mp.exp(l) for l in logits]
+    total = mp.fsum(masses)
+    assert_relative(law.log_mgf(t), mp.log(total / len(tokens)), 1e-14)
+    # A logit of size L carries an absolute error of about L eps into the attention weights.
+    tolerance = 1e-13 + 1e-15 * float(max(abs(l) for l in logits))
+    for i in range(3):
+        mean = mp.fsum(m * x[i] for m, x in zip(masses, exact_tokens, strict=True)) / total
+        assert_relative(law.tilted_mean(t)[i], mean, tolerance)

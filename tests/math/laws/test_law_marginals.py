@@ -1,0 +1,87 @@
+"""One-dimensional marginals: sampled ones against scipy's laws, quadrature rules against K."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from esscher.core.errors import InputError
+from esscher.math.laws import Cube, Gaussian, GaussianMixture, Laplace, Signs, Sphere, StudentT
+
+#: Smallest p-value that a correct sampler is allowed; the seeds are fixed.
+SMALLEST_P = 1e-4
+
+
+def scaled_beta(dim: int, radius: float):
+    """Law of a coordinate on the sphere: (X/R + 1)/2 is Beta((d-1)/2, (d-1)/2)."""
+    half = (dim - 1) / 2
+    return stats.beta(half, half, loc=-radius, scale=2 * radius)
+
+
+@pytest.mark.parametrize(
+    ("law", "marginal"),
+    [
+        (Gaussian([1.0, -2.0], [[2.0, 0.5], [0.5, 0.3]]), stats.norm(-2.0, np.sqrt(0.3))),
+        (Gaussian(dim=3), stats.norm()),
+        (Sphere(2, 2.0), scaled_beta(2, 2.0)),
+        (Sphere(3), scaled_beta(3, 1.0)),
+        (Sphere(40, 0.5), scaled_beta(40, 0.5)),
+        (Cube(2, 3.0), stats.uniform(-3.0, 6.0)),
+        (Laplace(2, 0.4), stats.laplace(scale=0.4)),
+        (StudentT(3, df=3, scale=2.0), stats.t(3, scale=2.0)),
+        (StudentT(2, df=0.8), stats.t(0.8)),
+    ],
+    # an address in a name would differ between the processes that share the tests
+    ids=lambda value: type(value).__name__,
+)
+def test_last_coordinate(law, marginal):
+    x = law.sample(20_000, np.random.default_rng(11))[:, -1]
+    assert stats.kstest(x, marginal.cdf).pvalue > SMALLEST_P
+
+
+def test_mixture_marginal():
+    law = GaussianMixture([0.2, 0.8], [[0.0, -3.0], [0.0, 1.0]], [np.eye(2), 0.25 * np.eye(2)])
+    x = law.sample(20_000, np.random.default_rng(12))[:, 1]
+    p = stats.kstest(x, lambda v: 0.2 * stats.norm.cdf(v + 3) + 0.8 * stats.norm.cdf(2 * v - 2))
+    assert p.pvalue > SMALLEST_P
+
+
+def test_coordinates_of_student_share_their_divisor():
+    """The squared norm over dim is F-distributed; independent coordinates would not be."""
+    law = StudentT(4, df=6, scale=1.5)
+    x = law.sample(20_000, np.random.default_rng(13))
+    ratio = np.sum(x**2, axis=1) / (4 * 1.5**2)
+    assert stats.kstest(ratio, stats.f(4, 6).cdf).pvalue > SMALLEST_P
+
+
+@pytest.mark.parametrize(
+    ("law", "tilt"), [(Cube(5, 1.7), 3.0), (Signs(5, 0.6), 3.0), (Laplace(5, 0.8), 0.6)], ids=repr
+)
+@pytest.mark.parametrize("points", [40, 150])
+def test_marginal_rule_reproduces_log_mgf(law, tilt, points):
+    nodes, weights = law.marginal_rule(points)
+    assert weights.sum() == pytest.approx(1.0, rel=1e-13)
+    assert nodes.shape == weights.shape
+    t = np.zeros(law.dim)
+    t[0] = tilt
+    w = weights * np.exp(tilt * nodes)
+    assert np.log(w.sum()) == pytest.approx(float(law.log_mgf(t)), rel=1e-11)
+    assert w @ nodes / w.sum() == pytest.approx(law.tilted_mean(t)[0], rel=1e-11)
+
+
+def test_marginal_rules_are_symmetric():
+    for law in (Cube(2, 1.7), Signs(2, 0.6), Laplace(2, 0.8)):
+        nodes, weights = law.marginal_rule(9)
+        np.testing.assert_allclose(nodes, -nodes[::-1], atol=1e-15)
+        np.testing.assert_allclose(weights, weights[::-1], rtol=1e-12)
+    assert len(Signs(1).marginal_rule(50)[0]) == 2
+    assert len(Laplace(1).marginal_rule(50)[0]) == 100
+
+
+def test_marginal_rules_refuse_what_they_cannot_do():
+    for law in (Cube(2), Signs(2), Laplace(2)):
+        with pytest.raises(InputError, match="points"):
+            law.marginal_rule(0)
+    with pytest.raises(InputError, match="at most 180"):
+        Laplace(2).marginal_rule(181)

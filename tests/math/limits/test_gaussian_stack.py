@@ -1,0 +1,147 @@
+"""Deep Gaussian stacks: the recursion against simulation and against brute composition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from esscher.core.errors import InputError, UndefinedError
+from esscher.math.heads import weight_head
+from esscher.math.laws import Gaussian, Signs
+from esscher.math.limits import AttentionLayer, GaussianStack, limit_map, limit_moments
+
+DIM, KEY, HEADS = 6, 3, 2
+
+
+def _layer(rng, residual):
+    """Random weights and biases, small enough for the covariance to stay of order 1."""
+    heads, output = [], []
+    for _ in range(HEADS):
+        parts = {}
+        for name in ("query", "key", "value"):
+            parts[name] = rng.standard_normal((KEY, DIM)) / np.sqrt(DIM)
+            parts[f"{name}_bias"] = 0.3 * rng.standard_normal(KEY)
+        heads.append(weight_head(Gaussian(dim=DIM), **parts))
+        output.append(rng.standard_normal((DIM, KEY)) / DIM)
+    return AttentionLayer(tuple(heads), tuple(output), residual, 0.1 * rng.standard_normal(DIM))
+
+
+@pytest.fixture(scope="module")
+def stack():
+    rng = np.random.default_rng(1)
+    return GaussianStack([_layer(rng, residual=0.95) for _ in range(12)])
+
+
+@pytest.fixture(scope="module")
+def entering():
+    rng = np.random.default_rng(2)
+    factor = rng.standard_normal((DIM, DIM)) / 2
+    return Gaussian(rng.standard_normal(DIM), factor @ factor.T)
+
+
+def test_depth_12_against_simulation(stack, entering, within_errors):
+    """Send tokens through the heads' own limit maps, layer after layer."""
+    found = stack.propagate(entering)
+    x = entering.sample(40_000, np.random.default_rng(3))
+    n = len(x)
+    for i, layer in enumerate(stack.layers):
+        reaching = Gaussian(found.means[i], found.covariances[i])
+        step = layer.residual * x + layer.bias
+        for head, matrix in zip(layer.heads, layer.output, strict=True):
+            step += limit_map(head.with_law(reaching), tokens=x).values @ matrix.T
+        x = step
+        mean, covariance = found.means[i + 1], found.covariances[i + 1]
+        diagonal = np.diag(covariance)
+        within_errors(x.mean(axis=0), mean, np.sqrt(diagonal / n))
+        # Exact variance of an entry of a Gaussian sample covariance.
+        error = np.sqrt((np.outer(diagonal, diagonal) + covariance**2) / n)
+        within_errors(np.cov(x.T), covariance, error)
+
+
+def test_depth_12_against_brute_composition(stack, entering):
+    """Write every layer out with numpy from the raw weights."""
+    found = stack.propagate(entering)
+    m, sigma = entering.mean, entering.covariance
+    whole, shift = np.eye(DIM), np.zeros(DIM)
+    for layer in stack.layers:
+        slope, offset = layer.residual * np.eye(DIM), np.array(layer.bias)
+        for head, o in zip(layer.heads, layer.output, strict=True):
+            a_matrix = head.key_weight.T @ head.query_weight / np.sqrt(KEY)
+            a = head.key_weight.T @ head.query_bias / np.sqrt(KEY)
+            slope = slope + o @ head.value_weight @ sigma @ a_matrix
+            offset = offset + o @ (head.value_weight @ (m + sigma @ a) + head.value_bias)
+        m, sigma = slope @ m + offset, slope @ sigma @ slope.T
+        whole, shift = slope @ whole, slope @ shift + offset
+    np.testing.assert_allclose(found.means[-1], m, rtol=1e-10)
+    np.testing.assert_allclose(found.covariances[-1], sigma, rtol=1e-10)
+    np.testing.assert_allclose(found.map.slope, whole, rtol=1e-10)
+    np.testing.assert_allclose(found.map.offset, shift, rtol=1e-10)
+    np.testing.assert_allclose(found.law.covariance, whole @ entering.covariance @ whole.T)
+
+
+def test_one_head_without_residual_is_limit_moments(entering):
+    rng = np.random.default_rng(4)
+    query, key = rng.standard_normal((2, 3, DIM))
+    head = weight_head(entering, query=query, key=key)
+    layer = AttentionLayer((head,), (np.eye(DIM),), residual=0.0)
+    found = GaussianStack([layer]).propagate(entering)
+    exact = limit_moments(head)
+    np.testing.assert_allclose(found.means[1], exact.mean, rtol=1e-12)
+    np.testing.assert_allclose(found.covariances[1], exact.covariance, rtol=1e-12)
+    assert found.horizons[0][0] == pytest.approx(head.horizon, rel=1e-12)
+
+
+def test_scalar_recursion_at_depth_30():
+    """d = 1: s -> s (r + o A s)^2 with s the variance; the horizon of each layer is A s."""
+    head = weight_head(Gaussian(dim=1), query=[[0.4]], key=[[1.0]], scale=1.0)
+    layer = AttentionLayer((head,), (np.array([[0.5]]),), residual=0.9)
+    found = GaussianStack([layer] * 30).propagate(Gaussian(covariance=[[0.2]]))
+    s = 0.2
+    for i in range(30):
+        assert found.covariances[i, 0, 0] == pytest.approx(s, rel=1e-12)
+        assert found.horizons[i][0] == pytest.approx(0.4 * s, rel=1e-12)
+        s = s * (0.9 + 0.5 * 0.4 * s) ** 2
+    assert found.depth == 30
+    assert "StackLimit of 30 layers on R^1" in repr(found)
+
+
+def test_growth_beyond_floating_point_names_the_layer():
+    """Without a brake s -> s (1 + s)^2 ~ s^3: doubly exponential in depth."""
+    head = weight_head(Gaussian(dim=1), query=[[1.0]], key=[[1.0]], scale=1.0)
+    stack = GaussianStack([AttentionLayer((head,), (np.eye(1),))] * 24)
+    s, last = 1.0, 0
+    while s < 1e154:  # the horizon squares the variance
+        s, last = s * (1 + s) ** 2, last + 1
+    with pytest.raises(UndefinedError, match=f"layer {last} overflows"):
+        stack.propagate(Gaussian(dim=1))
+
+
+def test_an_overflowing_map_names_the_layer():
+    head = weight_head(Gaussian(dim=1), query=[[1e-200]], key=[[1.0]], value=[[1e200]], scale=1.0)
+    layer = AttentionLayer((head,), (np.array([[1e200]]),), residual=0.0)
+    with pytest.raises(UndefinedError, match="layer 0 overflows"):
+        GaussianStack([layer]).propagate(Gaussian(dim=1))
+
+
+def test_layers_that_do_not_fit_are_refused():
+    head = weight_head(Gaussian(dim=2), query=np.eye(2), key=np.eye(2))
+    wide = weight_head(Gaussian(dim=3), query=np.eye(3), key=np.eye(3))
+    good = AttentionLayer((head,), (np.eye(2),))
+    with pytest.raises(InputError, match="1 heads but 0"):
+        AttentionLayer((head,), ())
+    with pytest.raises(InputError, match=r"must be \(2, 2\)"):
+        AttentionLayer((head,), (np.eye(3),))
+    with pytest.raises(InputError, match=r"head 1 acts on R\^3"):
+        AttentionLayer((head, wide), (np.eye(2), np.eye(3)))
+    with pytest.raises(InputError, match="bias has length 3"):
+        AttentionLayer((head,), (np.eye(2),), bias=np.ones(3))
+    with pytest.raises(InputError, match="residual is nan"):
+        AttentionLayer((head,), (np.eye(2),), residual=float("nan"))
+    with pytest.raises(InputError, match="at least one layer"):
+        GaussianStack([])
+    with pytest.raises(InputError, match="different dimensions"):
+        GaussianStack([good, AttentionLayer((wide,), (np.eye(3),))])
+    with pytest.raises(InputError, match="Gaussian tokens only"):
+        GaussianStack([good]).propagate(Signs(2))
+    with pytest.raises(InputError, match=r"live in R\^3"):
+        GaussianStack([good]).propagate(Gaussian(dim=3))

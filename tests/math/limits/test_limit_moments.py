@@ -1,0 +1,297 @@
+"""Moments of the output law: closed forms, quadrature, finite sums and sampling agree."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import chi2
+
+from esscher.core.errors import InputError
+from esscher.math.heads import array_head, gaussian_head, law_head, weight_head
+from esscher.math.laws import Cube, FiniteTokens, Gaussian, GaussianMixture, Signs, Sphere
+from esscher.math.limits import OutputMoments, limit_moments
+from esscher.math.limits.accumulate import MomentAccumulator
+
+
+def _gaussian_head(rng):
+    factor = rng.standard_normal((4, 4)) / 2
+    return weight_head(
+        Gaussian(rng.standard_normal(4), factor @ factor.T),
+        query=rng.standard_normal((3, 4)),
+        key=rng.standard_normal((3, 4)),
+        value=rng.standard_normal((2, 4)),
+        query_bias=rng.standard_normal(3),
+        key_bias=rng.standard_normal(3),
+        value_bias=rng.standard_normal(2),
+    )
+
+
+def test_gaussian_closed_form_is_the_formula_and_matches_sampling(within_errors):
+    head = _gaussian_head(np.random.default_rng(0))
+    exact = limit_moments(head)
+    m, sigma, v = head.law.mean, head.law.covariance, head.value_weight
+    mean = v @ (m + sigma @ (head.A @ m + head.a)) + head.value_bias
+    np.testing.assert_allclose(exact.mean, mean, rtol=1e-12)
+    covariance = v @ sigma @ head.A @ sigma @ head.A.T @ sigma @ v.T
+    np.testing.assert_allclose(exact.covariance, covariance, rtol=1e-11)
+    assert exact.method == "closed form"
+    assert not exact.mean_error.any()
+    assert not exact.covariance_error.any()
+    sampled = limit_moments(head, samples=50_000, seed=1, method="sampling")
+    assert sampled.samples == 50_000
+    within_errors(sampled.mean, exact.mean, sampled.mean_error)
+    within_errors(sampled.covariance, exact.covariance, sampled.covariance_error)
+
+
+def test_white_gaussian_output_covariance_is_m_m_transposed():
+    matrix = np.array([[0.5, 1.0], [0.0, -2.0]])
+    found = limit_moments(gaussian_head(matrix=matrix))
+    np.testing.assert_allclose(found.covariance, matrix @ matrix.T, rtol=1e-14)
+
+
+def test_signs_with_a_diagonal_matrix_against_the_exact_sum():
+    law = Signs(3, scale=1.3)
+    value = np.array([[1.0, -2.0, 0.5], [0.0, 1.0, 3.0]])
+    head = weight_head(
+        law, query=np.diag([0.4, 1.0, -2.0]), key=np.eye(3), value=value,
+        query_bias=[0.3, 0.0, -0.5], value_bias=[1.0, 2.0], scale=1.0,
+    )  # fmt: skip
+    found = limit_moments(head)
+    assert found.method == "quadrature"
+    cloud = 1.3 * np.array(list(product([-1.0, 1.0], repeat=3)))
+    outputs = head.limit_map(head.tokens(cloud).tilts)
+    np.testing.assert_allclose(found.mean, outputs.mean(axis=0), rtol=1e-13)
+    np.testing.assert_allclose(found.covariance, np.cov(outputs.T, bias=True), rtol=1e-13)
+
+
+def test_signs_as_a_product_law_and_as_a_finite_set_are_the_same():
+    cloud = np.array(list(product([-1.0, 1.0], repeat=4)))
+    matrix = np.diag([0.4, 1.0, -2.0, 0.1])[[1, 0, 3, 2]]
+    one = limit_moments(law_head(Signs(4), matrix=matrix))
+    other = limit_moments(law_head(FiniteTokens(cloud), matrix=matrix))
+    assert (one.method, other.method) == ("quadrature", "finite sum")
+    np.testing.assert_allclose(one.covariance, other.covariance, atol=1e-14)
+
+
+def test_cube_with_a_permutation_like_matrix_against_sampling(within_errors):
+    """Rows 0 and 2 share a column, row 3 is empty: all the cases of the product rule."""
+    matrix = np.array(
+        [[0, 0, 2.0, 0, 0], [0, -1.5, 0, 0, 0], [0, 0, 4.0, 0, 0], [0] * 5, [3.0, 0, 0, 0, 0]]
+    )
+    rng = np.random.default_rng(3)
+    head = weight_head(
+        Cube(5, half_width=1.5), query=matrix, key=np.eye(5), value=rng.standard_normal((3, 5)),
+        query_bias=[0.5, 0.0, -1.0, 0.7, 0.0], scale=1.0,
+    )  # fmt: skip
+    exact = limit_moments(head)
+    assert exact.method == "quadrature"
+    assert exact.covariance_error.max() < 1e-11
+    sampled = limit_moments(head, samples=100_000, seed=5, method="sampling")
+    within_errors(sampled.mean, exact.mean, sampled.mean_error)
+    within_errors(sampled.covariance, exact.covariance, sampled.covariance_error)
+
+
+def _mean_square_langevin(kappa):
+    """``E L(kappa u)^2`` for u uniform on [-1, 1]; beyond 20 ``L(s) = 1 - 1/s`` to 17 digits."""
+    near = quad(lambda s: (1 / np.tanh(s) - 1 / s) ** 2, 0, 20, epsabs=1e-13, epsrel=1e-13)[0]
+    far = (kappa - 20) - 2 * np.log(kappa / 20) + (1 / 20 - 1 / kappa)
+    return (near + far) / kappa
+
+
+@pytest.mark.parametrize("horizon", [10.0, 1e3, 1e6])
+def test_cube_at_large_horizons_against_a_direct_integral(horizon):
+    """The map tends to a step, and the panels follow it."""
+    found = limit_moments(law_head(Cube(2), horizon=horizon))
+    exact = _mean_square_langevin(3 * horizon)  # A = H / Sigma with Sigma = 1/3
+    np.testing.assert_allclose(np.diag(found.covariance), exact, rtol=1e-12)
+    assert found.covariance_error.max() < 1e-12
+
+
+def test_cube_with_steps_at_different_places_of_one_column():
+    head = weight_head(
+        Cube(3), query=[[300.0, 0, 0], [-40.0, 0, 0], [5.0, 0, 0]], key=np.eye(3),
+        query_bias=[60.0, 20.0, 40.0], scale=1.0,
+    )  # fmt: skip
+    exact = limit_moments(head)
+    assert exact.covariance_error.max() < 1e-12
+    # The midpoint rule with 2e5 points is good to (300 / 2e5)^2 and better.
+    x = np.zeros((200_000, 3))
+    x[:, 0] = 2 * (np.arange(200_000) + 0.5) / 200_000 - 1
+    outputs = head.limit_map(head.tokens(x).tilts)
+    np.testing.assert_allclose(exact.mean, outputs.mean(axis=0), rtol=1e-8)
+    np.testing.assert_allclose(exact.covariance, np.cov(outputs.T, bias=True), rtol=1e-7)
+
+
+def test_mixture_by_sampling(within_errors):
+    """One component repeated is the Gaussian law, whose moments are exact."""
+    sigma = np.array([[1.0, 0.3], [0.3, 0.5]])
+    twins = GaussianMixture([0.3, 0.7], [[1.0, -1.0]] * 2, sigma)
+    matrix = np.array([[0.5, -0.2], [0.1, 0.4]])
+    head = weight_head(twins, query=matrix, key=np.eye(2), scale=1.0)
+    exact = limit_moments(head.with_law(Gaussian([1.0, -1.0], sigma)))
+    found = limit_moments(head, samples=40_000, seed=6)
+    assert found.method == "sampling"
+    within_errors(found.mean, exact.mean, found.mean_error)
+    within_errors(found.covariance, exact.covariance, found.covariance_error)
+
+
+def test_mixture_of_two_peaks_against_signs(within_errors):
+    """Narrow peaks at +-1 are a smeared sign: E Gamma^2 by a direct integral over the peak."""
+    width = 0.2
+    head = weight_head(
+        GaussianMixture([0.5, 0.5], [[1.0], [-1.0]], [[width**2]]),
+        query=[[1.5]], key=[[1.0]], scale=1.0,
+    )  # fmt: skip
+    noise, weights = np.polynomial.hermite_e.hermegauss(80)
+    t = 1.5 * (1.0 + width * noise)
+    exact = weights @ (np.tanh(t) + width**2 * t) ** 2 / weights.sum()
+    found = limit_moments(head, samples=40_000, seed=7)
+    within_errors(found.mean, 0.0, found.mean_error)
+    # Cov = E Gamma^2 - 0; the mean is subtracted in the estimate, which the error covers.
+    within_errors(found.covariance, exact, found.covariance_error)
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    rng = np.random.default_rng(8)
+    return tuple(rng.standard_normal((900, d)) for d in (4, 4, 3))
+
+
+def test_array_head_is_the_dense_softmax(arrays):
+    q, k, v = arrays
+    scores = np.exp(q @ k.T / 2)
+    outputs = scores @ v / scores.sum(axis=1, keepdims=True)
+    found = limit_moments(array_head(q, k, v))
+    assert found.method == "finite sum"
+    np.testing.assert_allclose(found.mean, outputs.mean(axis=0), rtol=1e-11)
+    np.testing.assert_allclose(found.covariance, np.cov(outputs.T, bias=True), rtol=1e-11)
+
+
+def test_sampled_queries_of_an_array_head(arrays, within_errors):
+    head = array_head(*arrays)
+    exact = limit_moments(head)
+    found = limit_moments(head, samples=400, seed=1, method="sampling")
+    assert found.method == "sampled queries, all keys"
+    assert found.samples == 400
+    within_errors(found.mean, exact.mean, found.mean_error)
+    within_errors(found.covariance, exact.covariance, found.covariance_error)
+
+
+def test_all_queries_sampled_is_the_finite_sum(arrays):
+    head = array_head(*arrays)
+    exact, found = limit_moments(head), limit_moments(head, method="sampling")
+    np.testing.assert_allclose(found.mean, exact.mean, atol=1e-14)
+    np.testing.assert_allclose(found.covariance, exact.covariance, atol=1e-14)
+    np.testing.assert_array_equal(found.covariance_error, np.zeros((3, 3)))
+
+
+def test_long_array_heads_are_sampled():
+    rng = np.random.default_rng(9)
+    head = array_head(*(rng.standard_normal((5000, 2)) for _ in range(3)))
+    assert limit_moments(head, samples=64).method == "sampled queries, all keys"
+    assert limit_moments(head, samples=5000).method == "finite sum"
+
+
+def test_weighted_finite_tokens():
+    tokens, weights = np.array([[0.0], [1.0], [3.0]]), np.array([0.5, 0.3, 0.2])
+    found = limit_moments(law_head(FiniteTokens(tokens, weights), horizon=0.7))
+    sigma = weights @ tokens[:, 0] ** 2 - (weights @ tokens[:, 0]) ** 2
+    t = 0.7 / sigma * (tokens - weights @ tokens)
+    scores = np.exp(t * tokens.T) * weights
+    outputs = scores @ tokens[:, 0] / scores.sum(axis=1)
+    mean = weights @ outputs
+    assert found.mean[0] == pytest.approx(mean, rel=1e-12)
+    assert found.covariance[0, 0] == pytest.approx(weights @ (outputs - mean) ** 2, rel=1e-12)
+
+
+def _z_scores(head, exact, samples, seeds):
+    upper = np.triu_indices(exact.dim)
+    scores = []
+    for seed in range(seeds):
+        found = limit_moments(head, samples=samples, seed=seed, method="sampling")
+        means = (found.mean - exact.mean) / found.mean_error
+        spread = ((found.covariance - exact.covariance) / found.covariance_error)[upper]
+        scores.append(np.concatenate([means, spread]))
+    return np.array(scores)
+
+
+def _assert_unit_variance(scores):
+    """Sums of squares of independent z-scores are chi-square: two-sided at 1e-4 over entries."""
+    seeds, entries = scores.shape
+    level = 1e-4 / (2 * entries)
+    sums = np.sum(scores**2, axis=0)
+    assert np.all(sums >= chi2.ppf(level, seeds)), sums / seeds
+    assert np.all(sums <= chi2.isf(level, seeds)), sums / seeds
+
+
+def test_standard_errors_of_sampling_are_calibrated():
+    head = law_head(Cube(2), matrix=[[0.0, 1.5], [2.0, 0.0]], tau=[0.4, 0.0])
+    _assert_unit_variance(_z_scores(head, limit_moments(head), samples=1024, seeds=200))
+
+
+def test_standard_errors_with_the_finite_population_correction_are_calibrated(arrays):
+    """Two thirds of the rows are drawn: without the correction the variance would be 1/3."""
+    # Small queries: with heavy-tailed outputs z-scores of 300 rows are not yet normal.
+    q, k, v = (rows[:450] for rows in arrays)
+    head = array_head(q / 4, k, v)
+    _assert_unit_variance(_z_scores(head, limit_moments(head), samples=300, seeds=200))
+
+
+def test_blocks_do_not_matter_to_the_accumulator():
+    rows = np.random.default_rng(10).exponential(size=(1000, 3)) + 50.0
+    whole, parts = MomentAccumulator(), MomentAccumulator()
+    whole.add(rows)
+    for start in range(0, 1000, 170):
+        parts.add(rows[start : start + 170])
+    one, other = whole.moments("x"), parts.moments("x")
+    np.testing.assert_allclose(one.covariance, np.cov(rows.T), rtol=1e-12)
+    centred = rows - rows.mean(axis=0)
+    pairs = centred[:, :, None] * centred[:, None, :]
+    np.testing.assert_allclose(one.covariance_error, pairs.std(axis=0) / np.sqrt(999), rtol=1e-10)
+    for name in ("mean", "covariance", "mean_error", "covariance_error"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-9)
+
+
+def test_seed_decides_the_result():
+    head = law_head(Signs(2), matrix=[[0.5, 0.5], [0.0, 1.0]])
+    first, again, other = (limit_moments(head, samples=2000, seed=s) for s in (1, 1, 2))
+    np.testing.assert_array_equal(first.covariance, again.covariance)
+    assert np.any(first.covariance != other.covariance)
+
+
+def test_queries_are_independent_of_weights_drawn_with_the_same_seed():
+    """With one shared stream the first queries would be the rows of the weights themselves."""
+    law = Sphere(400, 20.0)
+    query, key, value = np.random.default_rng(0).standard_normal((3, 32, 400)) / 20.0
+    head = weight_head(law, query=query, key=key, value=value)
+    exact, found = limit_moments(head), limit_moments(head, samples=4096, seed=0, method="sampling")
+    outputs = head.limit_map(head.sample(4096, np.random.default_rng(99)).tilts)
+    error = np.sum(outputs**2, axis=1).std() / np.sqrt(4096)
+    # 4.5 standard errors: one false alarm in 10^5.
+    assert abs(np.trace(found.covariance) - np.trace(exact.covariance)) < 4.5 * error
+
+
+def test_methods_that_do_not_apply_are_refused():
+    head = gaussian_head(horizon=1.0, dim=2)
+    with pytest.raises(InputError, match="unknown method 'exact'"):
+        limit_moments(head, method="exact")
+    for method in ("quadrature", "finite sum"):
+        with pytest.raises(InputError, match="not available"):
+            limit_moments(head, method=method)
+    with pytest.raises(InputError, match="not available"):
+        limit_moments(law_head(Signs(2), matrix=[[1.0, 1.0], [0.0, 1.0]]), method="quadrature")
+    with pytest.raises(InputError, match="at least 2"):
+        limit_moments(head, samples=1)
+    with pytest.raises(InputError, match="seed is -1"):
+        limit_moments(head, seed=-1, method="sampling")
+
+
+def test_results_print_themselves():
+    found = limit_moments(gaussian_head(horizon=2.0, dim=8))
+    assert isinstance(found, OutputMoments)
+    assert "R^8 (closed form)" in repr(found)
+    assert "trace 32" in repr(found)
+    assert "..." in repr(found)

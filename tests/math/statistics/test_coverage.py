@@ -1,0 +1,86 @@
+"""Nominal 95% intervals cover the truth about as often as they say.
+
+The full study is ``benchmarks/calibration.py``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from esscher.core.validation import Array
+from esscher.math.statistics import fit_rate, resample
+from esscher.math.statistics.laws import linear_design
+from esscher.math.statistics.noise import least_squares_forms, smooth_variances
+from esscher.studies.sweep.line import line_errors
+from tests.math.statistics.curves import SIZES, power_curve
+
+
+def interval(errors: Array, summary: str, seed: int) -> tuple[float, float]:
+    """The interval of ``fit_rate``, without all the rest that costs time."""
+    resamples = resample(errors, SIZES, summary, seed)
+    design = linear_design("power", resamples.log_sizes)
+    forms = least_squares_forms(design, smooth_variances(resamples))
+    _, low, high = resamples.intervals(forms, 0.95)
+    return float(low[1]), float(high[1])
+
+
+def share_covered(noise: str, replicates: int, summary: str, curves: int) -> float:
+    hits = 0
+    for seed in range(curves):
+        low, high = interval(power_curve(0.4, replicates, seed, noise), summary, seed)
+        hits += low <= 0.4 <= high
+    return hits / curves
+
+
+@pytest.mark.parametrize("summary", ["mean", "median"])
+def test_the_short_cut_is_the_fit(summary: str) -> None:
+    errors = power_curve(0.4, 9, 3)
+    assert interval(errors, summary, 5) == fit_rate(errors, SIZES, summary=summary, seed=5).interval
+
+
+@pytest.mark.parametrize("summary", ["mean", "median"])
+@pytest.mark.parametrize(("noise", "replicates"), [("half-normal", 8), ("pareto", 16)])
+def test_coverage_with_few_replicates(noise: str, replicates: int, summary: str) -> None:
+    """Four cells: 3 binomial standard errors each, around 92 to 98%, the range promised.
+
+    The median of the noise is proportional to its mean, so that both have the same exponent.
+    """
+    curves = 200
+    error = np.sqrt(0.05 * 0.95 / curves)
+    assert 0.92 - 3 * error < share_covered(noise, replicates, summary, curves)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicates", [8, 200])
+@pytest.mark.parametrize("noise", ["half-normal", "lognormal", "pareto"])
+def test_coverage_of_synthetic_curves(noise: str, replicates: int) -> None:
+    curves = 400
+    error = np.sqrt(0.05 * 0.95 / curves)
+    found = share_covered(noise, replicates, "mean", curves)
+    assert 0.92 - 2 * error < found < 0.98 + 2 * error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("h", [0.5, 2.0])
+def test_coverage_of_simulated_heads(h: float) -> None:
+    """The truth is the slope of the mean curve of the whole pool, with the curve's weights."""
+    sizes = [32, 64, 128, 256, 512]
+    errors = np.abs(line_errors(h, sizes, replicates=4000, seed=1).mean)
+    hits = []
+    for seed, part in enumerate(errors[:3200].reshape(200, 16, len(sizes))):
+        rate = fit_rate(part, sizes, seed=seed)
+        hits.append(rate.interval[0] <= rate.slope_of(errors.mean(axis=0)) <= rate.interval[1])
+    error = np.sqrt(0.05 * 0.95 / len(hits))
+    assert 0.92 - 2 * error < np.mean(hits) < 0.98 + 2 * error
+
+
+def test_local_slopes_and_constant_are_covered_too() -> None:
+    curves = 60
+    hits = np.zeros((curves, 2))
+    for seed in range(curves):
+        rate = fit_rate(power_curve(0.4, 16, seed), SIZES, seed=seed)
+        local = (rate.local.lower <= 0.4) & (rate.local.upper >= 0.4)
+        hits[seed] = local.mean(), rate.constant_interval[0] <= 1 <= rate.constant_interval[1]
+    # The six local slopes of a curve are correlated: as if each curve gave one of them.
+    assert np.all(hits.mean(axis=0) > 0.92 - 3 * np.sqrt(0.05 * 0.95 / curves))

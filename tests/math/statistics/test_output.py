@@ -1,0 +1,176 @@
+"""Rates print, plot and convert themselves; tokens needed."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import pickle
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+
+from esscher.core.errors import InputError
+from esscher.math.statistics import Rate, fit_rate
+from tests.math.statistics.curves import SIZES, noisy, power_curve
+
+matplotlib.use("Agg")
+
+
+def floored() -> Rate:
+    """Error n^-1/2 + 0.015 for n up to 10^5, measured well."""
+    sizes = np.geomspace(1e2, 1e5, 10).round()
+    found = fit_rate(noisy(sizes**-0.5 + 0.015, sizes, 60, 1, "small"), sizes)
+    assert found.law == "floor"
+    return found
+
+
+@pytest.fixture(scope="module")
+def rate() -> Rate:
+    fitted = fit_rate(power_curve(0.45, 60, 2), SIZES, burn_in=50)
+    return fitted.with_predictions(
+        predicted=0.46, sharp=0.5, paper_reference=0.4, paper_bound=0.056
+    )
+
+
+def test_repr(rate: Rate) -> None:
+    text = repr(rate)
+    assert f"n^-{rate.exponent:.3f}" in text
+    assert "60 replicates, 7 sizes" in text
+    assert "predicted on this range 0.460" in text
+    assert "published bound 0.056" in text
+    assert "Not trusted: 1 of 7 sizes are below the burn-in" in text
+    page = rate._repr_html_()
+    assert "<table" in page
+    assert "Law:" in page
+
+
+def test_predictions_are_attached_to_a_copy() -> None:
+    bare = fit_rate(power_curve(0.45, 20, 2), SIZES)
+    assert bare.predicted is None
+    one = bare.with_predictions(predicted=0.4)
+    two = one.with_predictions(sharp=0.5)
+    assert (two.predicted, two.sharp, two.paper_bound) == (0.4, 0.5, None)
+    assert bare.predicted is None
+
+
+def test_dictionary_is_json(rate: Rate) -> None:
+    plain = json.loads(json.dumps(rate.to_dict(), allow_nan=False))
+    for key in (
+        *("exponent", "interval", "law", "trusted", "predicted", "paper_reference", "paper_bound"),
+        *("constant", "summary", "reasons", "selection", "local", "standard_error"),
+    ):
+        assert key in plain
+    assert plain["interval"] == list(rate.interval)
+    one = fit_rate(power_curve(0.45, 1, 2), SIZES)
+    assert json.loads(json.dumps(one.to_dict(), allow_nan=False))["interval"] == [None, None]
+
+
+def test_frame(rate: Rate) -> None:
+    frame = rate.to_frame()
+    assert len(frame) == 7
+    np.testing.assert_allclose(frame["mean"], rate.mean)
+    assert np.isnan(frame["local_exponent"].iloc[0])
+    np.testing.assert_allclose(frame["local_exponent"].iloc[1:], rate.local.exponent)
+    assert (frame["lower"] < frame["mean"]).all()
+
+
+def test_dataset(rate: Rate) -> None:
+    pytest.importorskip("xarray")
+    data = rate.to_xarray()
+    assert float(data["mean"].sel(n=32)) == pytest.approx(rate.mean[0])
+    assert data.attrs["exponent"] == rate.exponent
+    assert data.attrs["trusted"] == 0
+    assert data.sizes == {"n": 7, "n_local": 6}
+
+
+def test_dataset_without_xarray(rate: Rate, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "xarray":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(InputError, match="pip install xarray"):
+        rate.to_xarray()
+
+
+def test_plot(rate: Rate) -> None:
+    from matplotlib import pyplot
+
+    axes = rate.plot()
+    labels = axes.get_legend_handles_labels()[1]
+    assert any(label.startswith("fit") for label in labels)
+    assert sum(label.startswith("published") for label in labels) == 2
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    assert rate.plot(axes) is axes
+    pyplot.close(axes.figure)
+
+
+def test_plot_of_bent_and_of_hardly_known_rates() -> None:
+    from matplotlib.figure import Figure
+
+    bent = floored()
+    for rate in (bent, fit_rate(power_curve(0.4, 1, 1), SIZES)):
+        axes = rate.plot(Figure().subplots())
+        drawn = [np.asarray(line.get_data(), dtype=float) for line in axes.lines]
+        assert any(np.array_equal(x, rate.sizes) and np.allclose(y, rate.mean) for x, y in drawn)
+        assert all(np.isfinite(points).all() for points in drawn)
+    assert "floor law" in bent.plot(Figure().subplots()).get_legend_handles_labels()[1]
+
+
+def test_rates_pickle(rate: Rate) -> None:
+    assert pickle.loads(pickle.dumps(rate)).to_dict() == rate.to_dict()
+
+
+def test_tokens_for_an_error(rate: Rate) -> None:
+    needed = rate.tokens_for(0.1)
+    assert needed.n == pytest.approx((rate.constant / 0.1) ** (1 / rate.exponent))
+    assert needed.interval[0] < needed.n < needed.interval[1]
+    assert not needed.extrapolated
+    far = rate.tokens_for(1e-3)
+    assert far.extrapolated
+    assert "extrapolated" in repr(far)
+    assert np.ptp(np.log(far.interval)) > np.ptp(np.log(needed.interval))
+    json.dumps(far.to_dict(), allow_nan=False)
+    with pytest.raises(InputError, match="positive"):
+        rate.tokens_for(0.0)
+    with pytest.raises(InputError, match="power, logarithmic, floor"):
+        rate.tokens_for(0.1, "linear")
+
+
+def test_tokens_intervals_cover() -> None:
+    """n for error 0.01 is 10^5 exactly; 60 curves, 3 binomial standard errors."""
+    hits = []
+    for seed in range(60):
+        found = fit_rate(power_curve(0.4, 16, seed), SIZES, seed=seed).tokens_for(0.01, "power")
+        hits.append(found.interval[0] <= 1e5 <= found.interval[1])
+    assert np.mean(hits) > 0.92 - 3 * np.sqrt(0.05 * 0.95 / 60)
+
+
+def test_tokens_where_the_slope_may_be_zero() -> None:
+    rate = fit_rate(power_curve(0.02, 8, 2, "lognormal"), SIZES)
+    assert rate.interval[0] < 0 < rate.exponent
+    assert rate.tokens_for(1e-3).interval[1] == np.inf
+    rising = fit_rate(power_curve(-0.3, 20, 3, "small"), SIZES)
+    assert rising.tokens_for(1e-3).n == np.inf
+    assert "infinitely many" in repr(rising.tokens_for(1e-3))
+    assert rising.tokens_for(1e-3).to_dict()["n"] is None
+
+
+def test_tokens_of_bent_laws() -> None:
+    bent = floored()
+    below = bent.tokens_for(0.01)
+    assert below.law == "floor"
+    assert below.n == np.inf
+    assert 6_000 < below.interval[0] < 16_000  # 10^4 tokens without any floor
+    near = bent.tokens_for(0.025)
+    assert near.interval[0] < 1e4 < near.interval[1]  # (1/0.01)^2
+    assert near.n == pytest.approx(1e4, rel=0.3)
+    sizes = np.geomspace(1e3, 1e9, 10).round()
+    slow = fit_rate(noisy(np.log(sizes) ** -0.5, sizes, 100, 1, "small"), sizes)
+    needed = slow.tokens_for(0.2, "logarithmic")
+    assert needed.interval[0] < np.exp(25.0) < needed.interval[1]

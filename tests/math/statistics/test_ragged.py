@@ -1,0 +1,80 @@
+"""Replicates that end early, as an adaptive sweep makes them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from esscher.core.errors import InputError
+from esscher.math.statistics import fit_rate, resample
+
+SIZES = np.array([100.0, 300.0, 1000.0, 3000.0])
+COVARIANCE = 0.04 * 0.6 ** np.abs(np.subtract.outer(range(4), range(4)))
+
+
+def errors(rng: np.random.Generator, whole: int, short: int, depth: int = 2) -> np.ndarray:
+    """C n^-1/2 with mean-one lognormal noise; the last replicates end early."""
+    normal = np.log1p(COVARIANCE)
+    noise = rng.multivariate_normal(-np.diag(normal) / 2, normal, size=whole + short)
+    values = SIZES**-0.5 * np.exp(noise)
+    values[whole:, depth:] = np.nan
+    return values
+
+
+def test_without_short_ones_nothing_changes() -> None:
+    values = errors(np.random.default_rng(0), 30, 0)
+    found = resample(values, SIZES, "mean", 0)
+    np.testing.assert_allclose(found.covariance, np.cov((values / values.mean(0)).T) / 30)
+    assert found.n_replicates == 30
+
+
+@pytest.mark.parametrize("summary", ["mean", "median"])
+def test_covariance_of_ragged_logarithms(summary: str) -> None:
+    """Over 1,500 simulated curves the variance of ln(summary) is known to 3.7%."""
+    rng = np.random.default_rng(1)
+    found = resample(errors(rng, 400, 1600), SIZES, summary, 0)
+    logs = []
+    for _ in range(1500):
+        values = errors(rng, 400, 1600)
+        with np.errstate(all="ignore"):
+            middle = np.nanmean if summary == "mean" else np.nanmedian
+            logs.append(np.log(middle(values, axis=0)))
+    truth = np.cov(np.array(logs).T)
+    # a bootstrap knows the variance of a median to about n^(-1/4) only
+    tolerance = 0.2 if summary == "mean" else 3 * 400**-0.25
+    np.testing.assert_allclose(np.diag(found.covariance), np.diag(truth), rtol=tolerance)
+    assert found.covariance[0, 0] < 0.4 * found.covariance[3, 3]
+    # short replicates share nothing with the largest size
+    assert found.covariance[0, 3] == pytest.approx(truth[0, 3], abs=tolerance * truth[3, 3])
+
+
+@pytest.mark.slow
+def test_intervals_of_ragged_curves_cover() -> None:
+    """200 curves: coverage of 95% intervals within 4 binomial standard errors."""
+    rng = np.random.default_rng(2)
+    hits = 0
+    for _ in range(200):
+        low, high = fit_rate(errors(rng, 12, 24), SIZES).interval
+        hits += low <= 0.5 <= high
+    assert abs(hits / 200 - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 200)
+
+
+def test_short_replicates_narrow_the_interval() -> None:
+    rng = np.random.default_rng(3)
+    values = errors(rng, 20, 400)
+    few, many = fit_rate(values[:20], SIZES), fit_rate(values, SIZES)
+    assert many.standard_error < 0.9 * few.standard_error
+    assert many.n_replicates == 20
+
+
+def test_what_is_no_early_end_is_refused() -> None:
+    values = errors(np.random.default_rng(4), 5, 5)
+    hole = values.copy()
+    hole[0, 1] = np.nan
+    with pytest.raises(InputError, match="replicate 0 at n = 300"):
+        fit_rate(hole, SIZES)
+    with pytest.raises(InputError, match="none that reaches the largest size"):
+        fit_rate(values[5:], SIZES)
+    values[6] = np.nan
+    with pytest.raises(InputError, match="without any error"):
+        fit_rate(values, SIZES)

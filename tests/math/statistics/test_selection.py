@@ -1,0 +1,151 @@
+"""Which law a curve follows: error rates on true power laws, and bent laws that are found."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from scipy.special import ndtri_exp
+
+from esscher.core.streams import random_stream
+from esscher.core.validation import Array
+from esscher.math.statistics import LAWS, fit_rate, resample, select_law
+from esscher.math.statistics.laws import fit_floor
+from tests.math.statistics.curves import SIZES, noisy, power_curve
+
+WIDE = np.round(np.geomspace(1e3, 1e9, 13))
+
+
+@pytest.mark.parametrize(("noise", "replicates"), [("half-normal", 16), ("pareto", 64)])
+def test_true_power_laws_are_seldom_called_bent(noise: str, replicates: int) -> None:
+    """The test of straightness has level 5%, of both signs; 4 binomial standard errors."""
+    curves, bent, steep = 120, 0, 0
+    for seed in range(curves):
+        errors = power_curve(0.4, replicates, seed, noise)
+        found = select_law(resample(errors, SIZES, "mean", seed))
+        bent += found.law != "power"
+        steep += found.steepens
+    assert (bent + steep) / curves < 0.05 + 4 * np.sqrt(0.05 * 0.95 / curves)
+    assert bent / curves < 0.05 + 2 * np.sqrt(0.05 * 0.95 / curves)
+
+
+def test_a_power_law_over_a_wide_range_is_decisive() -> None:
+    for seed in range(10):
+        found = select_law(resample(power_curve(0.4, 100, seed, "small"), SIZES, "mean", seed))
+        if found.law == "power" and not found.steepens:
+            assert found.decisive
+            assert "does not fit" in found.evidence
+
+
+@pytest.mark.parametrize("summary", ["mean", "median"])
+def test_a_floor_is_found(summary: str) -> None:
+    """A finite reference: 5 C n^-1/2 falls to a fifth of the floor over the range."""
+    sizes = np.geomspace(1e2, 1e5, 10).round()
+    expected = sizes**-0.5 + 0.015
+    verdicts = []
+    for seed in range(12):
+        errors = noisy(expected, sizes, 60, seed, "small")
+        found = select_law(resample(errors, sizes, summary, seed))
+        verdicts.append(found.law)
+        floor = found.fits["floor"]
+        error = float(np.sqrt(floor.covariance[2, 2]))
+        assert abs(floor.parameters["floor"] - 0.015) < 5 * error
+        assert found.decisive
+    assert verdicts == ["floor"] * 12
+
+
+def test_a_logarithmic_law_is_found() -> None:
+    """(ln n)^-1/2 over n = 1e3 to 1e9, as hardmax has it."""
+    laws = []
+    for seed in range(12):
+        errors = noisy(np.log(WIDE) ** -0.5, WIDE, 200, seed, "small")
+        found = select_law(resample(errors, WIDE, "mean", seed))
+        laws.append(found.law)
+        fit = found.fits["logarithmic"]
+        error = float(np.sqrt(fit.covariance[1, 1]))
+        assert abs(fit.parameters["exponent"] - 0.5) < 5 * error
+    assert laws.count("logarithmic") >= 11
+    assert "power" not in laws
+
+
+def hardmax_errors(replicates: int, seed: int) -> Array:
+    """|mean of hardmax| of nested standard normal tokens on the line: half the sum of extremes."""
+    rng = random_stream(seed, "test hardmax")
+    extremes = []
+    for _ in range(2):
+        # n (1 - F(max)) is exponential; growing n adds the minimum of another exponential
+        gap, last, columns = np.full(replicates, np.inf), 0.0, []
+        for n in WIDE:
+            gap = np.minimum(gap, rng.exponential(size=replicates) / (n - last))
+            last = n
+            columns.append(-ndtri_exp(np.log(-np.expm1(-gap))))
+        extremes.append(np.array(columns).T)
+    return np.abs(extremes[0] - extremes[1]) / 2
+
+
+def test_hardmax_is_not_a_power_law() -> None:
+    """Real extremes scatter as much as their mean: it takes thousands of replicates."""
+    for seed in range(2):
+        rate = fit_rate(hardmax_errors(2500, seed), WIDE)
+        assert rate.law != "power"
+        assert rate.selection.fits["logarithmic"].p_value > 0.01
+        assert rate.selection.fits["logarithmic"].parameters["exponent"] == pytest.approx(
+            0.52, abs=0.05
+        )
+        assert "not a power law" in " ".join(rate.reasons)
+    # With 60 of them nothing is decided, and the verdict says so.
+    few = fit_rate(hardmax_errors(60, 1), WIDE)
+    assert few.law == "power"
+    assert not few.selection.decisive
+    assert "undecided" in few.selection.evidence
+
+
+def test_a_curve_that_steepens_is_no_bent_law() -> None:
+    """Before the burn-in the local exponent rises; none of the laws does that."""
+    expected = 1 / (1 + SIZES / 200) ** 0.5
+    rate = fit_rate(noisy(expected, SIZES, 50, 1, "small"), SIZES)
+    assert rate.law == "power"
+    assert rate.selection.steepens
+    assert not rate.selection.decisive
+    assert "rises along n" in " ".join(rate.reasons)
+
+
+def test_weights_and_parameters() -> None:
+    found = select_law(resample(power_curve(0.4, 100, 1), SIZES, "mean", 1))
+    assert tuple(found.fits) == LAWS
+    assert sum(fit.weight for fit in found.fits.values()) == pytest.approx(1)
+    power = found.fits["power"]
+    np.testing.assert_allclose(
+        power.error(SIZES), power.parameters["constant"] * SIZES ** -power.parameters["exponent"]
+    )
+    # The law with floor contains the power law, hence is never further away.
+    assert found.fits["floor"].chi_square <= power.chi_square + 1e-6
+    assert found.largest_floor is not None
+    assert 0 <= found.largest_floor <= np.exp(found.fits["power"].error(SIZES)).max()
+    assert "criterion" in repr(found)
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("floor", [0.0, 1e-4, 0.02, 0.3])
+@pytest.mark.parametrize("beta", [0.2, 0.5, 1.0])
+def test_the_floor_fit_is_exact_without_noise(floor: float, beta: float) -> None:
+    x = np.log(SIZES)
+    y = np.log(2 * SIZES**-beta + floor)
+    parameters, residuals, _ = fit_floor(x, y, np.eye(len(x)))
+    np.testing.assert_allclose(parameters, [np.log(2), beta, floor], atol=2e-4)
+    np.testing.assert_allclose(residuals, 0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("sizes", "replicates"), [(3, 50), (7, 4)])
+def test_too_little_to_compare(sizes: int, replicates: int) -> None:
+    errors = power_curve(0.4, replicates, 1)[:, :sizes]
+    found = select_law(resample(errors, SIZES[:sizes], "mean", 0))
+    assert (found.law, found.decisive, found.fits) == ("power", False, {})
+    assert f"{sizes} sizes and {replicates} replicates" in found.evidence
+
+
+def test_equal_replicates_are_not_compared() -> None:
+    found = select_law(resample(np.tile(SIZES**-0.5, (20, 1)), SIZES, "mean", 0))
+    assert not found.fits
+    assert "equal" in found.evidence

@@ -1,0 +1,88 @@
+"""Shape of tails against exact generalised Pareto samples and against arviz itself."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from esscher.core.errors import InputError
+from esscher.core.streams import random_stream
+from esscher.core.validation import Array
+from esscher.math.statistics import tail_count, tail_shape, values_needed
+
+
+@pytest.mark.parametrize("k", [0.2, 0.5, 0.8])
+def test_exact_generalised_pareto_samples(k: float) -> None:
+    rng = random_stream(0, "test tail")
+    found = [tail_shape(stats.genpareto.rvs(k, size=4000, random_state=rng)) for _ in range(40)]
+    mean = np.mean([shape.k for shape in found])
+    deviation = np.std([shape.k for shape in found], ddof=1)
+    # The prior at 1/2 is worth 10 of 199 observations: it pulls by at most 0.02.
+    assert abs(mean - k) < 4 * deviation / np.sqrt(40) + 0.02
+    assert deviation == pytest.approx(found[0].standard_error, rel=0.4)
+    covered = [abs(shape.k - k) < 1.96 * shape.standard_error for shape in found]
+    assert np.mean(covered) > 0.92 - 3 * np.sqrt(0.05 * 0.95 / 40)
+
+
+def test_it_is_the_estimate_of_arviz() -> None:
+    from arviz_stats.base import array_stats
+
+    values = stats.genpareto.rvs(0.4, size=900, random_state=random_stream(1, "test tail"))
+    theirs = array_stats.pareto_khat(values[None], r_eff=1, tail="right")
+    assert tail_shape(values).k == float(theirs)
+    assert tail_shape(values).count == tail_count(900) == 90
+    # A tail of m values is that of the largest m: values below the cut do not matter.
+    changed = np.where(values < np.sort(values)[-61], 1e-3, values)
+    assert tail_shape(values, 60).k == tail_shape(changed, 60).k
+    assert tail_shape(values, 60).count == 60
+
+
+@pytest.mark.parametrize("unit", [1e-8, 3.0, 1e8])
+def test_units_do_not_matter(unit: float) -> None:
+    values = random_stream(2, "test tail").exponential(size=500)
+    assert tail_shape(unit * values).k == pytest.approx(tail_shape(values).k, abs=1e-9)
+
+
+def test_values_needed() -> None:
+    assert values_needed(-0.3) == values_needed(0.0) == 10
+    assert values_needed(0.5) == pytest.approx(100)
+    assert values_needed(0.7) == pytest.approx(2154, abs=1)
+    assert values_needed(1.0) == math.inf
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.ones(100), np.r_[np.zeros(96), 1.0, 2, 3, 4], np.r_[np.arange(80.0), np.full(20, 99.0)]],
+)
+def test_ties_have_no_tail(values: Array) -> None:
+    with pytest.raises(InputError, match="no tail"):
+        tail_shape(values)
+
+
+def test_some_ties_are_no_harm() -> None:
+    assert np.isfinite(tail_shape(np.r_[np.arange(90.0), np.full(10, 99.0)]).k)
+
+
+def test_too_few_values() -> None:
+    with pytest.raises(InputError, match="at least 25"):
+        tail_shape(np.arange(24.0))
+    assert tail_count(25) == 5
+    assert tail_count(225) == tail_count(226) == 45
+
+
+def test_without_arviz(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("arviz_stats"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(InputError, match="pip install arviz-stats"):
+        tail_shape(np.arange(100.0))

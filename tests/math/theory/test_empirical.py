@@ -1,0 +1,73 @@
+"""Map error over a finite set of tokens, against enumeration and known limits."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from esscher.math.theory import empirical
+from esscher.math.theory.empirical import empirical_map_square
+from esscher.studies.sweep.direct import attend
+
+
+def cloud(count: int, d: int, strength: float, seed: int = 0) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(seed)
+    tilts = strength * rng.standard_normal((5, d))
+    keys = rng.standard_normal((count, d))
+    values = rng.standard_normal((count, 2)) + keys[:, :1]
+    return tilts, keys, values, attend(tilts, keys, values)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.5, 2.0, 8.0])
+@pytest.mark.parametrize(("count", "n"), [(9, 2), (7, 3), (5, 5)])
+def test_against_all_samples(strength: float, count: int, n: int) -> None:
+    """Every one of the count^n samples, equally likely."""
+    tilts, keys, values, outputs = cloud(count, 2, strength)
+    total = np.zeros(len(tilts))
+    for rows in product(range(count), repeat=n):
+        chosen = list(rows)
+        error = attend(tilts, keys[chosen], values[chosen]) - outputs
+        total += np.sum(error**2, axis=1)
+    found = empirical_map_square(tilts, keys, values, outputs, np.array([n]))
+    np.testing.assert_allclose(found[:, 0], total / count**n, rtol=2e-6)
+
+
+def test_all_sizes_come_from_one_set_of_nodes() -> None:
+    tilts, keys, values, outputs = cloud(60, 3, 1.0)
+    sizes = np.array([2.0, 10.0, 1000.0, 1e9])
+    together = empirical_map_square(tilts, keys, values, outputs, sizes)
+    for j, n in enumerate(sizes):
+        alone = empirical_map_square(tilts, keys, values, outputs, np.array([n]))
+        np.testing.assert_allclose(together[:, j], alone[:, 0], rtol=1e-5)
+
+
+def test_the_rule_has_converged(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = (*cloud(80, 3, 2.0), np.array([4.0, 64.0, 4096.0]))
+    coarse = empirical_map_square(*arguments)
+    coarser = empirical_map_square(*arguments, step=0.8)
+    monkeypatch.setattr(empirical, "REACH", 30.0)
+    fine = empirical_map_square(*arguments, step=0.1)
+    np.testing.assert_allclose(coarse, fine, rtol=3e-6)
+    np.testing.assert_allclose(coarser, fine, rtol=5e-4)
+
+
+def test_large_n_is_the_variance_of_importance_sampling() -> None:
+    """n E|error|^2 -> E[w^2 |v - y|^2] / E[w]^2."""
+    tilts, keys, values, outputs = cloud(50, 2, 1.0)
+    found = empirical_map_square(tilts, keys, values, outputs, np.array([1e8]))[:, 0]
+    for i, tilt in enumerate(tilts):
+        w = np.exp(keys @ tilt)
+        limit = np.mean(w**2 * np.sum((values - outputs[i]) ** 2, axis=1)) / np.mean(w) ** 2
+        assert 1e8 * found[i] == pytest.approx(limit, rel=1e-5)
+
+
+def test_logits_of_any_size() -> None:
+    """One token has all the weight: the error is |v - y|^2 where it is missed, i.e. (1-1/N)^n."""
+    keys, values = np.array([[1.0], [0.0], [0.0], [0.0]]), np.array([[1.0], [0.0], [0.0], [0.0]])
+    tilts = np.array([[2000.0]])
+    outputs = attend(tilts, keys, values)
+    n = np.array([2.0, 8.0, 32.0])
+    found = empirical_map_square(tilts, keys, values, outputs, n)[0]
+    np.testing.assert_allclose(found, 0.75**n, rtol=1e-5)

@@ -1,0 +1,181 @@
+"""Exact constants: the formulas of the theory page, the linear part, and direct simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import esscher
+from esscher.core.validation import Array
+from tests.math.theory.simulation import simulate
+
+
+def page_formula(m: Array, tau: Array, queries: str) -> Array:
+    """``G + M + M' + C``, written with matrices as in the documentation."""
+    g, identity = m @ m.T, np.eye(len(m))
+    inverse = np.linalg.inv(identity - g)
+    c = np.linalg.inv(identity - g @ g) + inverse @ np.outer(tau, tau) @ inverse
+    c *= np.linalg.det(identity - g @ g) ** -0.5 * np.exp(tau @ inverse @ tau)
+    return g + m + m.T + c if queries == "tokens" else c
+
+
+@pytest.mark.parametrize("queries", ["tokens", "population"])
+@pytest.mark.parametrize("with_tau", [False, True])
+def test_mean_constant_is_the_page_formula(queries: str, with_tau: bool) -> None:
+    rng = np.random.default_rng(3)
+    m = 0.15 * rng.standard_normal((4, 4))
+    tau = 0.3 * rng.standard_normal(4) if with_tau else np.zeros(4)
+    sigma = rng.standard_normal((4, 4))
+    sigma = sigma @ sigma.T / 4 + 0.2 * np.eye(4)
+    values, vectors = np.linalg.eigh(sigma)
+    root = vectors @ np.diag(np.sqrt(values)) @ vectors.T
+    inverse = np.linalg.inv(root)
+    v = rng.standard_normal((3, 4))
+    head = esscher.weight_head(
+        esscher.Gaussian(mean=rng.standard_normal(4), covariance=sigma),
+        query=inverse @ m @ inverse,
+        key=np.eye(4),
+        value=v,
+        scale=1.0,
+    )
+    mean_tilt = inverse @ tau - head.A @ head.law.mean  # so that E[t] whitens to tau
+    head = esscher.weight_head(
+        head.law, query=head.A, key=np.eye(4), value=v, query_bias=mean_tilt, scale=1.0
+    )
+    expected = v @ root @ page_formula(m, tau, queries) @ root @ v.T
+    constant = esscher.mean_constant(head, queries)
+    np.testing.assert_allclose(constant.covariance, expected, rtol=1e-9)
+    assert constant.squared == pytest.approx(np.trace(expected))
+
+
+@pytest.mark.parametrize("h", [-0.7, -0.5, 0.3, 0.5, 0.7])
+def test_one_dimension(h: float) -> None:
+    head = esscher.gaussian_head(spectrum=[h])
+    constant = esscher.mean_constant(head, "tokens")
+    assert constant.squared == pytest.approx(h * h + 2 * h + (1 - h**4) ** -1.5)
+    assert constant.norm == pytest.approx(np.sqrt(2 / np.pi * constant.squared), rel=1e-9)
+
+
+def test_map_constant_is_the_page_formula() -> None:
+    s = np.array([0.5, 0.3, 0.1])
+    expected = np.prod((1 - 2 * s**2) ** -0.5) * (3 + np.sum(s**2 / (1 - 2 * s**2)))
+    assert esscher.map_constant(esscher.gaussian_head(spectrum=s)) == pytest.approx(expected)
+
+
+def test_map_constant_is_the_average_of_the_pointwise_error() -> None:
+    head = esscher.gaussian_head(spectrum=[0.3, 0.1], tau=[0.2, 0.4])
+    rng = np.random.default_rng(8)
+    tilts = head.sample(200_000, rng).tilts
+    traces = np.trace(esscher.pointwise_error(head, tilts).covariance, axis1=1, axis2=2)
+    error = traces.std() / np.sqrt(len(traces))
+    assert abs(traces.mean() - esscher.map_constant(head)) < 4 * error
+
+
+def _heads() -> dict[str, esscher.WeightHead]:
+    rng = np.random.default_rng(11)
+    law = esscher.Gaussian(rng.standard_normal(4), np.diag([1.0, 0.6, 0.4, 0.2]))
+    weights = {
+        name: 0.35 * rng.standard_normal((rows, 4))
+        for name, rows in (("query", 3), ("key", 3), ("value", 2))
+    }
+    return {
+        "values not in the span of the keys": esscher.weight_head(
+            law, **weights, query_bias=0.2 * rng.standard_normal(3), key_bias=rng.standard_normal(3)
+        ),
+        "non-symmetric": esscher.gaussian_head(matrix=[[0.1, 0.35], [-0.2, 0.05]], tau=[0.2, 0.3]),
+        "negative": esscher.gaussian_head(spectrum=[-0.4, -0.2, -0.1]),
+    }
+
+
+@pytest.mark.parametrize("queries", ["tokens", "population"])
+@pytest.mark.parametrize("name", list(_heads()))
+def test_constants_are_the_variance_of_the_linear_part(name: str, queries: str) -> None:
+    """Sample the i.i.d. terms whose average the error is to first order (see ``constants``)."""
+    head = _heads()[name]
+    c, m = head.coupling, head.moments
+    rng = np.random.default_rng(2)
+    count = 400_000
+    tokens = head.sample(count, rng)
+    g, tau, b = c.variances, c.tau, c.loading
+    # whitened keys and tilts, by the coupling's own coordinates: B eta is the regression on keys
+    values, vectors = np.linalg.eigh(m.cov_kk)
+    root, inverse = vectors * np.sqrt(values), vectors / np.sqrt(values)
+    turn = np.linalg.eigh(root.T @ m.cov_tt @ root)[1][:, ::-1]
+    eta, a = (tokens.keys - m.mean_k) @ inverse @ turn, tokens.tilts @ root @ turn
+    signs = np.sign(np.sum(b * (m.cov_kv.T @ inverse @ turn), axis=0))  # eigenvectors' free signs
+    eta, a = eta * signs, a * signs
+    eps = tokens.values - m.mean_v - eta @ b.T
+    z, ac = eta - tau, a - tau
+    rho = np.exp(0.5 * np.sum(eta**2 - z**2 / (1 + g), axis=1)) / np.sqrt(np.prod(1 + g))
+    k = g / (1 + g)
+    term = rho[:, None] * (z / (1 + g) @ b.T + eps)
+    pull, lean = (z * k) @ b.T, (z * (1 - k)) @ b.T + eps
+    outer = rho[:, None, None] * (lean[:, :, None] * pull[:, None, :])
+    square = outer + outer.transpose(0, 2, 1) - 2 * rho[:, None, None] * ((b * k) @ b.T)
+    if queries == "tokens":
+        term = term + ac @ b.T
+        square = square + (ac @ b.T)[:, :, None] * (ac @ b.T)[:, None, :] - (b * g) @ b.T
+    for sample, exact in (
+        (np.sum(term**2, axis=1), esscher.mean_constant(head, queries).squared),
+        (np.sum(square**2, axis=(1, 2)), esscher.cov_constant(head, queries)),
+    ):
+        error = sample.std() / np.sqrt(count)
+        assert error < 0.05 * exact  # the comparison means something
+        assert abs(sample.mean() - exact) < 4 * error
+
+
+CASES = {
+    "d=1": {"spectrum": [0.5]},
+    "d=1 negative": {"spectrum": [-0.5]},
+    "d=1 tau": {"spectrum": [0.3], "tau": 0.4},
+    "d=3 symmetric": {"matrix": [[0.3, 0.1, 0.0], [0.1, 0.2, -0.1], [0.0, -0.1, 0.25]]},
+    "d=3 non-symmetric": {
+        "matrix": [[0.0, 0.4, 0.0], [0.0, 0.1, 0.2], [-0.3, 0.0, 0.0]],
+        "tau": [0.2, 0.0, -0.2],
+    },
+    "d=3 negative definite": {"spectrum": [-0.4, -0.3, -0.2]},
+    "d=8": {"spectrum": [0.35] * 8},
+    "d=8 negative definite": {"spectrum": [-0.3] * 8, "tau": 0.3},
+}
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_constants_against_attention_itself(name: str) -> None:
+    """n E|error|^2 by direct simulation at n = 500, within Monte Carlo error.
+
+    At these horizons the constants are reached to about 2% at n = 500 (the exact finite-n
+    projection says how closely), well below the Monte Carlo error of 300 replicates.
+    """
+    head = esscher.gaussian_head(**CASES[name])  # type: ignore[arg-type]
+    n, replicates = 500, 300
+    run = simulate(head, [n], replicates)
+    error = n * np.sum(run.mean[:, 0] ** 2, axis=1)
+    exact = esscher.mean_constant(head, "tokens").squared
+    assert abs(error.mean() - exact) < 3.5 * error.std() / np.sqrt(replicates) + 0.02 * exact
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("queries", ["tokens", "population"])
+@pytest.mark.parametrize("h", [0.3, 0.5, -0.5])
+def test_covariance_constant_against_attention_itself(h: float, queries: str) -> None:
+    head = esscher.gaussian_head(spectrum=[h] * 2)
+    n, replicates = 3000, 200
+    count = None if queries == "tokens" else 4000
+    run = simulate(head, [n], replicates, queries=queries, query_count=count)
+    error = n * np.sum(run.cov[:, 0] ** 2, axis=(1, 2))
+    exact = esscher.cov_constant(head, queries)
+    slack = abs(n * esscher.moment_curves(head, [n], queries)["cov_rms"].error[0] ** 2 - exact)
+    assert abs(error.mean() - exact) < 3.5 * error.std() / np.sqrt(replicates) + slack
+
+
+def test_there_is_no_constant_beyond_the_parametric_regime() -> None:
+    head = esscher.gaussian_head(1.2)
+    with pytest.raises(esscher.UndefinedError, match=r"H = 1\.2"):
+        esscher.mean_constant(head, "tokens")
+    with pytest.raises(esscher.UndefinedError, match=r"H = 1\.2"):
+        esscher.cov_constant(head, "tokens")
+    with pytest.raises(esscher.UndefinedError, match="needs H"):
+        esscher.map_constant(esscher.gaussian_head(0.8))
+    assert esscher.constants(head).mean is None
+    with pytest.raises(esscher.InputError, match="population"):
+        esscher.mean_constant(head, "keys")

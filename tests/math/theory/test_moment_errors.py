@@ -1,0 +1,170 @@
+"""Predicted errors of mean and covariance: exact constants, simulation, and each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import special
+
+import esscher
+from esscher.math.theory.norms import (
+    expected_absolute,
+    expected_gaussian_norm,
+    expected_isotropic_norm,
+    radial_gap,
+)
+from esscher.math.theory.projection_sampled import sampled_errors
+from esscher.studies.sweep.line import line_errors
+from tests.math.theory.simulation import simulate
+
+
+@pytest.mark.parametrize("queries", ["tokens", "population"])
+@pytest.mark.parametrize(("h", "d"), [(0.5, 1), (-0.6, 1), (0.4, 5), (0.3, 50)])
+def test_they_reach_the_exact_constants(h: float, d: int, queries: str) -> None:
+    head = esscher.gaussian_head(spectrum=[h] * d)
+    # in dimension 50 a token's own key is felt up to n = 1e18: exp(h r^2 - (h r)^2/2) is its weight
+    n = 1e20
+    curves = esscher.moment_curves(head, [n], queries)
+    mean = esscher.mean_constant(head, queries)
+    # the tables in the key's log-weight (spacing 0.5, cubic) are good to 3e-4
+    assert n * curves["mean_rms"].error[0] ** 2 == pytest.approx(mean.squared, rel=3e-4)
+    assert n**0.5 * curves["mean"].error[0] == pytest.approx(mean.norm, rel=3e-4)
+    assert n * curves["cov_rms"].error[0] ** 2 == pytest.approx(
+        esscher.cov_constant(head, queries), rel=3e-4
+    )
+
+
+@pytest.mark.parametrize("h", [0.5, 1.0, 2.0, -0.7])
+def test_the_line_against_simulation(h: float) -> None:
+    """Expected absolute errors in one dimension, n = 100 to 3000, within 4 standard errors or 4%.
+
+    The projection neglects interactions of tokens: 4% is what it is documented to cost at most.
+    """
+    sizes, replicates = [100, 600, 3000], 300
+    run = line_errors(h, sizes, replicates=replicates, seed=4)
+    head = esscher.gaussian_head(spectrum=[h])
+    tokens = esscher.moment_curves(head, sizes, "tokens")
+    outside = esscher.moment_curves(head, sizes, "population")
+    for sample, curve in (
+        (run.population, outside["mean"]),
+        (run.mean, tokens["mean"]),
+        (run.cov, tokens["cov"]),
+    ):
+        size = np.abs(sample)
+        error = size.std(axis=0) / np.sqrt(replicates)
+        gap = np.abs(size.mean(axis=0) - curve.error)
+        assert np.all(gap < 4 * error + 0.04 * curve.error)
+
+
+@pytest.mark.parametrize(("h", "d"), [(1.0, 8), (2.0, 8), (0.5, 50), (1.2, 50)])
+def test_before_burn_in_in_high_dimension(h: float, d: int) -> None:
+    head = esscher.gaussian_head(h, d)
+    sizes, replicates = [200, 1000], 24
+    run = simulate(head, sizes, replicates)
+    curves = esscher.moment_curves(head, sizes, "tokens")
+    for sample, curve in (
+        (np.linalg.norm(run.mean, axis=2), curves["mean"]),
+        (np.linalg.norm(run.cov, axis=(2, 3)), curves["cov_rms"]),
+    ):
+        error = sample.std(axis=0) / np.sqrt(replicates)
+        gap = np.abs(sample.mean(axis=0) - curve.error)
+        assert np.all(gap < 4 * error + 0.05 * curve.error)
+
+
+@pytest.mark.parametrize("queries", ["tokens", "population"])
+@pytest.mark.parametrize(("h", "d"), [(0.5, 2), (1.2, 2), (0.3, 12)])
+def test_the_sampled_projection_agrees_with_the_deterministic_one(
+    h: float, d: int, queries: str
+) -> None:
+    head = esscher.gaussian_head(h, d)
+    sizes = np.array([50.0, 2e3])
+    exact = esscher.moment_curves(head, sizes, queries)
+    coupling = head.coupling if queries == "tokens" else head.coupling.population()
+    values, errors = sampled_errors(coupling, sizes, queries, seed=0)
+    for name in ("mean_rms", "cov_rms"):
+        # 24 comparisons; the error comes from 16 batches, so that t, not normal, quantiles apply
+        assert np.all(np.abs(values[name] - exact[name].error) < 5 * errors[name])
+        assert np.all(errors[name] < 0.2 * values[name])
+
+
+def test_a_head_without_symmetry_against_simulation() -> None:
+    rng = np.random.default_rng(3)
+    head = esscher.weight_head(
+        esscher.Gaussian(dim=5),
+        query=0.5 * rng.standard_normal((3, 5)),
+        key=0.5 * rng.standard_normal((3, 5)),
+        value=rng.standard_normal((2, 5)),
+        query_bias=[0.3, 0.0, -0.3],
+    )
+    sizes, replicates = [100, 600], 150
+    run = simulate(head, sizes, replicates)
+    curves = esscher.moment_curves(head, sizes, "tokens")
+    for sample, curve in (
+        (np.sum(run.mean**2, axis=2), curves["mean_rms"]),
+        (np.sum(run.cov**2, axis=(2, 3)), curves["cov_rms"]),
+    ):
+        measured = np.sqrt(sample.mean(axis=0))
+        error = sample.std(axis=0) / np.sqrt(replicates) / (2 * measured)
+        noise = np.hypot(error, curve.standard_error)
+        assert np.all(np.abs(measured - curve.error) < 4 * noise + 0.05 * curve.error)
+
+
+def test_sampling_is_a_function_of_the_seed() -> None:
+    head = esscher.gaussian_head(spectrum=[0.8, 0.3])
+    first, again, other = (esscher.moment_curves(head, [100], seed=s) for s in (0, 0, 1))
+    assert first["mean_rms"].error[0] == again["mean_rms"].error[0]
+    assert first["mean_rms"].error[0] != other["mean_rms"].error[0]
+    assert first["mean_rms"].standard_error[0] > 0
+
+
+def test_without_tilt_the_mean_is_the_sample_mean() -> None:
+    curves = esscher.moment_curves(esscher.gaussian_head(0.0, dim=3), [50, 500])
+    error = curves["mean_rms"]
+    assert np.all(np.abs(error.error - np.sqrt(3 / error.sizes)) < 4 * error.standard_error)
+
+
+def test_where_sampled_tokens_cannot_reach_the_extremes_they_are_not_used() -> None:
+    head = esscher.gaussian_head(spectrum=[1.2, 1.1, 1.0, 0.9])
+    with pytest.raises(esscher.UndefinedError, match="limited to n = 1e"):
+        esscher.moment_curves(head, [1e3, 1e12])
+    prediction = esscher.predict(head, [1e3, 1e12])
+    assert set(prediction.curves) == {"map"}
+    assert any("limited" in note for note in prediction.notes)
+
+
+def test_expected_norms_of_gaussian_vectors() -> None:
+    """Sums of n standard normal vectors of R^d, from the law of their length."""
+    for d in (1, 2, 3, 8):
+        lengths = (np.arange(2000) + 0.5) * 12 / 2000
+        masses = np.exp((d - 1) * np.log(lengths) - lengths**2 / 2)
+        masses /= masses.sum()
+        chi = np.sqrt(2) * np.exp(special.gammaln((d + 1) / 2) - special.gammaln(d / 2))
+        assert expected_gaussian_norm(np.full(d, 2.25)) == pytest.approx(1.5 * chi, rel=1e-9)
+        for n in (1.0, 7.0, 1e12):
+            value = expected_isotropic_norm(n, lengths, masses, d)
+            # the frequencies start at 1e-5 / scale, which leaves out that much
+            assert value == pytest.approx(np.sqrt(n) * chi, rel=3e-5)
+    assert expected_gaussian_norm(np.zeros(3)) == 0.0
+
+
+@pytest.mark.parametrize("n", [1.0, 5.0, 1e10])
+def test_expected_absolute_of_normal_terms(n: float) -> None:
+    """The folded normal law: E|m + s Z| = m (2 Phi(m/s) - 1) + 2 s phi(m/s)."""
+    values = np.linspace(-9, 9, 2001)
+    masses = np.exp(-(values**2) / 2)
+    masses /= masses.sum()
+    for shift in (0.0, 0.3, 2.0):
+        ratio = shift
+        exact = shift * (2 * special.ndtr(ratio) - 1) + 2 * np.exp(-(ratio**2) / 2) / np.sqrt(
+            2 * np.pi
+        )
+        value = expected_absolute(n, values / np.sqrt(n), masses, shift)
+        assert value == pytest.approx(exact, rel=3e-5)
+
+
+def test_radial_gap_keeps_its_digits() -> None:
+    for d in (1, 2, 3, 9):
+        x = np.array([1e-9, 1e-3, 0.05, 0.0633])
+        np.testing.assert_allclose(
+            radial_gap(x, d), x**2 / (2 * d) * (1 - x**2 / (4 * (d + 2))), rtol=1e-6
+        )

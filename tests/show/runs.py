@@ -1,0 +1,161 @@
+"""A small run of every kind, made once per process; model and text have hostile names."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+import esscher
+from esscher.engine.models import wrap_model
+from esscher.studies.plan import ContextUse
+from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.tiny import tiny_model
+
+#: What a formula of matplotlib, a tag, or a broken file could be made of.
+HOSTILE = "a $x_{$ <b> & \\frac \x07 $y$"
+SIZES = (16, 32, 64)
+
+
+def _model(name: str) -> Any:
+    model = tiny_model(name)
+    tokenizer = decoder_tokenizer() if model.family.decoder else encoder_tokenizer()
+    return wrap_model(model.model, tokenizer, name=HOSTILE)
+
+
+def _text(seed: int = 0, count: int = 2500) -> list[str]:
+    return [" ".join(np.random.default_rng([seed, 11]).choice(WORDS, size=count))]
+
+
+@cache
+def make(name: str) -> tuple[str, Any]:
+    """Kind and result object."""
+    return name.split("-")[0], _MAKERS[name]()
+
+
+def _probe() -> Any:
+    return esscher.probe(
+        _model("bert"), _text(), tokens=300, context=62, layers=[0, 2], heads=[0, 1, 2],
+        sizes=SIZES, replicates=4,
+    )  # fmt: skip
+
+
+def _one_head() -> Any:
+    return esscher.probe(
+        _model("bert"), _text(), tokens=300, context=62, layers=[1], heads=[2], sizes=SIZES,
+        replicates=3,
+    )  # fmt: skip
+
+
+def _sweep() -> Any:
+    head = esscher.gaussian_head(1.0, 2)
+    return esscher.sweep(head, SIZES, 8, scales=(0.5, 1.0, 2.0))
+
+
+def _one_scale() -> Any:
+    return esscher.sweep(esscher.gaussian_head(0.6, 2), SIZES, 8, predict=True)
+
+
+def _no_limit() -> Any:
+    head = esscher.law_head(esscher.standard_law("laplace", 2), horizon=0.5)
+    return esscher.sweep(head, SIZES, 6, reference_tokens=500)
+
+
+def _sparse() -> Any:
+    return esscher.sparse(
+        "gaussian", horizon=0.5, dim=2, tokens=256, replicates=8, queries=16, budgets=[16, 32, 64],
+        patterns="window,topk,linformer",
+    )  # fmt: skip
+
+
+def _sparse_model() -> Any:
+    return esscher.sparse(
+        _model("bert"), _text(), context=62, passages=2, draws=2, layers=[0], budgets=[8, 16, 32],
+        patterns="window,topk",
+    )  # fmt: skip
+
+
+def _deep() -> Any:
+    return esscher.deep("gaussian", depth=3, dim=2, horizon=0.4, sizes=[32, 64, 128], replicates=8)
+
+
+def _deep_model() -> Any:
+    return esscher.deep(
+        _model("llama"), _text(), context=48, passages=2, draws=2, budgets=[4, 10, 28]
+    )
+
+
+def _tails() -> Any:
+    return esscher.tails(
+        _model("bert"), _text(), tokens=1000, context=48, layers=[0, 1], heads=[0, 3]
+    )
+
+
+def _domains() -> Any:
+    texts = {"one": _text(1), "$2_{$ & <b>": _text(2), "$3$": _text(3)}
+    with patch("esscher.studies.domains.comparison.FEWEST", 2_000):
+        return esscher.domains(
+            _model("bert"), texts, blocks=4, block_tokens=120, context=62, layers=[0, 2],
+            heads=[0, 3],
+        )  # fmt: skip
+
+
+def _plan() -> Any:
+    return esscher.plan(
+        _model("bert"), _text(1), check=_text(2), budget=0.5, prefix=40, passages=2,
+        check_passages=3,
+    )  # fmt: skip
+
+
+def _context() -> Any:
+    """Three layers of four heads: one with an open end, one extrapolated, the others measured."""
+    lengths, heads = [32, 64, 128, 256], []
+    for i, (layer, head) in enumerate(np.ndindex(3, 4)):
+        length: float | None = 40.0 + 12 * i
+        rest: list[float | None] = [0.4 / 2**j / (1 + i / 12) for j in range(4)]
+        interval: list[float | None] = [0.9 * float(length or 0), 1.2 * float(length or 0)]
+        if i == 5:
+            length, rest, interval = None, [0.9, 0.8, 0.7, 0.6], [700.0, 1024.0]
+        if i == 7:
+            length, interval = 900.0, [300.0, 1024.0]
+        heads.append(
+            {
+                "layer": int(layer), "head": int(head), "change": [0.2, 0.1, 0.05],
+                "length": length, "interval": interval, "open": length is None, "limit": 1024.0,
+                "note": "still changing by 20% at 256" if length is None else "",
+                "extrapolated": length is not None and length > 256, "exponent": 1.0, "rest": rest,
+            }
+        )  # fmt: skip
+    configuration = {
+        "tolerance": 0.1, "context": 256, "queries": 64, "passages": 3, "seed": 0,
+        "model": {"name": HOSTILE, "causal": True}, "text": "demo:docs",
+    }  # fmt: skip
+    return ContextUse(
+        {"kind": "context", "complete": True, "configuration": configuration, "versions": {},
+         "created": "", "lengths": lengths, "heads": heads, "headline": "Twelve heads."}
+    )  # fmt: skip
+
+
+def _theory() -> Any:
+    return esscher.predict(esscher.gaussian_head(0.8, 1), [100, 1000])
+
+
+_MAKERS = {
+    "probe": _probe,
+    "probe-one": _one_head,
+    "sweep": _sweep,
+    "sweep-one": _one_scale,
+    "sweep-laplace": _no_limit,
+    "sparse": _sparse,
+    "sparse-model": _sparse_model,
+    "deep": _deep,
+    "deep-model": _deep_model,
+    "tails": _tails,
+    "domains": _domains,
+    "plan": _plan,
+    "context": _context,
+    "theory": _theory,
+}
+RUNS = tuple(_MAKERS)

@@ -1,0 +1,42 @@
+"""The stored samples of every kind: each gives a report, also those that are small."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import esscher
+from esscher.show.pages import make_pages
+from esscher.show.stored import READERS, read_runs
+from tests.fuzz.make_samples import PLACE
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("samples")
+    with zipfile.ZipFile(PLACE) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def runs(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.glob("*/config.json"))
+
+
+def test_every_sample_has_a_page(samples: Path) -> None:
+    found = read_runs(runs(samples))
+    assert {run.kind for run in found} == {"sweep", *READERS}
+    first, *pages = make_pages(found)
+    assert first.title == "Side by side"
+    assert [page.title for page in pages] == [path.name for path in runs(samples)]
+    for page in pages:
+        assert page.answer
+        assert page.parts
+
+
+def test_cards_of_corpora_without_intervals(samples: Path, tmp_path: Path) -> None:
+    """Few heads and blocks: a ratio without an interval, and no correlation of ranks."""
+    text = esscher.write_report(samples / "domains", tmp_path / "page.html").read_text("utf-8")
+    assert "too few blocks for an interval" in text

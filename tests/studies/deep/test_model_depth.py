@@ -1,0 +1,254 @@
+"""Real architectures: errors by layer, the end, terciles of heads, resuming, bad input."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import esscher
+from esscher.core.errors import InputError
+from esscher.core.streams import random_stream
+from esscher.engine.reading import compare_laws
+from esscher.math.statistics.means import exponentials, mean_and_interval
+from esscher.runs.executors import Task
+from esscher.studies.deep.horizons import TERCILES, describe_terciles, head_horizons, split_terciles
+from esscher.studies.deep.measure import LAYER_METRICS, PassageMeasurement
+from esscher.studies.deep.result import _fall
+from esscher.studies.deep.sampling import KeyDraws, sampled_attention
+from esscher.studies.probe import probe
+from esscher.studies.reproduce.findings.deep import deep_finding
+from tests.engine.models.demo import demo_model
+from tests.engine.text.test_passages import words
+from tests.studies.deep.test_sampled_keys import reader_of, tiny
+
+SMALL = {"context": 48, "passages": 2, "draws": 2, "budgets": [4, 10, 28]}
+TEXT = [words(400)]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs")
+    return {
+        name: esscher.deep(tiny(name), TEXT, out=place / name, **SMALL)
+        for name in ("bert", "llama")
+    }
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_results_have_everything(name, measured):
+    found = measured[name]
+    results = found.to_dict()
+    json.dumps(results, allow_nan=False)
+    assert found.complete
+    assert not found.is_gaussian
+    assert [layer["layer"] for layer in found.layers] == [0, 1, 2]
+    for layer in found.layers:
+        for mode in ("independent", "shared"):
+            for part in ("error", "typical", "common", "attention", "fresh"):
+                assert len(layer[part][mode]["mean"]) == len(layer[part][mode]["interval"]) == 3
+            assert (layer["growth"][mode][0] is None) == (layer["layer"] == 0)
+            assert {"exponent", "interval", "trusted"} <= set(layer["fit"][mode])
+    numbers = {"llama": {"kl", "top1", "perplexity"}, "bert": {"cosine"}}[name]
+    assert set(results["end"]) == numbers
+    for quantity in numbers:
+        for variant in ("independent", "shared", *TERCILES):
+            assert len(results["end"][quantity][variant]["mean"]) == 3
+    assert len(found.to_frame()) == 3 * 2 * 3
+    assert set(found.end_frame()["variant"]) >= {"independent", "shared", *TERCILES}
+    assert sum(t["heads"] for t in results["terciles"]["heads"].values()) == 12
+    assert "keys drawn in every layer" in found.headline
+    assert "exponent" in repr(found)
+    assert "<table" in found._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_the_first_layer_errs_by_its_own_sample_only(name, measured):
+    """Its inputs are those of the dense model: all of its error is fresh."""
+    first, last = measured[name].layers[0], measured[name].layers[-1]
+    for mode in ("independent", "shared"):
+        np.testing.assert_allclose(
+            first["fresh"][mode]["mean"], first["attention"][mode]["mean"], rtol=1e-4
+        )
+        whole, fresh = (np.array(last[part][mode]["mean"]) for part in ("attention", "fresh"))
+        assert np.all(np.abs(whole - fresh) > 1e-3 * whole)
+
+
+def test_stored_errors_are_those_of_the_hidden_states():
+    """Recomputed by hand from transformers' own hidden states."""
+    reader = reader_of("bert")
+    measurement = PassageMeasurement(reader)
+    table = measurement.cell({"shared": ("shared", None)}, [10], 1, 0).table
+    ids = torch.from_numpy(reader.passage.ids)[None]
+    with torch.no_grad():
+        states = reader.loaded.model(input_ids=ids, output_hidden_states=True).hidden_states
+    for i, state in enumerate(states[1:]):
+        assert torch.allclose(measurement.dense.residual[i], state[0], atol=1e-5)
+    pooled = states[-1][0][torch.from_numpy(~reader.passage.is_delimiter)].mean(0)
+    assert torch.allclose(measurement.dense.end, pooled, atol=1e-5)
+    assert set(table["quantity"]) == {*LAYER_METRICS, "cosine"}
+    keys = KeyDraws(reader.certain, 0, reader.passage.number, "shared", 0)
+    sampled = reader.read(lambda i: sampled_attention(i, keys.sample(i.layer, 10)))
+    for i, (a, b) in enumerate(zip(sampled.residual, states[1:], strict=True)):
+        exact = b[0][reader.asking].double().numpy()
+        off = a[reader.asking].double().numpy() - exact
+        ratio = np.linalg.norm(off, axis=1) / np.linalg.norm(exact, axis=1)
+        own = table[table["layer"] == i].set_index("quantity")["value"]
+        assert own["residual"] == pytest.approx(np.sqrt(np.mean(ratio**2)), rel=1e-4)
+        assert own["typical"] == pytest.approx(np.sort(ratio)[(len(ratio) - 1) // 2], rel=1e-4)
+        common = np.linalg.norm(off.mean(0)) / np.sqrt(np.mean(np.sum(off**2, axis=1)))
+        assert own["common"] == pytest.approx(common, rel=1e-4)
+
+
+def test_laws_are_compared_by_their_definition():
+    rng = random_stream(0, "test laws")
+    p, q = rng.dirichlet(np.ones(7), 5), rng.dirichlet(np.ones(7), 5)
+    follows = np.array([0, 3, 6, 2, 2])
+    found = compare_laws(*(torch.from_numpy(np.log(x)) for x in (p, q)), torch.from_numpy(follows))
+    assert found["kl"] == pytest.approx(np.mean(np.sum(p * np.log(p / q), axis=1)))
+    assert found["top1"] == np.mean(p.argmax(1) == q.argmax(1))
+    assert found["nll"] == pytest.approx(-np.mean(np.log(q[np.arange(5), follows])))
+
+
+def test_horizons_are_those_of_a_probe():
+    loaded = tiny("llama")
+    reader = reader_of("llama", context=72)
+    found = head_horizons(reader)
+    options = {"mode": "context", "context": 72, "tokens": 72, "sizes": [4, 8], "replicates": 2}
+    other = probe(loaded, [words(200)], **options)
+    expected = np.array([head["horizon"] for head in other.heads]).reshape(3, 4)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scope", ["model", "layer"])
+def test_terciles(scope):
+    horizons = random_stream(1, "test horizons").random((5, 6))
+    found = split_terciles(horizons, scope)
+    places = [(layer, h) for t in TERCILES for layer, hs in found[t].items() for h in hs]
+    assert sorted(places) == [(i, h) for i in range(5) for h in range(6)]
+    assert [sum(map(len, found[t].values())) for t in TERCILES] == [10, 10, 10]
+    about = describe_terciles(horizons, found)
+    if scope == "model":
+        assert about["low"]["horizon_max"] <= about["middle"]["horizon_min"]
+        assert about["middle"]["horizon_max"] <= about["high"]["horizon_min"]
+    else:
+        assert {len(hs) for t in TERCILES for hs in found[t].values()} == {2}
+        assert {about[t]["mean_layer"] for t in TERCILES} == {2.0}
+        for layer, row in enumerate(horizons):
+            assert row[list(found["low"][layer])].max() < row[list(found["high"][layer])].min()
+
+
+def test_intervals_of_means():
+    values = np.array([[1.0, 0.2], [2.0, 0.9], [3.0, 0.4]])
+    found = mean_and_interval(values, 0.0, 1.0)
+    assert found["mean"] == [2.0, pytest.approx(0.5)]
+    # Student's quantile with 2 degrees of freedom; cut at the range of the quantity
+    half = 4.302652729911275 * 1.0 / np.sqrt(3)
+    low, high = mean_and_interval(values)["interval"][0]
+    assert (low, high) == (pytest.approx(2 - half), pytest.approx(2 + half))
+    assert found["interval"][1] == [0.0, 1.0]
+    assert exponentials(np.log(values))["mean"][0] == pytest.approx(6 ** (1 / 3))
+    assert mean_and_interval(values[:1])["interval"] == [None, None]
+
+
+@pytest.mark.parametrize("stop", ["passage-1-shared", "horizons"])
+def test_a_stopped_run_resumes_to_the_same(stop, tmp_path, monkeypatch, measured):
+    loaded, out = tiny("llama"), tmp_path / "run"
+    compute = Task.__call__
+
+    def fails(self):
+        if self.name == stop:
+            raise KeyboardInterrupt
+        return compute(self)
+
+    monkeypatch.setattr(Task, "__call__", fails)
+    with pytest.raises(KeyboardInterrupt):
+        esscher.deep(loaded, TEXT, out=out, **SMALL)
+    monkeypatch.undo()
+    partial = esscher.load_deep(out)
+    assert not partial.complete
+    json.dumps(partial.to_dict(), allow_nan=False)
+    repr(partial)
+    again = esscher.deep(loaded, TEXT, out=out, **SMALL).to_dict()
+    whole = measured["llama"].to_dict()
+    for part in ("layers", "end", "growth", "terciles", "headline"):
+        assert again[part] == whole[part]
+
+
+def test_fewer_parts_can_be_asked_for():
+    options = SMALL | {"mode": "shared", "terciles": "none", "passages": 1, "draws": 1}
+    found = esscher.deep(tiny("gpt2"), TEXT, **(options | {"budgets": [9]}))
+    results = found.to_dict()
+    json.dumps(results, allow_nan=False)
+    assert results["terciles"] is None
+    assert set(results["end"]["kl"]) == {"shared"}
+    assert results["layers"][0]["fit"]["shared"] is None
+    assert results["end"]["kl"]["shared"]["interval"] == [None]
+    assert found.headline
+
+
+BAD = [
+    ({"mode": "same"}, "mode is 'same'"),
+    ({"terciles": "head"}, "terciles is 'head'"),
+    ({"context": 500}, "reads at most"),
+    ({"context": 8}, "at least 16"),
+    (
+        {"budgets": [8, 40]},
+        "budgets go up to 40, but a context of 48 has only 36 keys",
+    ),
+    ({"budgets": [0, 4]}, "budgets"),
+    ({"passages": 40}, "only 8 whole passages of 48 tokens, but 40"),
+    ({"passages": 0}, "passages is 0"),
+    ({"draws": 0}, "draws is 0"),
+    ({"seed": -1}, "seed is -1"),
+    ({"depth": 12}, "depth is for Gaussian stacks"),
+    ({"sizes": [2, 3]}, "sizes is for Gaussian stacks"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_bad_input(change, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        esscher.deep(tiny("llama"), TEXT, out=tmp_path / "run", **(SMALL | change))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_finding_is_made_from_stored_runs(tmp_path, measured):
+    esscher.deep("gaussian", depth=2, dim=2, sizes=[16, 32, 64], replicates=6, out=tmp_path / "g")
+    finding = deep_finding([tmp_path / "g", measured["llama"].folder])
+    page = finding.write(tmp_path / "page").read_text()
+    assert "Gaussian stack of 2 layers" in page
+    assert "## llama (decoder" in page
+    assert set(finding.figures) == {"deep-gaussian", "deep-llama"}
+    for name in ("deep-gaussian-limit.csv", "deep-llama-end.csv", "deep-llama.png"):
+        assert (tmp_path / "page" / name).stat().st_size > 100
+    with pytest.raises(InputError, match="no runs"):
+        deep_finding([])
+
+
+@pytest.mark.slow
+def test_the_real_encoder_loses_its_error_with_more_keys():
+    found = esscher.deep(
+        demo_model("demo:minilm"), "demo:docs", context=256, passages=3, draws=2,
+        budgets=[32, 64, 128, 224], mode="independent", terciles="none",
+    )  # fmt: skip
+    cosine = found.results["end"]["cosine"]["independent"]["mean"]
+    assert np.all(np.diff(cosine) > 0)
+    assert cosine[-1] > 0.95
+    errors = np.array([layer["error"]["independent"]["mean"] for layer in found.layers])
+    assert np.all(np.diff(errors, axis=1) < 0)
+
+
+@pytest.mark.parametrize(
+    ("exponent", "interval", "said"),
+    [
+        (1.02, [0.94, 1.1], "KL falls like n^-1 (0.94 to 1.1)."),
+        (-0.236, [-0.5, 0.03], "cannot be told here (exponent -0.24 (-0.5 to 0.03))."),
+        (-0.3, [-0.4, -0.2], "KL rises with n (exponent -0.3 (-0.4 to -0.2))."),
+        (0.3, [None, None], "cannot be told here (exponent 0.3)."),
+    ],
+)
+def test_how_fast_it_falls(exponent, interval, said):
+    assert said in _fall("KL", exponent, interval)

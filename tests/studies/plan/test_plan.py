@@ -1,0 +1,212 @@
+"""Whole plans on tiny models: results, files, resuming, applying, and bad input."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from esscher.core.errors import InputError
+from esscher.engine.models import wrap_model
+from esscher.studies.plan import load_plan, plan
+from esscher.studies.plan.check import PassageCheck
+from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.tiny import tiny_model
+
+DECODER = {"prefix": 120, "queries": 12, "passages": 2, "check_passages": 3, "budget": 0.5}
+ENCODER = {"prefix": 40, "passages": 2, "check_passages": 4, "budget": 0.25}
+
+
+def tiny(name="llama"):
+    model = tiny_model(name, max_position_embeddings=160, strength=12.0)
+    tokenizer = decoder_tokenizer() if model.family.decoder else encoder_tokenizer()
+    return wrap_model(model.model, tokenizer, name=name)
+
+
+def prose(seed):
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, size=1500))]
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_results_have_everything(name, tmp_path):
+    loaded, options = tiny(name), DECODER if name == "llama" else ENCODER
+    found = plan(loaded, prose(0), check=prose(1), out=tmp_path / "run", **options)
+    results = found.to_dict()
+    json.dumps(results, allow_nan=False)
+    keys = options["prefix"]
+    shape = (loaded.shape.layers, loaded.shape.key_heads)
+    assert found.budgets.shape == found.powers.shape == shape
+    assert found.budgets.sum() == int(options["budget"] * keys) * np.prod(shape)
+    measure = "kl" if loaded.causal else "cosine"
+    for name_ in ("dense", "uniform", "planned", "heavy"):
+        assert {"mean", "interval"} <= set(results["check"][name_][measure])
+    interval = results["check"]["ratios"]["uniform"]["interval"]
+    verdict = {(True, True): "better", (False, False): "worse"}.get(
+        (interval[0] > 1, interval[1] > 1), "undecided"
+    )
+    assert results["check"]["verdict"] == found.verdict == verdict
+    assert found.earned is (verdict == "better")
+    assert set(found.best) <= {"uniform", "planned", "heavy", "recent"}
+    assert set(results["check"]["over_best"]) | {found.best[0]} >= {"uniform", "planned", "heavy"}
+    assert load_plan(tmp_path / "run").to_dict() == results
+    words = {"better": "The plan earned", "worse": "did NOT earn", "undecided": "Undecided with"}
+    assert [name for name, said in words.items() if said in found.headline] == [verdict]
+    assert len(found.to_frame()) == np.prod(shape)
+    found.save(tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json").to_dict() == results
+
+
+def test_a_killed_plan_resumes_to_the_same(tmp_path, monkeypatch):
+    loaded = tiny()
+    whole = plan(loaded, prose(0), check=prose(1), **DECODER).to_dict()
+    done = PassageCheck.cell
+    count = iter(range(9))
+
+    def stops(self, *budgets):
+        if next(count) == 1:
+            raise KeyboardInterrupt
+        return done(self, *budgets)
+
+    monkeypatch.setattr(PassageCheck, "cell", stops)
+    with pytest.raises(KeyboardInterrupt):
+        plan(loaded, prose(0), check=prose(1), out=tmp_path / "run", **DECODER)
+    monkeypatch.undo()
+    again = plan(loaded, prose(0), check=prose(1), out=tmp_path / "run", **DECODER).to_dict()
+    for volatile in ("created",):
+        whole.pop(volatile), again.pop(volatile)
+    assert again == whole
+
+
+def test_all_tokens_cost_nothing():
+    found = plan(tiny(), prose(0), check=prose(1), **(DECODER | {"budget": 1.0}))
+    assert np.all(found.budgets == 120)
+    check = found.to_dict()["check"]
+    assert check["planned"]["kl"]["mean"] < 1e-6
+    assert check["planned"]["error"]["mean"] < 1e-4
+    assert found.to_dict()["predicted"]["effect"] == 0
+
+
+@pytest.mark.parametrize("measure", [False, True])
+@pytest.mark.parametrize(("name", "options"), [("llama", DECODER), ("bert", ENCODER)])
+def test_what_is_predicted_is_what_it_costs(name, options, measure):
+    """In nats or in cosine, where errors are small: on the same passages, in other samples."""
+    more = {"budget": 0.9, "passages": 8, "check_passages": 8, "measure": measure}
+    found = plan(tiny(name), prose(0), check=prose(0), **(options | more)).to_dict()
+    planned, predicted = found["check"]["planned"], found["predicted"]
+    cost = planned["kl"] if name == "llama" else planned["cosine"]
+    realised = cost["mean"] if name == "llama" else 1 - cost["mean"]
+    spread = stats.t.ppf(0.975, 7)
+    own = (predicted["interval"][1] - predicted["effect"]) / spread
+    other = (cost["interval"][1] - cost["interval"][0]) / (2 * spread)
+    assert abs(predicted["effect"] - realised) < 4 * np.hypot(own, other)
+    # the errors above are small enough to see a wrong unit
+    assert np.hypot(own, other) < 0.5 * realised
+
+
+def test_a_tolerance_is_predicted_to_be_kept():
+    loose, tight = (
+        plan(tiny(), prose(0), **(DECODER | {"budget": None, "tolerance": t})) for t in (0.5, 0.1)
+    )
+    for found, tolerance in ((loose, 0.5), (tight, 0.1)):
+        error = np.array(found.to_dict()["predicted"]["head_error"])
+        assert np.all(error <= tolerance * 1.02)
+    assert np.all(loose.budgets <= tight.budgets)
+    assert loose.budgets.sum() < tight.budgets.sum()
+
+
+def test_generation_under_a_plan_is_undone():
+    loaded = tiny()
+    found = plan(loaded, prose(0), **DECODER)
+    ids = torch.randint(4, 40, (2, 110), generator=torch.Generator().manual_seed(1))
+    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 0,
+               "output_logits": True, "return_dict_in_generate": True}  # fmt: skip
+    before = loaded.model.generate(ids, **options).logits
+    with found.apply(loaded.model):
+        under = loaded.model.generate(ids, **options).logits
+    after = loaded.model.generate(ids, **options).logits
+    # the prompt is read dense, and what follows is not
+    torch.testing.assert_close(under[0], before[0])
+    assert (under[1] - before[1]).abs().max() > 1e-3 * before[1].abs().max()
+    for one, other in zip(after, before, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_all_tokens_under_a_plan_are_the_model_itself():
+    loaded = tiny()
+    everything = plan(loaded, prose(0), **(DECODER | {"budget": 1.0}))
+    ids = torch.randint(4, 40, (2, 90), generator=torch.Generator().manual_seed(1))
+    options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "output_logits": True,
+               "return_dict_in_generate": True}  # fmt: skip
+    before = loaded.model.generate(ids, **options)
+    with everything.apply(loaded):
+        under = loaded.model.generate(ids, **options)
+    for one, other in zip(before.logits, under.logits, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+def test_a_plan_is_refused_for_another_model(tmp_path):
+    found = plan(tiny(), prose(0), **DECODER)
+    other = tiny()
+    with torch.no_grad():
+        next(other.model.parameters()).add_(0.1)
+    with pytest.raises(InputError, match="the plan is for 'llama'"), found.apply(other):
+        pass
+    with pytest.raises(InputError, match="the plan is for 'llama'"), found.apply(tiny("bert")):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"budget": 0.05}, "smallest possible budget is 0.1,"),
+        ({"budget": 1.5}, "a share between 0 and 1; such as 0.25"),
+        ({"budget": None}, "either a budget"),
+        ({"tolerance": 0.1}, "either a budget"),
+        ({"budget": None, "tolerance": 1e-9}, "smallest possible tolerance is 0.0001"),
+        ({"prefix": 155}, "longest possible prefix is 148"),
+        ({"prefix": 9}, "at least 16"),
+        ({"seed": -1}, "seed is -1"),
+        ({"passages": 0}, "passages is 0"),
+    ],
+)
+def test_impossible_requests_name_what_is_possible(change, said, tmp_path):
+    with pytest.raises(InputError, match=said):
+        plan(tiny(), prose(0), out=tmp_path / "run", **(DECODER | change))
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_passages_have_no_nearest_neighbour(tmp_path):
+    few = ENCODER | {"check_passages": 2}
+    with pytest.raises(InputError, match=r"check_passages is 2; .* give at least 3"):
+        plan(tiny("bert"), prose(0), check=prose(1), out=tmp_path / "run", **few)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": 9}, "has version 9"),
+        ({"kind": "probe"}, "is not a plan"),
+        ({"budgets": [[1, 2]]}, "is damaged"),
+        ({"budgets": [["x"]]}, "is damaged"),
+        ({"powers": [[7.0, 7.0]] * 3}, "is damaged"),
+        ({"keeping": None}, "is damaged"),
+    ],
+)
+def test_files_that_are_no_plans(change, said, tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan(tiny(), prose(0), **DECODER).to_dict() | change))
+    with pytest.raises(InputError, match=said):
+        load_plan(path)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(InputError, match="is not there"):
+        load_plan(tmp_path / "plan.json")
+    (tmp_path / "plan.json").write_text("{")
+    with pytest.raises(InputError, match="cannot be read"):
+        load_plan(tmp_path)

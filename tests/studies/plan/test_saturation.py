@@ -1,0 +1,249 @@
+"""Context lengths: heads whose weights are known functions of distance."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from esscher.cli.program import main
+from esscher.core.errors import InputError
+from esscher.engine.models import wrap_model
+from esscher.studies.plan import context_lengths, load_context
+from esscher.studies.plan.saturation import SINKS, doublings, layer_changes, saturation
+from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.tiny import tiny_model
+from tests.studies.plan.inputs import layer_inputs
+
+
+def test_lengths_double_and_end_at_the_longest() -> None:
+    assert doublings(1024).tolist() == [32, 64, 128, 256, 512, 1024]
+    assert doublings(100, 25).tolist() == [25, 50, 100]
+
+
+def test_changes_are_those_of_truncated_attention() -> None:
+    inputs = layer_inputs(heads=2, key_heads=1, queries=48, keys=48, offset=0)
+    lengths = np.array([8, 16, 32])
+    changes, norms = layer_changes(inputs, 5, lengths)
+    for h in range(2):
+        outputs = []
+        for length in lengths:
+            rows = []
+            for i in range(43, 48):
+                keys = sorted({*range(SINKS), *range(i - length + 1, i + 1)})
+                logits = inputs.q[0, h, i].double() @ inputs.k[0, 0, keys].double().T
+                weights = torch.softmax(logits * inputs.scaling, dim=-1)
+                rows.append(weights @ inputs.v[0, 0, keys].double())
+            outputs.append(torch.stack(rows))
+        stacked = torch.stack(outputs)
+        expected = (stacked[1:] - stacked[:-1]).square().sum(-1).mean(-1)
+        np.testing.assert_allclose(changes[h], expected, rtol=1e-4)
+        assert norms[h] == pytest.approx(float(stacked[-1].square().sum(-1).mean()), rel=1e-4)
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("tolerance", [0.3, 0.01])
+def test_a_power_law_is_solved_exactly(exponent: float, tolerance: float) -> None:
+    lengths = doublings(4096)
+    changes = 0.5 * (lengths[:-1] / 32.0) ** -exponent
+    found = saturation(changes[None] ** 2, np.ones(1), lengths, tolerance, 0)
+    assert found.exponent == pytest.approx(exponent)
+    # rest(L) = c(L)/(1 - 2^-b), a straight line in logarithms
+    exact = 32 * (0.5 / (1 - 2**-exponent) / tolerance) ** (1 / exponent)
+    assert found.length == pytest.approx(max(exact, 32.0), rel=1e-6)
+    assert found.extrapolated == (exact > 4096)
+
+
+def test_changes_that_do_not_fall_have_no_length() -> None:
+    lengths = doublings(1024)
+    found = saturation(np.full((3, 5), 0.04), np.ones(3), lengths, 0.1, 0)
+    assert found.length == np.inf
+    assert found.to_dict()["length"] is None
+
+
+@pytest.mark.parametrize("limit", [1100.0, 8192.0, 1e6, np.inf])
+@pytest.mark.parametrize("size", [1e-12, 1e-4, 0.004])
+def test_small_changes_have_a_length_whether_they_fall_or_not(size: float, limit: float) -> None:
+    """Far below the tolerance: 1024 tokens were measured, and everything is done at once."""
+    lengths = doublings(1024)
+    noise = np.random.default_rng(0).uniform(0.8, 1.2, size=(4, 5)) * size
+    for trend in (1.0, 1.05, 0.95):
+        changes = noise * trend ** np.arange(5)
+        found = saturation(changes**2, np.ones(4), lengths, 0.1, 0, limit)
+        assert found.length <= 1024
+        assert not found.is_open
+        assert not found.extrapolated
+        if np.isfinite(limit):
+            assert found.length == 32
+            assert found.interval == (32, 32)
+
+
+def test_a_last_change_within_the_tolerance_is_the_end() -> None:
+    """However slowly the changes fall, and however far away the limit is."""
+    lengths = doublings(1024)
+    for exponent in (-0.2, 0.0, 0.1, 0.5):
+        changes = 0.099 * (lengths[:-1] / 512.0) ** -exponent
+        found = saturation(changes[None] ** 2, np.ones(1), lengths, 0.1, 0, 1e6)
+        assert 512 <= found.length <= 1024
+
+
+@pytest.mark.parametrize("exponent", [0.05, 0.5, 1.0, 2.0])
+def test_an_extrapolation_ends_at_the_limit(exponent: float) -> None:
+    """Against the sum itself, over doublings from the length to the limit."""
+    lengths, limit, tolerance = doublings(1024), 1024 * 2.0**3, 0.1
+    changes = 0.5 * (lengths[:-1] / 512.0) ** -exponent
+    found = saturation(changes[None] ** 2, np.ones(1), lengths, tolerance, 0, limit)
+    far = saturation(changes[None] ** 2, np.ones(1), lengths, tolerance, 0, 1e12)
+    assert 1024 < found.length < limit
+    assert found.extrapolated
+    # what is to come up to the limit is less than what would be without one
+    assert found.length < far.length
+    tail = sum(0.5 * (n / 512.0) ** -exponent for n in (1024, 2048, 4096))
+    assert found.rest[-1] == pytest.approx(tail)
+    # at half the limit one doubling is to come, at the limit none
+    half = saturation(
+        changes[None] ** 2, np.ones(1), lengths, 0.5 * (limit / 1024) ** -exponent, 0, limit
+    )
+    assert half.length == pytest.approx(limit / 2)
+
+
+def test_an_open_end_is_said_and_nothing_is_infinite() -> None:
+    lengths = doublings(1024)
+    rng = np.random.default_rng(0)
+    changes = 0.2 * rng.uniform(0.9, 1.1, size=(4, 5)) * 1.05 ** np.arange(5)
+    found = saturation(changes**2, np.ones(4), lengths, 0.1, 0, 8192.0)
+    assert found.is_open
+    assert not found.extrapolated
+    about = found.to_dict()
+    assert about["length"] is None
+    assert about["open"] is True
+    assert about["interval"] == [None, 8192]  # in every resample the end is open
+    assert np.isfinite(np.array(about["rest"], dtype=float)).all()
+
+
+def test_a_window_ends_every_length() -> None:
+    """Nothing changes beyond a window of 100; before it the changes are large."""
+    lengths = doublings(1024)
+    changes = np.where(lengths[:-1] < 100, 0.5, 0.0)
+    found = saturation(changes[None] ** 2, np.ones(1), lengths, 0.1, 0, 100.0)
+    # at 64 tokens 0.5 is to come, at 100 nothing: 0.1 on the line between them
+    assert found.length == pytest.approx(64 * (100 / 64) ** 0.8)
+    assert found.exponent == pytest.approx(0.0)
+    short = saturation(0 * changes[None], np.ones(1), lengths, 0.1, 0, 5.0)
+    assert short.length == 5
+    assert short.to_dict()["exponent"] is None
+
+
+def test_a_head_without_output_uses_nothing() -> None:
+    found = saturation(np.zeros((2, 5)), np.zeros(2), doublings(1024), 0.1, 0, 4096.0)
+    assert found.length == 32
+    assert not found.is_open
+
+
+def test_the_interval_holds_the_truth() -> None:
+    """Passages scatter around a law; the interval of the length covers it as often as it says."""
+    lengths = doublings(2048)
+    law = 0.4 * (lengths[:-1] / 32.0) ** -1.0
+    truth = saturation(law[None] ** 2, np.ones(1), lengths, 0.1, 0).length
+    rng = np.random.default_rng(0)
+    held = 0
+    for seed in range(100):
+        scatter = rng.gamma(8.0, 1 / 8.0, size=(12, len(law)))
+        found = saturation(law**2 * scatter, np.ones(12), lengths, 0.1, seed)
+        held += found.interval[0] <= truth <= found.interval[1]
+    # percentile intervals of 12 passages are a little short: 95% nominal, binomial error 2.2%
+    assert held >= 85
+
+
+def saved(folder: Path, name: str, **options: object) -> list[str]:
+    """A tiny decoder with a text, and the words of the command that asks for its contexts."""
+    loaded = tiny_model(name, max_position_embeddings=256, **options)
+    loaded.model.save_pretrained(folder / "model")
+    decoder_tokenizer().save_pretrained(folder / "model")
+    rng = np.random.default_rng(0)
+    (folder / "text.txt").write_text(" ".join(rng.choice(WORDS, size=900)))
+    return ["plan", str(folder / "model"), "--text", str(folder / "text.txt"), "--context"]
+
+
+def test_a_tiny_decoder_from_the_command_line(tmp_path: Path) -> None:
+    asked = saved(tmp_path, "llama")
+    asked += ["--prefix", "128", "--passages", "3", "--out", str(tmp_path / "run")]
+    result = CliRunner().invoke(main, asked)
+    assert result.exit_code == 0, result.output
+    assert "heads are within 10%" in result.output
+    found = json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)
+    assert found["lengths"] == [32, 64, 128]
+    assert len(found["heads"]) == 12
+    assert {"length", "interval", "extrapolated", "change"} <= set(found["heads"][0])
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "run")])
+    assert found["headline"] in shown.output
+    for wrong, said in (
+        (["--budget", "0.5"], "--budget is for plans"),
+        (["--prefix", "250"], "longest possible context is 193"),
+        (["--tolerance", "2"], "tolerance is 2"),
+        (["--prefix", "9"], "at least 16"),
+    ):
+        refused = CliRunner().invoke(main, [*asked[:-2], *wrong])
+        assert refused.exit_code == 2
+        assert said in refused.output.replace("\n", " ")
+
+
+def strict(text: str) -> dict[str, Any]:
+    """JSON without Infinity and NaN."""
+
+    def refuse(name: str) -> float:
+        raise AssertionError(f"{name} in JSON")
+
+    return dict(json.loads(text, parse_constant=refuse))
+
+
+@pytest.mark.parametrize(("name", "window"), [("llama", None), ("mistral", 50)])
+def test_no_length_beyond_window_and_model(name: str, window: int | None, tmp_path: Path) -> None:
+    asked = saved(tmp_path, name, **({} if window is None else {"sliding_window": window}))
+    asked += ["--passages", "2", "--tolerance", "0.01", "--out", str(tmp_path / "run")]
+    found = strict(CliRunner().invoke(main, [*asked, "--json"]).stdout)
+    limit = 256 if window is None else window
+    assert found["configuration"]["context"] == 193
+    for head in found["heads"]:
+        assert head["limit"] == limit
+        assert head["open"] == (head["length"] is None)
+        assert head["open"] == bool(head["note"])
+        ends = [*head["interval"], head["length"] or 0]
+        assert max(end for end in ends if end is not None) <= limit
+    frame = load_context(tmp_path / "run").to_frame()
+    assert not np.isinf(frame.select_dtypes("number")).to_numpy().any()
+    assert (frame["length"].isna() == frame["open"]).all()
+
+
+def test_an_open_end_in_words(tmp_path: Path) -> None:
+    """Heads that see all tokens alike, of which each doubling brings as many new ones."""
+    asked = saved(tmp_path, "llama", strength=12.0)
+    asked += ["--passages", "2", "--tolerance", "0.001", "--out", str(tmp_path / "run")]
+    said = CliRunner().invoke(main, [*asked, "--all"])
+    found = load_context(tmp_path / "run")
+    frame = found.to_frame()
+    assert frame["open"].any()
+    changes = frame.loc[frame["open"], "last_change"]
+    assert f"{int(frame['open'].sum())} are still changing, by up to" in found.headline
+    assert f"{changes.max():.0%} at 193" in found.headline
+    for change in changes:
+        assert f"still changing by {change:.0%} at 193" in said.output
+    page = tmp_path / "page.html"
+    CliRunner().invoke(main, ["report", str(tmp_path / "run"), "-o", str(page)])
+    data = page.read_text().split('id="data"')[1].split("</script>")[0]
+    assert "still changing by" in data
+    for text in (said.output, found.headline, repr(found), found._repr_html_(), data):
+        assert "inf" not in text.lower()
+        assert "\u221e" not in text
+        assert "no end" not in text
+
+
+def test_encoders_are_refused() -> None:
+    loaded = tiny_model("bert")
+    with pytest.raises(InputError, match="is an encoder"):
+        context_lengths(wrap_model(loaded.model, encoder_tokenizer(), name="bert"), ["a text"])

@@ -1,0 +1,205 @@
+"""Real heads: dense attention is the model's own, patterns on it, and patterns inside a model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import esscher
+from esscher.cli.endings import save_figure
+from esscher.cli.sparse import print_sparsity
+from esscher.core.errors import InputError
+from esscher.core.streams import random_stream
+from esscher.engine.models import attention_override, wrap_model
+from esscher.engine.patterns import PATTERNS, View
+from esscher.engine.text import passages, read_text, visit_passages
+from esscher.studies.sparse import Sparsity, load_sparse, sparse
+from esscher.studies.sparse.heads import choose_queries, measure_passage
+from esscher.studies.sparse.measurement import METRICS
+from esscher.studies.sparse.replacement import sparse_attention
+from tests.engine.models.demo import demo_model
+from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.tiny import final_output, tiny_batch, tiny_model
+from tests.engine.text.test_passages import words
+from tests.runs.stopped import stopped_at
+
+SMALL = {"context": 72, "passages": 6, "queries": 8, "budgets": [8, 16, 32]}
+
+
+def tiny(name="bert"):
+    model = tiny_model(name)
+    tokenizer = decoder_tokenizer() if model.family.decoder else encoder_tokenizer()
+    return wrap_model(model.model, tokenizer, name=name)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_errors_are_those_of_attention_over_the_chosen_keys(name) -> None:
+    loaded = tiny(name)
+    passage = next(iter(passages(loaded, read_text([words(500)]), context=72)))
+    found = measure_passage(
+        loaded, passage, ("random", "window"), (8, 16), layers=[1], heads=[0, 3], queries=6,
+        draws=2, seed=5,
+    )  # fmt: skip
+    asking = choose_queries(passage, loaded.causal, 6, 5)
+    captured = []
+    visit_passages(loaded, [passage], lambda _, capture: captured.append(capture), layers=[1])
+    capture = captured[0]
+    view = View.of(asking, 72, causal=loaded.causal)
+    for u, head in enumerate((0, 3)):
+        logits = capture.logits(0, head)[torch.from_numpy(asking)].numpy()
+        value = capture.v[0, head // capture.group].to(torch.float64).numpy()
+        # dense attention is what the model itself computes
+        own = capture.output[0, head][torch.from_numpy(asking)].numpy()
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        dense = weights @ value / weights.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(dense, own, rtol=2e-4, atol=2e-5)
+        norm = np.sqrt(np.mean(np.sum(dense**2, axis=1)))
+        assert found.norms[u] == pytest.approx(norm, rel=1e-5)
+        for b, r in enumerate((8, 16)):
+            outputs = []
+            for q, at in zip(range(6), asking, strict=True):
+                last = at + 1 if loaded.causal else min(max(at - r // 2, 0), 72 - r) + r
+                keys = np.arange(last - r, last)
+                outputs.append(weights[q, keys] @ value[keys] / weights[q, keys].sum())
+            rms = np.sqrt(np.mean(np.sum((np.array(outputs) - dense) ** 2, axis=1)))
+            relative = found.errors[0, 1, METRICS.index("map"), u, :, b]
+            np.testing.assert_allclose(relative, rms / norm, rtol=1e-4)
+            assert found.bias_square[1, u, b] == pytest.approx((rms / norm) ** 2, rel=1e-3)
+            random = found.errors[0, 0, METRICS.index("map"), u, :, b]
+            for draw in range(2):
+                rng = random_stream(5, "sparse selection", passage.number, 1, draw)
+                sight = PATTERNS["random"].select(view, r, rng)
+                got = sight.attend(torch.from_numpy(logits), torch.from_numpy(value)).numpy()
+                rms = np.sqrt(np.mean(np.sum((got - dense) ** 2, axis=1)))
+                assert random[draw] == pytest.approx(rms / norm, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "gemma2"])
+def test_results_have_everything(name, tmp_path) -> None:
+    # the second layer of the tiny Gemma is the one without a window
+    layers = [1] if name == "gemma2" else [0, 2]
+    loaded = tiny(name)
+    found = sparse(
+        loaded, [words(2000)], layers=layers, heads=[0, 2], out=tmp_path / "run", progress=False,
+        patterns="window,corrected,topk,linformer", **SMALL,
+    )  # fmt: skip
+    assert isinstance(found, Sparsity)
+    assert found.complete
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert list(found.patterns) == ["random", "corrected", "topk", "window", "linformer"]
+    for entry in found.patterns.values():
+        assert {"curve", "fit", "bias", "verdict", "evidence", "break_even"} <= set(entry)
+        for metric in METRICS:
+            assert {"exponent", "interval", "law", "trusted"} <= set(entry["fit"][metric])
+            assert len(entry["curve"]["dense"][metric]["mean"]) == 3
+    frame = found.heads()
+    assert len(frame) == 2 * len(layers) * 5
+    assert len(found.results["layers"]) == len(layers)
+    assert len(found.to_frame()) == 15
+    assert len(found.curves()) == 45
+    # heads count alike: the curve is the mean over the heads
+    own = [h["patterns"]["window"]["map"]["error"] for h in found.results["heads"]]
+    curve = found.patterns["window"]["curve"]["dense"]["map"]["mean"]
+    np.testing.assert_allclose(np.mean(own, axis=0), curve)
+    assert "Random selection" in found.headline
+    assert "window" in repr(found)
+    assert "<table" in found._repr_html_()
+    assert load_sparse(tmp_path / "run").to_dict() == found.to_dict()
+    assert esscher.load_sparse(tmp_path / "run").headline == found.headline
+
+
+def test_a_killed_study_resumes_to_the_same(tmp_path) -> None:
+    loaded, text = tiny("llama"), [words(2000)]
+    options = SMALL | {"layers": [0], "patterns": "corrected", "progress": False}
+    whole = sparse(loaded, text, **options)
+    with stopped_at("passage-2"):
+        sparse(loaded, text, out=tmp_path / "run", **options)
+    part = load_sparse(tmp_path / "run")
+    assert not part.complete
+    assert part.results["replicates"] == 2
+    again = sparse(loaded, text, out=tmp_path / "run", **options)
+    assert again.patterns == whole.patterns
+    with pytest.raises(InputError, match="another configuration"):
+        sparse(loaded, text, out=tmp_path / "run", **(options | {"queries": 9}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budgets": [8, 72]}, "may see only 55 keys"),
+        ({"budgets": [8]}, "at least 2"),
+        ({"budgets": [4, 16], "patterns": "bigbird"}, "'bigbird' needs at least 8"),
+        ({"passages": 1000}, "has only .* passages of 72"),
+        ({"context": 5000}, "reads at most"),
+        ({"horizon": 1.0}, "horizon is given, but the model"),
+        ({"tokens": 100}, "tokens is given, but the model"),
+        ({"draws": 1}, "at least 2 draws"),
+        ({"layers": [9]}, "layers contains 9"),
+        ({"seed": -1}, "seed is -1"),
+        ({"budgets": None, "context": 40}, "a context of at least 42"),
+    ],
+)
+def test_bad_input(options, message, tmp_path) -> None:
+    with pytest.raises(InputError, match=message):
+        sparse(tiny("llama"), [words(900)], out=tmp_path / "run", **(SMALL | options))
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_passage_decides_nothing(tmp_path) -> None:
+    options = SMALL | {"passages": 1, "layers": [0], "patterns": "window", "progress": False}
+    found = sparse(tiny("llama"), [words(900)], **options)
+    assert found.patterns["window"]["verdict"] == "undecided"
+    assert found.patterns["window"]["fit"]["map"]["interval"] == [None, None]
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert "window" in repr(found)
+    print_sparsity(found)
+    save_figure("sparse", found, tmp_path / "one.svg")
+
+
+def test_a_window_that_is_shorter_than_the_budget() -> None:
+    with pytest.raises(InputError, match="layer 0 see as few as 5 keys"):
+        sparse(tiny("mistral"), [words(900)], **SMALL)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "mpnet"])
+@pytest.mark.parametrize("pattern", ["random", "corrected", "bigbird", "topk", "pooled"])
+def test_a_budget_of_all_keys_leaves_a_model_as_it_is(name, pattern) -> None:
+    loaded = tiny_model(name)
+    batch = tiny_batch(loaded, padding="left" if loaded.causal else None)
+    kept = batch["attention_mask"].bool()
+    with attention_override(loaded, sparse_attention(PATTERNS[pattern], 40)):
+        found = final_output(loaded, batch)
+    torch.testing.assert_close(found[kept], final_output(loaded, batch)[kept], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns_inside_a_model(pattern, monkeypatch) -> None:
+    loaded = tiny_model("llama")
+    batch = tiny_batch(loaded, n=40)
+    outputs = []
+    for entries in (2**24, 4 * 40 * 7):  # all queries at once, and seven at a time
+        monkeypatch.setattr("esscher.studies.sparse.replacement.ENTRIES", entries)
+        with attention_override(loaded, sparse_attention(PATTERNS[pattern], 12, seed=3)):
+            outputs.append(final_output(loaded, batch))
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-3, atol=1e-3)
+    own = final_output(loaded, batch)
+    assert not torch.allclose(outputs[0], own, rtol=1e-3, atol=1e-3)
+    if PATTERNS[pattern].is_exact and pattern != "pooled":
+        # the first twelve queries may see no more than the budget
+        torch.testing.assert_close(outputs[0][:, :12], own[:, :12], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_sinks_matter_in_a_real_decoder() -> None:
+    """A window without the sinks misses most of what many heads attend."""
+    loaded = demo_model("demo:smollm2")
+    found = sparse(
+        loaded, "demo:docs", context=1024, passages=5, layers=[10, 20], queries=32,
+        budgets=[32, 64, 128, 256], patterns="window,streaming,corrected,topk", progress=False,
+    )  # fmt: skip
+    last = {n: e["curve"]["dense"]["map"]["mean"][-1] for n, e in found.patterns.items()}
+    assert last["topk"] < last["streaming"] < last["window"]
+    assert last["corrected"] < last["random"]

@@ -1,0 +1,92 @@
+"""The direct simulator against the definition, and its random streams."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import esscher
+from esscher.core.streams import random_stream
+from esscher.studies.sweep import direct
+from esscher.studies.sweep.direct import attend, direct_errors
+from esscher.studies.sweep.line import line_errors
+
+
+def test_attend_is_softmax_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    t, k, v = rng.standard_normal((7, 3)), 300 * rng.standard_normal((11, 3)), np.eye(11, 4)
+    logits = t @ k.T
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    expected = weights @ v / weights.sum(axis=1, keepdims=True)
+    for block in (1, 25, 10_000):
+        monkeypatch.setattr(direct, "BLOCK", block)
+        # logits of size 1e3 carry absolute rounding errors of 1e-12
+        np.testing.assert_allclose(attend(t, k, v), expected, rtol=1e-11, atol=1e-15)
+
+
+def test_a_replicate_does_not_depend_on_the_others() -> None:
+    head = esscher.gaussian_head(0.7, 2)
+    limit = np.zeros(2), 0.49 * np.eye(2)
+    few = direct_errors(head, [10, 30], replicates=2, seed=3, limit=limit)
+    many = direct_errors(head, [10, 30], replicates=5, seed=3, limit=limit)
+    np.testing.assert_array_equal(few.mean, many.mean[:2])
+    other = direct_errors(head, [10, 30], replicates=2, seed=4, limit=limit)
+    assert not np.array_equal(few.mean, other.mean)
+
+
+def test_errors_are_what_they_say() -> None:
+    head = esscher.gaussian_head(0.5, 2)
+    limit = np.zeros(2), 0.25 * np.eye(2)
+    run = direct_errors(head, [12], replicates=1, seed=0, limit=limit)
+    tokens = head.sample(12, random_stream(0, "direct", 0))
+    output = attend(*tokens)
+    np.testing.assert_allclose(run.mean[0, 0], output.mean(axis=0))
+    np.testing.assert_allclose(run.cov[0, 0], np.cov(output.T, bias=True) - 0.25 * np.eye(2))
+    square = np.mean(np.sum((output - 0.5 * tokens.keys) ** 2, axis=1))
+    assert run.map_square[0, 0] == pytest.approx(square)
+
+
+def test_population_queries_carry_no_noise_of_their_own() -> None:
+    """With many keys the error vanishes however few the queries are."""
+    head = esscher.gaussian_head(0.2, 1)
+    limit = np.zeros(1), np.array([[0.04]])
+    run = direct_errors(
+        head, [20_000], replicates=3, seed=0, queries="population", limit=limit, query_count=5
+    )
+    assert np.all(np.abs(run.mean) < 5 * 20_000**-0.5)
+
+
+def test_unknown_queries_are_refused() -> None:
+    head = esscher.gaussian_head(0.2)
+    with pytest.raises(esscher.InputError, match="queries"):
+        direct_errors(
+            head, [4], replicates=1, seed=0, queries="all", limit=(np.zeros(1), np.eye(1))
+        )
+
+
+def test_the_line_is_attention_in_one_dimension() -> None:
+    """The grid of tilts against exact attention of every token."""
+    for h in (0.6, -2.0):
+        run = line_errors(h, [50, 300], replicates=2, seed=1)
+        for r in range(2):
+            sample = random_stream(1, "line", r).standard_normal(300)
+            for i, n in enumerate((50, 300)):
+                x = sample[:n, None]
+                output = attend(h * x, x, x)
+                # cubic interpolation on 201 nodes
+                assert run.mean[r, i] == pytest.approx(output.mean(), abs=2e-4)
+                assert run.cov[r, i] == pytest.approx(output.var() - h * h, abs=2e-3)
+    with pytest.raises(esscher.InputError, match="not 0"):
+        line_errors(0.0, [10], replicates=1, seed=0)
+
+
+def test_streams_differ_from_the_user_s_own() -> None:
+    plain = np.random.default_rng(0).standard_normal(4)
+    first = random_stream(0, "direct", 0).standard_normal(4)
+    assert not np.array_equal(plain, first)
+    np.testing.assert_array_equal(first, random_stream(0, "direct", 0).standard_normal(4))
+    for other in (random_stream(0, "direct", 1), random_stream(1, "direct", 0)):
+        assert not np.array_equal(first, other.standard_normal(4))
+    for seed in (-1, 1.5, True):
+        with pytest.raises(esscher.InputError, match="seed"):
+            random_stream(seed, "direct")  # type: ignore[arg-type]

@@ -1,0 +1,254 @@
+"""Sweeps: what is measured, and that it depends on configuration and seed alone."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import esscher
+from esscher.math.heads import Head
+from esscher.studies.sweep import ErrorCurve, nested, sweep
+from esscher.studies.sweep import measure as measuring
+from esscher.studies.sweep.direct import direct_errors
+from esscher.studies.sweep.measure import METRICS
+
+SIZES = [10, 40, 130]
+
+
+def available(engine: str) -> str:
+    if engine == "torch":
+        pytest.importorskip("torch")
+    return engine
+
+
+def assert_same(one: ErrorCurve, other: ErrorCurve) -> None:
+    np.testing.assert_array_equal(one.replicates, other.replicates)
+    for metric in METRICS:
+        np.testing.assert_array_equal(one.raw(metric), other.raw(metric))
+
+
+def heads() -> dict[str, Head]:
+    rng = np.random.default_rng(5)
+    q, k, v = rng.standard_normal((60, 3)), rng.standard_normal((60, 3)), np.eye(60, 2)
+    return {
+        "gaussian": esscher.gaussian_head(spectrum=[1.2, 0.4, 0.1], tau=0.5),
+        "sphere": esscher.law_head(esscher.standard_law("sphere", 3), horizon=1.0),
+        "arrays": esscher.array_head(q, k, v),
+    }
+
+
+@pytest.mark.parametrize("engine", ["numpy", "torch"])
+@pytest.mark.parametrize("queries", ["tokens", "population"])
+@pytest.mark.parametrize("name", ["gaussian", "sphere", "arrays"])
+@pytest.mark.parametrize("query_count", [None, 25])
+def test_errors_are_those_of_the_direct_simulator(
+    monkeypatch: pytest.MonkeyPatch, engine: str, queries: str, name: str, query_count: int | None
+) -> None:
+    """On the same tokens, to rounding, with each scale as a head of its own."""
+    monkeypatch.setattr(nested, "ROWS", 32)
+    monkeypatch.setattr(nested, "COLUMNS", 48)
+    monkeypatch.setattr(measuring, "PURPOSE", "direct")
+    head, scales = heads()[name], [1.0, 0.3]
+    curve = sweep(
+        head,
+        SIZES,
+        2,
+        3,
+        scales=scales,
+        queries=queries,
+        query_count=query_count,
+        dtype="float64",
+        engine=available(engine),
+    )
+    assert curve.configuration["query_count"] == (
+        1024 if (queries, query_count) == ("population", None) else query_count
+    )
+    for s, alpha in enumerate(scales):
+        scaled = (
+            head.scaled(alpha)
+            if isinstance(head, esscher.WeightHead)
+            else esscher.ArrayHead(head.tilts * alpha, head.keys, head.values)  # type: ignore[attr-defined]
+        )
+        limit = esscher.limit_moments(scaled, seed=3)
+        assert isinstance(limit, esscher.OutputMoments)
+        direct = direct_errors(
+            scaled,
+            SIZES,
+            replicates=2,
+            seed=3,
+            queries=queries,
+            limit=(limit.mean, limit.covariance),
+            query_count=curve.configuration["query_count"],
+        )
+        close = {"rtol": 1e-9, "atol": 1e-12}
+        np.testing.assert_allclose(
+            curve.raw("mean")[s], np.linalg.norm(direct.mean, axis=-1), **close
+        )
+        np.testing.assert_allclose(
+            curve.raw("cov")[s], np.linalg.norm(direct.cov, axis=(-2, -1)), **close
+        )
+        np.testing.assert_allclose(curve.raw("map")[s], np.sqrt(direct.map_square), **close)
+
+
+@pytest.mark.parametrize("engine", ["numpy", "torch"])
+def test_single_precision_is_close(engine: str) -> None:
+    head = esscher.gaussian_head(0.8, 3)
+    single = sweep(head, SIZES, 2, 0, engine=available(engine))
+    double = sweep(head, SIZES, 2, 0, engine=engine, dtype="float64")
+    for metric in METRICS:
+        np.testing.assert_allclose(single.raw(metric), double.raw(metric), rtol=1e-4)
+        assert not np.array_equal(single.raw(metric), double.raw(metric))
+
+
+def test_large_logits_are_no_trouble() -> None:
+    head = esscher.gaussian_head(1.0, 2)
+    curve = sweep(head, SIZES, 2, 0, scales=[1e-3, 1.0, 1e4], engine="numpy")
+    assert all(np.isfinite(curve.raw(metric)).all() for metric in METRICS)
+    for s in range(3):
+        alone = sweep(head, SIZES, 2, 0, scales=[[1e-3, 1.0, 1e4][s]], engine="numpy")
+        np.testing.assert_allclose(curve.raw("cov")[s], alone.raw("cov")[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 4])
+def test_workers_agree_to_the_bit(workers: int, tmp_path: Path) -> None:
+    head = esscher.gaussian_head(1.1, 4)
+    alone = sweep(head, SIZES, 6, 1, scales=[0.5, 1.0], engine="numpy")
+    many = sweep(
+        head, SIZES, 6, 1, scales=[0.5, 1.0], engine="numpy", workers=workers, out=tmp_path / "run"
+    )
+    assert_same(alone, many)
+
+
+def test_workers_agree_to_the_bit_in_torch() -> None:
+    pytest.importorskip("torch")
+    head = esscher.gaussian_head(1.1, 4)
+    # more than one block of queries and of keys
+    alone = sweep(head, [100, 1700], 3, 1, scales=[0.5, 1.0], engine="torch")
+    assert_same(alone, sweep(head, [100, 1700], 3, 1, scales=[0.5, 1.0], engine="torch", workers=2))
+
+
+class Backwards(ThreadPoolExecutor):
+    """Runs everything, and hands results over in the opposite order."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.held: list[tuple[object, ...]] = []
+
+    def submit(self, function, /, *arguments, **named):  # type: ignore[no-untyped-def]
+        future: Future[object] = Future()
+        self.held.append((future, function, arguments))
+        if len(self.held) == 5:
+            threading.Thread(target=self.finish).start()
+        return future
+
+    def finish(self) -> None:
+        for future, function, arguments in reversed(self.held):
+            future.set_result(function(*arguments))  # type: ignore[operator, attr-defined]
+
+
+def test_any_executor_and_any_order() -> None:
+    head = esscher.gaussian_head(1.1, 2)
+    alone = sweep(head, SIZES, 5, 1, engine="numpy")
+    backwards = Backwards()
+    assert_same(alone, sweep(head, SIZES, 5, 1, engine="numpy", executor=backwards))
+    assert len(backwards.held) == 5
+    with ThreadPoolExecutor(3) as threads:
+        assert_same(alone, sweep(head, SIZES, 5, 1, engine="numpy", executor=threads))
+        assert threads.submit(int, "7").result() == 7  # it was not shut down
+
+
+def test_replicates_do_not_depend_on_their_number_but_on_the_seed() -> None:
+    head = esscher.gaussian_head(1.1, 2)
+    few = sweep(head, SIZES, 2, 1, engine="numpy")
+    many = sweep(head, SIZES, 4, 1, engine="numpy")
+    np.testing.assert_array_equal(few.raw("map"), many.raw("map")[:, :2])
+    other = sweep(head, SIZES, 2, 2, engine="numpy")
+    assert not np.array_equal(few.raw("map"), other.raw("map"))
+    assert len(np.unique(many.raw("map")[0, :, 0])) == 4
+
+
+def test_a_curve_prints_and_converts_itself() -> None:
+    curve = sweep(esscher.gaussian_head(0.5, 2), SIZES, 3, 4, scales=[1.0, 2.0], engine="numpy")
+    assert "3 replicates" in repr(curve)
+    assert "<table" in curve._repr_html_()
+    np.testing.assert_allclose(curve.horizons, [0.5, 1.0])
+    frame = curve.to_frame()
+    assert len(frame) == 6
+    np.testing.assert_allclose(frame["map"].iloc[:3], curve.raw("map")[0].mean(axis=0))
+    np.testing.assert_allclose(
+        frame["map_standard_error"].iloc[3:], curve.raw("map")[1].std(axis=0, ddof=1) / 3**0.5
+    )
+    raw = curve.to_frame(raw=True)
+    row = raw[(raw["alpha"] == 2.0) & (raw["replicate"] == 1) & (raw["n"] == 40)]
+    assert row["cov"].item() == curve.raw("cov")[1, 1, 1]
+    assert curve.seed == 4
+    assert set(curve.versions) == {"esscher", "numpy", "torch", "kernel", "python"}
+    with pytest.raises(esscher.InputError, match="median"):
+        curve.raw("median")
+
+
+def test_sampled_limits_carry_a_note() -> None:
+    head = esscher.law_head(esscher.standard_law("mixture", 2), horizon=0.5)
+    curve = sweep(head, [5, 10], 1, 0, engine="numpy")
+    assert "sampling" in curve.notes[0]
+    assert not sweep(head, [5, 10], 1, 0, engine="numpy", queries="population").notes
+
+
+BAD = [
+    ({"replicates": 0}, "replicates is 0"),
+    ({"seed": -1}, "seed is -1"),
+    ({"seed": True}, "seed is True"),
+    ({"sizes": [10, 5]}, "increasing"),
+    ({"sizes": [1, 5]}, "n = 1"),
+    ({"scales": [1.0, -1.0]}, "positive"),
+    ({"scales": [1.0, 1.0]}, "once"),
+    ({"scales": []}, "positive"),
+    ({"queries": "all"}, "'all'"),
+    ({"query_count": 0}, "query_count is 0"),
+    ({"dtype": "float16"}, "float16"),
+    ({"device": "cuda"}, "'cuda'"),
+    ({"engine": "jax"}, "'jax'"),
+    ({"workers": 0}, "workers is 0"),
+    ({"precision": -0.1}, "precision is -0.1"),
+    ({"precision": 0.1, "sizes": [10]}, "2 sizes"),
+    ({"precision": 0.1, "max_replicates": 1}, "max_replicates is 1"),
+    ({"max_replicates": 10}, "goes with precision"),
+    ({"head": "gaussian"}, "gaussian_head"),
+    ({"reference_tokens": 9}, "below the largest size"),
+    ({"head": heads()["arrays"], "reference_tokens": 100}, "all its rows"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), BAD)
+def test_bad_input_is_refused(change: dict[str, object], words: str, tmp_path: Path) -> None:
+    arguments = {
+        "head": esscher.gaussian_head(0.5),
+        "sizes": [5, 10],
+        "replicates": 2,
+        "engine": "numpy",
+        "out": tmp_path / "run",
+    }
+    with pytest.raises(esscher.InputError, match=words):
+        sweep(**(arguments | change))  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
+def test_workers_and_an_executor_exclude_each_other() -> None:
+    with ThreadPoolExecutor(1) as threads, pytest.raises(esscher.InputError, match="one of them"):
+        sweep(esscher.gaussian_head(0.5), [5, 10], 1, executor=threads, workers=2)
+
+
+def test_a_worker_that_dies_is_a_clear_error() -> None:
+    class Broken(ThreadPoolExecutor):
+        def submit(self, function, /, *arguments, **named):  # type: ignore[no-untyped-def]
+            future: Future[object] = Future()
+            future.set_exception(BrokenProcessPool("terminated abruptly"))
+            return future
+
+    with Broken(1) as broken, pytest.raises(esscher.InputError, match="fewer workers"):
+        sweep(esscher.gaussian_head(0.5), [5, 10], 1, executor=broken)

@@ -1,0 +1,191 @@
+"""Sweeps that go on until a slope is known well enough: what they spend, and that it is theirs."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import esscher
+from esscher.core.errors import InputError
+from esscher.studies.sweep import ErrorCurve, load_curve, sweep
+from esscher.studies.sweep.measure import METRICS
+from esscher.studies.sweep.precision import relative_covariance, slope_half_widths
+from esscher.studies.sweep.schedule import Batch, WorkModel, counts_at, next_batch, slope_variance
+
+
+def assert_same(one: ErrorCurve, other: ErrorCurve) -> None:
+    np.testing.assert_array_equal(one.replicates, other.replicates)
+    assert one.complete == other.complete
+    for metric in METRICS:
+        np.testing.assert_array_equal(one.raw(metric), other.raw(metric))
+
+
+PRECISE: dict[str, Any] = {"precision": 0.08, "engine": "numpy"}
+
+
+def test_precision_is_reached_and_deterministic(tmp_path: Path) -> None:
+    head, sizes = esscher.gaussian_head(0.3, 1), [20, 60, 200]
+    found = sweep(head, sizes, 8, 0, **PRECISE)
+    assert slope_half_widths(found.raw("mean"), found.sizes, 0).max() <= 0.08
+    assert slope_half_widths(found.raw("mean")[:, :8], found.sizes, 0).max() > 0.08
+    with ThreadPoolExecutor(3) as threads:
+        assert_same(found, sweep(head, sizes, 8, 0, executor=threads, **PRECISE))
+    out = tmp_path / "run"
+    assert_same(found, sweep(head, sizes, 8, 0, out=out, **PRECISE))
+    for path in sorted((out / "parts").iterdir())[3::4]:
+        path.unlink()
+    assert not load_curve(out).complete
+    assert_same(found, sweep(head, sizes, 8, 0, out=out, **PRECISE))
+    assert_same(found, load_curve(out))
+
+
+def test_precision_spends_its_work_at_small_sizes() -> None:
+    found = sweep(esscher.gaussian_head(0.3, 1), [20, 60, 200, 600], 8, 0, **PRECISE)
+    counts = found.counts
+    assert np.all(np.diff(counts) <= 0)
+    assert counts[0] > 1.5 * counts[-1]
+    np.testing.assert_array_equal(np.isfinite(found.raw("map")[0]).sum(axis=0), counts)
+    assert found.to_frame()["replicates"].tolist() == counts.tolist()
+    assert len(found.to_frame(raw=True)) == counts.sum()
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_short_replicates_have_the_law_of_long_ones() -> None:
+    """Errors at the smallest size, from replicates that end there and from whole ones."""
+    found = sweep(esscher.gaussian_head(0.3, 1), [20, 60, 200, 600], 200, 0, **PRECISE)
+    more = sweep(
+        esscher.gaussian_head(0.3, 1), [20, 60, 200, 600], 200, 0, precision=0.02, engine="numpy"
+    )
+    np.testing.assert_array_equal(found.raw("mean")[:, :200], more.raw("mean")[:, :200])
+    ends = np.isfinite(more.raw("mean")[0]).sum(axis=1) < 4
+    assert ends.sum() > 50
+    errors = more.raw("mean")[0, :, 0]
+    assert stats.ks_2samp(errors[ends], errors[~ends]).pvalue > 1e-3
+
+
+def test_a_precision_can_be_raised_but_not_begun_otherwise(tmp_path: Path) -> None:
+    head, sizes, out = esscher.gaussian_head(0.3, 1), [20, 60, 200], tmp_path / "run"
+    sweep(head, sizes, 8, 0, out=out, precision=0.15, engine="numpy")
+    raised = sweep(head, sizes, 8, 0, out=out, **PRECISE)
+    assert_same(raised, sweep(head, sizes, 8, 0, **PRECISE))
+    before = sorted(path.name for path in (out / "parts").iterdir())
+    with pytest.raises(InputError, match="holds replicate 8 up to size number"):
+        sweep(head, sizes, 1000, 0, out=out, engine="numpy")
+    assert sorted(path.name for path in (out / "parts").iterdir()) == before
+
+
+def test_precision_that_is_not_reached_says_so() -> None:
+    head = esscher.gaussian_head(0.3, 1)
+    found = sweep(head, [20, 40], 4, 0, precision=1e-3, max_replicates=9, engine="numpy")
+    assert found.complete
+    assert "0.001 asked for" in found.notes[0]
+    work = WorkModel.for_sizes(np.array([20.0, 40.0]), None).work
+    spent = found.counts[1] + (found.counts[0] - found.counts[1]) * work[0]
+    assert 9 - work[0] < spent <= 9
+
+
+def test_the_half_width_is_that_of_the_slope() -> None:
+    """Errors n^-1/2 times lognormal noise: the slope's standard error is known."""
+    rng = np.random.default_rng(0)
+    sizes = np.array([10.0, 100.0, 1000.0])
+    errors = sizes**-0.5 * np.exp(0.2 * rng.standard_normal((1, 400, 3)))
+    x = np.log(sizes) - np.log(sizes).mean()
+    relative = np.sqrt(np.expm1(0.2**2) / 400)
+    expected = 1.96 * relative / np.sqrt(x @ x)
+    assert slope_half_widths(errors, sizes, 0)[0] == pytest.approx(expected, rel=0.15)
+    assert slope_half_widths(errors[:, :1], sizes, 0)[0] == np.inf
+    assert slope_half_widths(0 * errors, sizes, 0)[0] == np.inf
+
+
+def correlated(rng: np.random.Generator, covariance: np.ndarray, count: int) -> np.ndarray:
+    """Lognormal errors of mean 1 with this relative covariance."""
+    normal = np.log1p(covariance)
+    noise = rng.multivariate_normal(-np.diag(normal) / 2, normal, size=count)
+    return np.exp(noise)
+
+
+SIZES = np.array([1e3, 3e3, 1e4, 3e4])
+COVARIANCE = 0.04 * 0.6 ** np.abs(np.subtract.outer(range(4), range(4)))
+BATCHES = [Batch(0, 20, 4), Batch(20, 60, 1), Batch(60, 75, 3)]
+
+
+def test_slope_variance_is_that_of_simulated_slopes() -> None:
+    """Ragged replicates with a known covariance; 4,000 slopes know a variance to 2.3%."""
+    rng = np.random.default_rng(1)
+    counts = counts_at(BATCHES, 4)
+    assert counts.tolist() == [75, 35, 35, 20]
+    weights = counts / counts.sum()
+    x = np.log(SIZES) - weights @ np.log(SIZES)
+    slopes = []
+    for _ in range(4000):
+        errors = correlated(rng, COVARIANCE, 75)
+        for batch in BATCHES:
+            errors[batch.start : batch.stop, batch.depth :] = np.nan
+        means = np.nanmean(errors, axis=0)
+        slopes.append((weights * x) @ np.log(means) / (weights @ x**2))
+    expected = slope_variance(np.log(SIZES), counts, COVARIANCE)
+    assert np.var(slopes) == pytest.approx(expected, rel=4 * np.sqrt(2 / 4000))
+    # and the bootstrap, which sees one sample, agrees with it within the error of a variance
+    width = slope_half_widths(errors[None], SIZES, 0)[0]
+    assert width == pytest.approx(1.96 * np.sqrt(expected), rel=3 / np.sqrt(2 * 20))
+
+
+def test_relative_covariance_comes_from_whole_replicates() -> None:
+    errors = SIZES**-0.5 * correlated(np.random.default_rng(2), COVARIANCE, 5000)
+    whole = relative_covariance(errors)
+    np.testing.assert_allclose(whole, COVARIANCE, atol=5 * 0.04 * np.sqrt(2 / 5000))
+    more = np.vstack([errors, np.where(np.arange(4) < 2, 100.0, np.nan)[None]])
+    np.testing.assert_array_equal(relative_covariance(more), whole)
+
+
+def test_the_next_batch_is_the_best_one() -> None:
+    """No other batch of a size that is allowed lowers the variance more for its work."""
+    model, x = WorkModel.for_sizes(SIZES, None), np.log(SIZES)
+    found = next_batch(BATCHES, x, COVARIANCE, model, left=1e9)
+    assert found is not None
+    assert found.start == 75
+    counts = counts_at(BATCHES, 4)
+    now = slope_variance(x, counts, COVARIANCE)
+
+    def gain(depth: int, count: int) -> float:
+        more = counts.copy()
+        more[:depth] += count
+        return (now - slope_variance(x, more, COVARIANCE)) / (count * model.work[depth - 1])
+
+    ours = gain(found.depth, found.stop - found.start)
+    for depth in range(1, 5):
+        most = min(int(model.spent(BATCHES) / 2 / model.work[depth - 1]), int(counts[depth - 1]))
+        assert gain(depth, max(most, 1)) <= ours * (1 + 1e-12)
+
+
+def test_nothing_is_spent_beyond_the_limit() -> None:
+    model, x = WorkModel.for_sizes(SIZES, None), np.log(SIZES)
+    batches, most = [Batch(0, 8, 4)], 20.0
+    while (
+        batch := next_batch(batches, x, COVARIANCE, model, most - model.spent(batches))
+    ) is not None:
+        batches.append(batch)
+    assert most - model.work[0] < model.spent(batches) <= most + 1e-9
+
+
+def test_the_schedule_saves_work() -> None:
+    """Independent sizes: whole replicates need 1.5 times the work for the same variance, or more.
+
+    With correlated ones the gain is smaller (a whole replicate's noise cancels from its own slope),
+    but there is never a loss.
+    """
+    model, x = WorkModel.for_sizes(SIZES, None), np.log(SIZES)
+    for covariance, least in ((np.diag(np.diag(COVARIANCE)), 1.5), (COVARIANCE, 1.0)):
+        batches = [Batch(0, 8, 4)]
+        goal = slope_variance(x, np.full(4, 128.0), covariance)
+        while slope_variance(x, counts_at(batches, 4), covariance) > goal:
+            batch = next_batch(batches, x, covariance, model, left=1e9)
+            assert batch is not None
+            batches.append(batch)
+        assert 128 / model.spent(batches) > least

@@ -1,0 +1,152 @@
+"""Types of tails, recovered from samples of known laws; sub-Gaussian parameters in closed form."""
+
+from __future__ import annotations
+
+import mpmath as mp
+import numpy as np
+import pytest
+from scipy import integrate, special, stats
+
+from esscher.core.errors import InputError
+from esscher.studies.tails import candidates
+from esscher.studies.tails.candidates import TAUS, compare_tails, compare_thresholds
+from esscher.studies.tails.proxy import variance_proxy
+from esscher.studies.tails.verdict import NONE, SUB_GAUSSIAN, judge
+
+DRAWS = 40
+COUNT = 8000
+GROUPS = np.arange(COUNT) // 250
+
+
+def draw(law, rng):
+    return {
+        "gaussian": lambda: rng.standard_normal(COUNT),
+        "laplace": lambda: rng.laplace(size=COUNT),
+        "root": lambda: rng.gamma(2.0, size=COUNT) ** 2,  # density exp(-sqrt x)
+    }[law]()
+
+
+@pytest.mark.parametrize(("law", "tau"), [("gaussian", 2.0), ("laplace", 1.0), ("root", 0.5)])
+def test_tau_is_recovered_and_its_interval_covers(law, tau):
+    """Each law has a density exp(-c x^tau) beyond every threshold, so that tau is exact."""
+    rng = np.random.default_rng(11)
+    found = [compare_tails(np.abs(draw(law, rng)), GROUPS, 0.1) for _ in range(DRAWS)]
+    logs = np.log([f.tau for f in found])
+    error = logs.std(ddof=1) / np.sqrt(DRAWS)
+    # the logarithm of a maximum likelihood estimate is biased by half its variance
+    assert abs(logs.mean() - np.log(tau)) < 4 * error + logs.var()
+    covered = sum(f.tau_interval[0] <= tau <= f.tau_interval[1] for f in found)
+    # nominal 95%: fewer than 32 of 40 have probability 3e-4
+    assert covered >= 32
+
+
+def test_a_power_law_is_of_pareto_type():
+    rng = np.random.default_rng(3)
+    found = compare_tails(rng.pareto(2.0, COUNT) + 1, GROUPS, 0.1)
+    # k = 1/2, with standard error (1 + k)/sqrt(800)
+    assert found.k == pytest.approx(0.5, abs=4 * 1.5 / np.sqrt(800))
+    assert found.criterion["Pareto"] == 0
+    assert found.criterion["Gaussian"] > 100
+    assert found.tau_interval[1] < 1
+    assert sum(found.weights.values()) == pytest.approx(1)
+
+
+def test_repeated_tokens_are_not_independent():
+    """Every value sixteen times within its passage: intervals are those of the different values."""
+    rng = np.random.default_rng(4)
+    narrow, wide = [], []
+    for _ in range(12):
+        values = np.abs(rng.standard_normal(1000))
+        once = compare_tails(values, np.arange(1000), 0.1)
+        often = compare_tails(np.repeat(values, 16), np.repeat(np.arange(1000), 16), 0.1)
+        narrow.append(np.diff(np.log(once.tau_interval))[0])
+        wide.append(np.diff(np.log(often.tau_interval))[0])
+        assert often.inflation == pytest.approx(16, rel=0.1)
+    assert np.median(wide) == pytest.approx(np.median(narrow), rel=0.25)
+
+
+def test_normalising_integral_against_quadrature():
+    b = np.full(len(TAUS), 3.0)
+    logs = candidates._log_integral(b)
+    mean = candidates._mean_power(b)
+    for i in (0, 10, 33, 43, 70):
+        tau = TAUS[i]
+
+        def density(y, tau=tau):
+            return np.exp(-3.0 * (y**tau - 1))
+
+        if tau > 0.3:
+            exact = integrate.quad(density, 1, np.inf)[0]
+        else:
+            # int_1^inf exp(-3 (y^tau - 1)) dy = e^3 Gamma(1/tau, 3) 3^(-1/tau) / tau
+            a = 1 / mp.mpf(float(tau))
+            exact = float(mp.exp(3) * mp.gammainc(a, 3) * mp.mpf(3) ** -a * a)
+        assert logs[i] == pytest.approx(np.log(exact), rel=1e-6)
+        if tau > 0.3:
+            first = integrate.quad(lambda y: y**tau * density(y), 1, np.inf)[0]  # noqa: B023
+            assert mean[i] == pytest.approx(first / exact, rel=1e-6)
+    far = candidates._log_integral(np.full(len(TAUS), 1e4))
+    # for tau = 1 the integral is 1/b, for tau = 2 sqrt(pi/b) e^b erfc(sqrt b) / 2
+    exact = -np.log(1e4), np.log(np.sqrt(np.pi / 1e4) * special.erfcx(100.0) / 2)
+    np.testing.assert_allclose(far[[33, 43]], exact, rtol=1e-9)
+
+
+def test_a_cluster_is_seen_from_below_and_from_inside():
+    """1% of all values form a bounded cluster: heavy at low thresholds, cut off at high ones."""
+    rng = np.random.default_rng(5)
+    cluster = rng.random(COUNT) < 0.01
+    values = np.abs(
+        np.where(cluster, 7 + 0.4 * rng.standard_normal(COUNT), rng.standard_normal(COUNT))
+    )
+    found = compare_thresholds(values, GROUPS)
+    assert len(found) == 6
+    assert found[0].tau_interval[1] < 1
+    assert any(f.tau_interval[0] > 2 for f in found[1:])
+    tail = [f.to_dict() for f in found]
+    assert judge({"tail": tail, "tail_halves": []})["verdict"] == SUB_GAUSSIAN
+    assert judge({"tail": tail[:1], "tail_halves": []})["verdict"] == NONE
+
+
+def test_equal_values_stay_together():
+    rng = np.random.default_rng(6)
+    values = np.round(np.abs(rng.standard_normal(COUNT)), 1)
+    found = compare_thresholds(values, GROUPS)
+    assert [f.exceedances for f in found] == sorted({f.exceedances for f in found}, reverse=True)
+    for f in found:
+        assert f.exceedances == np.sum(values > f.threshold)
+    with pytest.raises(InputError, match="no tail"):
+        compare_tails(np.ones(500), np.arange(500), 0.1)
+    with pytest.raises(InputError, match="exceedances"):
+        compare_tails(np.arange(100.0), np.arange(100), 0.1)
+
+
+def test_variance_proxy_of_a_gaussian_and_of_a_mixture():
+    rng = np.random.default_rng(7)
+    gaussian = variance_proxy(rng.standard_normal(COUNT), GROUPS, 0)
+    # 100 values carry the end of the range: 2 K / t^2 is known to 2 * 0.1 / reach^2 there
+    assert 1 <= gaussian.value < 1 + 4 * 0.2 / gaussian.reach**2
+    assert gaussian.interval[0] < 1.02
+    weight, distance = 0.1, 4.0
+    sample = rng.standard_normal(COUNT) + distance * (rng.random(COUNT) < weight)
+    found = variance_proxy(5 + 3 * sample, GROUPS, 0)
+    variance = 1 + weight * (1 - weight) * distance**2
+    s = np.linspace(0.05, found.reach, 400) / np.sqrt(variance)
+    s = np.concatenate([s, -s])
+    log_mgf = s**2 / 2 + np.log(1 - weight + weight * np.exp(distance * s)) - s * weight * distance
+    exact = np.max(2 * log_mgf / (s**2 * variance))
+    error = (found.interval[1] - found.value) / stats.t.ppf(0.975, 31)
+    assert abs(found.value - exact) < 4 * error
+    assert exact > 1.5
+    symmetric = variance_proxy(np.where(rng.random(COUNT) < 0.5, 1.0, -1.0), GROUPS, 0)
+    assert symmetric.value == pytest.approx(1, abs=0.01)
+
+
+def test_variance_proxy_of_exponential_tails_is_as_large_as_the_range_allows():
+    rng = np.random.default_rng(8)
+    found = variance_proxy(rng.laplace(size=COUNT), GROUPS, 0)
+    t = np.linspace(0.1, found.reach, 100)
+    exact = np.max(-2 * np.log(1 - t**2 / 2) / t**2)
+    # beyond t = 1/sqrt(2) the weights have no variance, beyond sqrt(2) no mean
+    assert found.reach < 0.85
+    error = (found.interval[1] - found.value) / stats.t.ppf(0.975, 31)
+    assert abs(found.value - exact) < 4 * error

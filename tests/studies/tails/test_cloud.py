@@ -1,0 +1,169 @@
+"""Whole clouds: verdicts and parameters of known laws, and no false alarms."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from esscher.core.errors import InputError
+from esscher.studies.tails import VERDICTS, cloud_tails
+from esscher.studies.tails.cloud import logit_shape, norm_shape
+from esscher.studies.tails.directions import QUICK
+from esscher.studies.tails.verdict import (
+    EXPONENTIAL,
+    HEAVY,
+    NONE,
+    OPEN,
+    SUB_GAUSSIAN,
+    UNDECIDED,
+    at_threshold,
+    judge,
+    judge_thresholds,
+)
+from tests.studies.tails.clouds import planted
+
+COUNT = 5000
+
+
+@pytest.mark.parametrize(
+    ("law", "count", "allowed"),
+    [
+        ("mixture", COUNT, {SUB_GAUSSIAN}),
+        ("laplace", COUNT, {OPEN, EXPONENTIAL}),
+        ("student", COUNT, {OPEN, NONE}),
+        ("student", 4 * COUNT, {NONE}),
+    ],
+)
+def test_a_planted_law_is_found_and_judged(law, count, allowed):
+    tokens, exact = planted(law, count, 1)
+    found = cloud_tails(tokens, seed=1)
+    assert abs(np.corrcoef(tokens @ found.direction, tokens @ exact)[0, 1]) > 0.9
+    assert found.numbers["agreement"] > 0.9
+    assert found.verdict in allowed
+    low, high = found.numbers["kurtosis"]["interval"]
+    truth = {"mixture": 1.65, "laplace": 3.0, "student": 6.0}[law]
+    # the direction is off by a little, which takes away from the kurtosis
+    assert low < truth * 0.9**-4
+    assert high > truth * 0.9**4 * (1 if law != "student" else 0.2)
+    json.dumps(found.numbers, allow_nan=False)
+
+
+def test_parameters_of_a_mixture():
+    """One in ten shifted by 4: excess kurtosis and variance proxy are known."""
+    tokens, _ = planted("mixture", 2 * COUNT, 2)
+    found = cloud_tails(tokens).numbers
+    w, m = 0.1, 4.0
+    variance = 1 + w * (1 - w) * m**2
+    fourth = w * (1 - w) * (1 - 6 * w * (1 - w)) * m**4
+    assert (
+        found["kurtosis"]["interval"][0]
+        <= fourth / variance**2
+        <= (found["kurtosis"]["interval"][1] + 0.1)
+    )
+    reach = found["proxy"]["reach"]
+    s = np.linspace(0.05, reach, 400) / np.sqrt(variance)
+    log_mgf = s**2 / 2 + np.log(1 - w + w * np.exp(m * s)) - s * w * m
+    exact = np.max(2 * log_mgf / (s**2 * variance))
+    assert found["proxy"]["value"] == pytest.approx(exact, rel=0.08)
+
+
+@pytest.mark.parametrize(("law", "clouds"), [("gaussian", 24), ("uniform", 8)])
+def test_no_false_alarms(law, clouds):
+    """Nominal 2.5% or less: more than 3 heavy ones of 24 clouds have probability 3e-3."""
+    verdicts = []
+    for seed in range(clouds):
+        tokens, _ = planted(law, COUNT, seed)
+        found = cloud_tails(tokens, seed=seed, effort=QUICK)
+        verdicts.append(found.verdict)
+        assert found.numbers["proxy"]["value"] < 1.2
+    assert sum(verdict in HEAVY for verdict in verdicts) <= 3
+    # the rest is undecided: a tail of 500 tokens is often too short to exclude an exponential one
+    assert sum(verdict == SUB_GAUSSIAN for verdict in verdicts) >= clouds * 2 / 3
+
+
+def test_no_number_is_inflated_by_the_search():
+    """On Gaussian clouds the kurtosis along the worst direction is 0 beyond noise, on average."""
+    found = []
+    for seed in range(20):
+        tokens = np.random.default_rng([seed, 3]).standard_normal((1500, 24))
+        numbers = cloud_tails(tokens, seed=seed, effort=QUICK).numbers
+        found.append(numbers["kurtosis"]["value"])
+    error = np.std(found, ddof=1) / np.sqrt(len(found))
+    # the kurtosis of m values standardised by themselves is too small by 6/(m + 1)
+    assert abs(np.mean(found) + 6 / 751) < 4 * error
+
+
+def test_a_function_of_tokens_and_seed():
+    tokens, _ = planted("laplace", 2000, 0)
+    groups = np.arange(2000) // 100
+    one, again = (cloud_tails(tokens, groups, seed=3, effort=QUICK).numbers for _ in range(2))
+    assert one == again
+    assert cloud_tails(tokens, groups, seed=4, effort=QUICK).numbers != one
+
+
+def comparison(low, high, *, gaussian=5.0, pareto=0.0):
+    return {
+        "threshold": 2.0, "exceedances": 100, "tau": 1.0, "tau_interval": [low, high],
+        "criterion": {"Gaussian": 0.0, "Weibull": 1.0, "Pareto": 1.0 - pareto},
+        "gaussian_over_exponential": gaussian,
+    }  # fmt: skip
+
+
+def test_verdict_at_one_threshold():
+    assert at_threshold(comparison(1.2, 3.0)) == SUB_GAUSSIAN
+    assert at_threshold(comparison(0.5, 3.0, gaussian=1.0)) == UNDECIDED
+    assert at_threshold(comparison(3.0, 9.0, gaussian=1.0)) == SUB_GAUSSIAN
+    assert at_threshold(comparison(1.1, 1.8)) == EXPONENTIAL
+    assert at_threshold(comparison(0.8, 1.8)) == OPEN
+    assert at_threshold(comparison(0.5, 0.9)) == NONE
+    assert at_threshold(comparison(0.5, 1.4, pareto=3.0)) == NONE
+
+
+def test_verdict_from_several_thresholds():
+    heavy, light, unsure = comparison(0.3, 0.8), comparison(4, 13), comparison(0.1, 5, gaussian=0)
+    assert judge_thresholds([heavy, unsure]) == (NONE, 0)
+    assert judge_thresholds([heavy, light]) == (SUB_GAUSSIAN, 1)
+    # lighter further out, but not beyond uncertainty
+    assert judge_thresholds([heavy, comparison(0.7, 3.0)])[0] == NONE
+    assert judge_thresholds([light, heavy])[0] == NONE
+    assert judge_thresholds([unsure, unsure]) == (UNDECIDED, 0)
+    assert judge_thresholds([comparison(0.8, 1.8), comparison(0.3, 0.9)])[0] == NONE
+    assert judge_thresholds([comparison(1.1, 1.8), comparison(0.3, 0.9)])[0] == OPEN
+    # two directions put together look heavier than each of them
+    both = judge({"tail": [heavy], "tail_halves": [[light], [unsure]]})
+    assert both["verdict"] == UNDECIDED
+    assert judge({"tail": [heavy], "tail_halves": [[light], [heavy]]})["verdict"] == NONE
+    assert set(VERDICTS) == {SUB_GAUSSIAN, EXPONENTIAL, OPEN, NONE, UNDECIDED}
+
+
+def test_shapes_of_norms_and_logits():
+    rng = np.random.default_rng(0)
+    groups = np.arange(6000) // 250
+    light = norm_shape(rng.standard_normal((6000, 8)), groups)
+    # elliptical Student tokens: norms have the tail index 4, k = 1/4
+    heavy = rng.standard_normal((6000, 8)) / np.sqrt(rng.chisquare(4, (6000, 1)) / 4)
+    norms = norm_shape(heavy, groups)
+    # k <= 0, to three standard errors 1/sqrt(232 + 10)
+    assert light["value"] < 3 * 0.065
+    assert light["interval"][0] <= 0
+    assert norms["interval"][0] <= 0.25 <= norms["interval"][1]
+    logits = logit_shape(rng.standard_normal((8, 8)) @ heavy.T, groups)
+    assert logits["interval"][0] <= 0.25 <= logits["interval"][1]
+    assert logits["queries"] == 8
+    # embeddings of a text repeat: there is no tail of norms to fit
+    tied = norm_shape(rng.standard_normal((3, 8))[rng.integers(3, size=600)], np.arange(600) // 60)
+    assert tied["value"] is None
+
+
+def test_bad_clouds_are_refused():
+    rng = np.random.default_rng(0)
+    with pytest.raises(InputError, match="400 tokens"):
+        cloud_tails(rng.standard_normal((400, 3)))
+    with pytest.raises(InputError, match="3 passages"):
+        cloud_tails(rng.standard_normal((900, 3)), np.arange(900) // 300)
+    with pytest.raises(InputError, match="all tokens are the same"):
+        cloud_tails(np.ones((900, 3)))
+    with pytest.raises(InputError):
+        cloud_tails([[np.nan, 1.0]] * 900)

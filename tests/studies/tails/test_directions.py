@@ -1,0 +1,84 @@
+"""The planted direction is found, and nothing is found where there is nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from esscher.studies.tails.directions import (
+    QUICK,
+    THOROUGH,
+    Whitening,
+    _ascend_kurtosis,
+    worst_directions,
+)
+from esscher.studies.tails.passages import blocks, split_passages, sums_by_group
+from tests.studies.tails.clouds import planted
+
+
+def aligned(direction, exact, tokens):
+    """Cosine in whitened coordinates: the correlation of the two projections."""
+    return abs(np.corrcoef(tokens @ direction, tokens @ exact)[0, 1])
+
+
+@pytest.mark.parametrize("effort", [QUICK, THOROUGH])
+@pytest.mark.parametrize("law", ["laplace", "student", "mixture"])
+def test_a_planted_direction_is_found_in_half_of_the_tokens(law, effort):
+    for seed in range(3):
+        tokens, exact = planted(law, 2500, seed)
+        found = worst_directions(tokens, blocks(2500), effort, seed, 0)
+        assert aligned(found.kurtosis, exact, tokens) > 0.9
+        assert aligned(found.generating, exact, tokens) > 0.85
+
+
+def test_the_climb_never_goes_down():
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((1000, 8)) * np.exp(0.4 * rng.standard_normal((1000, 1)))
+    z = Whitening.of(z).coordinates(z).astype(np.float32)
+    start = np.linalg.qr(rng.standard_normal((8, 8)))[0]
+    values = [
+        np.mean((z @ _ascend_kurtosis(z, start, steps)) ** 4, axis=0) for steps in (1, 4, 12, 40)
+    ]
+    assert np.all(np.diff(values, axis=0) > -1e-3)
+
+
+def test_whitening():
+    rng = np.random.default_rng(1)
+    tokens = rng.standard_normal((500, 6)) @ rng.standard_normal((6, 8))  # of rank 6
+    whitening = Whitening.of(tokens)
+    z = whitening.coordinates(tokens)
+    assert z.shape == (500, 6)
+    np.testing.assert_allclose(z.T @ z / 500, np.eye(6), atol=1e-9)
+    assert Whitening.of(tokens, most=3).axes.shape == (8, 3)
+    # a direction of tokens and its image have the same projections
+    w = rng.standard_normal(8)
+    projected = (tokens - tokens.mean(0)) @ w
+    np.testing.assert_allclose(z @ (whitening.back @ w), projected, atol=1e-9)
+
+
+def test_a_passage_of_its_own_is_no_direction():
+    """One passage with outliers is left out of the choice; a direction of all passages wins."""
+    rng = np.random.default_rng(2)
+    tokens = rng.standard_normal((4000, 8))
+    tokens[:, 1] = rng.laplace(size=4000)
+    tokens[:5, 0] = 25.0
+    groups = np.arange(4000) // 250
+    found = worst_directions(tokens, groups, THOROUGH, 0, 0)
+    assert aligned(found.kurtosis, np.eye(8)[1], tokens) > 0.9
+
+
+def test_halves_are_whole_passages_of_about_the_same_size():
+    groups = np.repeat(np.arange(11), np.arange(20, 31))
+    half = split_passages(groups, 0)
+    for passage in range(11):
+        assert len(set(half[groups == passage])) == 1
+    assert abs(half.sum() - (~half).sum()) <= 40
+    assert not np.array_equal(half, split_passages(groups, 1))
+
+
+def test_sums_by_group():
+    values = np.arange(12.0).reshape(6, 2)
+    sums, sizes = sums_by_group(values, np.array([3, 1, 3, 1, 1, 7]))
+    np.testing.assert_allclose(sums, [[2 + 6 + 8, 3 + 7 + 9], [0 + 4, 1 + 5], [10, 11]])
+    np.testing.assert_array_equal(sizes, [3, 2, 1])
+    np.testing.assert_array_equal(np.bincount(blocks(100, 4)), [25] * 4)
