@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from esscher.engine.text import read_text
     from esscher.runs.cluster import connect_cluster
     from esscher.runs.cluster_file import start_cluster
+    from esscher.runs.registry import load
     from esscher.show.catalogue import figure, figures_of
     from esscher.show.write import write_report
     from esscher.studies.deep import Depth, deep, load_deep
@@ -92,7 +93,7 @@ if TYPE_CHECKING:
     from esscher.studies.probe import Probe, load_probe, probe
     from esscher.studies.reproduce import reproduce
     from esscher.studies.sparse import Sparsity, load_sparse, sparse
-    from esscher.studies.tails import Tails, load_tails, tails
+    from esscher.studies.tails import Tails, tails
 
 __all__ = [
     "ArrayHead",
@@ -150,6 +151,7 @@ __all__ = [
     "law_head",
     "limit_map",
     "limit_moments",
+    "load",
     "load_context",
     "load_curve",
     "load_deep",
@@ -158,7 +160,6 @@ __all__ = [
     "load_plan",
     "load_probe",
     "load_sparse",
-    "load_tails",
     "make_law",
     "map_constant",
     "map_curve",
@@ -188,7 +189,7 @@ _LAZY = {
     "esscher.studies.domains": ("Domains", "domains", "load_domains"),
     "esscher.studies.deep": ("Depth", "deep", "load_deep"),
     "esscher.studies.reproduce": ("reproduce",),
-    "esscher.studies.tails": ("Tails", "load_tails", "tails"),
+    "esscher.studies.tails": ("Tails", "tails"),
     "esscher.engine.models": ("LoadedModel", "load_model", "wrap_model"),
     "esscher.studies.plan": (
         "ContextUse",
@@ -202,6 +203,7 @@ _LAZY = {
     "esscher.show.catalogue": ("figure", "figures_of"),
     "esscher.show.write": ("write_report",),
     "esscher.runs.cluster": ("connect_cluster",),
+    "esscher.runs.registry": ("load",),
     "esscher.runs.cluster_file": ("start_cluster",),
     "esscher.studies.sparse": ("Sparsity", "load_sparse", "sparse"),
     "esscher.engine.text": ("read_text",),

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.core.shown import announce
+from esscher.math.tails import TailComparison
+from esscher.math.tails.verdict import UNDECIDED, judge_thresholds
 from esscher.runs.progress import Reporter
 from esscher.studies.probe import load_probe
-from esscher.studies.tails.verdict import UNDECIDED, judge_thresholds
 from tests.fuzz.damage import unpack
 
 
@@ -69,10 +70,11 @@ def test_rates_of_progress_are_plain_numbers(monkeypatch):
 def test_the_tail_shown_is_the_one_that_decided():
     def tail(low, high):
         criterion = {"Gaussian": 0.0, "Weibull": 0.0, "Pareto": 0.0}
-        return {
-            "tau_interval": [low, high], "exceedances": 500.0, "criterion": criterion,
-            "gaussian_over_exponential": 0.0,
-        }  # fmt: skip
+        return TailComparison(
+            share=0.1, threshold=2.0, exceedances=500, groups=10, tau=1.0,
+            tau_interval=(low, high), k=0.1, inflation=1.0, level=0.95, weights={},
+            gaussian_over_exponential=0.0, criterion=criterion,
+        )  # fmt: skip
 
     # heavy from below, overruled further out, where nothing can be told
     assert judge_thresholds([tail(1.1, 1.5), tail(1.6, 3.0)]) == (UNDECIDED, 1)

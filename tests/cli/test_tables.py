@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli import main
-from esscher.cli.tables import PlainConsole, PlainTable
+from esscher.show.tables import PlainConsole, PlainTable
 from tests.fuzz.damage import unpack
 
 RUNS = (

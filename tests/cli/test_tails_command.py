@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 import esscher
-import esscher.studies.tails.run as running
+import esscher.studies.tails.work as working
 from esscher.cli.program import main
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
+from esscher.math.tails import VERDICTS
 from esscher.studies.reproduce.findings.manyheads import manyheads_finding
 from esscher.studies.reproduce.findings.tails import tails_finding
-from esscher.studies.tails import VERDICTS
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer, save
 from tests.engine.models.tiny import tiny_model
 
@@ -43,44 +43,43 @@ def test_results_have_everything(name, tmp_path):
     found = esscher.tails(tiny(name), [text()], layers=[0, 1], out=tmp_path / "run", **SMALL)
     assert isinstance(found, esscher.Tails)
     assert found.complete
-    assert [(h["layer"], h["head"]) for h in found.heads] == [
+    assert [(h.layer, h.head) for h in found.heads] == [
         (layer, head) for layer in (0, 1) for head in range(4)
     ]
     for head in found.heads:
-        assert head["verdict"] in VERDICTS
-        assert {"kurtosis", "proxy", "tail", "norms", "logits", "evidence", "meaning"} <= set(head)
-        assert head["key_head"] == (head["head"] if name == "bert" else head["head"] // 2)
-        assert head["with_delimiters"]["tokens"] > head["tokens"]
+        assert head.verdict in VERDICTS
+        assert head.key_head == (head.head if name == "bert" else head.head // 2)
+        assert head.with_delimiters.tokens > head.tokens
     if name == "llama":  # grouped keys: the same keys, other logits
         one, two = found.head(0, 0), found.head(0, 1)
-        assert one["tail"] == two["tail"]
-        assert one["logits"] != two["logits"]
+        assert one.tail == two.tail
+        assert one.logits != two.logits
     json.dumps(found.to_dict(), allow_nan=False)
-    assert len(found.to_frame()) == 8
-    assert len(found.layers_frame()) == 2
+    assert len(found.table()) == 8
+    assert len(found.layers_table()) == 2
     assert "heads" in repr(found)
     assert "<table" in found._repr_html_()
-    assert esscher.load_tails(tmp_path / "run").to_dict() == found.to_dict()
+    assert esscher.load(tmp_path / "run").to_dict() == found.to_dict()
 
 
 def test_a_stopped_run_resumes_to_the_same(tmp_path, monkeypatch):
     loaded, source = tiny(), [text()]
     whole = esscher.tails(loaded, source, heads=[1], **SMALL)
-    measured = running.measure_layer
+    measured = working.measure_layer
 
     def fails(layer, *arguments):
         if layer == 1:
             raise KeyboardInterrupt
         return measured(layer, *arguments)
 
-    monkeypatch.setattr(running, "measure_layer", fails)
+    monkeypatch.setattr(working, "measure_layer", fails)
     with pytest.raises(KeyboardInterrupt):
         esscher.tails(loaded, source, heads=[1], out=tmp_path / "run", **SMALL)
     monkeypatch.undo()
-    assert not esscher.load_tails(tmp_path / "run").complete
+    assert not esscher.load(tmp_path / "run").complete
     again = esscher.tails(loaded, source, heads=[1], out=tmp_path / "run", **SMALL)
     assert again.complete
-    assert again.results["heads"] == whole.results["heads"]
+    assert again.heads == whole.heads
     with pytest.raises(InputError, match="seed: stored 0, now 1"):
         esscher.tails(loaded, source, heads=[1], seed=1, out=tmp_path / "run", **SMALL)
 
@@ -92,7 +91,7 @@ def test_layers_in_groups_give_the_same(monkeypatch):
     options = SMALL | {"layers": [0, 2], "heads": [2]}
     together = esscher.tails(tiny(), [text()], **options)
     monkeypatch.setattr(collect, "HELD", 1)
-    assert esscher.tails(tiny(), [text()], **options).results["heads"] == together.heads
+    assert esscher.tails(tiny(), [text()], **options).heads == together.heads
 
 
 def test_command_on_a_folder(tmp_path: Path):

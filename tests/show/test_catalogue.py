@@ -240,14 +240,14 @@ def test_end_of_a_model():
 
 def test_tails_by_head():
     _, found = make("tails")
-    table = found.to_frame()
+    table = found.table()
     figure = drawn("tails", "heads")
     shown = images(figure)
     for column, grid in zip(("proxy", "kurtosis", "norms_k", "logits_k"), shown, strict=False):
         np.testing.assert_allclose(grid.ravel(), table[column].to_numpy(dtype=float))
     letters = "".join(text.get_text() for text in figure.axes[4].texts)
     assert len(letters) == len(table)
-    layers = found.layers_frame()
+    layers = found.layers_table()
     at, bars = points(drawn("tails", "layers").axes[0])[0]
     np.testing.assert_allclose(at, layers[["layer", "proxy"]].to_numpy(dtype=float))
     np.testing.assert_allclose(bars[:, 1, 1], layers["proxy_high"])

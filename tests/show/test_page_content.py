@@ -17,6 +17,7 @@ import esscher
 import esscher.show.render as rendering
 from esscher.cli.program import main
 from esscher.core.errors import InputError
+from esscher.runs.registry import STUDIES
 from esscher.show.content import Page, Table
 from esscher.show.numbers import between, shown, visible
 from esscher.show.pages import KINDS, make_pages
@@ -39,7 +40,7 @@ def data_of(text):
 
 
 def test_every_kind_that_is_stored_has_a_page():
-    assert set(KINDS) == {"sweep", *READERS}
+    assert set(KINDS) == {"sweep", *READERS, *STUDIES}
 
 
 @pytest.mark.parametrize("name", ["probe", "sparse-model", "deep", "tails", "plan", "context"])

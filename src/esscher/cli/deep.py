@@ -17,7 +17,7 @@ from esscher.cli.options import (
     plain_table,
 )
 from esscher.cli.stopping import resumable
-from esscher.cli.tables import PlainConsole
+from esscher.show.tables import PlainConsole
 
 if TYPE_CHECKING:
     from esscher.studies.deep import Depth
@@ -119,7 +119,7 @@ def print_depth(found: Depth) -> None:
     """Print the headline, the layers, and the end of the model or the measured limit."""
     console = plain_console()
     console.say(found.headline, "bold")
-    console.say_note(found.results)
+    console.say_note(found.results["configuration"].get("model", {}).get("note"))
     if not found.layers:
         return
     if found.is_gaussian:

@@ -17,8 +17,8 @@ from esscher.cli.options import (
     whole_numbers,
 )
 from esscher.cli.stopping import resumable
-from esscher.cli.tables import PlainConsole
 from esscher.core.errors import InputError
+from esscher.show.tables import PlainConsole
 
 if TYPE_CHECKING:
     from esscher.studies.domains import Domains
@@ -132,7 +132,7 @@ def print_domains(found: Domains) -> None:
     """Print the headline, the corpora, what differs, and where the variance comes from."""
     console = plain_console()
     console.say(found.headline, "bold")
-    console.say_note(found.results)
+    console.say_note(found.results["configuration"].get("model", {}).get("note"))
     if not found.results["blocks"]:
         return
     _print_corpora(console, found)

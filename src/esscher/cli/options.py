@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 
-from esscher.cli.tables import PlainConsole, PlainTable
 from esscher.core.atomic import check_writable
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_sizes
+from esscher.show.tables import PlainConsole, PlainTable
 
 #: Endings of figures.
 FORMATS = (".png", ".svg", ".pdf")

@@ -22,7 +22,7 @@ from esscher.cli.stopping import resumable
 from esscher.core.errors import InputError
 
 if TYPE_CHECKING:
-    from esscher.cli.tables import PlainConsole
+    from esscher.show.tables import PlainConsole
     from esscher.studies.plan import ContextUse, Plan
 
 #: Key heads that the table shows unless all are asked for.
@@ -150,7 +150,7 @@ def print_context(found: ContextUse, everything: bool = False) -> None:
     """Print the headline and the heads that use most."""
     console = plain_console()
     console.say(found.headline, style="bold")
-    console.say_note(found.results)
+    console.say_note(found.results["configuration"].get("model", {}).get("note"))
     frame = found.to_frame()
     if frame.empty:
         return
@@ -188,7 +188,7 @@ def print_plan(found: Plan, everything: bool = False) -> None:
     """Print the headline, the check, and the budgets."""
     console, results = plain_console(), found.to_dict()
     console.say(found.headline, style="bold")
-    console.say_note(results)
+    console.say_note(results["configuration"].get("model", {}).get("note"))
     if results["check"] is not None:
         _print_check(console, results["check"])
     frame = found.to_frame().sort_values("tokens", ascending=False, kind="stable")

@@ -19,9 +19,9 @@ from esscher.cli.options import (
     whole_numbers,
 )
 from esscher.cli.stopping import resumable
-from esscher.cli.tables import PlainConsole
 from esscher.core.errors import InputError
 from esscher.core.shown import counted
+from esscher.show.tables import PlainConsole
 
 if TYPE_CHECKING:
     from esscher.studies.probe import Probe
@@ -132,7 +132,7 @@ def print_probe(found: Probe, everything: bool = False) -> None:
     """Print the headline, the worst heads, the layers and how good the predictors were."""
     console = plain_console()
     console.say(found.headline, "bold")
-    console.say_note(found.results)
+    console.say_note(found.results["configuration"].get("model", {}).get("note"))
     if not found.heads:
         return
     configuration = found.results["configuration"]

@@ -22,8 +22,8 @@ from esscher.cli.runs import list_runs, show
 from esscher.cli.schema import schema
 from esscher.cli.sparse import sparse
 from esscher.cli.stopping import terminable
+from esscher.cli.study import study_command
 from esscher.cli.sweep import sweep
-from esscher.cli.tails import tails
 from esscher.cli.theory import theory
 from esscher.core.errors import EsscherError
 from esscher.core.untrusted import printable
@@ -82,7 +82,7 @@ def main() -> None:
 for command in (
     probe,
     plan,
-    tails,
+    study_command("tails"),
     deep,
     sparse,
     domains,

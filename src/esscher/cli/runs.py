@@ -12,6 +12,7 @@ import click
 
 from esscher.cli.endings import finish
 from esscher.cli.options import plain_console, plain_table, print_json
+from esscher.cli.study import print_result
 from esscher.cli.sweep import print_curve
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign, shortened
@@ -19,6 +20,7 @@ from esscher.runs import RunResult, run_kind
 from esscher.runs import read_run as read_cells
 from esscher.runs.folder import CONFIG, PARTS
 from esscher.runs.lock import is_locked
+from esscher.runs.registry import STUDIES, load
 from esscher.show.stored import READERS
 from esscher.studies.sweep.engine import load_curve
 from esscher.studies.sweep.store import Run, read_run
@@ -28,7 +30,6 @@ SHOWN_BY = {
     "probe": ("esscher.cli.probe", "print_probe"),
     "plan": ("esscher.cli.plan", "print_plan"),
     "context": ("esscher.cli.plan", "print_context"),
-    "tails": ("esscher.cli.tails", "print_tails"),
     "deep": ("esscher.cli.deep", "print_depth"),
     "sparse": ("esscher.cli.sparse", "print_sparsity"),
     "domains": ("esscher.cli.domains", "print_domains"),
@@ -76,10 +77,15 @@ def show(run: Path, as_json: bool) -> None:
       esscher show runs/gaussian
     """  # noqa: D301 - click's mark for verbatim lines
     kind = run_kind(run)
-    if kind is not None:
-        load, show_found = _ways(run, kind)
+    if kind in STUDIES:
         with foreign(run):
-            found = load(run)
+            result = load(run)
+            finish(result.to_dict, lambda: print_result(result), as_json, None)
+        return
+    if kind is not None:
+        read, show_found = _ways(run, kind)
+        with foreign(run):
+            found = read(run)
             finish(found.to_dict, lambda: show_found(found), as_json, None)
         return
     with foreign(run):

@@ -112,7 +112,7 @@ def print_sparsity(found: Sparsity) -> None:
     state = "" if found.complete else " (not complete)"
     console.say(f"{found.subject}{state}")
     console.say(found.headline, "bold")
-    console.say_note(found.results)
+    console.say_note(found.results["configuration"].get("model", {}).get("note"))
     if not found.patterns:
         return
     budgets = found.results["budgets"]

@@ -17,7 +17,6 @@ from esscher.cli.options import (
 )
 from esscher.cli.regimes import load_probes, print_regimes, regimes_dict, save_regimes
 from esscher.cli.synthetic import head_options, synthetic_head
-from esscher.cli.tables import PlainConsole, PlainTable
 from esscher.cli.theory_simulation import (
     Simulation,
     check_simulated,
@@ -28,6 +27,7 @@ from esscher.core.errors import InputError
 from esscher.core.shown import plain_count
 from esscher.math.limits import NoLimit
 from esscher.math.theory import Prediction, predict
+from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.sweep.direct import DirectErrors, direct_errors
 
 #: Largest n, number of queries and of replicates that ``--check`` simulates directly.

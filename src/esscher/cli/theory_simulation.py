@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from esscher.cli.options import plain_table, with_error
-from esscher.cli.tables import PlainTable
 from esscher.core.errors import InputError
 from esscher.core.shown import plain_count
 from esscher.math.theory import (
@@ -17,6 +16,7 @@ from esscher.math.theory import (
     simulate_map,
     simulate_mean,
 )
+from esscher.show.tables import PlainTable
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,13 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from esscher.core.atomic import clean_leftovers, write_atomically
+from esscher.core.codec import as_json, as_record
 from esscher.core.errors import InputError
 from esscher.core.untrusted import (
     check_folder,
@@ -33,7 +34,6 @@ from esscher.runs.folder import (
     CONFIG,
     LOG,
     PARTS,
-    as_json,
     check_free,
     check_same,
     read_about,
@@ -68,12 +68,12 @@ class Cell:
     Attributes
     ----------
     about
-        Plain numbers, lists, dictionaries and strings.
+        A record, or plain numbers, lists, dictionaries and strings.
     table
         Raw measurements, one row each; may be empty.
     """
 
-    about: dict[str, Any]
+    about: Any
     table: pd.DataFrame = field(default_factory=_no_rows)
 
 
@@ -87,10 +87,17 @@ class CellRun:
         The directory.
     about
         Contents of its ``config.json``: kind, subject, configuration, versions, date.
+    cell
+        Type of what its cells say besides their tables.
     """
 
     folder: Path
     about: dict[str, Any]
+    cell: type[Any] | None = None
+
+    def typed(self, cell: type[Any]) -> CellRun:
+        """Return the run with cells of a type."""
+        return replace(self, cell=cell)
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -141,7 +148,10 @@ class CellRun:
                 raise InputError("its checksum does not match")
             table = read_table(data, paths["parquet"].name)
             # what pandas noted about its own types is nothing that a stranger may decide
-            return Cell(dict(stored["about"]), table.to_pandas(ignore_metadata=True))
+            about = stored["about"]
+            if self.cell is not None:
+                about = as_record(about, self.cell, paths["json"].name)
+            return Cell(about, table.to_pandas(ignore_metadata=True))
         except (ValueError, LookupError, TypeError) as error:
             raise self.damaged(name, error) from error
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from esscher.core.atomic import TEMPORARY, write_atomically
+from esscher.core.codec import as_json
 from esscher.core.errors import InputError
 from esscher.core.untrusted import check_folder, limits, read_json, shortened
 from esscher.engine.models.same_weights import SAMPLE, compare_weights, said_of_types
@@ -17,11 +18,6 @@ SWEEP = "sweep"
 CONFIG, RESULTS, LOG, PARTS = "config.json", "results.json", "run.log", "parts"
 #: Characters of a value that a message shows.
 _SHOWN = 160
-
-
-def as_json(value: dict[str, Any]) -> bytes:
-    """Contents of a JSON file; a number that JSON cannot hold is an error here."""
-    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
 def write_results(folder: Path, results: dict[str, Any]) -> None:
@@ -93,7 +89,7 @@ def check_same(folder: Path, stored: dict[str, Any], configuration: dict[str, An
     different = [
         f"  {field}: stored {_shown(old.get(field))}, now {_shown(new.get(field))}"
         for field in dict.fromkeys([*old, *new])
-        if old.get(field) != new.get(field) and field != SAMPLE  # the hash says it all
+        if old.get(field) != new.get(field) and not field.endswith(SAMPLE)  # the hash says it all
     ]
     if compare_weights(stored, configuration) == "other type":
         different.append(f"  These are {said_of_types(stored, configuration)}.")

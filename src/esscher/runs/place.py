@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from esscher.core.atomic import check_room_for
+from esscher.core.codec import as_json
 from esscher.core.untrusted import parse_json
 from esscher.runs.cells import read_run
-from esscher.runs.folder import CONFIG, LOG, PARTS, as_json, check_free, check_same
+from esscher.runs.folder import CONFIG, LOG, PARTS, check_free, check_same
 from esscher.runs.lock import LOCK
 
 

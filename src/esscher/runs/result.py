@@ -1,16 +1,178 @@
-"""What a command returns: everything as plain numbers, with tables that show themselves."""
+"""Results of studies: typed, with tables that show themselves."""
 
 from __future__ import annotations
 
 import html
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_type_hints
 
+import msgspec
+
+from esscher.core.atomic import write_atomically
+from esscher.core.codec import Count, Name, Record, as_json, as_record, as_tree
 from esscher.core.errors import InputError
+from esscher.core.untrusted import limits, read_json
+from esscher.runs.folder import RESULTS
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from esscher.runs.cells import CellRun
+    from esscher.runs.study import Study
+
+S = TypeVar("S", bound="Study[Any]")
+
+
+class Header(Record, frozen=True, kw_only=True):
+    """What the file of every result begins with."""
+
+    kind: Name
+    complete: bool
+    cells: Count
+    configuration: dict[str, Any]
+    versions: dict[str, str | None]
+    created: Name
+    headline: str
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Result(ABC, Generic[S]):
+    """The result of a study.
+
+    Attributes
+    ----------
+    study
+        The study that it answers, with nothing left open.
+    complete
+        Whether everything that was asked for is there.
+    cells
+        How many cells it was made from.
+    versions, created
+        Software that measured, and when the run was begun.
+    headline
+        The answer in a few sentences.
+    folder
+        Directory of the run; gone already if none was given.
+    """
+
+    study: S
+    complete: bool
+    cells: int
+    versions: dict[str, str | None]
+    created: str
+    headline: str
+    folder: Path | None = None
+
+    @abstractmethod
+    def table(self) -> pd.DataFrame:
+        """Return a data frame of the main results."""
+
+    def shown(self) -> list[pd.DataFrame]:
+        """Return the tables that stand for the results where they are printed."""
+        return [self.table()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers, lists and strings: what ``--json`` prints."""
+        header: dict[str, Any] = {
+            "kind": self.study.name,
+            "complete": self.complete,
+            "cells": self.cells,
+            "configuration": self.study.configuration(),
+            "versions": self.versions,
+            "created": self.created,
+            "headline": self.headline,
+        }
+        body = {name: getattr(self, name) for name in body_type(type(self)).__struct_fields__}
+        return header | dict(as_tree(body))
+
+    def save(self, path: str | Path) -> None:
+        """Write everything into a JSON file, which :func:`esscher.load` reads."""
+        write_atomically(Path(path), as_json(self.to_dict()))
+
+    def __repr__(self) -> str:
+        tables = [
+            table.to_string(index=False, float_format="{:.3g}".format)
+            for table in self.shown()
+            if not table.empty
+        ]
+        return "\n".join([self.headline, *tables])
+
+    def _repr_html_(self) -> str:
+        tables = [
+            table.to_html(index=False, float_format="{:.3g}".format)
+            for table in self.shown()
+            if not table.empty
+        ]
+        return f"<p>{html.escape(self.headline)}</p>{''.join(tables)}"
+
+    @classmethod
+    def of(cls, run: CellRun, study: S, cells: int, headline: str, **body: Any) -> Self:
+        """Return the result of a run from what was put together."""
+        return cls(
+            study=study,
+            complete=cells == len(study.cells()),
+            cells=cells,
+            versions=run.about["versions"],
+            created=run.about["created"],
+            headline=headline,
+            folder=run.folder,
+            **body,
+        )
+
+
+@cache
+def body_type(result: type[Result[Any]]) -> type[Any]:
+    """Return the record of what a kind of result has besides the header."""
+    hints = get_type_hints(result, include_extras=True)
+    common = {field.name for field in fields(Result)}
+    own = [(f.name, hints[f.name]) for f in fields(result) if f.name not in common]
+    return msgspec.defstruct(result.__name__, own, bases=(Record,), frozen=True, kw_only=True)
+
+
+def result_from(tree: Any, study: Study[Any], place: str, folder: Path | None) -> Any:
+    """Return the result that a JSON value stands for.
+
+    Raises
+    ------
+    InputError
+        Naming the field that does not fit.
+    """
+    header = as_record(tree, Header, place)
+    kind: type[Result[Any]] = study.result
+    body = as_record(tree, body_type(kind), place)
+    return kind(
+        study=study,
+        complete=header.complete,
+        cells=header.cells,
+        versions=header.versions,
+        created=header.created,
+        headline=header.headline,
+        folder=folder,
+        **{name: getattr(body, name) for name in body.__struct_fields__},
+    )
+
+
+def read_result(run: CellRun, study: Study[Any]) -> Any:
+    """Return the result that a run has stored; None if there is none."""
+    path = run.folder / RESULTS
+    try:
+        tree = read_json(path, limits.RESULTS, follow=False)
+        return result_from(tree, study, str(path), run.folder)
+    except FileNotFoundError:
+        return None
+    except InputError as error:
+        said = str(error)
+        said = said if "is damaged" in said else f"{path} is damaged ({said})"
+        raise InputError(
+            f"{said}; delete {RESULTS} and run the same command again, which computes it anew "
+            "from the parts"
+        ) from error
+
+
+# Results of the studies that are still of dictionaries.
 
 
 @dataclass(frozen=True, eq=False, repr=False)

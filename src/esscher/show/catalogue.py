@@ -17,6 +17,7 @@ import numpy as np
 from esscher.core.errors import InputError
 from esscher.math.theory import Prediction
 from esscher.runs.folder import CONFIG
+from esscher.runs.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -183,7 +184,6 @@ _OBJECTS = ("heatmaps", "probes", "manyheads", "depth", "tails", "sweeps", "figu
 _CLASSES = {
     "probe": "esscher.studies.probe:Probe",
     "deep": "esscher.studies.deep:Depth",
-    "tails": "esscher.studies.tails:Tails",
 }
 #: What is empty in the results of a run in which nothing is measured yet.
 _MEASURED = {
@@ -346,7 +346,7 @@ def _takes_object(drawing: Drawing) -> bool:
 
 
 def _results(found: Any) -> Any:
-    return getattr(found, "results", found)
+    return found.to_dict() if isinstance(found, Result) else getattr(found, "results", found)
 
 
 def _object(kind_of_run: str, found: Any) -> Any:

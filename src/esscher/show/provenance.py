@@ -30,7 +30,9 @@ def provenance(run: StoredRun) -> list[tuple[str, str]]:
         if "head_dim" in model:
             shape = f"{model['layers']} layers × {model['heads']} heads, d = {model['head_dim']}"
             rows.append(("shape", shape))
-        rows.append(("weights, SHA-256", configuration.get("weight_hash")))
+        rows.append(
+            ("weights, SHA-256", configuration.get("weight_hash") or model.get("weight_hash"))
+        )
     rows += _texts(configuration)
     versions = run.results.get("versions") or run.about.get("versions") or {}
     rows.append(("versions", ", ".join(f"{k} {v}" for k, v in versions.items() if v)))

@@ -12,7 +12,8 @@ def same_weights(one: StoredRun, other: StoredRun) -> bool:
 
     Names say nothing: two models may share one, and one model may have several.
     """
-    hashes = [run.configuration.get("weight_hash") for run in (one, other)]
+    stored = [run.configuration for run in (one, other)]
+    hashes = [c.get("weight_hash") or c.get("model", {}).get("weight_hash") for c in stored]
     return hashes[0] is not None and hashes[0] == hashes[1]
 
 

@@ -13,6 +13,8 @@ from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign, shortened
 from esscher.runs import run_kind
 from esscher.runs.folder import CONFIG, PARTS, SWEEP, read_about, read_results
+from esscher.runs.registry import STUDIES, load
+from esscher.runs.result import Result
 from esscher.studies.sweep.curve import ErrorCurve
 from esscher.studies.sweep.engine import load_curve
 
@@ -21,7 +23,6 @@ READERS = {
     "probe": ("esscher.studies.probe", "load_probe"),
     "sparse": ("esscher.studies.sparse", "load_sparse"),
     "deep": ("esscher.studies.deep", "load_deep"),
-    "tails": ("esscher.studies.tails", "load_tails"),
     "domains": ("esscher.studies.domains", "load_domains"),
     "plan": ("esscher.studies.plan", "load_plan"),
     "context": ("esscher.studies.plan", "load_context"),
@@ -144,10 +145,14 @@ def _read(path: Path) -> StoredRun:
     if kind is None:
         with foreign(path):
             return _sweep(load_curve(path), path)
+    if kind in STUDIES:
+        with foreign(path):
+            result = load(path)
+        return _checked(StoredRun(_name(path), kind, result, result.to_dict(), _about(path), path))
     if kind not in READERS:
         raise InputError(
             f"{path} holds a run of kind {shortened(kind)}; this version of Esscher reports "
-            f"{', '.join(['sweep', *READERS])}"
+            f"{', '.join(['sweep', *READERS, *STUDIES])}"
         )
     if kind == "plan" and not (path / "plan.json").exists():
         raise _unfinished(path)
@@ -168,12 +173,12 @@ def _taken(found: Any) -> StoredRun:
     """A result that is there already."""
     if isinstance(found, ErrorCurve):
         return _sweep(found, None)
-    results = getattr(found, "results", None)
+    results = found.to_dict() if isinstance(found, Result) else getattr(found, "results", None)
     kind = results.get("kind") if isinstance(results, dict) else None
-    if kind not in READERS:
+    if kind not in READERS and kind not in STUDIES:
         raise InputError(
             f"{type(found).__name__} is nothing that can be reported; give the directory of a run, "
-            f"or what esscher.{', esscher.'.join(['sweep', *READERS])} returned"
+            f"or what esscher.{', esscher.'.join(['sweep', *READERS, *STUDIES])} returned"
         )
     assert isinstance(results, dict)
     folder = getattr(found, "folder", None)

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from esscher.core.errors import InputError
+from esscher.math.tails.verdict import LETTERS, VERDICTS
 from esscher.show.heatmaps import (
     LEAST,
     as_grid,
@@ -44,8 +45,7 @@ from esscher.show.style import (
     styled,
 )
 from esscher.show.titles import title_of
-from esscher.studies.tails import VERDICTS, Tails
-from esscher.studies.tails.verdict import LETTERS
+from esscher.studies.tails import Tails
 
 #: From the lightest tail to the heaviest; pale for what is not decided.
 COLOURS = (SKY, GREEN, ORANGE, VERMILION, PALE)
@@ -71,14 +71,14 @@ def draw_verdicts(found: Tails, title: str | None = None, *, width: float = DOUB
 
 
 def _draw(found: Tails, title: str | None, width: float, *, numbers: bool) -> Figure:
-    table = found.to_frame()
+    table = found.table()
     layers, heads = sorted(table["layer"].unique()), sorted(table["head"].unique())
     shown = PANELS if numbers else ()
     count = len(shown) + 2
     across = columns(width, count, LEAST)
     rows = -(-count // across)
     figure = new_figure(
-        width, 0.75 + rows * panel_height(len(layers)), title_of(found.results, title)
+        width, 0.75 + rows * panel_height(len(layers)), title_of(found.to_dict(), title)
     )
     axes = panels(figure, count, across)
     outer = [(i % across == 0, i // across == rows - 1) for i in range(count)]
@@ -87,7 +87,7 @@ def _draw(found: Tails, title: str | None, width: float, *, numbers: bool) -> Fi
             figure, axis, as_grid(table, column, layers, heads), layers, heads, name,
             colours=colours, limits=limits, logarithmic=log, outer=edge,
         )  # fmt: skip
-    causal = found.results["configuration"]["model"]["causal"]
+    causal = found.study.model_record.causal
     apart = "delimiters, first tokens" if causal else "delimiters"
     for axis, edge, (column, name) in zip(
         axes[-2:],
@@ -118,11 +118,11 @@ def _draw_verdicts(axis: Any, table: Any, column: str, layers: list[int], heads:
 @styled
 def draw_hidden(found: Tails, title: str | None = None, *, width: float = DOUBLE) -> Figure:
     """Draw the tails of the tokens that enter each layer, with 95% intervals."""
-    table = found.layers_frame()
+    table = found.layers_table()
     if table.empty:
         raise InputError("this run has no hidden states of whole layers")
     across = columns(width, 3, 1.9)
-    name = title_of(found.results, title).replace("the keys of", "the tokens in the layers of", 1)
+    name = title_of(found.to_dict(), title).replace("the keys of", "the tokens in the layers of", 1)
     figure = new_figure(width, 0.4 + 2.1 * -(-3 // across), name)
     for axis, (column, name, colour, marker) in zip(
         panels(figure, 3, across),

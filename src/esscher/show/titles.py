@@ -35,7 +35,7 @@ def _context(results: dict[str, Any]) -> str:
 
 def _tails(results: dict[str, Any]) -> str:
     c = results["configuration"]
-    return f"Tails of the keys of {_model(c)} on {c['text']}, {c['tokens']:,} tokens"
+    return f"Tails of the keys of {_model(c)} on {c['text']['source']}, {c['tokens']:,} tokens"
 
 
 def _deep(results: dict[str, Any]) -> str:

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from esscher.core.codec import as_record
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.models import head_weights, wrap_model
 from esscher.engine.text import collect_cloud, iterate_passages, read_passages
+from esscher.math.tails import Cloud
+from esscher.math.tails.verdict import HEAVY, SUB_GAUSSIAN, judge
 from esscher.studies.probe import context
 from esscher.studies.probe.context import _within_window, measure_context, split
 from esscher.studies.probe.layer import HeadNumbers
@@ -19,7 +22,6 @@ from esscher.studies.probe.moments import CoupledMoments
 from esscher.studies.probe.pooled import measure_pooled
 from esscher.studies.probe.projection import OutputProjection
 from esscher.studies.probe.tails import MOST, key_tails
-from esscher.studies.tails.verdict import HEAVY, SUB_GAUSSIAN, judge
 from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 from tests.engine.text.test_passages import words
@@ -255,15 +257,19 @@ def numbers_of(keys, passages=None):
     return HeadNumbers(none, keys, none, none, np.zeros(0), np.zeros(0), 1.0, passages)
 
 
+def judged(numbers):
+    return judge(as_record(numbers, Cloud, "a head")).verdict
+
+
 def test_tails_of_keys():
     rng = np.random.default_rng(4)
     gaussian = key_tails(numbers_of(rng.standard_normal((4000, 5))), 0)
-    assert judge(gaussian)["verdict"] == SUB_GAUSSIAN
+    assert judged(gaussian) == SUB_GAUSSIAN
     keys = rng.standard_normal((MOST + 500, 5))
     keys[:, 2] = rng.standard_t(3, size=len(keys))
     heavy = key_tails(numbers_of(keys @ rng.standard_normal((5, 5))), 0)
     assert heavy["tokens"] == MOST
-    assert judge(heavy)["verdict"] in HEAVY
+    assert judged(heavy) in HEAVY
     # one passage cannot be split: no verdict, no flag
     assert key_tails(numbers_of(keys, np.zeros(len(keys), dtype=int)), 0) is None
     assert key_tails(numbers_of(keys[:50]), 0) is None

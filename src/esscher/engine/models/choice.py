@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     import torch
 
     from esscher.engine.models.loaded import LoadedModel
+    from esscher.engine.models.record import ModelRecord
     from esscher.engine.models.reference import AnyModel
 
-#: What commands take for a model: its name or folder, a loaded one, or transformers' own.
-ModelLike: TypeAlias = "str | os.PathLike[str] | LoadedModel | torch.nn.Module"
+#: What studies take for a model: its name or folder, a loaded one, or transformers' own. Once it is
+#: chosen and read, a choice and a record stand in its place.
+ModelLike: TypeAlias = (
+    "str | os.PathLike[str] | LoadedModel | torch.nn.Module | ModelChoice | ModelRecord"
+)
 
 
 @dataclass(frozen=True, eq=False)

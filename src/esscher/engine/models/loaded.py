@@ -16,6 +16,7 @@ from esscher.core.errors import InputError
 from esscher.engine.models.families import Family, ModelShape, family_of
 from esscher.engine.models.fingerprint import check_finite, weight_hash, weight_sample
 from esscher.engine.models.outline import Outline, check_layers_there, sliding_window
+from esscher.engine.models.record import ModelRecord
 from esscher.engine.models.same_weights import SAMPLE
 
 #: Roles of tokens that stand at the ends of texts and mean nothing; they often act as sinks.
@@ -100,6 +101,15 @@ class LoadedModel:
             "weight_hash": self.weight_hash,
             SAMPLE: weight_sample(self.model),
         }
+
+    @cached_property
+    def stored(self) -> ModelRecord:
+        """What a stored run says about the model; folders by their name."""
+        return ModelRecord(
+            **self.summary | {"name": Path(self.name).name},
+            weight_hash=self.weight_hash,
+            weight_sample=weight_sample(self.model),
+        )
 
     @property
     def summary(self) -> dict[str, Any]:

@@ -25,10 +25,11 @@ def compare_weights(
         ``weight_hash``, ``model`` with its ``dtype``, and ``weight_sample``, which runs of older
         versions do not have: then weights of another type cannot be told from others.
     """
-    if stored.get("weight_hash") == now.get("weight_hash"):
+    before, after = (_weights(about) for about in (stored, now))
+    if before.get("weight_hash") == after.get("weight_hash"):
         return "same"
-    types = [str(dict(about.get("model") or {}).get("dtype")) for about in (stored, now)]
-    samples = [_numbers(about.get(SAMPLE)) for about in (stored, now)]
+    types = [str(about.get("dtype")) for about in (before, after)]
+    samples = [_numbers(about.get(SAMPLE)) for about in (before, after)]
     if types[0] == types[1] or not all(name in _COARSE for name in types):
         return "others"
     first, second = samples
@@ -37,6 +38,12 @@ def compare_weights(
     coarser = min(types, key=_COARSE.index)
     equal = np.array_equal(_rounded(first, coarser), _rounded(second, coarser), equal_nan=True)
     return "other type" if equal else "others"
+
+
+def _weights(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """Type, hash and sample, which stand with the model or, in some kinds of runs, beside it."""
+    model = configuration.get("model")
+    return {**configuration, **(model if isinstance(model, Mapping) else {})}
 
 
 def said_of_types(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from esscher.core.errors import InputError
 from esscher.engine.text.demo import DEMO_TEXTS
@@ -16,8 +16,12 @@ from esscher.engine.text.hub import dataset_rows
 from esscher.engine.text.pieces import pieces
 from esscher.engine.text.tables import TABLE_SUFFIXES, table_rows
 
-#: A file, a folder, ``-``, ``demo:...``, ``hf:...``, or the documents themselves.
-TextSource: TypeAlias = "str | os.PathLike[str] | Iterable[str]"
+if TYPE_CHECKING:
+    from esscher.engine.text.record import TextRecord
+
+#: A file, a folder, ``-``, ``demo:...``, ``hf:...``, or the documents themselves; when it has been
+#: read, a record stands in its place.
+TextSource: TypeAlias = "str | os.PathLike[str] | Iterable[str] | TextRecord"
 
 Named: TypeAlias = "tuple[str, Iterator[str]]"
 

@@ -14,6 +14,7 @@ from esscher.core.errors import InputError
 from esscher.core.validation import as_dim
 from esscher.engine.models.loaded import DELIMITER_ROLES, LoadedModel
 from esscher.engine.text.documents import Document, TextSource, read_text, source_name
+from esscher.engine.text.record import TextRecord
 
 #: What stands between two documents.
 BETWEEN = "\n\n"
@@ -200,6 +201,11 @@ class PassageSet(Sequence[Passage]):
     text_hash: str
     text_tokens: int
     context: int
+
+    @property
+    def record(self) -> TextRecord:
+        """What a stored run says about the text."""
+        return TextRecord(source=self.source, hash=self.text_hash)
 
     def __len__(self) -> int:
         return len(self.passages)

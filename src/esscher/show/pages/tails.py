@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from esscher.math.tails.verdict import HEAVY, SUB_GAUSSIAN, UNDECIDED, VERDICTS
 from esscher.show.content import (
     Axis,
     Bars,
@@ -24,8 +25,8 @@ from esscher.show.frames import data_of, values
 from esscher.show.numbers import shown, visible
 from esscher.show.provenance import model_options, options
 from esscher.show.stored import StoredRun
-from esscher.studies.tails import VERDICTS, Tails
-from esscher.studies.tails.verdict import HEAVY, SUB_GAUSSIAN, UNDECIDED
+from esscher.studies.tails import Tails
+from esscher.studies.tails.result import TailsHead
 
 NAME = "Tails of the keys"
 #: Colours of the verdicts, from the lightest tail to the heaviest; grey for what is not decided.
@@ -35,7 +36,7 @@ PAINT = dict(zip(VERDICTS, ("sky", "green", "gold", "orange", "pale"), strict=Tr
 def subject(run: StoredRun) -> str:
     """Model, text, tokens."""
     c = run.configuration
-    return f"{c['model']['name']} on {c['text']}, {c['tokens']:,} tokens"
+    return f"{c['model']['name']} on {c['text']['source']}, {c['tokens']:,} tokens"
 
 
 def answer(run: StoredRun) -> str:
@@ -46,7 +47,7 @@ def answer(run: StoredRun) -> str:
 def cards(run: StoredRun) -> list[Card]:
     """Verdicts and the typical proxy."""
     found: Tails = run.found
-    frame = found.to_frame()
+    frame = found.table()
     count = frame["verdict"].value_counts()
     total = len(frame)
     low, middle, high = (float(frame["proxy"].quantile(q)) for q in (0.1, 0.5, 0.9))
@@ -66,7 +67,7 @@ def parts(run: StoredRun) -> list[Part]:
     found: Tails = run.found
     table = _head_table(found, run.name)
     out: list[Part] = [_explorer(found, table), _counts(found)]
-    if not found.layers_frame().empty:
+    if not found.layers_table().empty:
         out.append(_layers(found))
     return [*out, table]
 
@@ -76,18 +77,18 @@ def command_words(run: StoredRun) -> list[str]:
     c = run.configuration
     return [
         "tails", c["model"]["name"],
-        *options(text=c["text"], tokens=c["tokens"], context=c["context"], seed=c["seed"],
+        *options(text=c["text"]["source"], tokens=c["tokens"], context=c["context"], seed=c["seed"],
                  **model_options(c), out=run.name),
     ]  # fmt: skip
 
 
 def _head_table(found: Tails, name: str) -> Table:
-    frame = found.to_frame()
+    frame = found.table()
     frame["tokens_in_tail"] = [
-        ", ".join(f"{visible(t['token'])!r} {t['projection']:+.1f}" for t in h["tokens_in_tail"])
+        ", ".join(f"{visible(t.token)!r} {t.projection:+.1f}" for t in h.tokens_in_tail)
         for h in found.heads
     ]
-    frame["evidence"] = [h["evidence"] for h in found.heads]
+    frame["evidence"] = [h.evidence for h in found.heads]
     columns = [
         Column("layer", "layer", "n0"),
         Column("head", "head", "n0"),
@@ -117,7 +118,7 @@ def _head_table(found: Tails, name: str) -> Table:
 
 
 def _explorer(found: Tails, table: Table) -> Explorer:
-    kurtosis = [h["kurtosis"]["value"] for h in found.heads]
+    kurtosis = [h.kurtosis.value or 0.0 for h in found.heads]
     order = sorted(range(len(kurtosis)), key=lambda i: -kurtosis[i])
     categories = [(verdict, PAINT[verdict]) for verdict in VERDICTS]
     return Explorer(
@@ -150,7 +151,7 @@ def _explorer(found: Tails, table: Table) -> Explorer:
             ),
         ],
         curves=[_curves(h) for h in found.heads],
-        notes=[f"{h['evidence'][:1].upper()}{h['evidence'][1:]}. It means: {h['meaning']}."
+        notes=[f"{h.evidence[:1].upper()}{h.evidence[1:]}. It means: {h.meaning}."
                for h in found.heads],
         importance=order,
         start=order[0],
@@ -161,22 +162,22 @@ def _explorer(found: Tails, table: Table) -> Explorer:
     )  # fmt: skip
 
 
-def _curves(head: dict[str, Any]) -> dict[str, Any]:
-    tail = head["tail"]
+def _curves(head: TailsHead) -> dict[str, Any]:
+    tail = head.tail
     out: dict[str, Any] = {
-        "threshold": [t["threshold"] for t in tail],
-        "tau": [t["tau"] for t in tail],
-        "low": [t["tau_interval"][0] for t in tail],
-        "high": [t["tau_interval"][1] for t in tail],
-        "small": [t["exceedances"] < 100 for t in tail],
+        "threshold": [t.threshold for t in tail],
+        "tau": [t.tau for t in tail],
+        "low": [t.tau_interval[0] for t in tail],
+        "high": [t.tau_interval[1] for t in tail],
+        "small": [t.exceedances < 100 for t in tail],
     }
     for name in ("Gaussian", "Weibull", "Pareto"):
-        out[name] = [t["criterion"][name] for t in tail]
+        out[name] = [t.criterion[name] for t in tail]
     return out
 
 
 def _counts(found: Tails) -> Chart:
-    frame = found.to_frame()
+    frame = found.table()
     layers = sorted(frame["layer"].unique())
     series = [
         Series(
@@ -196,7 +197,7 @@ def _counts(found: Tails) -> Chart:
 
 
 def _layers(found: Tails) -> Chart:
-    frame = found.layers_frame()
+    frame = found.layers_table()
     at = values(frame["layer"])
 
     def view(column: str, name: str, title: str, lines: list[Line], log: bool = False) -> Plot:

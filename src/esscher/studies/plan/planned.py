@@ -17,13 +17,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from esscher.core.atomic import write_atomically
+from esscher.core.codec import as_json
 from esscher.core.errors import InputError
 from esscher.core.untrusted import limits, read_json, shortened
 from esscher.core.validation import Array, as_path
 from esscher.engine.models import LoadedModel, attention_override, wrap_model
 from esscher.engine.models.same_weights import compare_weights, said_of_types
 from esscher.runs import RunResult, run_kind
-from esscher.runs.folder import as_json
 from esscher.runs.schema import check
 from esscher.studies.plan.apply import PlannedAttention
 from esscher.studies.plan.arguments import KIND

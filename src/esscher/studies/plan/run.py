@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from esscher.core.atomic import write_atomically
+from esscher.core.codec import as_json
 from esscher.engine.models import ModelChoice, Outline
 from esscher.engine.models.same_weights import SAMPLE
 from esscher.engine.reading import check_supported
 from esscher.engine.text import TextSource
 from esscher.runs import Cell, CellRun, open_run, run_folder
 from esscher.runs.executors import CellExecutor
-from esscher.runs.folder import LOG, as_json
+from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.studies.plan.arguments import KIND, PlanRequest
 from esscher.studies.plan.compare import check_results

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from esscher.studies.tails.verdict import HEAVY
+from esscher.math.tails.verdict import HEAVY
 
 #: Effective tokens of the median query below which a head is called hardmax-like.
 HARD = 4.0

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from esscher.core.codec import as_record, as_tree
 from esscher.core.shown import counted
+from esscher.math.tails import Cloud, judge
 from esscher.runs.result import HeadsResult
 from esscher.studies.probe.describe import fit_unit
 from esscher.studies.probe.flags import find_flags
 from esscher.studies.probe.layer import METRICS, LayerMeasurement
 from esscher.studies.probe.together import heads_together, layers_frame
-from esscher.studies.tails.verdict import judge
 
 #: An interval that holds this, or an exponent this close to it, is called parametric.
 PARAMETRIC, CLOSE = 0.5, 0.05
@@ -32,7 +33,8 @@ def assemble(
         for h, head in enumerate(measured.heads):
             stats = dict(measured.stats[h])
             if stats["tails"] is not None:
-                stats["tails"] = stats["tails"] | judge(stats["tails"])
+                found = as_record(stats["tails"], Cloud, "the tails of a head")
+                stats["tails"] = stats["tails"] | as_tree(judge(found))
             rates = fit_unit(measured, h, stats, seed)
             fits = {metric: rate.to_dict() for metric, rate in rates.items()}
             reference = _reference(measured, h)

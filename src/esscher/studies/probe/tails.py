@@ -6,18 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from esscher.core.codec import as_tree
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
+from esscher.math.tails.cloud import cloud_tails
+from esscher.math.tails.directions import QUICK
 from esscher.studies.probe.layer import HeadNumbers
-from esscher.studies.tails.cloud import cloud_tails
-from esscher.studies.tails.directions import QUICK
 
 #: Keys that are looked at: whole passages as long as they fit.
 MOST = 8_192
 
 
 def key_tails(numbers: HeadNumbers, seed: int) -> dict[str, Any] | None:
-    """Numbers of the keys' worst projection, see :func:`esscher.studies.tails.cloud_tails`.
+    """Numbers of the keys' worst projection, see :func:`esscher.math.tails.cloud_tails`.
 
     None where there are too few keys or passages to search in one half and judge on the other.
     """
@@ -28,6 +29,7 @@ def key_tails(numbers: HeadNumbers, seed: int) -> dict[str, Any] | None:
         )
         keys, passages = keys[rows], None if passages is None else passages[rows]
     try:
-        return cloud_tails(keys, passages, seed=seed, effort=QUICK).numbers
+        found = cloud_tails(keys, passages, seed=seed, effort=QUICK).numbers
     except InputError:
         return None
+    return dict(as_tree(found))

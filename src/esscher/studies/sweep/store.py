@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from esscher.core.atomic import clean_leftovers, write_atomically
+from esscher.core.codec import as_json
 from esscher.core.errors import InputError
 from esscher.core.untrusted import (
     check_folder,
@@ -42,7 +43,6 @@ from esscher.runs.folder import (
     LOG,
     PARTS,
     SWEEP,
-    as_json,
     check_free,
     check_same,
     read_about,

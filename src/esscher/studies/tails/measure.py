@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from esscher.core.validation import Array
-from esscher.studies.tails.cloud import CloudTails, cloud_tails, logit_shape, norm_shape
+from esscher.math.tails.cloud import CloudTails, cloud_tails, logit_shape, norm_shape
+from esscher.math.tails.directions import QUICK
 from esscher.studies.tails.collect import LayerTokens, Rows, TokenRows
-from esscher.studies.tails.directions import QUICK
+from esscher.studies.tails.result import (
+    CloudWithNorms,
+    FurthestToken,
+    HeadCloud,
+    LayerTails,
+    TokenCloud,
+)
 
 #: Tokens at the end of the tail that are named.
 NAMED = 5
@@ -25,8 +32,8 @@ def measure_layer(
     group: int,
     seed: int,
     label: Callable[[int], str],
-) -> dict[str, Any]:
-    """Numbers of a layer, as plain numbers, lists and strings.
+) -> LayerTails:
+    """Measure a layer.
 
     Parameters
     ----------
@@ -40,25 +47,30 @@ def measure_layer(
         A token's text.
     """
     text = np.flatnonzero(~rows.apart)
-    by_key: dict[int, dict[str, Any]] = {}
-    for key_head in sorted({head // group for head in heads}):
-        by_key[key_head] = _cloud(tokens.keys[key_head], rows, text, seed, label)
+    by_key = {
+        key_head: _cloud(tokens.keys[key_head], rows, text, seed, label)
+        for key_head in sorted({head // group for head in heads})
+    }
     listed = []
     for head in heads:
         keys = tokens.keys[head // group][text].astype(np.float64)
         logits = _capped(tokens.tilts[head].astype(np.float64) @ keys.T, tokens.softcap)
         listed.append(
-            {"layer": layer, "head": head, "key_head": head // group}
-            | by_key[head // group]
-            | {"logits": logit_shape(logits, rows.passage[text])}
+            HeadCloud(
+                layer=layer,
+                head=head,
+                key_head=head // group,
+                logits=logit_shape(logits, rows.passage[text]),
+                **structs.asdict(by_key[head // group]),
+            )
         )
     hidden = None if tokens.hidden is None else _cloud(tokens.hidden, rows, text, seed, label)
-    return {"layer": layer, "heads": listed, "hidden": hidden}
+    return LayerTails(layer=layer, heads=tuple(listed), hidden=hidden)
 
 
 def _cloud(
     tokens: Rows, rows: TokenRows, text: NDArray[np.int64], seed: int, label: Callable[[int], str]
-) -> dict[str, Any]:
+) -> TokenCloud:
     """Tails of one cloud: text tokens, then, with less effort, everything."""
     own = tokens[text].astype(np.float64)
     found = cloud_tails(own, rows.passage[text], seed=seed)
@@ -66,24 +78,27 @@ def _cloud(
     if rows.apart.any():
         everything = tokens.astype(np.float64)
         other = cloud_tails(everything, rows.passage, seed=seed, effort=QUICK).numbers
-        with_all = other | {"norms": norm_shape(everything, rows.passage)}
-    return found.numbers | {
-        "norms": norm_shape(own, rows.passage[text]),
-        "tokens_in_tail": _named(found, rows.ids[text], label),
-        "with_delimiters": with_all,
-    }
+        with_all = CloudWithNorms(
+            norms=norm_shape(everything, rows.passage), **structs.asdict(other)
+        )
+    return TokenCloud(
+        norms=norm_shape(own, rows.passage[text]),
+        tokens_in_tail=_named(found, rows.ids[text], label),
+        with_delimiters=with_all,
+        **structs.asdict(found.numbers),
+    )
 
 
 def _named(
     found: CloudTails, ids: NDArray[np.int64], label: Callable[[int], str]
-) -> list[dict[str, Any]]:
+) -> tuple[FurthestToken, ...]:
     """The tokens that reach furthest along the worst direction, each text once."""
     out: dict[int, float] = {}
     for row in np.argsort(-np.abs(found.projection)):
         out.setdefault(int(ids[row]), float(found.projection[row]))
         if len(out) == NAMED:
             break
-    return [{"token": label(token), "projection": value} for token, value in out.items()]
+    return tuple(FurthestToken(token=label(t), projection=value) for t, value in out.items())
 
 
 def _capped(logits: Array, softcap: float | None) -> Array:

@@ -1,55 +1,190 @@
-"""What ``tails`` returns: a verdict with evidence for every head, as an object, a table, JSON."""
+"""The result: a verdict with evidence for every head and every layer."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
-import pandas as pd
 
-from esscher.runs.result import HeadsResult
-from esscher.studies.tails.arguments import KIND
-from esscher.studies.tails.verdict import HEAVY, SUB_GAUSSIAN, UNDECIDED, judge
+from esscher.core.codec import Estimate, Index, Record
+from esscher.core.errors import InputError
+from esscher.math.tails.records import Cloud, Deciding, LogitShape
+from esscher.math.tails.verdict import HEAVY, SUB_GAUSSIAN, UNDECIDED, judge
+from esscher.runs.result import Result
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-def assemble(parts: list[dict[str, Any]], about: dict[str, Any], complete: bool) -> dict[str, Any]:
-    """Judge every head and layer; return plain numbers, lists and strings."""
-    heads = [_judged(head) for part in parts for head in part["heads"]]
-    layers = [
-        {
-            "layer": part["layer"],
-            "hidden": None if part["hidden"] is None else _judged(part["hidden"]),
-        }
-        for part in parts
-    ]
-    return {
-        "kind": KIND,
-        "complete": complete,
-        "configuration": about["configuration"],
-        "versions": about["versions"],
-        "created": about["created"],
-        "headline": _headline(heads),
-        "heads": heads,
-        "layers": layers,
-    }
+    from esscher.runs.cells import CellRun
+    from esscher.studies.tails.study import TailsStudy
 
 
-def _judged(numbers: dict[str, Any]) -> dict[str, Any]:
-    other = numbers["with_delimiters"]
-    return numbers | judge(numbers) | {
-        "with_delimiters": None if other is None else other | judge(other)
-    }  # fmt: skip
+class FurthestToken(Record, frozen=True, kw_only=True):
+    """A token at the end of the tail, and its standardised projection."""
+
+    token: str
+    projection: float
 
 
-def _headline(heads: list[dict[str, Any]]) -> str:
+class CloudWithNorms(Cloud, frozen=True, kw_only=True):
+    """A cloud, and k-hat of the norms of its tokens in whitened coordinates."""
+
+    norms: Estimate
+
+
+class TokenCloud(CloudWithNorms, frozen=True, kw_only=True):
+    """A cloud of text tokens, the furthest of them, and the cloud with delimiters if there are."""
+
+    tokens_in_tail: tuple[FurthestToken, ...]
+    with_delimiters: CloudWithNorms | None
+
+
+class HeadCloud(TokenCloud, frozen=True, kw_only=True):
+    """The keys of a head, and the tail of its logits."""
+
+    layer: Index
+    head: Index
+    key_head: Index
+    logits: LogitShape
+
+
+class LayerTails(Record, frozen=True, kw_only=True):
+    """A cell: the heads of a layer, and the hidden states that enter it, where they are known."""
+
+    layer: Index
+    heads: tuple[HeadCloud, ...]
+    hidden: TokenCloud | None
+
+
+class JudgedCloud(CloudWithNorms, frozen=True, kw_only=True):
+    """A cloud, and the fields of its :class:`esscher.math.tails.Judgement`."""
+
+    verdict: str
+    evidence: str
+    meaning: str
+    decided_by: Deciding
+
+
+class JudgedTokens(JudgedCloud, frozen=True, kw_only=True):
+    """A cloud of text tokens, judged without and with delimiters."""
+
+    tokens_in_tail: tuple[FurthestToken, ...]
+    with_delimiters: JudgedCloud | None
+
+
+class TailsHead(JudgedTokens, frozen=True, kw_only=True):
+    """The keys of a head, judged, and the tail of its logits."""
+
+    layer: Index
+    head: Index
+    key_head: Index
+    logits: LogitShape
+
+
+class TailsLayer(Record, frozen=True, kw_only=True):
+    """The hidden states that enter a layer, judged."""
+
+    layer: Index
+    hidden: JudgedTokens | None
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Tails(Result["TailsStudy"]):
+    """The tails of every head's keys and of every layer's tokens.
+
+    Attributes
+    ----------
+    heads
+        One entry per head.
+    layers
+        One entry per layer: the hidden states that enter it.
+    """
+
+    heads: tuple[TailsHead, ...]
+    layers: tuple[TailsLayer, ...]
+
+    def head(self, layer: int, head: int) -> TailsHead:
+        """Return one head.
+
+        Raises
+        ------
+        InputError
+            If it was not measured.
+        """
+        for found in self.heads:
+            if (found.layer, found.head) == (layer, head):
+                return found
+        raise InputError(f"head {layer}.{head} was not measured; table() lists those that were")
+
+    def table(self) -> pd.DataFrame:
+        """Return a data frame, one row per head."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {"layer": h.layer, "head": h.head, "key_head": h.key_head}
+                | _row(h)
+                | {
+                    "logits_k": h.logits.value,
+                    "logits_k_low": h.logits.interval[0],
+                    "logits_k_high": h.logits.interval[1],
+                }
+                for h in self.heads
+            ]
+        )
+
+    def layers_table(self) -> pd.DataFrame:
+        """Return a data frame of the hidden states, one row per layer."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [{"layer": x.layer} | _row(x.hidden) for x in self.layers if x.hidden is not None]
+        )
+
+    def shown(self) -> list[pd.DataFrame]:
+        """Return the heads, those of largest kurtosis first."""
+        table = self.table()
+        if table.empty:
+            return []
+        names = ["layer", "head", "kurtosis", "proxy", "tau", "norms_k", "logits_k", "verdict"]
+        return [table.sort_values("kurtosis", ascending=False)[names]]
+
+
+def assemble(study: TailsStudy, cells: Sequence[LayerTails], run: CellRun) -> Tails:
+    """Judge every head and layer."""
+    heads = tuple(_judged(head, TailsHead) for cell in cells for head in cell.heads)
+    layers = tuple(
+        TailsLayer(
+            layer=cell.layer,
+            hidden=None if cell.hidden is None else _judged(cell.hidden, JudgedTokens),
+        )
+        for cell in cells
+    )
+    return Tails.of(run, study, len(cells), _headline(heads), heads=heads, layers=layers)
+
+
+def _judged(cloud: TokenCloud, kind: type[Any]) -> Any:
+    other = cloud.with_delimiters
+    fields = _fields(cloud) | _fields(judge(cloud))
+    if other is not None:
+        fields["with_delimiters"] = JudgedCloud(**_fields(other), **_fields(judge(other)))
+    return kind(**fields)
+
+
+def _fields(record: Record) -> dict[str, Any]:
+    return msgspec.structs.asdict(record)
+
+
+def _headline(heads: Sequence[TailsHead]) -> str:
     if not heads:
         return "Nothing has been measured yet."
-    count = Counter(head["verdict"] for head in heads)
-    heavy = [head for head in heads if head["verdict"] in HEAVY]
-    light = [head["proxy"]["value"] for head in heads if head["verdict"] == SUB_GAUSSIAN]
+    count = Counter(head.verdict for head in heads)
+    heavy = [head for head in heads if head.verdict in HEAVY]
+    light = [head.proxy.value for head in heads if head.verdict == SUB_GAUSSIAN]
     sentence = f"The keys of {count[SUB_GAUSSIAN]} of {len(heads)} heads have sub-Gaussian tails"
     if light:
         sentence += f" (variance proxy {np.median(light):.2f} times the variance, median)"
@@ -61,66 +196,22 @@ def _headline(heads: list[dict[str, Any]]) -> str:
     return sentence + "."
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Tails(HeadsResult):
-    """The tails of every head's keys and of every layer's tokens.
-
-    Attributes
-    ----------
-    folder
-        Directory of the run; gone already if none was given.
-    """
-
-    folder: Path
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a data frame, one row per head."""
-        return pd.DataFrame(
-            [
-                {"layer": h["layer"], "head": h["head"], "key_head": h["key_head"]}
-                | _row(h)
-                | {
-                    "logits_k": h["logits"]["value"],
-                    "logits_k_low": h["logits"]["interval"][0],
-                    "logits_k_high": h["logits"]["interval"][1],
-                }
-                for h in self.heads
-            ]
-        )
-
-    def layers_frame(self) -> pd.DataFrame:
-        """Return a data frame of the hidden states, one row per layer."""
-        found = [layer for layer in self.results["layers"] if layer["hidden"] is not None]
-        return pd.DataFrame([{"layer": x["layer"]} | _row(x["hidden"]) for x in found])
-
-    def shown(self) -> list[pd.DataFrame]:
-        """Return the heads, those of largest kurtosis first."""
-        table = self.to_frame()
-        if table.empty:
-            return []
-        names = ["layer", "head", "kurtosis", "proxy", "tau", "norms_k", "logits_k", "verdict"]
-        return [table.sort_values("kurtosis", ascending=False)[names]]
-
-
-def _row(numbers: dict[str, Any]) -> dict[str, Any]:
+def _row(cloud: JudgedTokens) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, source in (
-        ("kurtosis", numbers["kurtosis"]),
-        ("proxy", numbers["proxy"]),
-        ("norms_k", numbers["norms"]),
-    ):
-        low, high = source["interval"]
-        row |= {name: source["value"], f"{name}_low": low, f"{name}_high": high}
-    deciding = numbers["decided_by"]
-    low, high = deciding["tau_interval"]
-    other = numbers["with_delimiters"]
+        ("kurtosis", cloud.kurtosis), ("proxy", cloud.proxy), ("norms_k", cloud.norms),
+    ):  # fmt: skip
+        low, high = source.interval
+        row |= {name: source.value, f"{name}_low": low, f"{name}_high": high}
+    low, high = cloud.decided_by.tau_interval
+    other = cloud.with_delimiters
     return row | {
-        "tau": deciding["tau"],
+        "tau": cloud.decided_by.tau,
         "tau_low": low,
         "tau_high": high,
-        "beyond": deciding["threshold"],
-        "largest": numbers["largest"],
-        "agreement": numbers["agreement"],
-        "verdict": numbers["verdict"],
-        "with_delimiters": None if other is None else other["verdict"],
+        "beyond": cloud.decided_by.threshold,
+        "largest": cloud.largest,
+        "agreement": cloud.agreement,
+        "verdict": cloud.verdict,
+        "with_delimiters": None if other is None else other.verdict,
     }

@@ -12,9 +12,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from esscher.core.errors import InputError
+from esscher.math.tails import VERDICTS
+from esscher.runs.registry import load
 from esscher.show.tails import draw_tails
 from esscher.studies.reproduce.finding import Finding, markdown_table
-from esscher.studies.tails import VERDICTS, Tails, load_tails
+from esscher.studies.tails import Tails
 
 #: What a reader of the verdicts has to know.
 CAVEAT = (
@@ -41,15 +43,16 @@ def tails_finding(runs: Sequence[Path]) -> Finding:
     tables: dict[str, pd.DataFrame] = {}
     figures: dict[str, Figure] = {}
     for folder in runs:
-        found = load_tails(folder)
+        found = load(folder)
+        assert isinstance(found, Tails)
         if not found.heads:
             raise InputError(f"{folder}: {found.headline} Run its command again.")
         name = _name(found, set(figures))
         if not found.complete:
-            count = len(found.results["layers"])
+            count = len(found.layers)
             trouble.append(f"{name} is incomplete: {count} layers are there.")
         sections.append(_section(found))
-        tables |= {f"{name}-heads": found.to_frame(), f"{name}-layers": found.layers_frame()}
+        tables |= {f"{name}-heads": found.table(), f"{name}-layers": found.layers_table()}
         figures[name] = draw_tails(found)
     return Finding(
         "tails",
@@ -63,7 +66,7 @@ def tails_finding(runs: Sequence[Path]) -> Finding:
 
 def _name(found: Tails, taken: set[str]) -> str:
     """Name of a model for files, unlike those that are taken."""
-    plain = re.sub(r"[^a-z0-9]+", "-", found.results["configuration"]["model"]["name"].lower())
+    plain = re.sub(r"[^a-z0-9]+", "-", found.study.model_record.name.lower())
     name, number = f"tails-{plain.strip('-')}", 2
     while name in taken:
         name, number = f"tails-{plain.strip('-')}-{number}", number + 1
@@ -71,14 +74,14 @@ def _name(found: Tails, taken: set[str]) -> str:
 
 
 def _section(found: Tails) -> str:
-    configuration = found.results["configuration"]
-    table = found.to_frame()
+    study = found.study
+    table = found.table()
     return "\n".join(
         [
-            f"## {configuration['model']['name']} on {configuration['text']}",
+            f"## {study.model_record.name} on {study.text_record.source}",
             "",
-            f"{found.headline} {configuration['tokens']:,} text tokens in passages of "
-            f"{configuration['context']}, {len(table)} heads, seed {configuration['seed']}. Worst "
+            f"{found.headline} {study.tokens:,} text tokens in passages of "
+            f"{study.context}, {len(table)} heads, seed {study.seed}. Worst "
             "directions are searched for in one half of the passages and judged on the other.",
             "",
             markdown_table(_verdicts(found)),
@@ -99,11 +102,11 @@ def _section(found: Tails) -> str:
 
 def _verdicts(found: Tails) -> pd.DataFrame:
     heads = found.heads
-    others = [head["with_delimiters"] for head in heads if head["with_delimiters"] is not None]
+    others = [head.with_delimiters for head in heads if head.with_delimiters is not None]
     rows = []
     for verdict in VERDICTS:
-        own = sum(head["verdict"] == verdict for head in heads)
-        apart = sum(other["verdict"] == verdict for other in others)
+        own = sum(head.verdict == verdict for head in heads)
+        apart = sum(other.verdict == verdict for other in others)
         rows.append(
             {
                 "verdict": verdict,
@@ -116,7 +119,7 @@ def _verdicts(found: Tails) -> pd.DataFrame:
 
 def _apart(found: Tails) -> str:
     """What was set apart."""
-    causal = found.results["configuration"]["model"]["causal"]
+    causal = found.study.model_record.causal
     return "delimiters and first tokens" if causal else "delimiters"
 
 
@@ -139,22 +142,22 @@ def _quantiles(table: pd.DataFrame) -> pd.DataFrame:
 def _words(found: Tails, table: pd.DataFrame) -> str:
     """Which tokens make the worst directions, and what delimiters would have done."""
     ends: dict[str, int] = {}
-    keys = {(h["layer"], h["key_head"]): h for h in found.heads}
+    keys = {(h.layer, h.key_head): h for h in found.heads}
     for head in keys.values():
-        token = head["tokens_in_tail"][0]["token"]
+        token = head.tokens_in_tail[0].token
         ends[token] = ends.get(token, 0) + 1
     often = sorted(ends.items(), key=lambda item: -item[1])[:5]
     listed = ", ".join(f"{token!r} ({count})" for token, count in often)
-    ending = sum(head["decided_by"]["tau_interval"][0] > 2 for head in keys.values())
+    ending = sum(head.decided_by.tau_interval[0] > 2 for head in keys.values())
     sentence = (
         f"The token that reaches furthest along a key head's worst direction is most often {listed}"
         f", of {len(keys)} key heads. In {ending} of them the tail that decides is lighter than "
         "Gaussian beyond uncertainty: it ends, as a cluster of equal tokens does."
     )
     pairs = [
-        (h["norms"]["value"], h["with_delimiters"]["norms"]["value"])
+        (h.norms.value, h.with_delimiters.norms.value)
         for h in found.heads
-        if h["with_delimiters"] is not None
+        if h.with_delimiters is not None
     ]
     known = [(own, other) for own, other in pairs if own is not None and other is not None]
     if known:
@@ -173,7 +176,7 @@ def _words(found: Tails, table: pd.DataFrame) -> str:
 
 def _layers(found: Tails) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
-    for row in found.layers_frame().to_dict("records"):
+    for row in found.layers_table().to_dict("records"):
         rows.append(
             {
                 "layer": row["layer"],

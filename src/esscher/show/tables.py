@@ -49,9 +49,8 @@ class PlainConsole(Console):
         words = Text.assemble((printable(lead), "bold"), printable(text), style=style)
         self.print(words, soft_wrap=not self.is_terminal)
 
-    def say_note(self, results: dict[str, Any]) -> None:
+    def say_note(self, note: str | None) -> None:
         """Print what is to be known about models of this family, if anything."""
-        note = results["configuration"].get("model", {}).get("note")
         if note:
             self.say(f"Note: {note}.")
 

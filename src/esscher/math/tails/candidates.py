@@ -14,15 +14,13 @@ make the score of tau vary more than independent tokens would (quasi-likelihood)
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
+from esscher.math.tails.records import TailComparison
 
 #: Exponents tau at which the likelihood is profiled. Beyond the last one a tail is as good as cut
 #: off, before the first as good as a power; steps of 7% are far below the width of any interval.
@@ -38,50 +36,6 @@ FEWEST = 25
 HALVINGS = 30
 #: A difference of criteria within which two candidates are not told apart.
 CLOSE = 2.0
-
-
-@dataclass(frozen=True)
-class TailComparison:
-    """Which type of tail exceedances have.
-
-    Attributes
-    ----------
-    share, threshold, exceedances, groups
-        Share of the values that is the tail, threshold u, number of values above it, and of
-        passages that they come from.
-    tau, tau_interval
-        Exponent of ``exp(-b y^tau)`` by maximum likelihood over all tau (2: Gaussian, 1:
-        exponential; ends of the range mean "beyond"), with profile interval.
-    k
-        Shape of the Pareto law, larger than 0.
-    inflation
-        Factor of passages, at least 1, by which log-likelihoods were divided.
-    criterion
-        Quasi-likelihood criterion ``-2 ln L + 2 parameters`` of each candidate, smallest 0.
-    weights
-        Akaike weights.
-    gaussian_over_exponential
-        ``2 ln L`` of tau = 2 less that of tau = 1, divided by the inflation.
-    level
-        Level of the interval.
-    """
-
-    share: float
-    threshold: float
-    exceedances: int
-    groups: int
-    tau: float
-    tau_interval: tuple[float, float]
-    k: float
-    inflation: float
-    criterion: dict[str, float]
-    weights: dict[str, float]
-    gaussian_over_exponential: float
-    level: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON holds them."""
-        return asdict(self) | {"tau_interval": list(self.tau_interval)}
 
 
 def compare_thresholds(
@@ -139,7 +93,7 @@ def compare_tails(
     best = int(np.argmax(profile))
     inflation = _inflation(y, float(b[best]), float(TAUS[best]), group)
     inside = len(np.unique(group))
-    quantile = float(stats.t.ppf((1 + level) / 2, max(inside - 1, 1)))
+    quantile = float(special.stdtrit(max(inside - 1, 1), (1 + level) / 2))
     lighter = profile - profile[best] >= -inflation * quantile**2 / 2
     weibull = profile[:TWO].max()
     k, pareto = _pareto(y - 1)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
+from esscher.core.codec import Estimate
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array
 from esscher.math.statistics.tail import tail_shape
-from esscher.studies.tails.arguments import FEWEST
-from esscher.studies.tails.candidates import compare_thresholds
-from esscher.studies.tails.directions import THOROUGH, Effort, Whitening, worst_directions
-from esscher.studies.tails.passages import blocks, split_passages, sums_by_group
-from esscher.studies.tails.proxy import variance_proxy
-from esscher.studies.tails.verdict import HEAVY, judge, judge_thresholds
+from esscher.math.tails.candidates import compare_thresholds
+from esscher.math.tails.directions import THOROUGH, Effort, Whitening, worst_directions
+from esscher.math.tails.passages import blocks, split_passages, sums_by_group
+from esscher.math.tails.proxy import variance_proxy
+from esscher.math.tails.records import Cloud, LogitShape, TailComparison, VarianceProxy
+from esscher.math.tails.verdict import HEAVY, judge, judge_thresholds
 
+#: Fewest tokens: below, neither search nor fit says anything.
+FEWEST = 500
 #: Groups of passages of which one at a time is left out, for intervals of k-hat.
 JACKKNIFE = 8
 #: Halves whose directions have this cosine (in whitened coordinates) found the same one.
@@ -38,17 +40,17 @@ class CloudTails:
     projection
         What everything was judged by: the standardised projection of each token.
     numbers
-        Plain numbers, lists and strings: what is stored and printed.
+        Kurtosis, proxy and comparisons: what is stored and printed.
     """
 
     direction: Array
     projection: Array
-    numbers: dict[str, Any]
+    numbers: Cloud
 
     @property
     def verdict(self) -> str:
-        """One of :data:`esscher.studies.tails.verdict.VERDICTS`."""
-        return str(judge(self.numbers)["verdict"])
+        """One of :data:`esscher.math.tails.verdict.VERDICTS`."""
+        return judge(self.numbers).verdict
 
 
 def cloud_tails(
@@ -99,20 +101,21 @@ def cloud_tails(
     cosine = _correlation(rows, peaked)
     direction = one + np.copysign(1.0, cosine) * two
     parts = [~first, first]
-    tail, halves = _compared(kurtosis, index), []
+    tail = _compared(kurtosis, index)
+    halves: tuple[tuple[TailComparison, ...], ...] = ()
     if abs(cosine) < AGREE and judge_thresholds(tail)[0] in HEAVY:
         # two directions are two laws: what is put together may be heavier than each of them
-        halves = [_compared(kurtosis[part], index[part]) for part in parts]
-    numbers = {
-        "tokens": len(rows),
-        "passages": len(np.unique(index)),
-        "kurtosis": _kurtosis(kurtosis, index),
-        "proxy": _proxy(generating, index, parts, abs(_correlation(rows, steep)), seed),
-        "tail": tail,
-        "tail_halves": halves,
-        "largest": float(np.abs(kurtosis).max()),
-        "agreement": abs(cosine),
-    }
+        halves = tuple(_compared(kurtosis[part], index[part]) for part in parts)
+    numbers = Cloud(
+        tokens=len(rows),
+        passages=len(np.unique(index)),
+        kurtosis=_kurtosis(kurtosis, index),
+        proxy=_proxy(generating, index, parts, abs(_correlation(rows, steep)), seed),
+        tail=tail,
+        tail_halves=halves,
+        largest=float(np.abs(kurtosis).max()),
+        agreement=abs(cosine),
+    )
     return CloudTails(direction / np.linalg.norm(direction), kurtosis, numbers)
 
 
@@ -131,8 +134,8 @@ def _correlation(rows: Array, directions: list[Array]) -> float:
     return float(np.corrcoef(rows @ directions[0], rows @ directions[1])[0, 1])
 
 
-def _compared(projection: Array, groups: NDArray[np.int64]) -> list[dict[str, Any]]:
-    return [x.to_dict() for x in compare_thresholds(np.abs(projection), groups, LEVEL)]
+def _compared(projection: Array, groups: NDArray[np.int64]) -> tuple[TailComparison, ...]:
+    return tuple(compare_thresholds(np.abs(projection), groups, LEVEL))
 
 
 def _proxy(
@@ -141,15 +144,15 @@ def _proxy(
     parts: list[NDArray[np.bool_]],
     agreement: float,
     seed: int,
-) -> dict[str, Any]:
+) -> VarianceProxy:
     """Variance proxy of both halves together, or the larger one if their directions differ."""
     if agreement >= AGREE:
-        return variance_proxy(projection, groups, seed, LEVEL).to_dict()
+        return variance_proxy(projection, groups, seed, LEVEL)
     each = [variance_proxy(projection[part], groups[part], seed, LEVEL) for part in parts]
-    return max(each, key=lambda proxy: proxy.value).to_dict()
+    return max(each, key=lambda proxy: proxy.value)
 
 
-def _kurtosis(projection: Array, groups: NDArray[np.int64]) -> dict[str, Any]:
+def _kurtosis(projection: Array, groups: NDArray[np.int64]) -> Estimate:
     """Excess kurtosis with an interval from its variation between passages (delta method)."""
     value = float(np.mean(projection**4))
     # influence of a token on E p^4 / (E p^2)^2, at E p^2 = 1
@@ -157,35 +160,34 @@ def _kurtosis(projection: Array, groups: NDArray[np.int64]) -> dict[str, Any]:
     sums, sizes = sums_by_group(influence[:, None], groups)
     count = len(sizes)
     error = float(np.sqrt(np.sum(sums**2) * count / (count - 1))) / len(projection)
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * error
-    return {"value": value - 3, "interval": [value - 3 - reach, value - 3 + reach]}
+    reach = float(special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
+    return Estimate(value=value - 3, interval=(value - 3 - reach, value - 3 + reach))
 
 
-def norm_shape(tokens: Array, groups: NDArray[np.int64]) -> dict[str, Any]:
+def norm_shape(tokens: Array, groups: NDArray[np.int64]) -> Estimate:
     """k-hat of the norms of tokens in whitened coordinates, with a jackknife interval."""
     norms = np.linalg.norm(Whitening.of(tokens).coordinates(tokens), axis=1)
     return _jackknifed(lambda kept: tail_shape(norms[kept]).k, groups)
 
 
-def logit_shape(logits: Array, groups: NDArray[np.int64]) -> dict[str, Any]:
-    """k-hat of the upper tail of logits ``[query, key]``: median over queries, jackknife interval.
-
-    ``largest`` is the 90% quantile over the queries.
-    """
+def logit_shape(logits: Array, groups: NDArray[np.int64]) -> LogitShape:
+    """k-hat of the upper tail of logits ``[query, key]``: median over queries, with interval."""
 
     def statistic(kept: NDArray[np.bool_]) -> float:
         return float(np.median([tail_shape(row[kept]).k for row in logits]))
 
     found = _jackknifed(statistic, groups)
-    if found["value"] is None:
-        return found | {"largest": None, "queries": len(logits)}
-    each = [tail_shape(row).k for row in logits]
-    return found | {"largest": float(np.quantile(each, 0.9)), "queries": len(logits)}
+    largest = None
+    if found.value is not None:
+        largest = float(np.quantile([tail_shape(row).k for row in logits], 0.9))
+    return LogitShape(
+        value=found.value, interval=found.interval, largest=largest, queries=len(logits)
+    )
 
 
 def _jackknifed(
     statistic: Callable[[NDArray[np.bool_]], float], groups: NDArray[np.int64]
-) -> dict[str, Any]:
+) -> Estimate:
     """A statistic with the interval of the delete-a-group jackknife over passages.
 
     Without a value where the tail consists of equal tokens, such as the embeddings of a text.
@@ -197,7 +199,7 @@ def _jackknifed(
         value = statistic(np.ones(len(index), dtype=bool))
         without = np.array([statistic(parts != part) for part in range(count)])
     except InputError:
-        return {"value": None, "interval": [None, None]}
+        return Estimate(value=None, interval=(None, None))
     error = float(np.sqrt((count - 1) / count * np.sum((without - without.mean()) ** 2)))
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * error
-    return {"value": value, "interval": [value - reach, value + reach]}
+    reach = float(special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
+    return Estimate(value=value, interval=(value - reach, value + reach))

@@ -8,10 +8,10 @@ import pytest
 from scipy import integrate, special, stats
 
 from esscher.core.errors import InputError
-from esscher.studies.tails import candidates
-from esscher.studies.tails.candidates import TAUS, compare_tails, compare_thresholds
-from esscher.studies.tails.proxy import variance_proxy
-from esscher.studies.tails.verdict import NONE, SUB_GAUSSIAN, judge
+from esscher.math.tails import candidates
+from esscher.math.tails.candidates import TAUS, compare_tails, compare_thresholds
+from esscher.math.tails.proxy import variance_proxy
+from esscher.math.tails.verdict import NONE, SUB_GAUSSIAN, judge_thresholds
 
 DRAWS = 40
 COUNT = 8000
@@ -102,9 +102,8 @@ def test_a_cluster_is_seen_from_below_and_from_inside():
     assert len(found) == 6
     assert found[0].tau_interval[1] < 1
     assert any(f.tau_interval[0] > 2 for f in found[1:])
-    tail = [f.to_dict() for f in found]
-    assert judge({"tail": tail, "tail_halves": []})["verdict"] == SUB_GAUSSIAN
-    assert judge({"tail": tail[:1], "tail_halves": []})["verdict"] == NONE
+    assert judge_thresholds(found)[0] == SUB_GAUSSIAN
+    assert judge_thresholds(found[:1])[0] == NONE
 
 
 def test_equal_values_stay_together():

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.studies.tails.passages import sums_by_group
+from esscher.math.tails.passages import sums_by_group
 
 #: Variances below this share of the largest are taken for rounding.
 ROUNDING = 1e-10

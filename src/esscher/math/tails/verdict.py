@@ -1,11 +1,11 @@
-"""What the tail of a head's tokens is called, and what that means for the theory."""
+"""Name the tail of a head's tokens, and say what that means for the theory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from esscher.studies.tails.candidates import CLOSE
+from esscher.math.tails.candidates import CLOSE
+from esscher.math.tails.records import Cloud, Deciding, Judgement, TailComparison
 
 SUB_GAUSSIAN = "sub-Gaussian"
 EXPONENTIAL = "exponential moments"
@@ -44,34 +44,30 @@ MEANINGS = {
 }
 
 
-def judge(numbers: dict[str, Any]) -> dict[str, Any]:
+def judge(cloud: Cloud) -> Judgement:
     """Verdict, evidence and meaning, from the numbers of a cloud.
 
     Where the halves found different directions, a tail that is heavier when they are put together
     must be heavier in one of them as well.
-
-    Parameters
-    ----------
-    numbers
-        ``tail`` and ``tail_halves``: comparisons as
-        :meth:`esscher.studies.tails.candidates.TailComparison.to_dict` has them, largest share of
-        the values first.
     """
-    tail = numbers["tail"]
+    tail = cloud.tail
     verdict, at = judge_thresholds(tail)
-    if verdict in HEAVY and numbers["tail_halves"]:
-        each = [judge_thresholds(half) for half in numbers["tail_halves"]]
+    if verdict in HEAVY and cloud.tail_halves:
+        each = [judge_thresholds(half) for half in cloud.tail_halves]
         worst = max(range(len(each)), key=lambda i: WEIGHT[each[i][0]])
-        (verdict, at), tail = each[worst], numbers["tail_halves"][worst]
-    return {
-        "verdict": verdict,
-        "evidence": _evidence(tail[at]),
-        "meaning": MEANINGS[verdict],
-        "decided_by": {name: tail[at][name] for name in ("threshold", "tau", "tau_interval")},
-    }
+        (verdict, at), tail = each[worst], cloud.tail_halves[worst]
+    rests = tail[at]
+    return Judgement(
+        verdict=verdict,
+        evidence=_evidence(rests),
+        meaning=MEANINGS[verdict],
+        decided_by=Deciding(
+            threshold=rests.threshold, tau=rests.tau, tau_interval=rests.tau_interval
+        ),
+    )
 
 
-def judge_thresholds(tail: Sequence[dict[str, Any]]) -> tuple[str, int]:
+def judge_thresholds(tail: Sequence[TailComparison]) -> tuple[str, int]:
     """Verdict from comparisons at lower and higher thresholds, and the one that it rests on.
 
     A threshold at which the tail is heavier than Gaussian counts unless the tail is lighter further
@@ -82,7 +78,7 @@ def judge_thresholds(tail: Sequence[dict[str, Any]]) -> tuple[str, int]:
     """
     each = [at_threshold(comparison) for comparison in tail]
     for i, comparison in enumerate(tail):
-        if each[i] in HEAVY and comparison["exceedances"] < FIRM:
+        if each[i] in HEAVY and comparison.exceedances < FIRM:
             each[i] = UNDECIDED
     heavy = [i for i, verdict in enumerate(each) if verdict in HEAVY]
     counting = [i for i in heavy if not _overruled(tail, i)]
@@ -97,16 +93,16 @@ def judge_thresholds(tail: Sequence[dict[str, Any]]) -> tuple[str, int]:
     return (SUB_GAUSSIAN, light[0]) if light else (UNDECIDED, first)
 
 
-def _overruled(tail: Sequence[dict[str, Any]], i: int) -> bool:
+def _overruled(tail: Sequence[TailComparison], i: int) -> bool:
     """Whether the tail beyond a higher threshold is lighter than beyond this one."""
-    below = tail[i]["tau_interval"][1]
+    below = tail[i].tau_interval[1]
     return any(
-        further["tau_interval"][0] > below and further["tau_interval"][1] >= 2
+        further.tau_interval[0] > below and further.tau_interval[1] >= 2
         for further in tail[i + 1 :]
     )
 
 
-def at_threshold(comparison: dict[str, Any]) -> str:
+def at_threshold(comparison: TailComparison) -> str:
     """Verdict at one threshold.
 
     Heavier than Gaussian: the interval of tau is below 2. Sub-Gaussian: it is above 2, or reaches
@@ -115,25 +111,25 @@ def at_threshold(comparison: dict[str, Any]) -> str:
     Pareto type is not the better one by more than 2; they have none when it is below 1, or when
     the Pareto type is better than the Weibull type by more than 2.
     """
-    low, high = comparison["tau_interval"]
-    criterion = comparison["criterion"]
+    low, high = comparison.tau_interval
+    criterion = comparison.criterion
     pareto = criterion["Weibull"] - criterion["Pareto"]
     if high >= 2:
-        light = low >= 2 or comparison["gaussian_over_exponential"] > CLOSE
+        light = low >= 2 or comparison.gaussian_over_exponential > CLOSE
         return SUB_GAUSSIAN if light else UNDECIDED
     if high < 1 or pareto > CLOSE:
         return NONE
     return EXPONENTIAL if low > 1 else OPEN
 
 
-def _evidence(comparison: dict[str, Any]) -> str:
-    low, high = comparison["tau_interval"]
-    criterion = comparison["criterion"]
+def _evidence(comparison: TailComparison) -> str:
+    low, high = comparison.tau_interval
+    criterion = comparison.criterion
     order = sorted(criterion, key=lambda name: criterion[name])
     behind = ", ".join(f"{name} +{criterion[name]:.1f}" for name in order[1:])
-    count = f"{comparison['exceedances']:.0f} tokens"
+    count = f"{comparison.exceedances} tokens"
     return (
-        f"beyond {comparison['threshold']:.1f} standard deviations ({count}) the tail is "
-        f"exp(-c x^tau) with tau = {comparison['tau']:.2f} ({low:.2f} to {high:.2f}); likeliest "
+        f"beyond {comparison.threshold:.1f} standard deviations ({count}) the tail is "
+        f"exp(-c x^tau) with tau = {comparison.tau:.2f} ({low:.2f} to {high:.2f}); likeliest "
         f"type {order[0]} ({behind})"
     )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esscher.studies.tails.directions import (
+from esscher.math.tails.directions import (
     QUICK,
     THOROUGH,
     Whitening,
     _ascend_kurtosis,
     worst_directions,
 )
-from esscher.studies.tails.passages import blocks, split_passages, sums_by_group
-from tests.studies.tails.clouds import planted
+from esscher.math.tails.passages import blocks, split_passages, sums_by_group
+from tests.math.tails.clouds import planted
 
 
 def aligned(direction, exact, tokens):

@@ -7,11 +7,12 @@ import json
 import numpy as np
 import pytest
 
+from esscher.core.codec import Estimate, as_tree
 from esscher.core.errors import InputError
-from esscher.studies.tails import VERDICTS, cloud_tails
-from esscher.studies.tails.cloud import logit_shape, norm_shape
-from esscher.studies.tails.directions import QUICK
-from esscher.studies.tails.verdict import (
+from esscher.math.tails import VERDICTS, Cloud, TailComparison, VarianceProxy, cloud_tails
+from esscher.math.tails.cloud import logit_shape, norm_shape
+from esscher.math.tails.directions import QUICK
+from esscher.math.tails.verdict import (
     EXPONENTIAL,
     HEAVY,
     NONE,
@@ -22,7 +23,7 @@ from esscher.studies.tails.verdict import (
     judge,
     judge_thresholds,
 )
-from tests.studies.tails.clouds import planted
+from tests.math.tails.clouds import planted
 
 COUNT = 5000
 
@@ -40,14 +41,14 @@ def test_a_planted_law_is_found_and_judged(law, count, allowed):
     tokens, exact = planted(law, count, 1)
     found = cloud_tails(tokens, seed=1)
     assert abs(np.corrcoef(tokens @ found.direction, tokens @ exact)[0, 1]) > 0.9
-    assert found.numbers["agreement"] > 0.9
+    assert found.numbers.agreement > 0.9
     assert found.verdict in allowed
-    low, high = found.numbers["kurtosis"]["interval"]
+    low, high = found.numbers.kurtosis.interval
     truth = {"mixture": 1.65, "laplace": 3.0, "student": 6.0}[law]
     # the direction is off by a little, which takes away from the kurtosis
     assert low < truth * 0.9**-4
     assert high > truth * 0.9**4 * (1 if law != "student" else 0.2)
-    json.dumps(found.numbers, allow_nan=False)
+    json.dumps(as_tree(found.numbers), allow_nan=False)
 
 
 def test_parameters_of_a_mixture():
@@ -57,16 +58,12 @@ def test_parameters_of_a_mixture():
     w, m = 0.1, 4.0
     variance = 1 + w * (1 - w) * m**2
     fourth = w * (1 - w) * (1 - 6 * w * (1 - w)) * m**4
-    assert (
-        found["kurtosis"]["interval"][0]
-        <= fourth / variance**2
-        <= (found["kurtosis"]["interval"][1] + 0.1)
-    )
-    reach = found["proxy"]["reach"]
+    assert found.kurtosis.interval[0] <= fourth / variance**2 <= (found.kurtosis.interval[1] + 0.1)
+    reach = found.proxy.reach
     s = np.linspace(0.05, reach, 400) / np.sqrt(variance)
     log_mgf = s**2 / 2 + np.log(1 - w + w * np.exp(m * s)) - s * w * m
     exact = np.max(2 * log_mgf / (s**2 * variance))
-    assert found["proxy"]["value"] == pytest.approx(exact, rel=0.08)
+    assert found.proxy.value == pytest.approx(exact, rel=0.08)
 
 
 @pytest.mark.parametrize(("law", "clouds"), [("gaussian", 24), ("uniform", 8)])
@@ -77,7 +74,7 @@ def test_no_false_alarms(law, clouds):
         tokens, _ = planted(law, COUNT, seed)
         found = cloud_tails(tokens, seed=seed, effort=QUICK)
         verdicts.append(found.verdict)
-        assert found.numbers["proxy"]["value"] < 1.2
+        assert found.numbers.proxy.value < 1.2
     assert sum(verdict in HEAVY for verdict in verdicts) <= 3
     # the rest is undecided: a tail of 500 tokens is often too short to exclude an exponential one
     assert sum(verdict == SUB_GAUSSIAN for verdict in verdicts) >= clouds * 2 / 3
@@ -89,7 +86,7 @@ def test_no_number_is_inflated_by_the_search():
     for seed in range(20):
         tokens = np.random.default_rng([seed, 3]).standard_normal((1500, 24))
         numbers = cloud_tails(tokens, seed=seed, effort=QUICK).numbers
-        found.append(numbers["kurtosis"]["value"])
+        found.append(numbers.kurtosis.value)
     error = np.std(found, ddof=1) / np.sqrt(len(found))
     # the kurtosis of m values standardised by themselves is too small by 6/(m + 1)
     assert abs(np.mean(found) + 6 / 751) < 4 * error
@@ -104,11 +101,20 @@ def test_a_function_of_tokens_and_seed():
 
 
 def comparison(low, high, *, gaussian=5.0, pareto=0.0):
-    return {
-        "threshold": 2.0, "exceedances": 100, "tau": 1.0, "tau_interval": [low, high],
-        "criterion": {"Gaussian": 0.0, "Weibull": 1.0, "Pareto": 1.0 - pareto},
-        "gaussian_over_exponential": gaussian,
-    }  # fmt: skip
+    return TailComparison(
+        share=0.1, threshold=2.0, exceedances=100, groups=10, tau=1.0, tau_interval=(low, high),
+        k=0.1, inflation=1.0, level=0.95, weights={}, gaussian_over_exponential=gaussian,
+        criterion={"Gaussian": 0.0, "Weibull": 1.0, "Pareto": 1.0 - pareto},
+    )  # fmt: skip
+
+
+def cloud(tail, *halves):
+    """A cloud of which only the comparisons matter."""
+    return Cloud(
+        tokens=1000, passages=10, kurtosis=Estimate(value=0.0, interval=(0.0, 0.0)),
+        proxy=VarianceProxy(value=1.0, interval=(1.0, 1.0), reach=1.0, at=1.0, level=0.95),
+        tail=(tail,), tail_halves=tuple((half,) for half in halves), largest=4.0, agreement=0.5,
+    )  # fmt: skip
 
 
 def test_verdict_at_one_threshold():
@@ -132,9 +138,8 @@ def test_verdict_from_several_thresholds():
     assert judge_thresholds([comparison(0.8, 1.8), comparison(0.3, 0.9)])[0] == NONE
     assert judge_thresholds([comparison(1.1, 1.8), comparison(0.3, 0.9)])[0] == OPEN
     # two directions put together look heavier than each of them
-    both = judge({"tail": [heavy], "tail_halves": [[light], [unsure]]})
-    assert both["verdict"] == UNDECIDED
-    assert judge({"tail": [heavy], "tail_halves": [[light], [heavy]]})["verdict"] == NONE
+    assert judge(cloud(heavy, light, unsure)).verdict == UNDECIDED
+    assert judge(cloud(heavy, light, heavy)).verdict == NONE
     assert set(VERDICTS) == {SUB_GAUSSIAN, EXPONENTIAL, OPEN, NONE, UNDECIDED}
 
 
@@ -146,15 +151,15 @@ def test_shapes_of_norms_and_logits():
     heavy = rng.standard_normal((6000, 8)) / np.sqrt(rng.chisquare(4, (6000, 1)) / 4)
     norms = norm_shape(heavy, groups)
     # k <= 0, to three standard errors 1/sqrt(232 + 10)
-    assert light["value"] < 3 * 0.065
-    assert light["interval"][0] <= 0
-    assert norms["interval"][0] <= 0.25 <= norms["interval"][1]
+    assert light.value < 3 * 0.065
+    assert light.interval[0] <= 0
+    assert norms.interval[0] <= 0.25 <= norms.interval[1]
     logits = logit_shape(rng.standard_normal((8, 8)) @ heavy.T, groups)
-    assert logits["interval"][0] <= 0.25 <= logits["interval"][1]
-    assert logits["queries"] == 8
+    assert logits.interval[0] <= 0.25 <= logits.interval[1]
+    assert logits.queries == 8
     # embeddings of a text repeat: there is no tail of norms to fit
     tied = norm_shape(rng.standard_normal((3, 8))[rng.integers(3, size=600)], np.arange(600) // 60)
-    assert tied["value"] is None
+    assert tied.value is None
 
 
 def test_bad_clouds_are_refused():

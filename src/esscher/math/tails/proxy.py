@@ -11,16 +11,14 @@ reported is the smallest s on that range.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.studies.tails.passages import sums_by_group
+from esscher.math.tails.passages import sums_by_group
+from esscher.math.tails.records import VarianceProxy
 
 #: Effective number of values that must carry the moment generating function.
 CARRIERS = 100.0
@@ -31,39 +29,6 @@ INDEX, FURTHEST = 0.5, 50
 STRENGTHS = np.linspace(0.1, 4.0, 40)
 #: Resamples of passages.
 RESAMPLES = 400
-
-
-@dataclass(frozen=True)
-class VarianceProxy:
-    """Sub-Gaussian parameter over the variance.
-
-    Attributes
-    ----------
-    value, interval
-        The ratio, and its interval by resampling passages; at least 1.
-    reach
-        Largest |t| at which the sample says anything, in units of 1 / standard deviation.
-    at
-        The t at which the ratio is attained.
-    level
-        Level of the interval.
-    """
-
-    value: float
-    interval: tuple[float, float]
-    reach: float
-    at: float
-    level: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON holds them."""
-        return {
-            "value": self.value,
-            "interval": list(self.interval),
-            "reach": self.reach,
-            "at": self.at,
-            "level": self.level,
-        }
 
 
 def variance_proxy(
@@ -98,7 +63,7 @@ def variance_proxy(
     # value of a resample would be so twice.
     resampled = _ratio(draws.astype(np.float64), sizes, first, moments, t)[:, best]
     value = max(1.0, float(ratio[best]))
-    reach = float(stats.t.ppf((1 + level) / 2, len(sizes) - 1)) * float(resampled.std())
+    reach = float(special.stdtrit(len(sizes) - 1, (1 + level) / 2)) * float(resampled.std())
     return VarianceProxy(
         value=value,
         interval=(max(1.0, value - reach), value + reach),

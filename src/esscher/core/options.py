@@ -1,0 +1,157 @@
+"""Options of studies: help, bounds and form in one place, the type of a field.
+
+``tokens: Annotated[int, option("Text tokens in all.", ge=500)] = 16_384`` is an argument of a
+function, an option of a command, and a field of a stored configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from esscher.core.codec import allowed
+from esscher.core.errors import InputError
+from esscher.core.shown import shortened
+from esscher.core.validation import as_path
+
+#: Default of an option whose value depends on the model: it is known when the study is filled in.
+BY_MODEL: Any = None
+#: Largest whole number that any option takes.
+LARGEST = 2**64 - 1
+
+
+def option(
+    help: str,
+    *,
+    metavar: str | None = None,
+    stored: bool = True,
+    command: str | None = "",
+    **bounds: Any,
+) -> Meta:
+    """Describe an option.
+
+    Parameters
+    ----------
+    help
+        One or two sentences.
+    metavar
+        Form of a list on the command line: ``LIST`` (0,3 or 0-5), ``A:B:K`` (a geometric grid).
+    stored
+        Whether results depend on it: then it is part of the configuration of a run.
+    command
+        Its name on the command line, if it has another one there; None if it has none.
+    **bounds
+        ``ge``, ``gt``, ``le``, ``lt``, as :class:`msgspec.Meta` takes them.
+    """
+    extra = {"metavar": metavar, "stored": stored, "command": command}
+    return Meta(description=help, extra=extra, **bounds)
+
+
+Seed: TypeAlias = Annotated[int, option("Seed of everything random.", ge=0)]
+Layers: TypeAlias = Annotated[
+    tuple[Annotated[int, Meta(le=100_000)], ...],
+    option("Such as 0,3 or 0-5 (default: all).", metavar="LIST"),
+]
+Heads: TypeAlias = Layers
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a study, as its field's type describes it.
+
+    Attributes
+    ----------
+    name
+        Name of the field.
+    type
+        Its type, without the description.
+    annotation
+        Its type, with bounds, as msgspec checks it.
+    help, metavar, stored, command
+        See :func:`option`.
+    default
+        Its default; ``MISSING`` if it must be given.
+    """
+
+    name: str
+    type: Any
+    annotation: Any
+    help: str
+    metavar: str | None
+    stored: bool
+    command: str | None
+    default: Any
+
+
+@cache
+def options_of(study: type) -> tuple[Option, ...]:
+    """Return the options of a study, a dataclass, in the order of its fields."""
+    hints = get_type_hints(study, include_extras=True)
+    found = []
+    for field in fields(study):
+        name, hint = field.name, hints[field.name]
+        metas = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Meta) and m.extra]
+        if not metas:
+            raise TypeError(f"{study.__name__}.{name} has no option(...) in its type")
+        extra: dict[str, Any] = dict(metas[-1].extra or {})
+        found.append(
+            Option(
+                name=name,
+                type=get_args(hint)[0],
+                annotation=hint,
+                help=metas[-1].description or "",
+                metavar=extra["metavar"],
+                stored=extra["stored"],
+                command=extra["command"],
+                default=field.default,
+            )
+        )
+    return tuple(found)
+
+
+def checked(option: Option, value: Any) -> Any:
+    """Return the value of an option as its type wants it.
+
+    Raises
+    ------
+    InputError
+        Naming the option, the value and what is allowed.
+    """
+    if value is None and option.default is None:
+        return None
+    if Path in (option.type, *get_args(option.type)):
+        return as_path(value, option.name)
+    given = _plain(value, _whole(option.type))
+    try:
+        if isinstance(given, int) and given > LARGEST:
+            raise msgspec.ValidationError(f"Expected `int` <= {LARGEST}")
+        return msgspec.convert(given, option.annotation)
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"{option.name} is {shortened(value)}; it must be {allowed(str(error), option.type)}"
+        ) from error
+
+
+def _plain(value: Any, whole: bool) -> Any:
+    """Numbers of numpy as Python's own, iterables as lists, 3.0 as 3 where a count is wanted."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, float) and whole and value.is_integer():
+        return int(value)
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | dict):
+        return [_plain(item, whole) for item in value]
+    return value
+
+
+def _whole(kind: Any) -> bool:
+    """Whether a type holds whole numbers."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    return kind is int or any(_whole(part) for part in get_args(kind) if part is not kind)

@@ -1,0 +1,18 @@
+"""Tails of clouds of tokens: worst directions, sub-Gaussian parameters, types, verdicts."""
+
+from __future__ import annotations
+
+from esscher.math.tails.cloud import CloudTails, cloud_tails
+from esscher.math.tails.records import Cloud, Judgement, TailComparison, VarianceProxy
+from esscher.math.tails.verdict import VERDICTS, judge
+
+__all__ = [
+    "VERDICTS",
+    "Cloud",
+    "CloudTails",
+    "Judgement",
+    "TailComparison",
+    "VarianceProxy",
+    "cloud_tails",
+    "judge",
+]

@@ -1,0 +1,118 @@
+"""Studies of a model on a text: what they have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+
+from esscher.core.options import option
+from esscher.engine.models.choice import ModelChoice
+from esscher.engine.models.outline import Outline
+from esscher.engine.models.record import ModelRecord
+from esscher.engine.text.documents import check_text
+from esscher.engine.text.record import TextRecord
+from esscher.runs.executors import CellExecutor
+from esscher.runs.study import R_co, Study, Work
+
+if TYPE_CHECKING:
+    from esscher.engine.models import AnyModel, LoadedModel
+    from esscher.engine.models.choice import ModelLike
+    from esscher.engine.text.documents import TextSource
+else:
+    # what is stored in the place of a model and a text; see Study.sources
+    ModelLike, TextSource = ModelRecord, TextRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelStudy(Study[R_co]):
+    """Base of the studies that read a text with a model."""
+
+    sources: ClassVar[frozenset[str]] = frozenset({"model", "text"})
+
+    model: Annotated[
+        ModelLike,
+        option(
+            "Hub name, folder, GGUF file, demo:minilm or demo:smollm2; in Python also a model in "
+            "memory, alone or with its tokenizer (esscher.wrap_model).",
+            metavar="MODEL",
+        ),
+    ] = field(kw_only=False)
+    text: Annotated[
+        TextSource,
+        option("File, folder, -, demo:docs, demo:code, hf:NAME; in Python also a list of strings."),
+    ] = field(default="demo:docs", kw_only=False)
+    column: Annotated[
+        str | None,
+        option("Column of a .jsonl or .parquet file that holds the text.", stored=False),
+    ] = None
+    device: Annotated[str, option("cpu, or a device of PyTorch.", stored=False)] = "cpu"
+    dtype: Annotated[str, option("Type of the model's weights.", stored=False)] = "float32"
+    revision: Annotated[str | None, option("Revision of a model from a hub.", stored=False)] = None
+    allow_pickle: Annotated[bool, option("Also load weights that can run code.", stored=False)] = (
+        False
+    )
+    allow_remote_code: Annotated[
+        bool, option("Run code that comes with the model.", stored=False)
+    ] = False
+
+    @abstractmethod
+    def fill(self, model: Outline) -> Self:
+        """Return the study with the values that depend on the model, checked against it."""
+
+    @abstractmethod
+    def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> Work:
+        """Read the text.
+
+        Parameters
+        ----------
+        loaded
+            The model.
+        model
+            The model as tasks take it.
+        executor
+            Who computes the tasks.
+        """
+
+    def filled(self) -> Self:
+        """Fill in what depends on the model, from its configuration alone."""
+        choice = self.choice
+        study = self.fill(choice.outline)
+        self.check_texts()
+        return replace(study, model=choice)
+
+    def check_texts(self) -> None:
+        """Refuse a text that cannot be read."""
+        check_text(self.text, self.column)
+
+    def prepare(self, executor: CellExecutor) -> Work:
+        """Load the model and read the text."""
+        loaded, model = self.choice.for_tasks(executor.remote, self.progress)
+        return self.fill(loaded.outline).read(loaded, model, executor)
+
+    @property
+    def choice(self) -> ModelChoice:
+        """The model, and how to load it."""
+        if isinstance(self.model, ModelChoice):
+            return self.model
+        return ModelChoice(
+            self.model, self.device, self.dtype, self.revision, self.allow_pickle,
+            self.allow_remote_code,
+        )  # fmt: skip
+
+    @property
+    def model_record(self) -> ModelRecord:
+        """The model of a study that has been read."""
+        assert isinstance(self.model, ModelRecord)
+        return self.model
+
+    @property
+    def text_record(self) -> TextRecord:
+        """The text of a study that has been read."""
+        assert isinstance(self.text, TextRecord)
+        return self.text
+
+    @property
+    def subject(self) -> str:
+        """Name of the model."""
+        return self.model_record.name

@@ -1,0 +1,259 @@
+"""A study: options, cells, and how cells become a result. How one is run is written here, once.
+
+A study is a frozen dataclass. Its fields are the arguments of a function (``esscher.tails``), the
+options of a command (``esscher tails``) and the configuration of a run on disk. It names its
+cells, makes itself ready (reads the model and the text), and puts cells together.
+
+What happens in between is the same for all: options are checked before anything is loaded, the run
+directory is opened or resumed under a lock, missing cells are computed by this process, by worker
+processes or by a cluster and stored as they come, and the result is written.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cache
+from inspect import Signature, cleandoc
+from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+)
+
+import msgspec
+
+from esscher.core.codec import Record, as_record, as_tree
+from esscher.core.options import checked, option, options_of
+from esscher.runs.cells import Cell, CellRun, open_run, run_folder
+from esscher.runs.executors import CellExecutor, Serial, Task
+from esscher.runs.folder import LOG
+from esscher.runs.place import check_run_place
+from esscher.runs.progress import Reporter
+from esscher.runs.result import Result, read_result
+
+R = TypeVar("R", bound="Result[Any]")
+R_co = TypeVar("R_co", bound="Result[Any]", covariant=True)
+P = ParamSpec("P")
+
+
+class Work(Protocol):
+    """A study that is ready: its model is loaded, its text is read."""
+
+    @property
+    def study(self) -> Study[Any]:
+        """The study with nothing left open; records stand for model and text."""
+        ...
+
+    def batches(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
+        """Yield tasks by the name of their cell; those of one batch are stored before the next.
+
+        Cells that are stored already may be among them: they are not computed again.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study(ABC, Generic[R_co]):
+    """Base of all studies: how to run it."""
+
+    #: Command, function, folder below ``studies/`` and kind of run.
+    name: ClassVar[str]
+    #: What a progress bar counts.
+    unit: ClassVar[str] = "cells"
+    #: What a cell says besides its table.
+    cell: ClassVar[type[Any]]
+    #: What comes of it.
+    result: ClassVar[type[Result[Any]]]
+    #: Lines that ``--help`` shows.
+    examples: ClassVar[tuple[str, ...]] = ()
+
+    out: Annotated[
+        Path | None,
+        option("Directory of the run; the same call resumes it.", stored=False),
+    ] = None
+    workers: Annotated[
+        int, option("Worker processes on this machine.", stored=False, ge=1, le=4096)
+    ] = 1
+    executor: Annotated[
+        Any,  # a CellExecutor
+        option(
+            "Or a cluster, from :func:`esscher.connect_cluster` or :func:`esscher.start_cluster`.",
+            stored=False,
+            command=None,
+        ),
+    ] = None
+    progress: Annotated[
+        bool | None,
+        option(
+            "Whether to draw a bar; by default if standard error is a terminal.",
+            stored=False,
+            command=None,
+        ),
+    ] = None
+
+    # -- written by every study
+
+    @abstractmethod
+    def cells(self) -> Sequence[str]:
+        """Names of all cells of a study that is filled in."""
+
+    @abstractmethod
+    def filled(self) -> Study[R_co]:
+        """Return the study with the values of all options that were left out, checked.
+
+        Nothing heavy is imported or read for it.
+        """
+
+    @abstractmethod
+    def prepare(self, executor: CellExecutor) -> Work:
+        """Read what the study is about."""
+
+    @abstractmethod
+    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> R_co:
+        """Put the cells that are there together."""
+
+    # -- the same for all
+
+    def run(self) -> R_co:
+        """Compute what is missing, and return the result.
+
+        Raises
+        ------
+        InputError
+            For options that cannot be used, before anything is loaded; a directory of another run;
+            a damaged cell; cells that no worker could compute.
+        """
+        asked = self.checked()
+        with asked._executor() as executor:
+            ready = asked.filled()
+            check_run_place(asked.out, self.name, ready.configuration(known=True))
+            work = ready.prepare(executor)
+            study = work.study
+            with (
+                run_folder(asked.out) as folder,
+                open_run(folder, self.name, study.subject, study.configuration()) as opened,
+            ):
+                run = opened.typed(self.cell)
+                with Reporter(folder / LOG, asked.progress, self.unit) as reporter:
+                    _compute(work, run, reporter, executor)
+                found: R_co = finish(run, study, write=True)
+                return found
+
+    def checked(self) -> Self:
+        """Return the study with every option of the type it is described by."""
+        values = {
+            o.name: checked(o, getattr(self, o.name))
+            for o in options_of(type(self))
+            if o.name not in self.sources and o.command is not None
+        }
+        return replace(self, **values)
+
+    @property
+    def subject(self) -> str:
+        """What is measured, for lists of runs."""
+        return self.name
+
+    def configuration(self, known: bool = False) -> dict[str, Any]:
+        """Return all that the result is a function of, as JSON holds it.
+
+        Parameters
+        ----------
+        known
+            Leave out what is known only when model and text have been read.
+        """
+        found = {o.name: getattr(self, o.name) for o in options_of(type(self)) if o.stored}
+        if known:
+            found = {name: value for name, value in found.items() if name not in self.sources}
+        return dict(as_tree(found))
+
+    #: Options that name something to be read; in a run, a record of it stands in their place.
+    sources: ClassVar[frozenset[str]] = frozenset()
+
+    def _executor(self) -> AbstractContextManager[CellExecutor]:
+        if self.executor is not None:
+            return nullcontext(self.executor)
+        return nullcontext(Serial())
+
+
+def stored_study(study: type[Study[R]], configuration: Any, place: str) -> Study[R]:
+    """Return the study that a stored configuration stands for.
+
+    Raises
+    ------
+    InputError
+        If it is not what such a study has.
+    """
+    fields = as_record(configuration, configuration_type(study), place)
+    return study(**{name: getattr(fields, name) for name in fields.__struct_fields__})
+
+
+@cache
+def configuration_type(study: type[Study[Any]]) -> type[Any]:
+    """Return the record of a study's configuration: its stored options, all of them definite."""
+    fields = [(o.name, o.annotation) for o in options_of(study) if o.stored]
+    name = study.__name__.removesuffix("Study") + "Configuration"
+    return msgspec.defstruct(name, fields, bases=(Record,), frozen=True, kw_only=True)
+
+
+def finish(run: CellRun, study: Study[R], write: bool = False) -> R:
+    """Put the cells of a run together; results that are there already are not computed again."""
+    names = study.cells()
+    cells = {name: cell for name in names if (cell := run.read(name)) is not None}
+    stored: R | None = read_result(run, study)
+    if stored is not None and stored.cells == len(cells):
+        return stored
+    result = study.assemble(cells, run)
+    if write:
+        run.write_results(result.to_dict())
+    return result
+
+
+def function_of(study: Callable[P, Study[R]]) -> Callable[P, R]:
+    """Return the function that runs a study: ``tails(...)`` for ``TailsStudy(...).run()``."""
+    kind: Any = study
+
+    def run(*arguments: P.args, **options: P.kwargs) -> R:
+        return study(*arguments, **options).run()
+
+    run.__name__ = run.__qualname__ = kind.name
+    run.__module__ = kind.__module__.rpartition(".")[0]
+    run.__doc__ = _documentation(kind)
+    run.__signature__ = _signature(kind)  # type: ignore[attr-defined]
+    return run
+
+
+def _signature(study: type[Study[Any]]) -> Signature:
+    parameters = []
+    for name, parameter in Signature.from_callable(study).parameters.items():
+        found = next(o for o in options_of(study) if o.name == name)
+        parameters.append(parameter.replace(annotation=found.type))
+    return Signature(parameters, return_annotation=study.result)
+
+
+def _documentation(study: type[Study[Any]]) -> str:
+    """The study's docstring, and its options as parameters."""
+    by_name = {o.name: o for o in options_of(study)}
+    listed = "".join(
+        f"{name}\n    {by_name[name].help}\n" for name in Signature.from_callable(study).parameters
+    )
+    text = cleandoc(study.__doc__ or "")
+    return f"{text}\n\nParameters\n----------\n{listed}"
+
+
+def _compute(work: Work, run: CellRun, reporter: Reporter, executor: CellExecutor) -> None:
+    names = work.study.cells()
+    reporter.expect(len(names), len(names) - len(run.missing(list(names))))
+    for batch in work.batches(run):
+        missing = run.missing(list(batch))
+        for name, found in executor.run([batch[name] for name in missing]):
+            run.write(name, found)
+            reporter.advance()

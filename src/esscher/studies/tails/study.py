@@ -1,0 +1,86 @@
+"""The study: which options there are, which cells, and how they become a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+from esscher.core.errors import InputError
+from esscher.core.options import BY_MODEL, Heads, Layers, Seed, option
+from esscher.engine.models.outline import Outline
+from esscher.engine.models.selection import as_indices
+from esscher.math.tails.cloud import FEWEST
+from esscher.math.tails.passages import FEWEST as FEWEST_PASSAGES
+from esscher.runs.cells import Cell, CellRun
+from esscher.runs.executors import CellExecutor
+from esscher.runs.model_study import ModelStudy
+from esscher.studies.tails.result import LayerTails, Tails, assemble
+
+if TYPE_CHECKING:
+    from esscher.engine.models import AnyModel, LoadedModel
+    from esscher.studies.tails.work import TailsWork
+
+#: Tokens of a passage, unless they are given.
+CONTEXT = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class TailsStudy(ModelStudy[Tails]):
+    """Test whether the keys of a model are sub-Gaussian.
+
+    For every head: the worst direction of its keys (searched for in one half of the passages,
+    judged on the other), their sub-Gaussian parameter, kurtosis, type of tail, and k-hat of norms
+    and logits.
+    """
+
+    name = "tails"
+    unit = "layers"
+    cell = LayerTails
+    result = Tails
+    examples = (
+        "esscher tails demo:minilm --out runs/tails --figure tails.png",
+        "esscher tails ./my-model --text corpus.jsonl --column text --layers 0-3",
+    )
+
+    tokens: Annotated[int, option("Text tokens in all.", ge=FEWEST, le=10**15)] = 16_384
+    context: Annotated[int, option("Tokens of a passage (default 512).", ge=1)] = BY_MODEL
+    layers: Layers = BY_MODEL
+    heads: Heads = BY_MODEL
+    seed: Seed = 0
+
+    def fill(self, model: Outline) -> TailsStudy:
+        """Choose passages, layers and heads that the model has."""
+        # the last passage may hold more than what is left of the tokens
+        longest = (self.tokens - 1) // (FEWEST_PASSAGES - 1)
+        context = model.context(self.context, min(CONTEXT, longest))
+        if context > longest:
+            raise InputError(
+                f"tokens is {self.tokens} and context {context}; it takes at least "
+                f"{FEWEST_PASSAGES} passages, half of them to judge what was found in the others: "
+                f"give at least {(FEWEST_PASSAGES - 1) * context + 1} tokens, or a context of at "
+                f"most {longest}"
+            )
+        return replace(
+            self,
+            context=context,
+            layers=as_indices(self.layers, model.shape.layers, "layers"),
+            heads=as_indices(self.heads, model.shape.heads, "heads"),
+        )
+
+    def cells(self) -> list[str]:
+        """One cell per layer."""
+        return [f"layer-{layer}" for layer in self.layers]
+
+    def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> TailsWork:
+        """Cut the text into passages."""
+        from esscher.studies.tails.work import read_text  # brings torch
+
+        return read_text(self, loaded, model, executor)
+
+    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Tails:
+        """Judge every head and layer."""
+        return assemble(self, [cell.about for cell in cells.values()], run)
+
+
+STUDY = TailsStudy

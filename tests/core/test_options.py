@@ -1,0 +1,87 @@
+"""Options: bounds and help in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import pytest
+
+from esscher.core.errors import InputError
+from esscher.core.options import BY_MODEL, Layers, checked, option, options_of
+
+
+@dataclass(frozen=True)
+class Options:
+    count: Annotated[int, option("How many.", ge=1)] = 5
+    share: Annotated[float, option("How much.", gt=0, le=1)] = 0.5
+    mode: Annotated[Literal["a", "b"], option("Which way.")] = "a"
+    layers: Layers = BY_MODEL
+    sizes: Annotated[tuple[int, ...], option("Sizes.", metavar="A:B:K")] = (1, 2)
+    out: Annotated[Path | None, option("Where.", stored=False)] = None
+
+
+OPTIONS = {o.name: o for o in options_of(Options)}
+
+
+def test_options_are_described_by_their_fields():
+    assert OPTIONS["count"].help == "How many."
+    assert OPTIONS["sizes"].metavar == "A:B:K"
+    assert OPTIONS["count"].stored
+    assert not OPTIONS["out"].stored
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("count", 7, 7),
+        ("count", 7.0, 7),
+        ("count", np.int64(7), 7),
+        ("share", 1, 1.0),
+        ("share", np.float32(0.25), 0.25),
+        ("layers", None, None),
+        ("layers", range(3), (0, 1, 2)),
+        ("layers", [-1], (-1,)),
+        ("sizes", np.array([8.0, 16.0]), (8, 16)),
+        ("out", "runs/a", Path("runs/a")),
+        ("out", None, None),
+    ],
+)
+def test_values_of_the_right_kind_are_taken(name, value, wanted):
+    found = checked(OPTIONS[name], value)
+    assert found == wanted
+    assert type(found) is type(wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("count", 0, "count is 0; it must be a whole number of at least 1"),
+        ("count", 1.5, "count is 1.5; it must be a whole number"),
+        ("count", None, "count is None; it must be a whole number"),
+        ("count", True, "count is True"),
+        ("count", 10**400, "count is 1"),
+        ("share", 0.0, "share is 0.0; it must be a number above 0"),
+        ("share", float("nan"), "share is nan"),
+        ("mode", "c", "mode is 'c'; it must be one of a, b"),
+        ("layers", "01", "layers is '01'; it must be a list"),
+        ("layers", 5, "layers is 5; it must be a list"),
+        ("sizes", [1, "x"], "sizes is [1, 'x']"),
+        ("out", 5, "out is 5; it must be the path"),
+    ],
+)
+def test_others_are_refused_by_name(name, value, words):
+    with pytest.raises(InputError) as caught:
+        checked(OPTIONS[name], value)
+    assert words in str(caught.value)
+
+
+def test_a_field_without_help_is_a_mistake():
+    @dataclass(frozen=True)
+    class Wrong:
+        count: int = 5
+
+    with pytest.raises(TypeError, match="count has no option"):
+        options_of(Wrong)
