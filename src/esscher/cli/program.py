@@ -29,6 +29,7 @@ from esscher.core.errors import EsscherError
 from esscher.core.untrusted import printable
 from esscher.core.validation import out_of_memory
 from esscher.runs.provenance import started_by
+from esscher.runs.registry import STUDIES
 
 #: Where a context keeps the words of the command line.
 _WORDS = "esscher.words"
@@ -82,7 +83,7 @@ def main() -> None:
 for command in (
     probe,
     plan,
-    study_command("tails"),
+    *map(study_command, STUDIES),
     deep,
     sparse,
     domains,

@@ -17,8 +17,10 @@ from esscher.runs.folder import CONFIG
 from esscher.runs.result import Header, Result, body_type, result_from
 from esscher.runs.study import Study, configuration_type, finish, stored_study
 
-#: Names of the studies: folder below ``studies/``, command, function and kind of run.
-STUDIES = ("tails",)
+#: Command, function and kind of run, and where the study is defined.
+STUDIES = {
+    "tails": "esscher.studies.tails.study:TailsStudy",
+}
 
 
 @cache
@@ -34,14 +36,15 @@ def study_named(name: str) -> type[Study[Any]]:
         raise InputError(
             f"there is no study {shortened(name)}; there are {', '.join(sorted(STUDIES))}"
         )
-    module = import_module(f"esscher.studies.{name}.study")
-    found: type[Study[Any]] = module.STUDY
+    module, _, title = STUDIES[name].partition(":")
+    found: type[Study[Any]] = getattr(import_module(module), title)
     return found
 
 
 def part_of(name: str, part: str) -> Any:
-    """Return a module of a study: ``charts``, ``page`` or ``printed``."""
-    return import_module(f"esscher.studies.{name}.{part}")
+    """Return a module beside that of a study: ``charts``, ``page`` or ``printed``."""
+    package = STUDIES[name].partition(":")[0].rpartition(".")[0]
+    return import_module(f"{package}.{part}")
 
 
 def load(path: str | Path) -> Result[Any]:

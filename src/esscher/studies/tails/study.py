@@ -81,6 +81,3 @@ class TailsStudy(ModelStudy[Tails]):
     def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Tails:
         """Judge every head and layer."""
         return assemble(self, [cell.about for cell in cells.values()], run)
-
-
-STUDY = TailsStudy
