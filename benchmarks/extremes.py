@@ -30,15 +30,8 @@ from scipy.stats import ks_2samp
 from esscher import gaussian_head
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.math.theory import (
-    map_curve,
-    moment_curves,
-    regime,
-    simulate_map,
-    simulate_mean,
-    simulate_query,
-    softmax_moments,
-)
+from esscher.math.simulation import simulate_map, simulate_mean, simulate_query
+from esscher.math.theory import map_curve, moment_curves, regime, softmax_moments
 
 STRENGTHS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 #: Direct replicates by n.

@@ -9,14 +9,8 @@ from esscher.cli.options import plain_table, with_error
 from esscher.cli.tables import PlainTable
 from esscher.core.errors import InputError
 from esscher.core.shown import plain_count
-from esscher.math.theory import (
-    Prediction,
-    SimulatedMap,
-    SimulatedMean,
-    head_regime,
-    simulate_map,
-    simulate_mean,
-)
+from esscher.math.simulation import SimulatedMap, SimulatedMean, simulate_map, simulate_mean
+from esscher.math.theory import Prediction, head_regime
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from esscher.core.errors import InputError
+from esscher.math.simulation import SimulatedMap
 from esscher.math.theory import Prediction
-from esscher.math.theory.extremes_simulation import SimulatedMap
 from esscher.show.files import check_format, write_figure
 from esscher.show.style import (
     BLACK,

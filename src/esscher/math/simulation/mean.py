@@ -28,14 +28,14 @@ from esscher.core.errors import UndefinedError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_positive, as_sizes
 from esscher.math.heads import Head
-from esscher.math.theory.extremes_simulation import (
+from esscher.math.simulation.extremes import (
     DOMINATED,
     TOLERANCE,
     simulated_replicates,
     size_mark,
     weighted_mean,
 )
-from esscher.math.theory.order_statistics import extremes_needed, log_survival
+from esscher.math.simulation.order_statistics import LARGEST_BINOMIAL, extremes_needed, log_survival
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +50,6 @@ PANEL, POINTS = 0.5, 16
 MARGIN = 3.0
 #: Smallest log-range of planted ranks, for small n.
 SHORTEST = 1.0
-#: Largest n that numpy's binomial takes.
-LARGEST_BINOMIAL = 2.0**63 - 1025
 
 
 @dataclass(frozen=True, eq=False)

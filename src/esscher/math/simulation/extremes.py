@@ -12,7 +12,7 @@ of ``softmax_mean``, which predict the same numbers.
 
 The error of the MEAN output needs all queries on the same tokens. In d dimensions every direction
 then has extremes of its own, and drawing a few of them is no longer exact; one dimension is treated
-in ``mean_simulation``.
+in ``simulation.mean``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_dim, as_nonnegative, as_positive, as_sizes
 from esscher.math.coupling import Coupling, symmetric_root
 from esscher.math.heads import Head, as_head
+from esscher.math.simulation.order_statistics import extremes_needed, softmax_sums
+from esscher.math.simulation.query_proposal import QueryProposal, draw_first_arrivals, key_floor
 from esscher.math.theory.exact_constants import select_coupling
-from esscher.math.theory.order_statistics import extremes_needed, softmax_sums
-from esscher.math.theory.query_proposal import QueryProposal, draw_first_arrivals, key_floor
 
 if TYPE_CHECKING:
     import pandas as pd
