@@ -75,7 +75,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/accuracy.py
 
 findings: $(STAMP)
-	$(BIN)/python benchmarks/findings.py $(DATA) --runs runs
+	$(BIN)/python -m benchmarks.findings $(DATA) --runs runs
 
 # Warnings are errors: broken links, missing references, pages that load from a network.
 docs: $(STAMP)
