@@ -27,8 +27,8 @@ from esscher.cli.theory_simulation import (
 from esscher.core.errors import InputError
 from esscher.core.shown import plain_count
 from esscher.math.limits import NoLimit
+from esscher.math.simulation import DirectErrors, direct_errors
 from esscher.math.theory import Prediction, predict
-from esscher.studies.sweep.direct import DirectErrors, direct_errors
 
 #: Largest n, number of queries and of replicates that ``--check`` simulates directly.
 CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32

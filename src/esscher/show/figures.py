@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from esscher.core.errors import InputError
-from esscher.math.simulation import SimulatedMap
+from esscher.math.simulation import DirectErrors, SimulatedMap
 from esscher.math.theory import Prediction
 from esscher.show.files import check_format, write_figure
 from esscher.show.style import (
@@ -32,7 +32,6 @@ from esscher.show.style import (
     panels,
     styled,
 )
-from esscher.studies.sweep.direct import DirectErrors
 
 COLOURS = {
     "map": BLUE,

@@ -76,8 +76,6 @@ def reference_outputs(head: Head, configuration: dict[str, Any]) -> Array | None
     if not isinstance(head, ArrayHead) or len(head.keys) > ALL_ROWS:
         return None
     scales = configuration["scales"]
-    if configuration["engine"] == "numpy":
-        return np.stack([head.limit_map(alpha * head.tilts) for alpha in scales])
     # Imported here: `import esscher` must not cost the import of torch.
     from esscher.engine.attention.outputs import attention_outputs
 
