@@ -18,7 +18,7 @@ from esscher.cli.options import (
 )
 from esscher.cli.stopping import resumable
 from esscher.cli.tables import PlainConsole
-from esscher.core.shown import counted
+from esscher.core.shown import counted, with_error
 
 if TYPE_CHECKING:
     from esscher.studies.tails import Tails
@@ -159,7 +159,7 @@ def _number(found: dict[str, Any], decimals: int = 2) -> str:
     if found["value"] is None:
         return "-"
     half = (found["interval"][1] - found["interval"][0]) / 2
-    return f"{found['value']:.{decimals}f}({max(1, round(10**decimals * half))})"
+    return with_error(found["value"], half, decimals)
 
 
 def _print_meanings(console: PlainConsole, found: Tails) -> None:

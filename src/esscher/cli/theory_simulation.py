@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from esscher.cli.options import plain_table, with_error
+from esscher.cli.options import plain_table
 from esscher.cli.tables import PlainTable
 from esscher.core.errors import InputError
-from esscher.core.shown import plain_count
+from esscher.core.shown import plain_count, with_error
 from esscher.math.simulation import SimulatedMap, SimulatedMean, simulate_map, simulate_mean
 from esscher.math.theory import Prediction, head_regime
 

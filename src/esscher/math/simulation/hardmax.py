@@ -18,6 +18,7 @@ from esscher.core.errors import InputError, UndefinedError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_dim, as_positive, as_queries, as_seed, as_sizes
 from esscher.math.simulation.hardmax_draws import absolute_means, squared_mean
+from esscher.math.statistics import LEVEL
 from esscher.math.theory.hardmax import hardmax_exact, hardmax_exponent, hardmax_leading
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class LogarithmicFit:
 
 
 def fit_logarithmic(
-    simulation: HardmaxSimulation, resamples: int = 1000, level: float = 0.95, seed: int = 0
+    simulation: HardmaxSimulation, resamples: int = 1000, level: float = LEVEL, seed: int = 0
 ) -> LogarithmicFit:
     """Fit ``(ln n)^-g`` by weighted least squares of ln(value) on ln(ln n).
 
@@ -256,7 +257,7 @@ class HardmaxCurve:
         """Power of ``1/ln n`` as n grows."""
         return hardmax_exponent(self.dim)
 
-    def fit(self, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> LogarithmicFit:
+    def fit(self, resamples: int = 1000, level: float = LEVEL, seed: int = 0) -> LogarithmicFit:
         """Power of ``1/ln n`` fitted to the simulated values, with a bootstrap interval."""
         return fit_logarithmic(self.simulation, resamples, level, seed)
 

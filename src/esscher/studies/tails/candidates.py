@@ -23,6 +23,7 @@ from scipy import special, stats
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
+from esscher.math.statistics import LEVEL
 
 #: Exponents tau at which the likelihood is profiled. Beyond the last one a tail is as good as cut
 #: off, before the first as good as a power; steps of 7% are far below the width of any interval.
@@ -85,7 +86,7 @@ class TailComparison:
 
 
 def compare_thresholds(
-    values: Array, groups: NDArray[np.int64], level: float = 0.95
+    values: Array, groups: NDArray[np.int64], level: float = LEVEL
 ) -> list[TailComparison]:
     """Comparisons at lower and higher thresholds, as long as there is something above them.
 
@@ -101,7 +102,7 @@ def compare_thresholds(
 
 
 def compare_tails(
-    values: Array, groups: NDArray[np.int64], share: float, level: float = 0.95
+    values: Array, groups: NDArray[np.int64], share: float, level: float = LEVEL
 ) -> TailComparison:
     """Fit and compare the candidates.
 

@@ -12,6 +12,7 @@ from scipy import stats
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array
+from esscher.math.statistics import LEVEL
 from esscher.math.statistics.tail import tail_shape
 from esscher.studies.tails.arguments import FEWEST
 from esscher.studies.tails.candidates import compare_thresholds
@@ -24,7 +25,6 @@ from esscher.studies.tails.verdict import HEAVY, judge, judge_thresholds
 JACKKNIFE = 8
 #: Halves whose directions have this cosine (in whitened coordinates) found the same one.
 AGREE = 0.9
-LEVEL = 0.95
 
 
 @dataclass(frozen=True, eq=False)
