@@ -1,4 +1,4 @@
-"""What a command returns: everything as plain numbers, with tables that show themselves."""
+"""Results of commands: plain numbers, with tables that show themselves."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class TorchReceived:
         ]
 
     def give(self, start: int, stop: int, lowered: Tensor | None, factors: Tensor) -> Tensor:
-        """What keys ``start`` to ``stop`` receive, [scale, size, key].
+        """Attention that keys ``start`` to ``stop`` receive, [scale, size, key].
 
         Parameters
         ----------

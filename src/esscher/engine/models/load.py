@@ -130,7 +130,7 @@ def load_tokenizer(source: ModelSource, options: dict[str, Any] | None = None) -
 
 
 def _options(source: ModelSource, revision: str | None, allow_remote_code: bool) -> dict[str, Any]:
-    """What every ``from_pretrained`` of a model is called with."""
+    """Arguments of every ``from_pretrained`` of a model."""
     options: dict[str, Any] = {
         "trust_remote_code": allow_remote_code,
         "local_files_only": source.kind != "hub" or _offline(),

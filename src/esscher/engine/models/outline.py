@@ -1,4 +1,4 @@
-"""What a model is, known before its weights are read: every request is checked against this.
+"""A model in outline, known before its weights are read; every request is checked against it.
 
 A configuration of a few kilobytes says how many layers and heads a model has and how long a passage
 it reads. Reading the weights can take minutes, and importing torch takes seconds; nothing here does
@@ -45,7 +45,7 @@ GGUF_FIELDS = {
 
 @dataclass(frozen=True)
 class Outline:
-    """What requests are checked against.
+    """A model as far as requests are checked against it.
 
     Attributes
     ----------
@@ -158,7 +158,7 @@ def sliding_window(fields: Mapping[str, Any]) -> int | None:
 
 
 def checked_source(name: str, *, revision: str | None, allow_remote_code: bool) -> ModelSource:
-    """Where a model's files are, looked over before anything opens them.
+    """Find a model's files, and check them before anything opens them.
 
     Raises
     ------

@@ -40,7 +40,7 @@ def compare_weights(
 
 
 def said_of_types(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What to call weights of another type."""
+    """Describe the same weights in another type."""
     return f"the same weights in {now['model']['dtype']} instead of {stored['model']['dtype']}"
 
 

@@ -43,7 +43,7 @@ DEMO_MODELS = {
 
 @dataclass(frozen=True)
 class ModelSource:
-    """What transformers has to be asked for.
+    """A model's files, as transformers has to be asked for them.
 
     Attributes
     ----------

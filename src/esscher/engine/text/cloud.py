@@ -335,12 +335,12 @@ def remove_with(cloud: CloudFile) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """What a cloud is; None if there is none."""
+    """Read the description of a cloud; None if there is no cloud."""
     return _read(folder / MANIFEST, "manifest")
 
 
 def read_progress(folder: Path) -> dict[str, Any] | None:
-    """How far a cloud has got; None if it has not begun."""
+    """Read how far a cloud has got; None if it has not begun."""
     return _read(folder / PROGRESS, "progress")
 
 

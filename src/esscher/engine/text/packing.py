@@ -250,7 +250,7 @@ def read_passages(
 
 
 def _too_short(found: int, tokens: int, context: int, least: int, passages: int | None) -> str:
-    """What was asked for instead, and what can be done."""
+    """Say how much text was asked for, and what to do about it."""
     if passages is not None:
         fits = found // context
         fewer = f"at most {fits} passages" if fits else "shorter ones"

@@ -198,7 +198,7 @@ def _one_size(
 
 
 class Bulk:
-    """What is the same in every replicate at one n: tilts, cuts, the bulk's mean and noise."""
+    """All that replicates at one n have in common: tilts, cuts, the bulk's mean and noise."""
 
     def __init__(self, horizon: float, tau: float, n: float, tolerance: float) -> None:
         self.n = n

@@ -1,4 +1,4 @@
-"""What Esscher has to know about a kind of model, once for all layers."""
+"""The protocol of a family of models: where its layers are and how they attend."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class Projections:
 
 @dataclass(frozen=True, eq=False)
 class HookedArguments:
-    """What an attention module was called with."""
+    """Arguments with which an attention module was called."""
 
     hidden: Tensor
     mask: Tensor | None
