@@ -159,7 +159,7 @@ class TorchStream(Stream):
 
 
 class TorchReceived:
-    """One block of queries, asked again what it gives to keys."""
+    """One block of queries, streamed again for the attention that it gives to keys."""
 
     def __init__(self, head: ReadyHead, plan: BlockPlan, options: PassOptions) -> None:
         self.head, self.plan, self.options = head, plan, options

@@ -105,7 +105,7 @@ class _Running:
         self.squares = torch.zeros(())  # [queries]
 
     def raise_shift(self, top: Tensor) -> None:
-        """Put the shift to the largest logit, and the sums under it."""
+        """Raise the shift to the largest logit, and rescale the sums."""
         if self.shift is None:
             self.shift = top
             return

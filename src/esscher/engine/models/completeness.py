@@ -29,7 +29,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def numbers_in(shapes: Shapes) -> int:
-    """How many numbers tensors of these shapes hold."""
+    """Count the numbers in tensors of these shapes."""
     return sum(map(math.prod, shapes.values()))
 
 

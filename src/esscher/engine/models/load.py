@@ -167,7 +167,7 @@ def _offline() -> bool:
 
 
 def _cached_config(source: ModelSource, revision: str | None) -> Path | None:
-    """The configuration of a model from the hub in the local cache, where it was put to be read."""
+    """Path of a hub model's configuration in the local cache, to which it was downloaded."""
     if source.kind != "hub":
         return None
     hub = transformers_module("huggingface_hub")
@@ -191,7 +191,7 @@ def _load(factory: Any, source: ModelSource, options: dict[str, Any]) -> Any:
 def _attempt(
     factory: Any, source: ModelSource, options: dict[str, Any], call: Callable[[], Any]
 ) -> Any:
-    """Call transformers; whatever goes wrong there is a matter of the files."""
+    """Call transformers; blame whatever goes wrong there on the files."""
     try:
         return call()
     except InputError:

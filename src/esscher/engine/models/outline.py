@@ -79,7 +79,7 @@ class Outline:
             )
 
     def context(self, asked: int | None, usual: int, name: str = "context") -> int:
-        """Tokens of a passage: as asked, or as usual, as far as the model reads.
+        """Length of a passage: the one asked for, else the usual one or what the model reads.
 
         Raises
         ------
@@ -102,7 +102,7 @@ class Outline:
 def outline_of(
     name: str, *, revision: str | None = None, allow_remote_code: bool = False
 ) -> Outline:
-    """The outline of a model that is named; its weights are not read.
+    """Return the outline of a model by its name, without reading its weights.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def check_dtype(dtype: str) -> None:
 
 
 def _fields(source: ModelSource, revision: str | None) -> Mapping[str, Any] | None:
-    """The fields that stand in a model's own configuration; None if they are not at hand."""
+    """Read the fields of a model's own configuration; None if it is not on this machine."""
     if source.gguf is not None:
         return _gguf_fields(Path(source.location) / source.gguf)
     if source.kind == "hub":

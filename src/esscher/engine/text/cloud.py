@@ -108,7 +108,7 @@ class LayerCloud:
 
     @property
     def served_by(self) -> list[int]:
-        """For each query head, which of the arrays of keys and values is its own."""
+        """Index of the array of keys and values that each query head uses."""
         return [self.key_heads.index(head // self.group) for head in self.heads]
 
     def let_go(self) -> None:

@@ -1,4 +1,4 @@
-"""Which law an error curve follows: a power of n, a power of ln n, or a power with a floor.
+"""Select the law of an error curve: a power of n, a power of ln n, or a power with a floor.
 
 A power law is a straight line in log-log coordinates; the two others bend upwards. So the question
 is asked in two steps.
