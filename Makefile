@@ -17,7 +17,7 @@ help:
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the files"
 	@echo "make bench     measure speed, calibration and accuracy (benchmarks/)"
-	@echo "make findings DATA=FOLDER  redo docs/findings on real models and corpora (two hours)"
+	@echo "make findings DATA=FOLDER  redo docs/findings on real models and corpora (several hours)"
 	@echo "make docs      build the documentation site (docs/_build/html), run its examples"
 	@echo "make notebooks run the notebooks in examples/ again, and keep their outputs"
 	@echo "make docs-links  follow the links to other sites (needs a network)"

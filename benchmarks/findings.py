@@ -5,7 +5,7 @@
 DATA is a folder with the corpora named in ``CORPORA`` (plain text files); those that are missing
 are left out, and the page says so by what it shows. Runs are resumed where they were stopped, and
 nothing is run twice. With ``--pages`` nothing is run: pages are made from the runs that are there.
-On 2 cores everything takes about two hours.
+On 2 cores everything takes several hours.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from esscher.engine.models.checks import (
 from esscher.engine.models.completeness import asked_shapes, check_complete, check_size, numbers_in
 from esscher.engine.models.families import family_of
 from esscher.engine.models.loaded import LoadedModel, wrap_model
-from esscher.engine.models.outline import check_dtype, checked_source
+from esscher.engine.models.outline import cached_config, check_dtype, checked_source
 from esscher.engine.models.sources import ModelSource
 
 
@@ -112,7 +112,7 @@ def load_config(source: ModelSource, *, revision: str | None, allow_remote_code:
     factory = transformers_module().AutoConfig
     with quiet():
         config = _load(factory, source, _options(source, revision, allow_remote_code))
-    if (file := _cached_config(source, revision)) is not None:
+    if (file := cached_config(source, revision)) is not None:
         check_fields(file, allow_remote_code=allow_remote_code)
     return config
 
@@ -166,18 +166,9 @@ def _offline() -> bool:
     )
 
 
-def _cached_config(source: ModelSource, revision: str | None) -> Path | None:
-    """Path of a hub model's configuration in the local cache, to which it was downloaded."""
-    if source.kind != "hub":
-        return None
-    hub = transformers_module("huggingface_hub")
-    path = hub.try_to_load_from_cache(source.location, "config.json", revision=revision)
-    return Path(path) if isinstance(path, str) else None
-
-
 def _commit(source: ModelSource, revision: str | None) -> str | None:
     """Commit of a model from the hub: the folder of the cache that its files are in."""
-    path = _cached_config(source, revision)
+    path = cached_config(source, revision)
     return None if path is None else path.parent.name
 
 

@@ -190,7 +190,7 @@ def _fields(source: ModelSource, revision: str | None) -> Mapping[str, Any] | No
     if source.gguf is not None:
         return _gguf_fields(Path(source.location) / source.gguf)
     if source.kind == "hub":
-        path = _cached(source, revision)
+        path = cached_config(source, revision)
         return None if path is None else read_config(path)
     return read_config(Path(source.location) / "config.json")
 
@@ -205,8 +205,10 @@ def _gguf_fields(path: Path) -> Mapping[str, Any] | None:
     return {"model_type": GGUF_TYPES[header.architecture], **fields}
 
 
-def _cached(source: ModelSource, revision: str | None) -> Path | None:
-    """The configuration of a model on the hub, if it is in the local cache."""
+def cached_config(source: ModelSource, revision: str | None) -> Path | None:
+    """Return the configuration's file of a model on the hub, if it is in the local cache."""
+    if source.kind != "hub":
+        return None
     try:
         from huggingface_hub import try_to_load_from_cache
     except ImportError:
