@@ -16,7 +16,7 @@ from esscher.core.shown import printable, shortened
 from esscher.core.untrusted import limits
 from esscher.core.untrusted.regular import read_file
 
-#: What PyYAML may take for a number: decimal, hexadecimal, or of minutes and seconds.
+#: Text that PyYAML may take for a number: decimal, hexadecimal, or of minutes and seconds.
 _NUMBER = re.compile(r"[-+0-9a-fA-FxXob:_.]+")
 
 

@@ -12,7 +12,7 @@ from esscher.core.errors import InputError
 from esscher.core.untrusted import shortened
 from esscher.engine.models.checks import read_config
 
-#: What a name on the hub looks like.
+#: Pattern of a name on the hub.
 HUB_NAME = re.compile(r"[\w.\-]+(/[\w.\-]+)?")
 
 

@@ -166,7 +166,7 @@ class Pattern(ABC):
 
     #: Name on the command line and in results.
     name: ClassVar[str]
-    #: What it does, in a few words.
+    #: The pattern in a few words.
     title: ClassVar[str]
     #: Whether the choice is random.
     is_random: ClassVar[bool] = False

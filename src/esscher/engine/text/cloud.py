@@ -27,7 +27,7 @@ from esscher.runs.schema import read_checked
 
 #: Version of the layout of a cloud's folder.
 FORMAT = 1
-#: What a cloud is, apart from its arrays.
+#: File that describes a cloud, apart from its arrays.
 MANIFEST = "cloud.json"
 #: How far it has got, and what the layers said about themselves.
 PROGRESS = "progress.json"

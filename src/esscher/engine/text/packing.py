@@ -15,7 +15,7 @@ from esscher.core.validation import as_dim
 from esscher.engine.models.loaded import DELIMITER_ROLES, LoadedModel
 from esscher.engine.text.documents import Document, TextSource, read_text, source_name
 
-#: What stands between two documents.
+#: Text between two documents.
 BETWEEN = "\n\n"
 #: A word to find out with which tokens a tokenizer frames a text.
 PROBE = "a"

@@ -94,7 +94,7 @@ class Family(ABC):
     decoder: ClassVar[bool]
     #: Whether q and k are affine in the hidden states, so that weights and token moments give H.
     linear: ClassVar[bool]
-    #: What a user should know about the numbers of this family; may be empty.
+    #: Note to users about the numbers of this family; may be empty.
     note: ClassVar[str] = ""
     #: Fields of a configuration: numbers of layers and heads, dimension of a token, positions.
     sizes: ClassVar[tuple[str, str, str, str]] = (
