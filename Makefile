@@ -70,9 +70,9 @@ test-all: lint browser
 	$(BIN)/pytest -n 2 --doctest-glob='*.md' tests docs README.md
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/kernels.py
-	$(BIN)/python benchmarks/calibration.py
-	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.calibration
+	$(BIN)/python -m benchmarks.accuracy
 
 findings: $(STAMP)
 	$(BIN)/python -m benchmarks.findings $(DATA) --runs runs

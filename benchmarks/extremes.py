@@ -1,6 +1,6 @@
 """Extremes-only simulation against direct simulation, exact moments and predictions.
 
-    python benchmarks/extremes.py [--only queries,heads,mean,large,regimes]
+    python -m benchmarks.extremes [--only queries,heads,mean,large,regimes]
 
 Prints Markdown tables and writes ``benchmarks/results/extremes.json``; parts that are not asked for
 stay as they were:
