@@ -17,7 +17,7 @@ help:
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the files"
 	@echo "make bench     measure speed, calibration and accuracy (benchmarks/)"
-	@echo "make findings DATA=FOLDER  redo docs/findings on real models and corpora (two hours)"
+	@echo "make findings DATA=FOLDER  redo docs/findings on real models and corpora (several hours)"
 	@echo "make docs      build the documentation site (docs/_build/html), run its examples"
 	@echo "make notebooks run the notebooks in examples/ again, and keep their outputs"
 	@echo "make docs-links  follow the links to other sites (needs a network)"
@@ -70,12 +70,12 @@ test-all: lint browser
 	$(BIN)/pytest -n 2 --doctest-glob='*.md' tests docs README.md
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/kernels.py
-	$(BIN)/python benchmarks/calibration.py
-	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.calibration
+	$(BIN)/python -m benchmarks.accuracy
 
 findings: $(STAMP)
-	$(BIN)/python benchmarks/findings.py $(DATA) --runs runs
+	$(BIN)/python -m benchmarks.findings $(DATA) --runs runs
 
 # Warnings are errors: broken links, missing references, pages that load from a network.
 docs: $(STAMP)

@@ -72,7 +72,6 @@ def pool(dim: int, replicates: int) -> dict[tuple[float, str], Array]:
         replicates,
         seed=dim,
         scales=HORIZONS,
-        engine="torch",
         progress=False,
     )
     return {(h, m): curve.raw(m)[s] for s, h in enumerate(HORIZONS) for m in METRICS[dim]}
@@ -151,7 +150,6 @@ def one_pass_cells(replicates: int) -> list[Row]:
             10 * replicates,
             seed=3,
             scales=ONE_PASS_HORIZONS,
-            engine="torch",
             progress=False,
         )
         passes = [received(dim, ONE_PASS_SIZES[-1], r) for r in range(replicates)]

@@ -1,6 +1,6 @@
 """Extremes-only simulation against direct simulation, exact moments and predictions.
 
-    python benchmarks/extremes.py [--only queries,heads,mean,large,regimes]
+    python -m benchmarks.extremes [--only queries,heads,mean,large,regimes]
 
 Prints Markdown tables and writes ``benchmarks/results/extremes.json``; parts that are not asked for
 stay as they were:
@@ -30,15 +30,8 @@ from scipy.stats import ks_2samp
 from esscher import gaussian_head
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.math.theory import (
-    map_curve,
-    moment_curves,
-    regime,
-    simulate_map,
-    simulate_mean,
-    simulate_query,
-    softmax_moments,
-)
+from esscher.math.simulation import simulate_map, simulate_mean, simulate_query
+from esscher.math.theory import map_curve, moment_curves, regime, softmax_moments
 
 STRENGTHS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 #: Direct replicates by n.

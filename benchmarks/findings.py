@@ -1,11 +1,11 @@
 """Findings on real models and corpora: run what is missing, write the pages of docs/findings.
 
-    python benchmarks/findings.py DATA [--runs FOLDER] [--only sparse,tails] [--pages]
+    python -m benchmarks.findings DATA [--runs FOLDER] [--only sparse,tails] [--pages]
 
 DATA is a folder with the corpora named in ``CORPORA`` (plain text files); those that are missing
 are left out, and the page says so by what it shows. Runs are resumed where they were stopped, and
 nothing is run twice. With ``--pages`` nothing is run: pages are made from the runs that are there.
-On 2 cores everything takes about two hours.
+On 2 cores everything takes several hours.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.pages.budgets import budgets_finding
+from benchmarks.pages.deep import deep_finding
+from benchmarks.pages.domains import domains_finding
+from benchmarks.pages.manyheads import manyheads_finding
+from benchmarks.pages.regimes import regimes_finding
+from benchmarks.pages.sparse import sparse_finding
+from benchmarks.pages.tails import tails_finding
 from esscher.studies.reproduce.finding import Finding
-from esscher.studies.reproduce.findings.budgets import budgets_finding
-from esscher.studies.reproduce.findings.deep import deep_finding
-from esscher.studies.reproduce.findings.domains import domains_finding
-from esscher.studies.reproduce.findings.manyheads import manyheads_finding
-from esscher.studies.reproduce.findings.regimes import regimes_finding
-from esscher.studies.reproduce.findings.sparse import sparse_finding
-from esscher.studies.reproduce.findings.tails import tails_finding
 
 #: Names of corpora and their files.
 CORPORA = {
@@ -81,9 +81,11 @@ def commands(data: Path) -> dict[str, dict[str, list[str]]]:
 
 def studies(data: Path) -> dict[str, dict[str, list[str]]]:
     """The same for studies that have scripts of their own."""
-    script = str(Path(__file__).parent / "budgets.py")
+    script = ["-m", "benchmarks.budgets"]
     return {
-        "budgets": {f"budgets-{name}": [script, str(data), model] for name, model in MODELS.items()}
+        "budgets": {
+            f"budgets-{name}": [*script, str(data), model] for name, model in MODELS.items()
+        }
     }
 
 
@@ -118,7 +120,7 @@ def main() -> None:
             if not options.pages:
                 line = [sys.executable, *command, "--out", str(folder)]
                 subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
-            if (folder / "results.json").exists():
+            if any(folder.rglob("results.json")):
                 folders.append(folder)
         if folders:
             page = WRITERS[finding](folders).write(PAGES / finding, formats=("png",))

@@ -5,8 +5,8 @@ next to each other, repeated; the table shows the median and the quartiles. Flop
 tokens are counted as 4 n^2 d. Every method computes the same statistics: mean and covariance of the
 outputs in float64. ESSCHER_KERNEL=torch measures the kernel that is used where none is compiled.
 
-    python benchmarks/kernels.py            # the table, and benchmarks/results/kernels.json
-    python benchmarks/kernels.py --quick    # small sizes, a few seconds, no file
+    python -m benchmarks.kernels            # the table, and benchmarks/results/kernels.json
+    python -m benchmarks.kernels --quick    # small sizes, a few seconds, no file
 """
 
 from __future__ import annotations

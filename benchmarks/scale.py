@@ -8,7 +8,7 @@ The comparison takes the clouds of a few layers at N = 50,000 and computes the r
 by two levels at linear cost and from all N^2 pairs: the difference should be as large as the
 standard error says.
 
-    python benchmarks/scale.py --out FOLDER [--tokens 10000,100000,1000000] [--layers 0-5]
+    python -m benchmarks.scale --out FOLDER [--tokens 10000,100000,1000000] [--layers 0-5]
         [--no-comparison]
 """
 

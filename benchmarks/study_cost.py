@@ -5,7 +5,7 @@ their work: pairs of tokens (n^2) for sweeps and single passes, tokens times rep
 supremum on a ball, replicates for hardmax. Sweeps are measured at two sizes; the exponent between
 them, which should be 2, says how far the extrapolation can be trusted.
 
-    python benchmarks/study_cost.py
+    python -m benchmarks.study_cost
 """
 
 from __future__ import annotations

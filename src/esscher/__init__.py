@@ -51,6 +51,7 @@ from esscher.math.limits import (
     limit_map,
     limit_moments,
 )
+from esscher.math.simulation import hardmax_curve
 from esscher.math.statistics import Rate, fit_rate, received_exponent
 from esscher.math.theory import (
     Curve,
@@ -60,7 +61,6 @@ from esscher.math.theory import (
     constants,
     cov_constant,
     exponents,
-    hardmax_curve,
     head_ball_bound,
     map_constant,
     map_curve,

@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli.program import main
-from esscher.studies.reproduce.findings.domains import domains_finding
 from tests.engine.models.folders import WORDS, save
 from tests.studies.domains.test_domains import corpus
 
@@ -46,7 +45,7 @@ def run(place, *arguments):
     return CliRunner().invoke(main, ["domains", *given])
 
 
-def test_tables_figure_and_a_page(place):
+def test_tables_and_figure(place):
     result = run(
         place, "model", "--text", "plain=@a.txt", "--text", "../few words=@b.txt", *SIZES,
         "--out", "run", "--figure", "figure.png",
@@ -69,13 +68,6 @@ def test_tables_figure_and_a_page(place):
     listed = CliRunner().invoke(main, ["ls", str(place)])
     assert "domains" in listed.output
     assert "complete" in listed.output
-    finding = domains_finding([place / "run"])
-    page = finding.write(place / "page").read_text()
-    assert "Medians over the heads" in page
-    assert str(place) not in page
-    assert {path.suffix for path in (place / "page").iterdir()} == {
-        ".md", ".csv", ".png", ".svg", ".pdf",
-    }  # fmt: skip
 
 
 def test_json(place):

@@ -1,4 +1,4 @@
-"""``esscher sparse`` as a user meets it, and the finding made from its runs."""
+"""``esscher sparse`` as a user meets it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
 from esscher.cli import main
-from esscher.core.errors import InputError
-from esscher.studies.reproduce.findings.sparse import sparse_finding
 
 SMALL = (
     "--horizon", "0.5", "--dim", "2", "--tokens", "400", "--replicates", "8", "--queries", "12",
@@ -111,25 +108,3 @@ def test_stopped_and_resumed(tmp_path: Path) -> None:
     found = json.loads(run("show", str(out), "--json").stdout)
     assert not found["complete"]
     assert found["cells"] >= 2
-
-
-def test_a_finding_from_stored_runs(tmp_path: Path) -> None:
-    runs = [tmp_path / "independent", tmp_path / "correlated"]
-    few = (*SMALL[:-1], "linformer")
-    for out, extra in zip(runs, ((), ("--correlation", "0.8")), strict=True):
-        assert run("sparse", "gaussian", *few, *extra, "--out", str(out)).exit_code == 0
-    finding = sparse_finding(runs)
-    page = finding.write(tmp_path / "finding").read_text()
-    assert "nan" not in page
-    for words in ("Which patterns keep the exponent", "AR(1) with rho = 0.8", "independent.png",
-                  "infinite-token limit", "| linformer |"):  # fmt: skip
-        assert words in page
-    table = pd.read_csv(tmp_path / "finding" / "correlated.csv")
-    assert len(table) == 2 * 3
-    assert (tmp_path / "finding" / "independent-curves.csv").exists()
-    with pytest.raises(InputError, match="at least one"):
-        sparse_finding([])
-    with pytest.raises(InputError, match="same name"):
-        sparse_finding([runs[0], runs[0]])
-    with pytest.raises(InputError, match="is not a run"):
-        sparse_finding([tmp_path / "nothing"])

@@ -1,4 +1,4 @@
-"""``esscher tails`` as a user meets it: tables, JSON, figures, resuming, errors; and its page."""
+"""``esscher tails`` as a user meets it: tables, JSON, figures, resuming, errors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from esscher.cli.program import main
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
 from esscher.math.tails import VERDICTS
-from esscher.studies.reproduce.findings.manyheads import manyheads_finding
-from esscher.studies.reproduce.findings.tails import tails_finding
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer, save
 from tests.engine.models.tiny import tiny_model
 
@@ -111,23 +109,6 @@ def test_command_on_a_folder(tmp_path: Path):
     assert json.loads(shown.stdout) == as_json
     listed = json.loads(CliRunner().invoke(main, ["ls", str(tmp_path), "--json"]).stdout)["runs"]
     assert [(r["run"], r["kind"], r["state"]) for r in listed] == [("run", "tails", "complete")]
-    finding = tails_finding([tmp_path / "run", tmp_path / "run"])
-    page = finding.write(tmp_path / "page").read_text()
-    assert "sub-Gaussian" in page
-    assert len(finding.figures) == 2
-    assert not finding.trouble
-
-
-def test_the_page_on_many_heads(tmp_path):
-    esscher.probe(tiny(), [text()], tokens=600, context=48, sizes=[16, 32, 64, 128], replicates=8,
-                  layers=[0, 1], out=tmp_path / "run")  # fmt: skip
-    finding = manyheads_finding([tmp_path / "run"])
-    assert "independent heads of 4" in finding.text
-    assert finding.write(tmp_path / "page").exists()
-    with pytest.raises(InputError, match="no runs"):
-        manyheads_finding([])
-    with pytest.raises(InputError, match="no runs"):
-        tails_finding([])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from esscher import gaussian_head
 from esscher.cli import main
-from esscher.math.theory import simulate_map, simulate_mean
+from esscher.math.simulation import simulate_map, simulate_mean
 from esscher.studies.probe import Probe
 from esscher.studies.probe import run as run_module
 

@@ -1,4 +1,4 @@
-"""Counts in plain digits."""
+"""Counts in plain digits, and values with their errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from esscher.core.shown import about, counted, plain_count
+from esscher.core.shown import about, counted, plain_count, with_error
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,33 @@ def test_estimates_have_no_more_digits_than_they_mean():
     assert [about(n) for n in (9.487, 950.0, 65_659_969.0, 1e20)] == [
         "9.49", "950", "65,700,000", "1e20",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        (0.0757, 0.002, "0.076(2)"), (0.0757, 0.00021, "0.0757(2)"), (1.2345, 0.3, "1.2(3)"),
+        # one digit of the error: from 0.095 on it is that of 0.1
+        (1.2345, 0.0949, "1.23(9)"), (1.2345, 0.096, "1.2(1)"), (123.4, 12.0, "123(12)"),
+        # powers of ten below a thousandth, of the value or of a larger error
+        (0.000123, 0.000004, "1.23(4)e-4"), (0.0, 0.02, "0(2)e-2"),
+        (-0.0757, 0.002, "-0.076(2)"),
+        # errors that are not known, or change none of four digits
+        (0.0757, None, "0.0757"), (0.0757, math.nan, "0.0757"), (0.0757, math.inf, "0.0757"),
+        (0.0757, 0.0, "0.0757"), (12.3456, 1e-3, "12.35"),
+    ],
+)  # fmt: skip
+def test_the_error_has_one_digit(value, error, words):
+    assert with_error(value, error) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "decimals", "words"),
+    [
+        (0.4967, 0.031, 2, "0.50(3)"), (0.4967, 0.0001, 2, "0.50(1)"),
+        (0.4967, 1.5, 2, "0.50(150)"), (11.36, 0.25, 1, "11.4(2)"), (1234.6, 56.2, 0, "1,235(56)"),
+        (2.0, None, 2, "2.00"), (2.0, math.nan, 1, "2.0"),
+    ],
+)  # fmt: skip
+def test_decimals_may_be_given(value, error, decimals, words):
+    assert with_error(value, error, decimals) == words

@@ -17,6 +17,7 @@ from esscher.cli.options import (
     plain_table,
 )
 from esscher.cli.stopping import resumable
+from esscher.core.shown import with_error
 from esscher.show.tables import PlainConsole
 
 if TYPE_CHECKING:
@@ -269,18 +270,15 @@ def _interval(found: dict[str, Any], j: int) -> str:
 def _growth(step: dict[str, Any] | None) -> str:
     if step is None:
         return ""
-    return f"{step['factor']:.2f}{_digits(*step['interval'])}"
+    return _with_interval(step["factor"], *step["interval"])
 
 
 def _exponent(fit: dict[str, Any] | None) -> str:
     if fit is None:
         return ""
-    return f"{fit['exponent']:.2f}{_digits(*fit['interval'])}{'' if fit['trusted'] else '*'}"
+    return _with_interval(fit["exponent"], *fit["interval"]) + ("" if fit["trusted"] else "*")
 
 
-def _digits(low: float | None, high: float | None) -> str:
-    """Half the width of an interval, in last digits of two decimals."""
-    if low is None or high is None:
-        return ""
-    half = max(1, round(50 * (high - low)))
-    return f"({half if half < 100 else '>99'})"
+def _with_interval(value: float, low: float | None, high: float | None) -> str:
+    """Two decimals, with half the width of the interval in units of the last."""
+    return with_error(value, None if low is None or high is None else (high - low) / 2, 2)

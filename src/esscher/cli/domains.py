@@ -18,6 +18,7 @@ from esscher.cli.options import (
 )
 from esscher.cli.stopping import resumable
 from esscher.core.errors import InputError
+from esscher.core.shown import with_error
 from esscher.show.tables import PlainConsole
 
 if TYPE_CHECKING:
@@ -243,12 +244,8 @@ def _print_notes(console: PlainConsole, found: Domains) -> None:
 def short(number: dict[str, Any]) -> str:
     """A number with half its interval in brackets, in units of the last digit."""
     value, (low, high) = number["value"], number["interval"]
-    half = (high - low) / 2
-    if value >= 100:
-        return f"{value:,.0f}({max(1, round(half)):,})"
-    decimals = 1 if value >= 10 else 2
-    return f"{value:.{decimals}f}({max(1, round(half * 10**decimals))})"
+    return with_error(value, (high - low) / 2, 0 if value >= 100 else 1 if value >= 10 else 2)
 
 
 def _percent(share: float, error: float) -> str:
-    return f"{100 * share:.0f}({max(1, round(100 * error))})"
+    return with_error(100 * share, 100 * error, 0)

@@ -7,7 +7,7 @@ import click
 from esscher.cli.options import geometric_sizes, plain_console, plain_table, print_json
 from esscher.core.errors import InputError
 from esscher.core.shown import plain_count
-from esscher.math.theory import hardmax_curve
+from esscher.math.simulation import hardmax_curve
 
 
 @click.command()

@@ -132,16 +132,3 @@ def plain_console() -> PlainConsole:
 def plain_table(title: str, least: Sequence[str] = ()) -> PlainTable:
     """Return an empty table in the style of all commands; ``least`` are the columns to go first."""
     return PlainTable(title, least)
-
-
-def with_error(value: float, error: float) -> str:
-    """Print ``0.0757`` with standard error 0.002 as ``0.076(2)``; without error to four digits."""
-    if not error > 1e-4 * abs(value):
-        return f"{value:.4g}"
-    scale = 0 if abs(value) >= 1e-3 else int(np.floor(np.log10(max(abs(value), error))))
-    mantissa, noise = value / 10.0**scale, error / 10.0**scale
-    # one digit of the error; 0.096 rounds up to 0.1, which is one digit less
-    decimals = max(0, -int(np.floor(np.log10(noise * (1 + 0.5 / 9.5) * 0.999999))))
-    digits = max(1, round(noise * 10**decimals))
-    suffix = f"e{scale}" if scale else ""
-    return f"{mantissa:.{decimals}f}({digits}){suffix}"

@@ -16,10 +16,10 @@ from esscher.cli.options import (
     model_options,
     plain_console,
     plain_table,
-    with_error,
 )
 from esscher.cli.stopping import resumable
 from esscher.core.errors import InputError
+from esscher.core.shown import with_error
 
 if TYPE_CHECKING:
     from esscher.show.tables import PlainConsole

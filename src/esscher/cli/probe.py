@@ -20,7 +20,7 @@ from esscher.cli.options import (
 )
 from esscher.cli.stopping import resumable
 from esscher.core.errors import InputError
-from esscher.core.shown import counted
+from esscher.core.shown import counted, with_error
 from esscher.show.tables import PlainConsole
 
 if TYPE_CHECKING:
@@ -246,6 +246,5 @@ def _print_layers(console: PlainConsole, found: Probe) -> None:
 def _with_interval(row: dict[Any, Any], name: str, decimals: int = 2) -> str:
     """A number with half the width of its interval, in units of the last digit."""
     low, high = row[f"{name}_low"], row[f"{name}_high"]
-    half = np.nan if low is None or high is None else (high - low) / 2
-    digits = "" if not np.isfinite(half) else f"({max(1, round(10**decimals * half))})"
-    return f"{row[name]:.{decimals}f}{digits}"
+    half = None if low is None or high is None else (high - low) / 2
+    return with_error(row[name], half, decimals)

@@ -16,10 +16,9 @@ from esscher.cli.options import (
     plain_console,
     plain_table,
     whole_numbers,
-    with_error,
 )
 from esscher.cli.stopping import resumable
-from esscher.core.shown import plain_count
+from esscher.core.shown import plain_count, with_error
 
 if TYPE_CHECKING:
     from esscher.studies.sparse import Sparsity

@@ -10,11 +10,11 @@ import numpy as np
 
 from esscher.cli.cluster import chosen_cluster, cluster_options
 from esscher.cli.endings import finish
-from esscher.cli.options import geometric_sizes, numbers, plain_console, plain_table, with_error
+from esscher.cli.options import geometric_sizes, numbers, plain_console, plain_table
 from esscher.cli.stopping import resumable
 from esscher.cli.synthetic import head_options, synthetic_head
 from esscher.core.errors import InputError
-from esscher.core.shown import counted, plain_count
+from esscher.core.shown import counted, plain_count, with_error
 from esscher.core.validation import Array
 from esscher.math.laws import STANDARD_LAWS
 from esscher.show.tables import PlainConsole

@@ -13,7 +13,6 @@ from esscher.cli.options import (
     plain_console,
     plain_table,
     print_json,
-    with_error,
 )
 from esscher.cli.regimes import load_probes, print_regimes, regimes_dict, save_regimes
 from esscher.cli.synthetic import head_options, synthetic_head
@@ -24,11 +23,11 @@ from esscher.cli.theory_simulation import (
     simulation_tables,
 )
 from esscher.core.errors import InputError
-from esscher.core.shown import plain_count
+from esscher.core.shown import plain_count, with_error
 from esscher.math.limits import NoLimit
+from esscher.math.simulation import DirectErrors, direct_errors
 from esscher.math.theory import Prediction, predict
 from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.sweep.direct import DirectErrors, direct_errors
 
 #: Largest n, number of queries and of replicates that ``--check`` simulates directly.
 CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32

@@ -5,17 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from esscher.cli.options import plain_table, with_error
+from esscher.cli.options import plain_table
 from esscher.core.errors import InputError
-from esscher.core.shown import plain_count
-from esscher.math.theory import (
-    Prediction,
-    SimulatedMap,
-    SimulatedMean,
-    head_regime,
-    simulate_map,
-    simulate_mean,
-)
+from esscher.core.shown import plain_count, with_error
+from esscher.math.simulation import SimulatedMap, SimulatedMean, simulate_map, simulate_mean
+from esscher.math.theory import Prediction, head_regime
 from esscher.show.tables import PlainTable
 
 

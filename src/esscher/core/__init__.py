@@ -1,1 +1,1 @@
-"""What every floor uses: errors, checks, random streams, files that may come from anybody."""
+"""The ground floor: errors, checks, random streams, files that may come from anybody."""

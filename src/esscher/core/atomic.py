@@ -59,7 +59,7 @@ def check_writable(path: Path, what: str) -> None:
 
 
 def check_room_for(folder: Path, what: str) -> None:
-    """Refuse a directory that cannot be written, or not be made."""
+    """Refuse a directory that can neither be written nor made."""
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent

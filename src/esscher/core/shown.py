@@ -1,4 +1,4 @@
-"""Text from elsewhere as a terminal may show it, and numbers of things in plain digits."""
+"""Text from elsewhere as a terminal may show it, and numbers as people read them."""
 
 from __future__ import annotations
 
@@ -61,6 +61,33 @@ def about(number: float) -> str:
     if not math.isfinite(number) or abs(number) < 1000:
         return plain_count(number)
     return plain_count(float(f"{number:.3g}"))
+
+
+def with_error(value: float, error: float | None, decimals: int | None = None) -> str:
+    """Return a value with its error in brackets, in units of the last digit, such as 0.076(2).
+
+    Parameters
+    ----------
+    value
+        The value.
+    error
+        Its standard error, or half the width of its interval; None and nan show none.
+    decimals
+        Decimals of the value. By default the error has one digit, and four digits are shown of a
+        value whose error is too small to change them; values below 0.001 get a power of ten.
+    """
+    if error is None or not math.isfinite(error):
+        return f"{value:.4g}" if decimals is None else f"{value:,.{decimals}f}"
+    if decimals is not None:
+        return f"{value:,.{decimals}f}({max(1, round(10**decimals * error)):,})"
+    if error <= 1e-4 * abs(value):
+        return f"{value:.4g}"
+    scale = 0 if abs(value) >= 1e-3 else math.floor(math.log10(max(abs(value), error)))
+    mantissa, noise = value / 10.0**scale, error / 10.0**scale
+    # 0.096 rounds up to 0.1, which is one decimal less
+    places = max(0, -math.floor(math.log10(noise * (1 + 0.5 / 9.5) * 0.999999)))
+    digits = max(1, round(noise * 10**places))
+    return f"{mantissa:.{places}f}({digits}){f'e{scale}' if scale else ''}"
 
 
 def counted(number: int, thing: str) -> str:

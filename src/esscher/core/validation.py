@@ -101,7 +101,7 @@ def check_memory(size: float, what: str) -> None:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that there is no memory left; torch has one without a class."""
+    """Tell whether an exception means that memory ran out; torch has no class for its own."""
     said = ("not enough memory", "can't allocate memory", "out of memory")
     return isinstance(error, MemoryError) or any(words in str(error) for words in said)
 

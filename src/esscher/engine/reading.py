@@ -29,7 +29,7 @@ POSITIONS = 256
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """What one pass of the model over a passage's queries gave.
+    """Results of one pass of the model over a passage's queries.
 
     Attributes
     ----------

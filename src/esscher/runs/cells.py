@@ -63,7 +63,7 @@ def _no_rows() -> pd.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """What one cell of a run measured.
+    """Measurements of one cell of a run.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class CellRun:
 
     @property
     def kind(self) -> str:
-        """What kind of run it is: the command that made it."""
+        """Kind of the run: the command that made it."""
         return str(self.about["kind"])
 
     def names(self) -> list[str]:

@@ -69,7 +69,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class ClusterDescription:
-    """What a file says about a cluster.
+    """A cluster, as a file describes it.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ def _scale(cluster: Any, description: ClusterDescription) -> None:
 
 
 def _factory(description: ClusterDescription, distributed: Any, path: Path) -> Callable[[], Any]:
-    """What makes the cluster.
+    """Return the function that makes the cluster.
 
     Raises
     ------

@@ -31,7 +31,7 @@ def is_encrypted(address: str) -> bool:
 
 
 def client_security(address: str) -> Any:
-    """What connects to a scheduler that is there: a ``Security``, or None for Dask's own choice.
+    """Return the ``Security`` that connects to a given scheduler, or None for Dask's own choice.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def client_security(address: str) -> Any:
 
 
 def cluster_security(protocol: str | None) -> Any:
-    """What a cluster of our own uses: a ``Security`` for TLS, or None without.
+    """Return the ``Security`` of a cluster of our own, or None without TLS.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def _check_file(value: Any, name: str, why: str, needed: bool) -> None:
 
 
 def _configured() -> Any:
-    """What Dask's configuration says, in files or in environment variables."""
+    """Return the ``Security`` of Dask's configuration, from files or environment variables."""
     from distributed import security
 
     make: Any = security.Security

@@ -1,4 +1,4 @@
-"""What every kind of run directory has in common: names, results, and whose directory it is."""
+"""Names, results and owner of a run directory, the same for every kind of run."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Reporter:
             self._progress.update(self._task, description=what or self._unit)
 
     def status(self) -> str:
-        """What is done, rate and time left, in words."""
+        """Say what is done, at which rate, and how long the rest takes."""
         text = f"{self._done} of {self._total} {self._unit}"
         if self._doing:
             return f"{text}; {self._doing}"

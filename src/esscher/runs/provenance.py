@@ -32,7 +32,7 @@ def versions() -> dict[str, str | None]:
 
 
 def _kernel() -> str | None:
-    """What streams attention on processors: "compiled" if that is installed, else "torch".
+    """Name what streams attention on processors: "compiled" if that is installed, else "torch".
 
     Found without loading either. Which instructions are used is no version: it depends on the
     machine, as with torch.

@@ -1,4 +1,4 @@
-"""What happens on a worker of a cluster: the same software, one thread, then the task."""
+"""Run a task on a worker of a cluster: check its software, take one thread, compute."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from esscher.core.errors import InputError
+from esscher.math.simulation import DirectErrors, SimulatedMap
 from esscher.math.theory import Prediction
-from esscher.math.theory.extremes_simulation import SimulatedMap
 from esscher.show.files import check_format, write_figure
 from esscher.show.style import (
     BLACK,
@@ -32,7 +32,6 @@ from esscher.show.style import (
     panels,
     styled,
 )
-from esscher.studies.sweep.direct import DirectErrors
 
 COLOURS = {
     "map": BLUE,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.line import line_errors
 
 from esscher.core.validation import Array
 from esscher.math.statistics import fit_rate, resample
 from esscher.math.statistics.laws import linear_design
 from esscher.math.statistics.noise import least_squares_forms, smooth_variances
-from esscher.studies.sweep.line import line_errors
 from tests.math.statistics.curves import SIZES, power_curve
 
 

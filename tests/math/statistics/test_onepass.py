@@ -30,7 +30,8 @@ def received(
     Sinks are the first keys: their logit is the same for every query, and each takes about 5% of
     the attention of a typical one.
     """
-    torch = pytest.importorskip("torch")
+    import torch
+
     from esscher.engine.attention import attention_statistics
 
     rng = random_stream(3, "test received", dim, n, replicate)

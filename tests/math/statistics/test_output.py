@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import pickle
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -77,25 +75,11 @@ def test_frame(rate: Rate) -> None:
 
 
 def test_dataset(rate: Rate) -> None:
-    pytest.importorskip("xarray")
     data = rate.to_xarray()
     assert float(data["mean"].sel(n=32)) == pytest.approx(rate.mean[0])
     assert data.attrs["exponent"] == rate.exponent
     assert data.attrs["trusted"] == 0
     assert data.sizes == {"n": 7, "n_local": 6}
-
-
-def test_dataset_without_xarray(rate: Rate, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "xarray":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(InputError, match="pip install xarray"):
-        rate.to_xarray()
 
 
 def test_plot(rate: Rate) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -73,16 +71,3 @@ def test_too_few_values() -> None:
         tail_shape(np.arange(24.0))
     assert tail_count(25) == 5
     assert tail_count(225) == tail_count(226) == 45
-
-
-def test_without_arviz(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("arviz_stats"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(InputError, match="pip install arviz-stats"):
-        tail_shape(np.arange(100.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from esscher import Head, OutputMoments, limit_moments
-from esscher.studies.sweep.direct import DirectErrors, direct_errors
+from esscher.math.simulation.direct import DirectErrors, direct_errors
 
 
 def simulate(

@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
+from esscher.math.simulation.direct import attend
 from esscher.math.theory import empirical
 from esscher.math.theory.empirical import empirical_map_square
-from esscher.studies.sweep.direct import attend
 
 
 def cloud(count: int, d: int, strength: float, seed: int = 0) -> tuple[np.ndarray, ...]:

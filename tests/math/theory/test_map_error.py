@@ -7,7 +7,7 @@ import pytest
 
 import esscher
 from esscher.core.streams import random_stream
-from esscher.studies.sweep.direct import attend
+from esscher.math.simulation.direct import attend
 from tests.math.theory.simulation import simulate
 
 DECAY = 1 / np.sqrt(np.arange(1, 51))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.line import line_errors
 from scipy import special
 
 import esscher
@@ -14,7 +15,6 @@ from esscher.math.theory.norms import (
     radial_gap,
 )
 from esscher.math.theory.projection_sampled import sampled_errors
-from esscher.studies.sweep.line import line_errors
 from tests.math.theory.simulation import simulate
 
 

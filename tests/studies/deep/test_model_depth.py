@@ -19,7 +19,6 @@ from esscher.studies.deep.measure import LAYER_METRICS, PassageMeasurement
 from esscher.studies.deep.result import _fall
 from esscher.studies.deep.sampling import KeyDraws, sampled_attention
 from esscher.studies.probe import probe
-from esscher.studies.reproduce.findings.deep import deep_finding
 from tests.engine.models.demo import demo_model
 from tests.engine.text.test_passages import words
 from tests.studies.deep.test_sampled_keys import reader_of, tiny
@@ -213,19 +212,6 @@ def test_bad_input(change, message, tmp_path):
     with pytest.raises(InputError, match=message):
         esscher.deep(tiny("llama"), TEXT, out=tmp_path / "run", **(SMALL | change))
     assert not (tmp_path / "run").exists()
-
-
-def test_the_finding_is_made_from_stored_runs(tmp_path, measured):
-    esscher.deep("gaussian", depth=2, dim=2, sizes=[16, 32, 64], replicates=6, out=tmp_path / "g")
-    finding = deep_finding([tmp_path / "g", measured["llama"].folder])
-    page = finding.write(tmp_path / "page").read_text()
-    assert "Gaussian stack of 2 layers" in page
-    assert "## llama (decoder" in page
-    assert set(finding.figures) == {"deep-gaussian", "deep-llama"}
-    for name in ("deep-gaussian-limit.csv", "deep-llama-end.csv", "deep-llama.png"):
-        assert (tmp_path / "page" / name).stat().st_size > 100
-    with pytest.raises(InputError, match="no runs"):
-        deep_finding([])
 
 
 @pytest.mark.slow

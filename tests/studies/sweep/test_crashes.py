@@ -29,7 +29,6 @@ if __name__ == "__main__":
         {REPLICATES},
         7,
         scales={SCALES},
-        engine="numpy",
         out=sys.argv[1],
         workers=int(sys.argv[2]),
     )
@@ -61,7 +60,7 @@ def wait_for_more(child: subprocess.Popen[bytes], folder: Path, before: int) -> 
 
 def finish(folder: Path | None) -> ErrorCurve:
     head = esscher.gaussian_head(0.9, 6)
-    return sweep(head, SIZES, REPLICATES, 7, scales=SCALES, engine="numpy", out=folder)
+    return sweep(head, SIZES, REPLICATES, 7, scales=SCALES, out=folder)
 
 
 def assert_same(one: ErrorCurve, other: ErrorCurve) -> None:

@@ -12,18 +12,12 @@ import pytest
 
 import esscher
 from esscher.math.heads import Head
-from esscher.studies.sweep import ErrorCurve, nested, sweep
+from esscher.math.simulation.direct import direct_errors
+from esscher.studies.sweep import ErrorCurve, sweep
 from esscher.studies.sweep import measure as measuring
-from esscher.studies.sweep.direct import direct_errors
 from esscher.studies.sweep.measure import METRICS
 
 SIZES = [10, 40, 130]
-
-
-def available(engine: str) -> str:
-    if engine == "torch":
-        pytest.importorskip("torch")
-    return engine
 
 
 def assert_same(one: ErrorCurve, other: ErrorCurve) -> None:
@@ -42,16 +36,13 @@ def heads() -> dict[str, Head]:
     }
 
 
-@pytest.mark.parametrize("engine", ["numpy", "torch"])
 @pytest.mark.parametrize("queries", ["tokens", "population"])
 @pytest.mark.parametrize("name", ["gaussian", "sphere", "arrays"])
 @pytest.mark.parametrize("query_count", [None, 25])
 def test_errors_are_those_of_the_direct_simulator(
-    monkeypatch: pytest.MonkeyPatch, engine: str, queries: str, name: str, query_count: int | None
+    monkeypatch: pytest.MonkeyPatch, queries: str, name: str, query_count: int | None
 ) -> None:
     """On the same tokens, to rounding, with each scale as a head of its own."""
-    monkeypatch.setattr(nested, "ROWS", 32)
-    monkeypatch.setattr(nested, "COLUMNS", 48)
     monkeypatch.setattr(measuring, "PURPOSE", "direct")
     head, scales = heads()[name], [1.0, 0.3]
     curve = sweep(
@@ -63,7 +54,6 @@ def test_errors_are_those_of_the_direct_simulator(
         queries=queries,
         query_count=query_count,
         dtype="float64",
-        engine=available(engine),
     )
     assert curve.configuration["query_count"] == (
         1024 if (queries, query_count) == ("population", None) else query_count
@@ -95,11 +85,10 @@ def test_errors_are_those_of_the_direct_simulator(
         np.testing.assert_allclose(curve.raw("map")[s], np.sqrt(direct.map_square), **close)
 
 
-@pytest.mark.parametrize("engine", ["numpy", "torch"])
-def test_single_precision_is_close(engine: str) -> None:
+def test_single_precision_is_close() -> None:
     head = esscher.gaussian_head(0.8, 3)
-    single = sweep(head, SIZES, 2, 0, engine=available(engine))
-    double = sweep(head, SIZES, 2, 0, engine=engine, dtype="float64")
+    single = sweep(head, SIZES, 2, 0)
+    double = sweep(head, SIZES, 2, 0, dtype="float64")
     for metric in METRICS:
         np.testing.assert_allclose(single.raw(metric), double.raw(metric), rtol=1e-4)
         assert not np.array_equal(single.raw(metric), double.raw(metric))
@@ -107,29 +96,26 @@ def test_single_precision_is_close(engine: str) -> None:
 
 def test_large_logits_are_no_trouble() -> None:
     head = esscher.gaussian_head(1.0, 2)
-    curve = sweep(head, SIZES, 2, 0, scales=[1e-3, 1.0, 1e4], engine="numpy")
+    curve = sweep(head, SIZES, 2, 0, scales=[1e-3, 1.0, 1e4])
     assert all(np.isfinite(curve.raw(metric)).all() for metric in METRICS)
     for s in range(3):
-        alone = sweep(head, SIZES, 2, 0, scales=[[1e-3, 1.0, 1e4][s]], engine="numpy")
+        alone = sweep(head, SIZES, 2, 0, scales=[[1e-3, 1.0, 1e4][s]])
         np.testing.assert_allclose(curve.raw("cov")[s], alone.raw("cov")[0], rtol=1e-4)
 
 
 @pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_workers_agree_to_the_bit(workers: int, tmp_path: Path) -> None:
     head = esscher.gaussian_head(1.1, 4)
-    alone = sweep(head, SIZES, 6, 1, scales=[0.5, 1.0], engine="numpy")
-    many = sweep(
-        head, SIZES, 6, 1, scales=[0.5, 1.0], engine="numpy", workers=workers, out=tmp_path / "run"
-    )
+    alone = sweep(head, SIZES, 6, 1, scales=[0.5, 1.0])
+    many = sweep(head, SIZES, 6, 1, scales=[0.5, 1.0], workers=workers, out=tmp_path / "run")
     assert_same(alone, many)
 
 
-def test_workers_agree_to_the_bit_in_torch() -> None:
-    pytest.importorskip("torch")
+def test_workers_agree_to_the_bit_beyond_one_block() -> None:
     head = esscher.gaussian_head(1.1, 4)
     # more than one block of queries and of keys
-    alone = sweep(head, [100, 1700], 3, 1, scales=[0.5, 1.0], engine="torch")
-    assert_same(alone, sweep(head, [100, 1700], 3, 1, scales=[0.5, 1.0], engine="torch", workers=2))
+    alone = sweep(head, [100, 1700], 3, 1, scales=[0.5, 1.0])
+    assert_same(alone, sweep(head, [100, 1700], 3, 1, scales=[0.5, 1.0], workers=2))
 
 
 class Backwards(ThreadPoolExecutor):
@@ -153,27 +139,27 @@ class Backwards(ThreadPoolExecutor):
 
 def test_any_executor_and_any_order() -> None:
     head = esscher.gaussian_head(1.1, 2)
-    alone = sweep(head, SIZES, 5, 1, engine="numpy")
+    alone = sweep(head, SIZES, 5, 1)
     backwards = Backwards()
-    assert_same(alone, sweep(head, SIZES, 5, 1, engine="numpy", executor=backwards))
+    assert_same(alone, sweep(head, SIZES, 5, 1, executor=backwards))
     assert len(backwards.held) == 5
     with ThreadPoolExecutor(3) as threads:
-        assert_same(alone, sweep(head, SIZES, 5, 1, engine="numpy", executor=threads))
+        assert_same(alone, sweep(head, SIZES, 5, 1, executor=threads))
         assert threads.submit(int, "7").result() == 7  # it was not shut down
 
 
 def test_replicates_do_not_depend_on_their_number_but_on_the_seed() -> None:
     head = esscher.gaussian_head(1.1, 2)
-    few = sweep(head, SIZES, 2, 1, engine="numpy")
-    many = sweep(head, SIZES, 4, 1, engine="numpy")
+    few = sweep(head, SIZES, 2, 1)
+    many = sweep(head, SIZES, 4, 1)
     np.testing.assert_array_equal(few.raw("map"), many.raw("map")[:, :2])
-    other = sweep(head, SIZES, 2, 2, engine="numpy")
+    other = sweep(head, SIZES, 2, 2)
     assert not np.array_equal(few.raw("map"), other.raw("map"))
     assert len(np.unique(many.raw("map")[0, :, 0])) == 4
 
 
 def test_a_curve_prints_and_converts_itself() -> None:
-    curve = sweep(esscher.gaussian_head(0.5, 2), SIZES, 3, 4, scales=[1.0, 2.0], engine="numpy")
+    curve = sweep(esscher.gaussian_head(0.5, 2), SIZES, 3, 4, scales=[1.0, 2.0])
     assert "3 replicates" in repr(curve)
     assert "<table" in curve._repr_html_()
     np.testing.assert_allclose(curve.horizons, [0.5, 1.0])
@@ -194,9 +180,9 @@ def test_a_curve_prints_and_converts_itself() -> None:
 
 def test_sampled_limits_carry_a_note() -> None:
     head = esscher.law_head(esscher.standard_law("mixture", 2), horizon=0.5)
-    curve = sweep(head, [5, 10], 1, 0, engine="numpy")
+    curve = sweep(head, [5, 10], 1, 0)
     assert "sampling" in curve.notes[0]
-    assert not sweep(head, [5, 10], 1, 0, engine="numpy", queries="population").notes
+    assert not sweep(head, [5, 10], 1, 0, queries="population").notes
 
 
 BAD = [
@@ -212,7 +198,6 @@ BAD = [
     ({"query_count": 0}, "query_count is 0"),
     ({"dtype": "float16"}, "float16"),
     ({"device": "cuda"}, "'cuda'"),
-    ({"engine": "jax"}, "'jax'"),
     ({"workers": 0}, "workers is 0"),
     ({"precision": -0.1}, "precision is -0.1"),
     ({"precision": 0.1, "sizes": [10]}, "2 sizes"),
@@ -230,7 +215,6 @@ def test_bad_input_is_refused(change: dict[str, object], words: str, tmp_path: P
         "head": esscher.gaussian_head(0.5),
         "sizes": [5, 10],
         "replicates": 2,
-        "engine": "numpy",
         "out": tmp_path / "run",
     }
     with pytest.raises(esscher.InputError, match=words):

@@ -26,7 +26,7 @@ def assert_same(one: ErrorCurve, other: ErrorCurve) -> None:
         np.testing.assert_array_equal(one.raw(metric), other.raw(metric))
 
 
-PRECISE: dict[str, Any] = {"precision": 0.08, "engine": "numpy"}
+PRECISE: dict[str, Any] = {"precision": 0.08}
 
 
 def test_precision_is_reached_and_deterministic(tmp_path: Path) -> None:
@@ -59,9 +59,7 @@ def test_precision_spends_its_work_at_small_sizes() -> None:
 def test_short_replicates_have_the_law_of_long_ones() -> None:
     """Errors at the smallest size, from replicates that end there and from whole ones."""
     found = sweep(esscher.gaussian_head(0.3, 1), [20, 60, 200, 600], 200, 0, **PRECISE)
-    more = sweep(
-        esscher.gaussian_head(0.3, 1), [20, 60, 200, 600], 200, 0, precision=0.02, engine="numpy"
-    )
+    more = sweep(esscher.gaussian_head(0.3, 1), [20, 60, 200, 600], 200, 0, precision=0.02)
     np.testing.assert_array_equal(found.raw("mean")[:, :200], more.raw("mean")[:, :200])
     ends = np.isfinite(more.raw("mean")[0]).sum(axis=1) < 4
     assert ends.sum() > 50
@@ -71,18 +69,18 @@ def test_short_replicates_have_the_law_of_long_ones() -> None:
 
 def test_a_precision_can_be_raised_but_not_begun_otherwise(tmp_path: Path) -> None:
     head, sizes, out = esscher.gaussian_head(0.3, 1), [20, 60, 200], tmp_path / "run"
-    sweep(head, sizes, 8, 0, out=out, precision=0.15, engine="numpy")
+    sweep(head, sizes, 8, 0, out=out, precision=0.15)
     raised = sweep(head, sizes, 8, 0, out=out, **PRECISE)
     assert_same(raised, sweep(head, sizes, 8, 0, **PRECISE))
     before = sorted(path.name for path in (out / "parts").iterdir())
     with pytest.raises(InputError, match="holds replicate 8 up to size number"):
-        sweep(head, sizes, 1000, 0, out=out, engine="numpy")
+        sweep(head, sizes, 1000, 0, out=out)
     assert sorted(path.name for path in (out / "parts").iterdir()) == before
 
 
 def test_precision_that_is_not_reached_says_so() -> None:
     head = esscher.gaussian_head(0.3, 1)
-    found = sweep(head, [20, 40], 4, 0, precision=1e-3, max_replicates=9, engine="numpy")
+    found = sweep(head, [20, 40], 4, 0, precision=1e-3, max_replicates=9)
     assert found.complete
     assert "0.001 asked for" in found.notes[0]
     work = WorkModel.for_sizes(np.array([20.0, 40.0]), None).work

@@ -35,7 +35,7 @@ def test_outputs_are_those_of_dense_attention(
 def test_moments_of_a_finite_reference_are_exact() -> None:
     rng = np.random.default_rng(1)
     head = esscher.array_head(*rng.standard_normal((3, 50, 2)))
-    configuration = {"scales": [1.0], "engine": "torch", "dtype": "float64", "device": "cpu"}
+    configuration = {"scales": [1.0], "dtype": "float64", "device": "cpu"}
     outputs = reference_outputs(head, configuration)
     assert outputs is not None
     means, covariances = moments_of_rows(outputs)

@@ -30,7 +30,6 @@ def run(out: Path | None, replicates: int = 4, **change: object) -> ErrorCurve:
         "sizes": SIZES,
         "scales": [0.5, 1.0],
         "seed": 3,
-        "engine": "numpy",
     }
     return sweep(replicates=replicates, out=out, **(arguments | change))  # type: ignore[arg-type]
 

@@ -16,7 +16,7 @@ from esscher.core.shown import printable, shortened
 from esscher.core.untrusted import limits
 from esscher.core.untrusted.regular import read_file
 
-#: What PyYAML may take for a number: decimal, hexadecimal, or of minutes and seconds.
+#: Text that PyYAML may take for a number: decimal, hexadecimal, or of minutes and seconds.
 _NUMBER = re.compile(r"[-+0-9a-fA-FxXob:_.]+")
 
 
@@ -167,7 +167,7 @@ def _check_names(yaml: Any, node: Any, place: str) -> None:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without the search for garbage, which a growing heap sets off again and again in vain."""
+    """Pause the garbage collector, which a growing heap would start again and again in vain."""
     on = gc.isenabled()
     gc.disable()
     try:
@@ -191,7 +191,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _first_twice(names: Iterable[Any]) -> Any:
-    """The first name that was there before; None if there is none."""
+    """Return the first name that occurs twice; None if none does."""
     seen: set[Any] = set()
     for name in names:
         if name in seen:

@@ -1,4 +1,4 @@
-"""What is stored may fit its schema and still not fit together; then it is refused, too."""
+"""Refuse stored numbers that fit their schema but do not fit together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from esscher.core.errors import EsscherError, InputError
 from esscher.core.shown import printable
 
-#: What numbers, names and lists that do not belong together end in.
+#: Exceptions raised by numbers, names and lists that do not belong together.
 _KINDS = (
     ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError,
     TypeError, ValueError,
@@ -18,7 +18,7 @@ _KINDS = (
 
 @contextmanager
 def foreign(place: Path | str | None) -> Iterator[None]:
-    """Turn what goes wrong with stored numbers within a block into an ``InputError``.
+    """Turn exceptions that stored numbers cause within a block into an ``InputError``.
 
     Schemas tell what is wrong with a field; lists of different lengths, or numbers that no
     measurement gives, only show when they are used. ``place`` names the run; without one, numbers

@@ -1,4 +1,4 @@
-"""How much of a file from elsewhere is taken, in one place; ``docs/guides/security.md`` lists them.
+"""Limits for files from elsewhere, all in one place; ``docs/guides/security.md`` lists them.
 
 Each limit is some twenty times what the largest models and texts have needed.
 """

@@ -94,7 +94,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in short."""
+    """Return the first line of an error's message, cut to 200 characters."""
     lines = str(error).splitlines()
     return lines[0][:200] if lines else type(error).__name__
 

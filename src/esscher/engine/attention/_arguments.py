@@ -124,7 +124,7 @@ def as_options(
     dtype: torch.dtype,
     block: tuple[int, int] | None,
 ) -> tuple[PassOptions, tuple[float, ...], list[int]]:
-    """Check the options; also the scales as given and the order in which a pass takes them."""
+    """Check the options; return them, the scales as given, and the order a pass takes them in."""
     tokens, key_dim = inputs.k.shape[-2:]
     n = tuple(int(size) for size in as_sizes(list(sizes), smallest=1))
     if n[-1] > tokens:

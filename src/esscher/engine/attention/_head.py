@@ -28,7 +28,7 @@ from esscher.engine.attention.compiled.kernel import Kernel
 
 @dataclass(frozen=True)
 class PassOptions:
-    """What a pass computes, the same for every head.
+    """Options of a pass, the same for every head.
 
     ``relative`` are the scales divided by the largest one, in increasing order, and ``bits`` what
     multiplies ``<q, k>`` to give the logit of the largest scale in powers of two: ``exp2`` is twice

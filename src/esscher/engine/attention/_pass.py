@@ -48,7 +48,7 @@ def _plain_range(options: PassOptions) -> float:
 def _stays_within(
     bits: float, head: ReadyHead, plan: BlockPlan, options: PassOptions, longest: float
 ) -> bool:
-    """Whether logits are so small, surely (Cauchy-Schwarz) or by the spread of the keys."""
+    """Tell if logits stay that small: surely (Cauchy-Schwarz), or judging by the keys' spread."""
     bound = longest * head.longest_key
     if bound <= bits:
         return True

@@ -129,7 +129,7 @@ class Stream(ABC):
         return self.sums
 
     def _fold(self, size: int) -> bool:
-        """Add the outputs at one size to its sums; whether they can be trusted."""
+        """Add the outputs at one size to its sums; return whether they can be trusted."""
         count = self.plan.counts[size]
         outputs, first, sound = self.outputs(count)
         if not self.shifted and not sound:

@@ -159,7 +159,7 @@ class TorchStream(Stream):
 
 
 class TorchReceived:
-    """One block of queries, asked again what it gives to keys."""
+    """One block of queries, streamed again for the attention that it gives to keys."""
 
     def __init__(self, head: ReadyHead, plan: BlockPlan, options: PassOptions) -> None:
         self.head, self.plan, self.options = head, plan, options
@@ -171,7 +171,7 @@ class TorchReceived:
         ]
 
     def give(self, start: int, stop: int, lowered: Tensor | None, factors: Tensor) -> Tensor:
-        """What keys ``start`` to ``stop`` receive, [scale, size, key].
+        """Attention that keys ``start`` to ``stop`` receive, [scale, size, key].
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Outputs themselves: of the reference that attention over samples is compared with."""
+"""Outputs of attention over all tokens: the reference for attention over samples."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def received_by_keys(
     options: PassOptions,
     normalisers: dict[int, Normaliser],
 ) -> Tensor:
-    """What one block of queries gives to every key, [scale, received size, key].
+    """Attention that one block of queries gives to every key, [scale, received size, key].
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def _factors(
     plan: BlockPlan,
     options: PassOptions,
 ) -> Tensor:
-    """What takes a weight shifted as at ``base`` to an attention weight, [scale, query, size]."""
+    """Factors that turn weights shifted as at ``base`` into attention, [scale, query, size]."""
     relative = base.total.new_tensor(options.relative)[:, None]
     lowered = base.lowered.to(torch.float64)
     factors = []

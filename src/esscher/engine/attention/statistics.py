@@ -1,4 +1,4 @@
-"""What a pass returns: immutable, in float64, with named axes."""
+"""Results of a pass: immutable, in float64, with named axes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _LOG2_E = math.log2(math.e)
 
 @dataclass(frozen=True, eq=False)
 class StreamedAttention:
-    """What came of it.
+    """Attention over keys that came in chunks.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class _Running:
         self.squares = torch.zeros(())  # [queries]
 
     def raise_shift(self, top: Tensor) -> None:
-        """Put the shift to the largest logit, and the sums under it."""
+        """Raise the shift to the largest logit, and rescale the sums."""
         if self.shift is None:
             self.shift = top
             return
@@ -165,7 +165,7 @@ def _weigh(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 def _received(
     states: list[_Running], chunks: Iterable[Chunk], score: Callable[..., Tensor], workers: Workers
 ) -> Iterator[Array]:
-    """What the keys of each chunk receive from all queries."""
+    """Attention that the keys of each chunk receive from all queries."""
     shifts = [state.final_shift() for state in states]
 
     def give(block: tuple[_Running, Tensor], keys: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ __all__ = [
     "wrap_model",
 ]
 
-#: What brings torch with it, by module: imported when it is first asked for, so that requests are
+#: Names that bring torch with them, by module: imported when first asked for, so that requests are
 #: checked before.
 _LATER = {
     "capture": ("attention_override", "capturing"),

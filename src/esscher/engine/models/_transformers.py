@@ -11,7 +11,7 @@ from typing import Any
 
 from esscher.core.errors import InputError
 
-#: What a user types to get everything that reading a model takes.
+#: Command that installs everything needed to read a model.
 INSTALL = "pip install 'esscher[models]'"
 
 

@@ -1,4 +1,4 @@
-"""A model's folder may come from anybody: looked over before transformers opens anything in it."""
+"""Check a model's folder, which may come from anybody, before transformers opens it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model's files hold against what its configuration asks for.
+"""Check that a model's files hold the weights that its configuration asks for.
 
 transformers takes memory for every weight that a configuration names, and draws those at random
 that the files lack. So sizes are compared before a model is built, on PyTorch's meta device, where
@@ -29,7 +29,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def numbers_in(shapes: Shapes) -> int:
-    """How many numbers tensors of these shapes hold."""
+    """Count the numbers in tensors of these shapes."""
     return sum(map(math.prod, shapes.values()))
 
 

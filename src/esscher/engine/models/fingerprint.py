@@ -1,4 +1,4 @@
-"""Weights looked at as a whole, tensor by tensor: are they numbers, and which numbers are they."""
+"""Check that all weights are finite, and identify them by a hash or a sample."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """What the header of a GGUF file says.
+    """The header of a GGUF file.
 
     Attributes
     ----------

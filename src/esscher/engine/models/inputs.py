@@ -1,4 +1,4 @@
-"""What one attention layer sees: the tensors that enter its softmax, and who may see whom."""
+"""Inputs of one attention layer: the tensors that enter its softmax, and who may see whom."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def _scaling(options: Mapping[str, Any], query: Tensor) -> float:
 def _is_causal(
     module: nn.Module, options: Mapping[str, Any], mask: Tensor | None, original: str
 ) -> bool:
-    """Whether attention is causal; without a mask, "eager" sees everything whatever the flag."""
+    """Tell whether attention is causal; without a mask "eager" ignores the flag."""
     flag = options.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if flag is None else flag)
     return causal and not (mask is None and original == "eager")

@@ -21,7 +21,7 @@ from esscher.engine.models.checks import (
 from esscher.engine.models.completeness import asked_shapes, check_complete, check_size, numbers_in
 from esscher.engine.models.families import family_of
 from esscher.engine.models.loaded import LoadedModel, wrap_model
-from esscher.engine.models.outline import check_dtype, checked_source
+from esscher.engine.models.outline import cached_config, check_dtype, checked_source
 from esscher.engine.models.sources import ModelSource
 
 
@@ -112,7 +112,7 @@ def load_config(source: ModelSource, *, revision: str | None, allow_remote_code:
     factory = transformers_module().AutoConfig
     with quiet():
         config = _load(factory, source, _options(source, revision, allow_remote_code))
-    if (file := _cached_config(source, revision)) is not None:
+    if (file := cached_config(source, revision)) is not None:
         check_fields(file, allow_remote_code=allow_remote_code)
     return config
 
@@ -130,7 +130,7 @@ def load_tokenizer(source: ModelSource, options: dict[str, Any] | None = None) -
 
 
 def _options(source: ModelSource, revision: str | None, allow_remote_code: bool) -> dict[str, Any]:
-    """What every ``from_pretrained`` of a model is called with."""
+    """Arguments of every ``from_pretrained`` of a model."""
     options: dict[str, Any] = {
         "trust_remote_code": allow_remote_code,
         "local_files_only": source.kind != "hub" or _offline(),
@@ -166,18 +166,9 @@ def _offline() -> bool:
     )
 
 
-def _cached_config(source: ModelSource, revision: str | None) -> Path | None:
-    """The configuration of a model from the hub in the local cache, where it was put to be read."""
-    if source.kind != "hub":
-        return None
-    hub = transformers_module("huggingface_hub")
-    path = hub.try_to_load_from_cache(source.location, "config.json", revision=revision)
-    return Path(path) if isinstance(path, str) else None
-
-
 def _commit(source: ModelSource, revision: str | None) -> str | None:
     """Commit of a model from the hub: the folder of the cache that its files are in."""
-    path = _cached_config(source, revision)
+    path = cached_config(source, revision)
     return None if path is None else path.parent.name
 
 
@@ -191,7 +182,7 @@ def _load(factory: Any, source: ModelSource, options: dict[str, Any]) -> Any:
 def _attempt(
     factory: Any, source: ModelSource, options: dict[str, Any], call: Callable[[], Any]
 ) -> Any:
-    """Call transformers; whatever goes wrong there is a matter of the files."""
+    """Call transformers; blame whatever goes wrong there on the files."""
     try:
         return call()
     except InputError:

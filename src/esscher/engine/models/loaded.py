@@ -61,7 +61,7 @@ class LoadedModel:
 
     @property
     def outline(self) -> Outline:
-        """What requests are checked against."""
+        """The model as far as requests are checked against it."""
         fields = self.family.config(self.model).to_dict()
         return Outline(
             name=self.name,
@@ -95,7 +95,7 @@ class LoadedModel:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What the configuration of a stored run says about the model; folders by their name."""
+        """Description of the model for a run's configuration; folders by their last name only."""
         return {
             "model": self.summary | {"name": Path(self.name).name},
             "weight_hash": self.weight_hash,
@@ -113,7 +113,7 @@ class LoadedModel:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What tables and stored runs say about the model."""
+        """Description of the model for tables and stored runs."""
         config = self.family.config(self.model)
         return {
             "name": self.name,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Visibility(NamedTuple):
-    """What a mask says: who sees whom, which keys are padding, what is added to the logits."""
+    """A mask, read: who sees whom, which keys are padding, what is added to the logits."""
 
     visible: Tensor | None
     valid: Tensor | None

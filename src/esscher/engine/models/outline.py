@@ -1,4 +1,4 @@
-"""What a model is, known before its weights are read: every request is checked against this.
+"""A model in outline, known before its weights are read; every request is checked against it.
 
 A configuration of a few kilobytes says how many layers and heads a model has and how long a passage
 it reads. Reading the weights can take minutes, and importing torch takes seconds; nothing here does
@@ -45,7 +45,7 @@ GGUF_FIELDS = {
 
 @dataclass(frozen=True)
 class Outline:
-    """What requests are checked against.
+    """A model as far as requests are checked against it.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Outline:
             )
 
     def context(self, asked: int | None, usual: int, name: str = "context") -> int:
-        """Tokens of a passage: as asked, or as usual, as far as the model reads.
+        """Length of a passage: the one asked for, else the usual one or what the model reads.
 
         Raises
         ------
@@ -102,7 +102,7 @@ class Outline:
 def outline_of(
     name: str, *, revision: str | None = None, allow_remote_code: bool = False
 ) -> Outline:
-    """The outline of a model that is named; its weights are not read.
+    """Return the outline of a model by its name, without reading its weights.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def sliding_window(fields: Mapping[str, Any]) -> int | None:
 
 
 def checked_source(name: str, *, revision: str | None, allow_remote_code: bool) -> ModelSource:
-    """Where a model's files are, looked over before anything opens them.
+    """Find a model's files, and check them before anything opens them.
 
     Raises
     ------
@@ -186,11 +186,11 @@ def check_dtype(dtype: str) -> None:
 
 
 def _fields(source: ModelSource, revision: str | None) -> Mapping[str, Any] | None:
-    """The fields that stand in a model's own configuration; None if they are not at hand."""
+    """Read the fields of a model's own configuration; None if it is not on this machine."""
     if source.gguf is not None:
         return _gguf_fields(Path(source.location) / source.gguf)
     if source.kind == "hub":
-        path = _cached(source, revision)
+        path = cached_config(source, revision)
         return None if path is None else read_config(path)
     return read_config(Path(source.location) / "config.json")
 
@@ -205,8 +205,10 @@ def _gguf_fields(path: Path) -> Mapping[str, Any] | None:
     return {"model_type": GGUF_TYPES[header.architecture], **fields}
 
 
-def _cached(source: ModelSource, revision: str | None) -> Path | None:
-    """The configuration of a model on the hub, if it is in the local cache."""
+def cached_config(source: ModelSource, revision: str | None) -> Path | None:
+    """Return the configuration's file of a model on the hub, if it is in the local cache."""
+    if source.kind != "hub":
+        return None
     try:
         from huggingface_hub import try_to_load_from_cache
     except ImportError:

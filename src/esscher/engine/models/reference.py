@@ -15,7 +15,7 @@ from esscher.engine.models.loaded import LoadedModel
 
 @dataclass(frozen=True)
 class ModelReference:
-    """What a worker needs to load a model itself, and to see that it is the same one.
+    """All that a worker needs to load a model itself and check that it is the same one.
 
     Attributes
     ----------

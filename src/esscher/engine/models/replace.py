@@ -1,4 +1,4 @@
-"""What the two ways of replacing attention have in common."""
+"""Parts shared by the two ways of replacing attention."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _weights(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def said_of_types(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What to call weights of another type."""
+    """Describe the same weights in another type."""
     return f"the same weights in {now['model']['dtype']} instead of {stored['model']['dtype']}"
 
 

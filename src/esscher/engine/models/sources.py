@@ -12,7 +12,7 @@ from esscher.core.errors import InputError
 from esscher.core.untrusted import shortened
 from esscher.engine.models.checks import read_config
 
-#: What a name on the hub looks like.
+#: Pattern of a name on the hub.
 HUB_NAME = re.compile(r"[\w.\-]+(/[\w.\-]+)?")
 
 
@@ -43,7 +43,7 @@ DEMO_MODELS = {
 
 @dataclass(frozen=True)
 class ModelSource:
-    """What transformers has to be asked for.
+    """A model's files, as transformers has to be asked for them.
 
     Attributes
     ----------

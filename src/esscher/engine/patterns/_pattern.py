@@ -93,7 +93,7 @@ class View:
 
 
 class Sight(Protocol):
-    """What a pattern lets a block of queries see."""
+    """The keys that a pattern lets a block of queries see, with their weights."""
 
     def weights(self, logits: Tensor) -> Tensor:
         """Weights of all keys, [..., queries, keys], from their logits (-inf where not visible)."""
@@ -166,7 +166,7 @@ class Pattern(ABC):
 
     #: Name on the command line and in results.
     name: ClassVar[str]
-    #: What it does, in a few words.
+    #: The pattern in a few words.
     title: ClassVar[str]
     #: Whether the choice is random.
     is_random: ClassVar[bool] = False
@@ -178,7 +178,7 @@ class Pattern(ABC):
     def select(
         self, view: View, budget: int, rng: np.random.Generator, logits: Tensor | None = None
     ) -> Sight:
-        """What a block of queries sees.
+        """Choose the keys that a block of queries sees.
 
         Parameters
         ----------

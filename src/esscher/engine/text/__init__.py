@@ -53,7 +53,7 @@ __all__ = [
     "visit_passages",
 ]
 
-#: What brings torch with it, by module: imported when it is first asked for, so that texts are
+#: Names that bring torch with them, by module: imported when first asked for, so that texts are
 #: checked before.
 _LATER = {
     "cloud": (

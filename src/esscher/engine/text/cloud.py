@@ -27,7 +27,7 @@ from esscher.runs.schema import read_checked
 
 #: Version of the layout of a cloud's folder.
 FORMAT = 1
-#: What a cloud is, apart from its arrays.
+#: File that describes a cloud, apart from its arrays.
 MANIFEST = "cloud.json"
 #: How far it has got, and what the layers said about themselves.
 PROGRESS = "progress.json"
@@ -108,7 +108,7 @@ class LayerCloud:
 
     @property
     def served_by(self) -> list[int]:
-        """For each query head, which of the arrays of keys and values is its own."""
+        """Index of the array of keys and values that each query head uses."""
         return [self.key_heads.index(head // self.group) for head in self.heads]
 
     def let_go(self) -> None:
@@ -335,12 +335,12 @@ def remove_with(cloud: CloudFile) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """What a cloud is; None if there is none."""
+    """Read the description of a cloud; None if there is no cloud."""
     return _read(folder / MANIFEST, "manifest")
 
 
 def read_progress(folder: Path) -> dict[str, Any] | None:
-    """How far a cloud has got; None if it has not begun."""
+    """Read how far a cloud has got; None if it has not begun."""
     return _read(folder / PROGRESS, "progress")
 
 

@@ -93,7 +93,7 @@ def check_text(source: TextSource, column: str | None = None) -> None:
 
 
 def source_name(source: TextSource) -> str:
-    """What to call a source in messages and stored runs."""
+    """Name a source for messages and stored runs."""
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
     return "text in memory"

@@ -30,7 +30,7 @@ TEXT_SUFFIXES = frozenset(TEXT_ENDINGS.split())
 
 
 def text_files(folder: Path) -> list[Path]:
-    """Text files of a folder and of the folders in it, in alphabetical order; hidden ones not."""
+    """Text files of a folder and its subfolders, in alphabetical order, without hidden ones."""
     found = []
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -126,7 +126,7 @@ def decoded(chunks: Iterator[bytes], name: str) -> Iterator[str]:
 def _bounded(
     unpack: Callable[[BinaryIO], Iterator[bytes]], file: BinaryIO, path: Path
 ) -> Iterator[bytes]:
-    """Unpack for as long as what comes out bears some relation to what goes in.
+    """Unpack as long as the output stays within a bounded multiple of the input.
 
     Memory is bounded by the chunks; this bounds the time: a few megabytes can unpack to blanks
     for days, in which there is no token.

@@ -16,7 +16,7 @@ from esscher.engine.models.loaded import DELIMITER_ROLES, LoadedModel
 from esscher.engine.text.documents import Document, TextSource, read_text, source_name
 from esscher.engine.text.record import TextRecord
 
-#: What stands between two documents.
+#: Text between two documents.
 BETWEEN = "\n\n"
 #: A word to find out with which tokens a tokenizer frames a text.
 PROBE = "a"
@@ -256,7 +256,7 @@ def read_passages(
 
 
 def _too_short(found: int, tokens: int, context: int, least: int, passages: int | None) -> str:
-    """What was asked for instead, and what can be done."""
+    """Say how much text was asked for, and what to do about it."""
     if passages is not None:
         fits = found // context
         fewer = f"at most {fits} passages" if fits else "shorter ones"

@@ -1,4 +1,4 @@
-"""What a token law is: the protocol every file beside this one implements.
+"""The protocol of a token law, which every file beside this one implements.
 
 A law ``mu`` on R^d gives tokens (``sample``), their first two moments, and the cumulant generating
 function ``K(t) = log E exp<t, X>`` with gradient and Hessian. The gradient is the Esscher

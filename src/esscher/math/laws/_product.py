@@ -19,7 +19,7 @@ class ProductLaw(Law):
     """Base of the laws whose coordinates are independent copies of ``scale`` times one variable."""
 
     is_product: ClassVar[bool] = True
-    #: What the law calls its scale.
+    #: Name of the law's scale.
     scale_name: ClassVar[str] = "scale"
 
     def __init__(self, dim: int, scale: float) -> None:

@@ -1,4 +1,4 @@
-"""Which share of a head's queries has no infinite-token limit.
+"""Share of a head's queries that have no infinite-token limit.
 
 The limit at tilt ``t`` exists when ``E exp<t, X>`` is finite near ``t``: always for light tails,
 only in a box for exponential tails, only at 0 for power-law tails.

@@ -1,4 +1,4 @@
-"""What the infinite-token limits return: the numbers, how they were found and how far off.
+"""Results of the infinite-token limits: numbers, the method that found them, their errors.
 
 A law without a limit at the tilts that occur is an answer, not an error: it is a
 :class:`NoLimit`, with the fraction of queries concerned.

@@ -9,6 +9,7 @@ from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_nonnegative, as_numbers, as_positive, as_sizes
 from esscher.math.statistics.laws import linear_design
 from esscher.math.statistics.local import local_slopes
+from esscher.math.statistics.means import LEVEL
 from esscher.math.statistics.noise import least_squares_forms, smooth_variances
 from esscher.math.statistics.rate import Rate
 from esscher.math.statistics.resampling import Resamples, resample
@@ -24,7 +25,7 @@ def fit_rate(
     sizes: ArrayLike,
     *,
     summary: str = "mean",
-    level: float = 0.95,
+    level: float = LEVEL,
     seed: int = 0,
     burn_in: float | None = None,
     resolution: float | None = None,

@@ -10,7 +10,7 @@ from scipy import special
 from esscher.core.validation import Array
 from esscher.math.statistics.plain import finite_list
 
-#: Level of the intervals.
+#: Level of every interval, unless a caller asks for another one.
 LEVEL = 0.95
 
 

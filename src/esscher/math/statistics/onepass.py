@@ -25,6 +25,7 @@ from scipy import special
 from esscher.core.errors import InputError
 from esscher.core.shown import about
 from esscher.core.validation import Array, as_dim, as_nonnegative, as_numbers, as_positive
+from esscher.math.statistics.means import LEVEL
 from esscher.math.statistics.plain import finite
 from esscher.math.statistics.sinks import find_sinks
 from esscher.math.statistics.tail import FEWEST_VALUES, PRIOR, TailShape, tail_shape
@@ -130,7 +131,7 @@ def received_exponent(
     received: ArrayLike,
     *,
     sinks: str | ArrayLike | None = "auto",
-    level: float = 0.95,
+    level: float = LEVEL,
     queries: int | None = None,
     burn_in: float | None = None,
 ) -> TailIndex:

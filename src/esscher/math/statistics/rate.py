@@ -193,10 +193,8 @@ class Rate:
 
     def to_xarray(self) -> xarray.Dataset:
         """Return a labelled dataset: errors along ``n``, local exponents along ``n_local``."""
-        try:
-            import xarray
-        except ImportError as error:
-            raise InputError("to_xarray needs xarray: pip install xarray") from error
+        import xarray
+
         names = ("mean", "mean_standard_error", "median", "median_standard_error")
         along = {name: ("n", getattr(self, name)) for name in (*names, "lower", "upper", "fitted")}
         local = {

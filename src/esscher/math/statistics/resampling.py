@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from esscher.core.streams import random_stream
@@ -123,6 +124,17 @@ def resample(errors: Array, sizes: Array, summary: str, seed: int) -> Resamples:
     return _resampled_medians(errors, x, rng)
 
 
+def resampling_counts(members: int, resamples: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw ``members`` things with replacement, again and again, and count them.
+
+    Returns
+    -------
+    NDArray
+        How often each was drawn, axes [resample, member]; rows add up to ``members``.
+    """
+    return rng.multinomial(members, np.full(members, 1 / members), size=resamples)
+
+
 def groups_by_depth(errors: Array) -> list[Array]:
     """Replicates that end at the same size, without the sizes beyond it; the whole ones last."""
     depths = np.isfinite(errors).sum(axis=1)
@@ -147,7 +159,7 @@ def _resampled_means(errors: Array, x: Array, rng: np.random.Generator) -> Resam
         for group in groups:
             members, depth = group.shape
             products = (group[:, :, None] * group[:, None, :]).reshape(members, -1)
-            times = rng.multinomial(members, np.full(members, 1 / members), size=block)
+            times = resampling_counts(members, block, rng)
             own = times @ group / members
             means[:, :depth] += members * own / counts[:depth]
             if members > 1:

@@ -1,4 +1,4 @@
-"""Which law an error curve follows: a power of n, a power of ln n, or a power with a floor.
+"""Select the law of an error curve: a power of n, a power of ln n, or a power with a floor.
 
 A power law is a straight line in log-log coordinates; the two others bend upwards. So the question
 is asked in two steps.
@@ -32,8 +32,8 @@ from esscher.math.statistics.laws import LAWS, LawFit, fit_floor, fit_line, line
 from esscher.math.statistics.noise import ROUNDING, least_squares_forms, smooth_covariance
 from esscher.math.statistics.resampling import Resamples
 
-#: Level of the test of straightness.
-LEVEL = 0.05
+#: Significance of the test of straightness.
+SIGNIFICANCE = 0.05
 #: A rival with less than this share of the weight is out.
 RIVAL = 0.05
 #: A law is said not to fit below this probability, with the verdict that another one does.
@@ -76,7 +76,7 @@ class Selection:
     @property
     def steepens(self) -> bool:
         """Whether the local exponent rises along n beyond noise, as it does before the burn-in."""
-        return self.bend is not None and self.bend < 0 and (self.p_value or 0.0) < LEVEL
+        return self.bend is not None and self.bend < 0 and (self.p_value or 0.0) < SIGNIFICANCE
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers and strings (JSON-safe)."""
@@ -197,9 +197,9 @@ def _verdict(
 ) -> tuple[str, bool, str]:
     """Law, whether it is decisive, and why; ``logarithmic`` is that law's own p-value."""
     seen = f"bend {bend:+.1f} standard errors, p = {p_value:.2g}"
-    if bend < 0 and p_value < LEVEL:
+    if bend < 0 and p_value < SIGNIFICANCE:
         return "power", False, f"the curve steepens, {seen}: none of the laws does"
-    if p_value >= LEVEL:
+    if p_value >= SIGNIFICANCE:
         out = logarithmic < MISFIT
         rival = "does not fit" if out else "fits too, undecided"
         words = f"straight, {seen}; a logarithmic law {rival}, p = {logarithmic:.2g}"

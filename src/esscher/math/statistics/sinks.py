@@ -32,7 +32,7 @@ from esscher.math.statistics.tail import FEWEST_VALUES, tail_count, tail_shape
 #: Largest number of sinks found at one gap, and in all.
 AT_ONCE, MOST = 6, 12
 #: A gap less likely than this is no part of a tail.
-LEVEL = 1e-4
+UNLIKELY = 1e-4
 #: Standard errors by which the shape of the others is raised.
 CAUTION = 1.0
 #: Smallest shape assumed for the others: even tails without power law scatter.
@@ -89,7 +89,7 @@ def dominant_keys(received: Array, share: float = DOMINANT) -> NDArray[np.int64]
 
 def _gap(ordered: Array, weakest: float) -> int:
     """Number of tokens above the least likely gap; 0 if every gap can be believed."""
-    least, above = LEVEL, 0
+    least, above = UNLIKELY, 0
     for j in range(1, AT_ONCE + 1):
         rest = ordered[j:]
         if len(rest) < FEWEST_VALUES or ordered[j - 1] < weakest:

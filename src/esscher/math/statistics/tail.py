@@ -97,8 +97,6 @@ def tail_shape(values: Array, count: int | None = None) -> TailShape:
 
 def _arviz() -> Any:
     # Imported here: it takes seconds, and most of the package does without.
-    try:
-        from arviz_stats.base import array_stats  # type: ignore[attr-defined]
-    except ImportError as error:
-        raise InputError("tail shapes need arviz-stats: pip install arviz-stats") from error
+    from arviz_stats.base import array_stats  # type: ignore[attr-defined]
+
     return array_stats

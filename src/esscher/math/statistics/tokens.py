@@ -1,4 +1,4 @@
-"""How many tokens an error takes, read off a fitted law."""
+"""Tokens needed for an error, read off a fitted law."""
 
 from __future__ import annotations
 

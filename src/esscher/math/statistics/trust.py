@@ -1,4 +1,4 @@
-"""What keeps a fitted rate from being trusted, in words and with the numbers behind them."""
+"""Reasons not to trust a fitted rate, in words and with the numbers behind them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Evidence:
 
 
 def reasons(evidence: Evidence) -> tuple[str, ...]:
-    """Why a fit is not to be trusted; nothing if it is."""
+    """List the reasons not to trust a fit; none if it is to be trusted."""
     found: list[str] = []
     for check in (_zeros, _resolution, _range, _replicates, _rises, _shape, _burn_in, _width):
         found.extend(check(evidence))

@@ -20,6 +20,7 @@ from scipy import special
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
+from esscher.math.statistics import LEVEL
 from esscher.math.tails.records import TailComparison
 
 #: Exponents tau at which the likelihood is profiled. Beyond the last one a tail is as good as cut
@@ -39,7 +40,7 @@ CLOSE = 2.0
 
 
 def compare_thresholds(
-    values: Array, groups: NDArray[np.int64], level: float = 0.95
+    values: Array, groups: NDArray[np.int64], level: float = LEVEL
 ) -> list[TailComparison]:
     """Comparisons at lower and higher thresholds, as long as there is something above them.
 
@@ -55,7 +56,7 @@ def compare_thresholds(
 
 
 def compare_tails(
-    values: Array, groups: NDArray[np.int64], share: float, level: float = 0.95
+    values: Array, groups: NDArray[np.int64], share: float, level: float = LEVEL
 ) -> TailComparison:
     """Fit and compare the candidates.
 

@@ -12,6 +12,7 @@ from scipy import special
 from esscher.core.codec import Estimate
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array
+from esscher.math.statistics import LEVEL
 from esscher.math.statistics.tail import tail_shape
 from esscher.math.tails.candidates import compare_thresholds
 from esscher.math.tails.directions import THOROUGH, Effort, Whitening, worst_directions
@@ -26,7 +27,6 @@ FEWEST = 500
 JACKKNIFE = 8
 #: Halves whose directions have this cosine (in whitened coordinates) found the same one.
 AGREE = 0.9
-LEVEL = 0.95
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from scipy import special
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
+from esscher.math.statistics import LEVEL, resampling_counts
 from esscher.math.tails.passages import sums_by_group
 from esscher.math.tails.records import VarianceProxy
 
@@ -32,7 +33,7 @@ RESAMPLES = 400
 
 
 def variance_proxy(
-    projection: Array, groups: NDArray[np.int64], seed: int, level: float = 0.95
+    projection: Array, groups: NDArray[np.int64], seed: int, level: float = LEVEL
 ) -> VarianceProxy:
     """``max_t 2 ln E exp(t p) / t^2`` over the range that the sample knows.
 
@@ -58,7 +59,7 @@ def variance_proxy(
     ratio = _ratio(np.ones((1, len(sizes))), sizes, first, moments, t)[0]
     best = int(np.argmax(np.where(known, ratio, -np.inf)))
     rng = random_stream(seed, "variance proxy")
-    draws = rng.multinomial(len(sizes), np.full(len(sizes), 1 / len(sizes)), size=RESAMPLES)
+    draws = resampling_counts(len(sizes), RESAMPLES, rng)
     # At the t that was found: a largest value over t is too large in a sample, and the largest
     # value of a resample would be so twice.
     resampled = _ratio(draws.astype(np.float64), sizes, first, moments, t)[:, best]

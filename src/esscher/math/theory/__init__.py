@@ -10,10 +10,8 @@ from esscher.math.theory.exact_constants import (
     map_constant,
     mean_constant,
 )
-from esscher.math.theory.extremes_simulation import SimulatedMap, simulate_map, simulate_query
-from esscher.math.theory.hardmax import HardmaxCurve, hardmax_curve
+from esscher.math.theory.hardmax import hardmax_exact, hardmax_exponent, hardmax_leading
 from esscher.math.theory.map_error import map_curve
-from esscher.math.theory.mean_simulation import SimulatedMean, simulate_mean
 from esscher.math.theory.moment_errors import moment_curves
 from esscher.math.theory.pointwise import PointwiseError, pointwise_error
 from esscher.math.theory.prediction import Constants, Prediction, constants, log_burn_in, predict
@@ -27,20 +25,19 @@ __all__ = [
     "Constants",
     "Curve",
     "Exponents",
-    "HardmaxCurve",
     "MeanConstant",
     "PointwiseError",
     "Prediction",
     "Regime",
-    "SimulatedMap",
-    "SimulatedMean",
     "SoftmaxMoments",
     "ball_bound",
     "boundaries",
     "constants",
     "cov_constant",
     "exponents",
-    "hardmax_curve",
+    "hardmax_exact",
+    "hardmax_exponent",
+    "hardmax_leading",
     "head_ball_bound",
     "head_regime",
     "log_burn_in",
@@ -52,8 +49,5 @@ __all__ = [
     "pointwise_error",
     "predict",
     "regime",
-    "simulate_map",
-    "simulate_mean",
-    "simulate_query",
     "softmax_moments",
 ]

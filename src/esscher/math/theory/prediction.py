@@ -67,7 +67,7 @@ def log_burn_in(head: Head) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What theory says about a head.
+    """Predictions of the theory about a head.
 
     ``limit`` is the law of the output with infinitely many tokens (or why there is none);
     ``exponents`` are asymptotic; ``constants`` exact below H = 1; ``burn_in`` the number of tokens

@@ -156,7 +156,7 @@ def _conditional(
 
 
 def _own_query(h: float, n: Array, norms: Array, d: int) -> Array:
-    """What a token contributes as a query: ``Gamma_n`` and ``Gamma_n Gamma_n' - G``."""
+    """Contribution of a token as a query: ``Gamma_n`` and ``Gamma_n Gamma_n' - G``."""
     out = np.empty((3, len(norms), len(n)))
     sign = 1.0 if h >= 0 else -1.0
     for i, r in enumerate(norms):

@@ -1,4 +1,4 @@
-"""Which of three regimes a head is in at n tokens: parametric, stable or frozen.
+"""The three regimes of a head at n tokens: parametric, stable or frozen.
 
 Over n keys a query of tilt strength s is at the position ``x = s / sqrt(2 ln n)``. The sum of its n
 weights is a random energy model, with three kinds of error:
@@ -52,7 +52,7 @@ class Boundaries:
 
 @dataclass(frozen=True)
 class Regime:
-    """Where a head stands at n tokens.
+    """Regime of a head at n tokens.
 
     ``position`` is x; ``tail_index`` is ``1/x`` (infinite at x = 0); ``exponent`` is the local
     exponent ``1 - x`` of the expected error, kept between 0 and 1/2.

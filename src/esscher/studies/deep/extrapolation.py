@@ -20,7 +20,7 @@ from scipy import stats
 
 from esscher.core.validation import Array
 from esscher.math.limits import GaussianStack, StackLimit
-from esscher.math.statistics.means import LEVEL
+from esscher.math.statistics import LEVEL
 from esscher.studies.deep.simulate import moment_entries
 
 #: Squared horizon from which on the map's mean squared error no longer falls like 1/n.

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from esscher.core.validation import Array
-from esscher.math.statistics import fit_rate, resample
-from esscher.math.statistics.means import LEVEL
+from esscher.math.statistics import LEVEL, fit_rate, resample
 from esscher.math.statistics.plain import finite
 
 

@@ -17,10 +17,10 @@ from scipy import stats
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
+from esscher.math.statistics import LEVEL
 from esscher.studies.plan.allocate import Allocation, EffectCurve, allocate, smallest_within
 from esscher.studies.plan.calibrate import PassageEffects, average_effects
 
-LEVEL = 0.95
 #: Budgets and powers, [layers, key heads] each.
 Choice: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 

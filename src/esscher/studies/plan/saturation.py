@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.models import LayerInputs
+from esscher.math.statistics import LEVEL
 
 #: First tokens that are always seen.
 SINKS = 4
@@ -38,8 +39,8 @@ SINKS = 4
 FITTED = 4
 #: Relative changes below this are rounding, and have no logarithm worth fitting.
 SMALLEST = 1e-12
-#: Resampled sets of passages behind an interval, and its level.
-RESAMPLES, LEVEL = 400, 0.95
+#: Resampled sets of passages behind an interval.
+RESAMPLES = 400
 #: An extrapolation beyond this multiple of the longest context says nothing (without a limit).
 FARTHEST = 1e4
 

@@ -13,7 +13,8 @@ import numpy as np
 from scipy import special
 
 from esscher.core.validation import Array
-from esscher.math.statistics.means import LEVEL, exponentials
+from esscher.math.statistics import LEVEL
+from esscher.math.statistics.means import exponentials
 
 Verdict: TypeAlias = Literal["better", "worse", "undecided"]
 

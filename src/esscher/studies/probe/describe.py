@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.math.statistics import Rate, fit_rate, received_exponent
+from esscher.math.statistics import Rate, fit_rate, received_exponent, resampling_counts
 from esscher.math.theory import exponents
 from esscher.math.theory.empirical import empirical_map_square
 from esscher.math.theory.sharp_exponents import Exponents
@@ -124,7 +124,7 @@ def _predicted_map(
     spread = squares.std(axis=0, ddof=1) / np.sqrt(count)
     at = np.searchsorted(grid, np.asarray(sizes, dtype=np.float64))
     error = np.sqrt(mean)
-    copies = rng.multinomial(count, np.full(count, 1 / count), size=RESAMPLES) / count
+    copies = resampling_counts(count, RESAMPLES, rng) / count
     resampled = np.sqrt(copies @ squares) / numbers.norm
     needed: dict[str, float | None] = {}
     between: dict[str, list[float | None]] = {}

@@ -21,10 +21,10 @@ import numpy as np
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
+from esscher.math.statistics import LEVEL, resampling_counts
 
 #: Resamples of the replicates.
 RESAMPLES = 1000
-LEVEL = 0.95
 #: Fewest replicates of which an interval is made.
 FEWEST = 4
 
@@ -109,7 +109,7 @@ def _with_interval(estimate: Any, replicates: int, seed: int) -> dict[str, Any]:
     if replicates < FEWEST:
         return {"value": value, "interval": None}
     rng = random_stream(seed, "many heads")
-    copies = rng.multinomial(replicates, np.full(replicates, 1 / replicates), size=RESAMPLES)
+    copies = resampling_counts(replicates, RESAMPLES, rng)
     copies = copies[np.count_nonzero(copies, axis=1) >= 3]  # fewer say nothing about variation
     low, high = np.quantile(estimate(copies.astype(np.float64)), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return {"value": value, "interval": [float(min(low, value)), float(max(high, value))]}

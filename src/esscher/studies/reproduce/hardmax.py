@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from esscher.math.theory import hardmax_curve
+from esscher.math.simulation import hardmax_curve
 from esscher.studies.reproduce.cells import compute_all
 from esscher.studies.reproduce.finding import Finding, markdown_table
 from esscher.studies.reproduce.study import Settings

@@ -14,11 +14,9 @@ import numpy as np
 from scipy import stats
 
 from esscher.core.validation import Array
-from esscher.math.statistics import Resamples, resample
+from esscher.math.statistics import LEVEL, Resamples, resample
 from esscher.math.statistics.plain import finite, finite_list
 
-#: Level of all intervals.
-LEVEL = 0.95
 #: What is said of two curves that cannot be told apart at one end.
 NO_CROSSING = "no crossing beyond noise"
 

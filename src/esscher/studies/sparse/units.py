@@ -10,8 +10,9 @@ import numpy as np
 from scipy import stats
 
 from esscher.core.validation import Array
+from esscher.math.statistics import LEVEL
 from esscher.math.statistics.plain import finite
-from esscher.studies.sparse.compare import LEVEL, first_below
+from esscher.studies.sparse.compare import first_below
 from esscher.studies.sparse.measurement import METRICS
 
 #: Errors below this are rounding: they are taken for it before the logarithm.

@@ -19,7 +19,6 @@ from esscher.core.validation import (
 )
 from esscher.math.heads import ArrayHead, Head, as_head
 from esscher.math.limits import missing_limit
-from esscher.studies.sweep.measure import available_engine
 from esscher.studies.sweep.provenance import describe_head
 from esscher.studies.sweep.reference import EXISTENCE_SAMPLES, scaled_head
 from esscher.studies.sweep.store import Request
@@ -41,7 +40,6 @@ def make_configuration(
     query_count: int | None,
     dtype: str,
     device: str,
-    engine: str,
     reference_tokens: int | None = None,
 ) -> dict[str, Any]:
     """All that the errors of a sweep are a function of, in a form that JSON can hold."""
@@ -57,7 +55,6 @@ def make_configuration(
     count = None if query_count is None else as_dim(query_count, "query_count")
     if dtype not in ("float32", "float64"):
         raise InputError(f"dtype is {dtype!r}; it must be 'float32' or 'float64'")
-    used = available_engine(engine)
     return {
         "head": describe_head(head),
         "sizes": n,
@@ -66,8 +63,8 @@ def make_configuration(
         "queries": queries,
         "query_count": count or (POPULATION_QUERIES if queries == "population" else None),
         "dtype": dtype,
-        "device": _checked_device(device, used),
-        "engine": used,
+        "device": _checked_device(device),
+        "engine": "torch",
         "reference_tokens": _reference_tokens(head, alphas, n[-1], int(seed), reference_tokens),
     }
 
@@ -114,11 +111,9 @@ def _reference_tokens(
     return REFERENCE_FACTOR * largest if missing else None
 
 
-def _checked_device(device: str, engine: str) -> str:
+def _checked_device(device: str) -> str:
     if device == "cpu":
         return device
-    if engine != "torch":
-        raise InputError(f"device {device!r} needs PyTorch; without it only 'cpu' is possible")
     import torch
 
     try:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
-from esscher.math.statistics import Rate, fit_rate
+from esscher.math.statistics import LEVEL, Rate, fit_rate
 from esscher.math.theory import exponents
 from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.predictions import ScalePrediction
@@ -116,7 +116,7 @@ class ErrorCurve:
         scale: int | None = None,
         *,
         summary: str = "mean",
-        level: float = 0.95,
+        level: float = LEVEL,
     ) -> Rate:
         """Fit error ~ C n^-beta to one metric at one scale.
 

@@ -58,7 +58,6 @@ def sweep(
     query_count: int | None = None,
     dtype: str = "float32",
     device: str = "cpu",
-    engine: str = "auto",
     reference_tokens: int | None = None,
     executor: Executor | Cluster | None = None,
     workers: int = 1,
@@ -95,8 +94,6 @@ def sweep(
         ``"float32"`` (sums in float64) or ``"float64"``.
     device
         ``"cpu"``, or a device of PyTorch such as ``"cuda"``.
-    engine
-        ``"torch"``, ``"numpy"``, or ``"auto"``: the first if it is installed.
     reference_tokens
         Draw this many tokens once, and measure how attention over n of them (with replacement)
         approaches attention over all. By default only for laws without a limit, with 4 times the
@@ -131,7 +128,7 @@ def sweep(
         On Ctrl-C (it is a ``KeyboardInterrupt``), or if the scheduler of a cluster is lost.
     """
     configuration = make_configuration(
-        head, sizes, seed, scales, queries, query_count, dtype, device, engine, reference_tokens
+        head, sizes, seed, scales, queries, query_count, dtype, device, reference_tokens
     )
     request = make_request(replicates, precision, max_replicates, configuration)
     crew_size = _workers(workers, executor)
@@ -221,7 +218,6 @@ def _plan(
         query_count=configuration["query_count"],
         dtype=configuration["dtype"],
         device=configuration["device"],
-        engine=configuration["engine"],
         means=limits.means,
         covariances=limits.covariances,
         outputs=outputs,

@@ -6,19 +6,19 @@ The errors of replicate r are a function of the plan and r, to the bit: the rand
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.heads import ArrayHead, Head, Tokens
 from esscher.runs.threads import one_blas_thread
-from esscher.studies.sweep.nested import OutputStatistics, nested_statistics
 from esscher.studies.sweep.reference import moments_of_rows
+
+if TYPE_CHECKING:
+    from esscher.engine.attention import AttentionStatistics
 
 #: Errors that a sweep measures: norm of the error of the mean output, Frobenius norm of the error
 #: of its covariance, root mean square over the queries of the error of the map.
@@ -46,7 +46,6 @@ class Plan:
     query_count: int | None
     dtype: str
     device: str
-    engine: str
     means: Array
     covariances: Array
     outputs: Array | None = None
@@ -56,29 +55,19 @@ class Plan:
         return self if depth == len(self.sizes) else replace(self, sizes=self.sizes[:depth])
 
 
-def available_engine(name: str = "auto") -> str:
-    """Return the name of the engine to use: ``"torch"`` if PyTorch is there, else ``"numpy"``."""
-    if name == "auto":
-        return "torch" if find_spec("torch") is not None else "numpy"
-    if name not in ENGINES:
-        raise InputError(f"engine is {name!r}; it must be 'auto' or one of {', '.join(ENGINES)}")
-    if name == "torch" and find_spec("torch") is None:
-        raise InputError("engine 'torch' needs PyTorch: pip install torch")
-    return name
-
-
 def measure_replicate(plan: Plan, replicate: int) -> Array:
     """Errors of one replicate, axes [metric, scale, size] with the metrics of ``METRICS``."""
     with one_blas_thread():
         rng = random_stream(plan.seed, PURPOSE, replicate)
         tokens, tilts, exact = _draw(plan, rng)
-        found = ENGINES[plan.engine](plan, tilts, tokens.keys, tokens.values, exact)
+        found = _attend(plan, tilts, tokens.keys, tokens.values, exact)
         means, covariances = plan.means, plan.covariances
         if plan.queries == "population":
             # The error of the limit's own moments over these queries is no error of the keys.
             means, covariances = moments_of_rows(exact)
         mean = np.linalg.norm(found.mean - means[:, None], axis=-1)
         cov = np.linalg.norm(found.covariance - covariances[:, None], axis=(-2, -1))
+        assert found.map_square is not None  # a limit was given
         # Rounding can leave a tiny negative square where the error is 0.
         return np.stack([mean, cov, np.sqrt(np.maximum(found.map_square, 0.0))])
 
@@ -103,20 +92,10 @@ def _draw(plan: Plan, rng: np.random.Generator) -> tuple[Tokens, Array, Array]:
     return tokens, tilts, exact
 
 
-def _numpy(plan: Plan, tilts: Array, keys: Array, values: Array, exact: Array) -> OutputStatistics:
-    return nested_statistics(
-        tilts,
-        keys,
-        values,
-        exact,
-        sizes=plan.sizes,
-        scales=plan.scales,
-        separate=plan.queries == "population",
-        dtype=plan.dtype,
-    )
-
-
-def _torch(plan: Plan, tilts: Array, keys: Array, values: Array, exact: Array) -> OutputStatistics:
+def _attend(
+    plan: Plan, tilts: Array, keys: Array, values: Array, exact: Array
+) -> AttentionStatistics:
+    """Statistics of the outputs at every scale and size, from one pass."""
     # Imported here: `import esscher` must not cost the import of torch.
     import torch
 
@@ -129,7 +108,7 @@ def _torch(plan: Plan, tilts: Array, keys: Array, values: Array, exact: Array) -
         tilts = np.pad(tilts, ((0, len(keys) - len(tilts)), (0, 0)))
         exact = np.pad(exact, ((0, 0), (0, len(keys) - exact.shape[1]), (0, 0)))
     q, k, v, limit = (torch.from_numpy(x).to(plan.device) for x in (tilts, keys, values, exact))
-    found = attention_statistics(
+    return attention_statistics(
         q,
         k,
         v,
@@ -141,12 +120,3 @@ def _torch(plan: Plan, tilts: Array, keys: Array, values: Array, exact: Array) -
         query_mask=mask,
         dtype=torch.float32 if plan.dtype == "float32" else torch.float64,
     )
-    assert found.map_square is not None  # a limit was given
-    return OutputStatistics(found.mean, found.covariance, found.map_square)
-
-
-#: What computes the statistics of one pass.
-ENGINES: dict[str, Callable[[Plan, Array, Array, Array, Array], OutputStatistics]] = {
-    "torch": _torch,
-    "numpy": _numpy,
-}

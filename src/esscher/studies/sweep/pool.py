@@ -160,10 +160,9 @@ def _start_worker(outlet: Connection, one_at_a_time: Lock, threads: int) -> None
             plan: Plan = outlet.recv()
     except (EOFError, OSError):  # the parent is gone already
         os._exit(1)
-    if plan.engine == "torch":
-        import torch
+    import torch
 
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads)
     _PLANS[:] = [plan]
 
 

@@ -6,10 +6,11 @@ import numpy as np
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
+from esscher.math.statistics import LEVEL, resampling_counts
 from esscher.studies.sweep.schedule import slope_weights
 
-#: Resamples behind an interval, and its level.
-RESAMPLES, LEVEL = 1000, 0.95
+#: Resamples behind an interval.
+RESAMPLES = 1000
 
 
 def slope_half_widths(errors: Array, sizes: Array, seed: int) -> Array:
@@ -39,7 +40,7 @@ def slope_half_widths(errors: Array, sizes: Array, seed: int) -> Array:
     for depth in np.unique(depths):
         chosen = errors[:, depths == depth, :depth]
         members = chosen.shape[1]
-        times = rng.multinomial(members, np.full(members, 1 / members), size=RESAMPLES)
+        times = resampling_counts(members, RESAMPLES, rng)
         means[:, :, :depth] += times @ chosen / counts[:depth]
     if not np.all(means > 0):
         return np.full(scales, np.inf)

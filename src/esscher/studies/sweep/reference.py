@@ -1,4 +1,4 @@
-"""What errors are measured against: mean and covariance of the outputs in the limit, per scale."""
+"""The reference of the errors: mean and covariance of the limit's outputs, per scale."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Reference:
     extra_notes: tuple[str, ...] = ()
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know about the reference."""
+        """Say how the limit is known, and how well."""
         worst = int(np.argmax(self.cov_error))
         if not self.cov_error[worst] > 0:
             return self.extra_notes
@@ -63,7 +63,7 @@ def scaled_head(head: Head, alpha: float) -> Head:
 
 
 def measured_head(head: Head, configuration: dict[str, Any]) -> Head:
-    """The head whose tokens are drawn: the given one, or tokens drawn from it once and for all."""
+    """Return the head whose tokens are drawn: the given one, or tokens drawn from it once."""
     count = configuration["reference_tokens"]
     if count is None:
         return head
@@ -76,8 +76,6 @@ def reference_outputs(head: Head, configuration: dict[str, Any]) -> Array | None
     if not isinstance(head, ArrayHead) or len(head.keys) > ALL_ROWS:
         return None
     scales = configuration["scales"]
-    if configuration["engine"] == "numpy":
-        return np.stack([head.limit_map(alpha * head.tilts) for alpha in scales])
     # Imported here: `import esscher` must not cost the import of torch.
     from esscher.engine.attention.outputs import attention_outputs
 
@@ -140,7 +138,7 @@ def moments_of_rows(outputs: Array) -> tuple[Array, Array]:
 
 
 def reference_notes(head: Head, configuration: dict[str, Any]) -> tuple[str, ...]:
-    """What a reader must know when tokens stand for the law."""
+    """Say that tokens stand for the law, and why."""
     count = configuration["reference_tokens"]
     if count is None:
         return ()

@@ -80,7 +80,7 @@ class Kernel:
     def received(
         self, of: Pass, start: int, stop: int, factors: Tensor, workspace: Workspace
     ) -> Tensor:
-        """What the queries give to keys, [scale, size, key]: weights times factors of each size.
+        """Attention that queries give to keys, [scale, size, key]: weights times factors per size.
 
         ``factors`` are [scale, size, query], as many queries as the pass has.
         """
@@ -140,7 +140,7 @@ def kernel_for(device: torch.device, dtype: torch.dtype) -> Kernel | None:
 
 
 def kernel_name() -> str:
-    """What weighs keys in float32 here: ``torch``, ``compiled AVX2`` or ``compiled AVX512``."""
+    """Name the float32 kernel in use: ``torch``, ``compiled AVX2`` or ``compiled AVX512``."""
     kernel = kernel_for(FLOATS["device"], FLOATS["dtype"])
     return "torch" if kernel is None else f"compiled {kernel.target}"
 

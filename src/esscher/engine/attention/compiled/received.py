@@ -21,7 +21,7 @@ class CompiledReceived:
         self.state, self.kept = prepare(head, plan, options, tilts)
 
     def give(self, start: int, stop: int, lowered: Tensor | None, factors: Tensor) -> Tensor:
-        """What keys ``start`` to ``stop`` receive, [scale, size, key].
+        """Attention that keys ``start`` to ``stop`` receive, [scale, size, key].
 
         Parameters
         ----------

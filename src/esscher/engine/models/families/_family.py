@@ -1,4 +1,4 @@
-"""What Esscher has to know about a kind of model, once for all layers."""
+"""The protocol of a family of models: where its layers are and how they attend."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Family(ABC):
     decoder: ClassVar[bool]
     #: Whether q and k are affine in the hidden states, so that weights and token moments give H.
     linear: ClassVar[bool]
-    #: What a user should know about the numbers of this family; may be empty.
+    #: Note to users about the numbers of this family; may be empty.
     note: ClassVar[str] = ""
     #: Fields of a configuration: numbers of layers and heads, dimension of a token, positions.
     sizes: ClassVar[tuple[str, str, str, str]] = (
@@ -205,7 +205,7 @@ class Projections:
 
 @dataclass(frozen=True, eq=False)
 class HookedArguments:
-    """What an attention module was called with."""
+    """Arguments with which an attention module was called."""
 
     hidden: Tensor
     mask: Tensor | None

@@ -27,6 +27,8 @@ from esscher.core.validation import Array
 #: Double exponential rule ``t = exp(v - exp(-v))`` over the depth t below the cut: 1e-11 on the
 #: moments for strengths up to 1e4, cuts up to 40.
 RULE_LOW, RULE_HIGH, RULE_STEP = -3.2, 4.1, 0.045
+#: Largest n that numpy's binomial takes.
+LARGEST_BINOMIAL = 2.0**63 - 1025
 #: Fewest and most extremes that are drawn; K doubles in between.
 FEWEST, MOST = 64, 1 << 17
 

@@ -17,7 +17,7 @@ from esscher.studies.probe import Probe, load_probe
 from esscher.studies.probe.regimes import count_words, order_check, regime_counts, regime_table
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
-#: What a reader of the counts has to know.
+#: Caveat for readers of the counts.
 CAVEAT = (
     "A head is placed by its horizon H and its typical tilt strength S = sqrt(F^2 + |tau|^2), both "
     "measured by a stored probe, at the position x = S/sqrt(2 ln n), or H^2/(1+H^2) if that is "

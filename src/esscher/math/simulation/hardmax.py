@@ -1,41 +1,31 @@
-"""Simulated error of the hardmax mean, at n far beyond memory.
+"""Simulated error of the hardmax mean, at n far beyond memory, beside its exact value.
 
-Only the keys that some query can pick are drawn. In one dimension those are the two extremes. In
-d dimensions they are the keys outside a radius r0: their number is binomial, their norms follow
-the chi law beyond r0, their directions are uniform. A query whose best drawn projection is at
-least r0 is CERTIFIED: no key inside r0 could have beaten it, so its answer is that of all n keys.
+The infinite-token limit of the mean output of centred Gaussian tokens is 0, and the mean output of
+n tokens approaches it only like a power of ``1/ln n``. One call, :func:`hardmax_curve`, gathers the
+leading term, the exact value (``theory.hardmax``) and a simulation.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaincc, gammainccinv, ndtri
 
 from esscher.core.errors import InputError, UndefinedError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_dim, as_positive, as_queries, as_seed, as_sizes
-from esscher.math.theory.hardmax_exact import ONE_SIDED, hardmax_exact
+from esscher.math.simulation.hardmax_draws import absolute_means, squared_mean
+from esscher.math.statistics import LEVEL
+from esscher.math.theory.hardmax import hardmax_exact, hardmax_exponent, hardmax_leading
 
-#: Keys beyond r0 expected along a query: a query goes uncertified with probability exp(-16).
-CANDIDATES = 16.0
-#: Most keys drawn per replicate; in high dimension this, not CANDIDATES, sets r0.
-MOST_KEYS = 20_000
-#: Drawn tokens that ask as queries, if there are more of them than that.
-MOST_QUERIES = 2048
-#: Entries of a block of projections.
-BLOCK = 4_000_000
-#: Largest n that numpy's binomial takes.
-LARGEST_BINOMIAL = 2.0**63 - 1025
+if TYPE_CHECKING:
+    import pandas as pd
 
-
-def hardmax_exponent(dim: int) -> float:
-    """``1/2 + (dim - 1)/4``, the power of ``1/ln n`` with which the hardmax mean decays."""
-    return 0.5 + (as_dim(dim) - 1) / 4
+#: Replicates unless the caller says: a replicate on the line costs two numbers.
+LINE_REPLICATES, REPLICATES = 100_000, 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,9 +120,9 @@ def hardmax_simulated(
         # One stream per size: a size's numbers do not depend on the other sizes asked for.
         rng = random_stream(seed, "hardmax", d, int(size))
         if d == 1:
-            samples[row] = sigma * _absolute_means(float(size), count, queries, rng)
+            samples[row] = sigma * absolute_means(float(size), count, queries, rng)
         else:
-            draws = [_squared_mean(float(size), d, pairs, queries, rng) for _ in range(count)]
+            draws = [squared_mean(float(size), d, pairs, queries, rng) for _ in range(count)]
             samples[row] = sigma**2 * np.array([draw[0] for draw in draws])
             certified[row] = np.mean([draw[1] for draw in draws])
     value, error = samples.mean(axis=1), samples.std(axis=1, ddof=1) / math.sqrt(count)
@@ -148,107 +138,6 @@ def hardmax_simulated(
     return HardmaxSimulation(
         n, value, error, statistic, certified, samples, d, sigma, queries, int(seed)
     )
-
-
-def _absolute_means(n: float, count: int, queries: str, rng: np.random.Generator) -> Array:
-    """Replicates of ``|mean|`` in one dimension, from the exact law of the extremes."""
-    if n <= ONE_SIDED:
-        # All tokens may share a sign, where the extremes below would not be the right ones.
-        x = rng.standard_normal((count, int(n)))
-        share, top, bottom = (x > 0).mean(axis=1), x.max(axis=1), -x.min(axis=1)
-    else:
-        if n <= LARGEST_BINOMIAL:
-            positive = rng.binomial(int(n), 0.5, count).astype(np.float64)
-        else:
-            positive = n / 2 + math.sqrt(n) / 2 * rng.standard_normal(count)
-        share = positive / n
-        top, bottom = (_half_normal_maximum(k, rng) for k in (positive, n - positive))
-    if queries == "population":
-        share = np.full(count, 0.5)
-    return np.asarray(np.abs(share * top - (1 - share) * bottom))
-
-
-def _half_normal_maximum(count: Array, rng: np.random.Generator) -> Array:
-    """Maximum of ``count`` half normals: ``P(|X| > max)`` is the minimum of ``count`` uniforms."""
-    survival = -np.expm1(-rng.standard_exponential(count.shape) / count)
-    return np.asarray(-ndtri(survival / 2))
-
-
-def draw_outer_keys(n: float, dim: int, rng: np.random.Generator) -> tuple[Array, float]:
-    """Those of n standard normal keys that lie outside a radius r0, and r0.
-
-    r0 is such that about ``CANDIDATES`` keys have a projection beyond r0 on any given direction,
-    unless that takes more than ``MOST_KEYS`` keys.
-    """
-    radius = -float(ndtri(min(CANDIDATES / n, 0.5)))
-    outside = float(gammaincc(dim / 2, radius**2 / 2))
-    if n * outside > MOST_KEYS:
-        outside = MOST_KEYS / n
-        radius = math.sqrt(2 * float(gammainccinv(dim / 2, outside)))
-    if n <= LARGEST_BINOMIAL:
-        count = int(rng.binomial(int(n), outside))
-    else:
-        count = int(rng.poisson(n * outside))
-    # 1 - U lies in (0, 1]: never a survival of 0, whose radius would be infinite.
-    survival = outside * (1.0 - rng.random(count))
-    norms = np.sqrt(2.0 * gammainccinv(dim / 2, survival))
-    return norms[:, None] * _directions(count, dim, rng), radius
-
-
-def _directions(count: int, dim: int, rng: np.random.Generator) -> Array:
-    """Uniform points of the unit sphere."""
-    normal = rng.standard_normal((count, dim))
-    return np.asarray(normal / np.linalg.norm(normal, axis=1, keepdims=True))
-
-
-def _squared_mean(
-    n: float, dim: int, pairs: int, queries: str, rng: np.random.Generator
-) -> tuple[float, float]:
-    """Unbiased estimate of ``|mean|^2`` given one draw of the keys, and the certified share.
-
-    The mean over directions is estimated in its Steiner form ``d E[(h(u) - h(-u))/2 u]``, whose
-    noise is far below that of the picked keys, on two independent halves whose product is unbiased.
-    """
-    keys, radius = draw_outer_keys(n, dim, rng)
-    if len(keys) == 0:
-        raise UndefinedError(f"no key was drawn at n = {n:g} in dimension {dim}; change the seed")
-    units = _directions(pairs, dim, rng)
-    picks, far = _best(units, keys), _best(-units, keys)
-    top, bottom = (np.sum(x * u, axis=1) for x, u in ((picks, units), (far, -units)))
-    terms = dim / 2 * (top - bottom)[:, None] * units
-    first, second = terms[::2].mean(axis=0), terms[1::2].mean(axis=0)
-    # With r0 = 0 every key is drawn and there is nothing to certify.
-    certified = float(np.mean(np.append(top, bottom) >= radius)) if radius > 0 else 1.0
-    if queries == "population":
-        return float(first @ second), certified
-    # Tokens as queries: the drawn ones ask in their own directions; the others, n - N of them, in
-    # independent uniform directions, whose finite number adds Var_u(pick)/n.
-    own, other = _own_sums(keys, rng)
-    rest = max(n - len(keys), 0.0) / n
-    square = float(np.mean(np.sum(np.vstack([picks, far]) ** 2, axis=1)))
-    spread = rest / n * (square - float(first @ second))
-    return float((own / n + rest * first) @ (other / n + rest * second)) + spread, certified
-
-
-def _own_sums(keys: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Sum of the keys' picks, twice: the same sum, or two independent unbiased estimates of it."""
-    count = len(keys)
-    if count <= MOST_QUERIES:
-        total = _best(keys, keys).sum(axis=0)
-        return total, total
-    asked = keys[rng.integers(count, size=(2, MOST_QUERIES // 2))]
-    first, second = (count * _best(half, keys).mean(axis=0) for half in asked)
-    return first, second
-
-
-def _best(queries: Array, keys: Array) -> Array:
-    """The key with the largest projection on each query."""
-    rows = max(BLOCK // len(keys), 1)
-    chosen = [
-        np.argmax(queries[start : start + rows] @ keys.T, axis=1)
-        for start in range(0, len(queries), rows)
-    ]
-    return np.asarray(keys[np.concatenate(chosen)])
 
 
 @dataclass(frozen=True)
@@ -276,7 +165,7 @@ class LogarithmicFit:
 
 
 def fit_logarithmic(
-    simulation: HardmaxSimulation, resamples: int = 1000, level: float = 0.95, seed: int = 0
+    simulation: HardmaxSimulation, resamples: int = 1000, level: float = LEVEL, seed: int = 0
 ) -> LogarithmicFit:
     """Fit ``(ln n)^-g`` by weighted least squares of ln(value) on ln(ln n).
 
@@ -313,3 +202,133 @@ def fit_logarithmic(
         predicted,
         hardmax_exponent(simulation.dim),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class HardmaxCurve:
+    """Error of the hardmax mean at each size: leading term, exact, simulated.
+
+    Attributes
+    ----------
+    simulation
+        The simulation with its samples, seed and settings.
+    leading
+        Leading term as n grows.
+    exact
+        Exact values; None for queries from the tokens in more than one dimension.
+    """
+
+    simulation: HardmaxSimulation
+    leading: Array
+    exact: Array | None
+
+    @property
+    def sizes(self) -> Array:
+        """Numbers of tokens."""
+        return self.simulation.sizes
+
+    @property
+    def simulated(self) -> Array:
+        """Simulated values."""
+        return self.simulation.value
+
+    @property
+    def standard_error(self) -> Array:
+        """Standard errors of the simulated values."""
+        return self.simulation.standard_error
+
+    @property
+    def certified(self) -> Array:
+        """Share of simulated queries whose answer is certainly exact."""
+        return self.simulation.certified
+
+    @property
+    def statistic(self) -> str:
+        """``"mean"`` (d = 1) or ``"rms"`` (d > 1)."""
+        return self.simulation.statistic
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the tokens."""
+        return self.simulation.dim
+
+    @property
+    def exponent(self) -> float:
+        """Power of ``1/ln n`` as n grows."""
+        return hardmax_exponent(self.dim)
+
+    def fit(self, resamples: int = 1000, level: float = LEVEL, seed: int = 0) -> LogarithmicFit:
+        """Power of ``1/ln n`` fitted to the simulated values, with a bootstrap interval."""
+        return fit_logarithmic(self.simulation, resamples, level, seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the curve as plain lists, numbers and strings."""
+        return self.simulation.to_dict() | {
+            "leading": self.leading.tolist(),
+            "exact": None if self.exact is None else self.exact.tolist(),
+            "exponent": self.exponent,
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the curve as a data frame, one row per size (nan where nothing is exact)."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "n": self.sizes,
+                "leading": self.leading,
+                "exact": np.full(len(self.sizes), np.nan) if self.exact is None else self.exact,
+                "simulated": self.simulated,
+                "standard_error": self.standard_error,
+                "certified": self.certified,
+            }
+        )
+
+    def __repr__(self) -> str:
+        name = {"rms": "sqrt(E|mean|^2)", "mean": "E|mean|"}[self.statistic]
+        rows = [
+            f"hardmax {name}, d = {self.dim}, queries from the {self.simulation.queries}, "
+            f"decays like (ln n)^-{self.exponent:g}"
+        ]
+        for row in self.to_frame().itertuples():
+            exact = "" if self.exact is None else f"exact {row.exact:.6f}  "
+            rows.append(
+                f"  n = {row.n:<8.4g} {exact}leading {row.leading:.6f}  "
+                f"simulated {row.simulated:.4f} +- {row.standard_error:.1g}"
+            )
+        if self.certified.min() < 0.999:
+            rows.append(f"  only {self.certified.min():.3f} of the queries certified at some size")
+        return "\n".join(rows)
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False))
+
+
+def hardmax_curve(
+    sizes: ArrayLike,
+    dim: int = 1,
+    scale: float = 1.0,
+    replicates: int | None = None,
+    seed: int = 0,
+    queries: str = "population",
+) -> HardmaxCurve:
+    """Error of the hardmax mean of N(0, scale^2 I_dim) tokens: leading, exact and simulated.
+
+    Parameters
+    ----------
+    sizes
+        Numbers of tokens, from 2 on; 1e12 costs no more than 1e4.
+    dim, scale
+        Dimension and standard deviation of the tokens.
+    replicates, seed
+        Replicates of the simulation (at least 2; unless given, 100,000 on the line, where only the
+        extremes are drawn, and 200 above) and its seed.
+    queries
+        ``"population"`` (directions independent of the keys) or ``"tokens"``.
+    """
+    if replicates is None:
+        replicates = LINE_REPLICATES if dim == 1 else REPLICATES
+    simulation = hardmax_simulated(sizes, replicates, seed, dim, scale, as_queries(queries))
+    available = simulation.dim == 1 or queries == "population"
+    exact = hardmax_exact(sizes, scale, queries, dim) if available else None
+    return HardmaxCurve(simulation, hardmax_leading(sizes, scale, dim), exact)

@@ -16,7 +16,7 @@ import numpy as np
 
 from esscher.core.validation import Array
 from esscher.math.coupling import Coupling
-from esscher.math.theory.order_statistics import log_survival
+from esscher.math.simulation.order_statistics import log_survival
 from esscher.math.theory.tilt_law import TiltLaw
 
 #: Share of the natural law in both mixtures.

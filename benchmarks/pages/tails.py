@@ -18,7 +18,7 @@ from esscher.show.tails import draw_tails
 from esscher.studies.reproduce.finding import Finding, markdown_table
 from esscher.studies.tails import Tails
 
-#: What a reader of the verdicts has to know.
+#: Caveat for readers of the verdicts.
 CAVEAT = (
     "**How far to believe the verdicts.** They rest on the rule that a tail which is lighter "
     "further out is not heavy; without it hardly any head would be called sub-Gaussian. The rule "
@@ -118,7 +118,7 @@ def _verdicts(found: Tails) -> pd.DataFrame:
 
 
 def _apart(found: Tails) -> str:
-    """What was set apart."""
+    """Describe the tokens that were set apart."""
     causal = found.study.model_record.causal
     return "delimiters and first tokens" if causal else "delimiters"
 

@@ -9,24 +9,17 @@ from scipy import special, stats
 from esscher import InputError, UndefinedError, gaussian_head, law_head, map_curve
 from esscher.core.streams import random_stream
 from esscher.math.laws import standard_law
-from esscher.math.theory import (
-    exponents,
-    map_constant,
-    moment_curves,
-    simulate_map,
-    simulate_mean,
-    simulate_query,
-    softmax_moments,
-)
-from esscher.math.theory.extremes_simulation import weighted_mean
-from esscher.math.theory.mean_simulation import Bulk
-from esscher.math.theory.order_statistics import (
+from esscher.math.simulation import simulate_map, simulate_mean, simulate_query
+from esscher.math.simulation.extremes import weighted_mean
+from esscher.math.simulation.mean import Bulk
+from esscher.math.simulation.order_statistics import (
     bulk_moments,
     bulk_non_normality,
     extremes_needed,
     largest_normals,
 )
-from esscher.math.theory.query_proposal import QueryProposal, draw_first_arrivals, key_floor
+from esscher.math.simulation.query_proposal import QueryProposal, draw_first_arrivals, key_floor
+from esscher.math.theory import exponents, map_constant, moment_curves, softmax_moments
 
 
 def errors_of(values: np.ndarray) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Direct Monte Carlo in float64: draw tokens, attend, compare with the limit.
 
-The slow reference. Every prediction of the theory layer, and every faster engine, is checked
-against it. Memory is bounded by a block; cost is queries times tokens.
+The slow reference: predictions, and faster ways to measure, are checked against it. Memory is
+bounded by a block; cost is queries times tokens.
 """
 
 from __future__ import annotations

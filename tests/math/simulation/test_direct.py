@@ -7,9 +7,8 @@ import pytest
 
 import esscher
 from esscher.core.streams import random_stream
-from esscher.studies.sweep import direct
-from esscher.studies.sweep.direct import attend, direct_errors
-from esscher.studies.sweep.line import line_errors
+from esscher.math.simulation import direct
+from esscher.math.simulation.direct import attend, direct_errors
 
 
 def test_attend_is_softmax_attention(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,22 +61,6 @@ def test_unknown_queries_are_refused() -> None:
         direct_errors(
             head, [4], replicates=1, seed=0, queries="all", limit=(np.zeros(1), np.eye(1))
         )
-
-
-def test_the_line_is_attention_in_one_dimension() -> None:
-    """The grid of tilts against exact attention of every token."""
-    for h in (0.6, -2.0):
-        run = line_errors(h, [50, 300], replicates=2, seed=1)
-        for r in range(2):
-            sample = random_stream(1, "line", r).standard_normal(300)
-            for i, n in enumerate((50, 300)):
-                x = sample[:n, None]
-                output = attend(h * x, x, x)
-                # cubic interpolation on 201 nodes
-                assert run.mean[r, i] == pytest.approx(output.mean(), abs=2e-4)
-                assert run.cov[r, i] == pytest.approx(output.var() - h * h, abs=2e-3)
-    with pytest.raises(esscher.InputError, match="not 0"):
-        line_errors(0.0, [10], replicates=1, seed=0)
 
 
 def test_streams_differ_from_the_user_s_own() -> None:

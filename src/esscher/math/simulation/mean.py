@@ -18,27 +18,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 from esscher.core.errors import UndefinedError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_positive, as_sizes
 from esscher.math.heads import Head
-from esscher.math.theory.extremes_simulation import (
-    DOMINATED,
+from esscher.math.simulation.extremes import (
     TOLERANCE,
     simulated_replicates,
     size_mark,
     weighted_mean,
 )
-from esscher.math.theory.order_statistics import extremes_needed, log_survival
-
-if TYPE_CHECKING:
-    import pandas as pd
+from esscher.math.simulation.order_statistics import LARGEST_BINOMIAL, extremes_needed, log_survival
+from esscher.math.simulation.result import SimulatedErrors
 
 #: Largest step of the rule over tilts, nodes per standard deviation, and its reach in those.
 #: Outputs are analytic within pi/gap of the real axis, gap the distance of the two largest keys;
@@ -50,54 +46,24 @@ PANEL, POINTS = 0.5, 16
 MARGIN = 3.0
 #: Smallest log-range of planted ranks, for small n.
 SHORTEST = 1.0
-#: Largest n that numpy's binomial takes.
-LARGEST_BINOMIAL = 2.0**63 - 1025
 
 
-@dataclass(frozen=True, eq=False)
-class SimulatedMean:
+@dataclass(frozen=True, eq=False, repr=False)
+class SimulatedMean(SimulatedErrors):
     """Simulated error of the mean output at each size, queries from the population.
 
-    ``mean`` is the expected norm, ``rms`` the root mean square, each with its standard error;
-    ``extremes`` the expected number of tokens drawn on both sides; ``non_normality`` and
-    ``largest_share`` as for the map.
+    Fields as in :class:`SimulatedErrors`; ``extremes`` counts the tokens drawn on both sides.
     """
 
-    sizes: Array
-    mean: Array
-    mean_error: Array
-    rms: Array
-    rms_error: Array
-    extremes: Array
-    non_normality: Array
-    largest_share: Array
-    replicates: int
-    tolerance: float
-    seed: int
-
-    @property
-    def trusted(self) -> NDArray[np.bool_]:
-        """Whether no single replicate dominates the mean square, per size."""
-        return np.asarray(self.largest_share <= DOMINATED)
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the simulation as a data frame, one row per size."""
-        import pandas as pd
-
-        return pd.DataFrame({"n": self.sizes} | {k: getattr(self, k) for k in _COLUMNS})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the simulation as plain lists, numbers and strings."""
-        return {
-            "method": "extremes drawn, bulk summed",
-            "queries": "population",
-            "replicates": self.replicates,
-            "tolerance": self.tolerance,
-            "seed": self.seed,
-            "n": self.sizes.tolist(),
-            **{name: getattr(self, name).tolist() for name in _COLUMNS},
-            "trusted": self.trusted.tolist(),
-        }
+    columns = (
+        "mean",
+        "mean_error",
+        "rms",
+        "rms_error",
+        "extremes",
+        "non_normality",
+        "largest_share",
+    )
 
     def __repr__(self) -> str:
         rows = [f"simulated error of the mean output, {self.replicates} replicates per size"]
@@ -108,17 +74,6 @@ class SimulatedMean:
                 f"rms {rms:.4g} +- {rms_error:.2g}"
             )
         return "\n".join(rows)
-
-
-_COLUMNS = (
-    "mean",
-    "mean_error",
-    "rms",
-    "rms_error",
-    "extremes",
-    "non_normality",
-    "largest_share",
-)
 
 
 def simulate_mean(
@@ -164,26 +119,16 @@ def simulate_mean(
         )
         for size in n
     ]
-    table = dict(zip(_COLUMNS, np.array(rows).T, strict=True))
+    table = dict(zip(SimulatedMean.columns, np.array(rows).T, strict=True))
     return SimulatedMean(
-        sizes=n,
-        mean=table["mean"],
-        mean_error=table["mean_error"],
-        rms=table["rms"],
-        rms_error=table["rms_error"],
-        extremes=table["extremes"],
-        non_normality=table["non_normality"],
-        largest_share=table["largest_share"],
-        replicates=count,
-        tolerance=limit,
-        seed=int(seed),
+        sizes=n, queries="population", replicates=count, tolerance=limit, seed=int(seed), **table
     )
 
 
 def _one_size(
     horizon: float, tau: float, n: float, count: int, seed: int, tolerance: float, gain: float
 ) -> tuple[float, ...]:
-    """Every number of ``_COLUMNS`` at one size."""
+    """Every number of ``SimulatedMean.columns`` at one size."""
     bulk = Bulk(horizon, tau, n, tolerance)
     rng = random_stream(seed, "mean extremes", size_mark(n))
     errors, weights = np.empty(count), np.empty(count)
@@ -200,7 +145,7 @@ def _one_size(
 
 
 class Bulk:
-    """What is the same in every replicate at one n: tilts, cuts, the bulk's mean and noise."""
+    """All that replicates at one n have in common: tilts, cuts, the bulk's mean and noise."""
 
     def __init__(self, horizon: float, tau: float, n: float, tolerance: float) -> None:
         self.n = n

@@ -14,7 +14,7 @@ from esscher.studies.reproduce.finding import Finding, markdown_table
 from esscher.studies.sparse import Sparsity, load_sparse
 from esscher.studies.sparse.compare import NO_CROSSING
 
-#: What the columns of the page's tables are.
+#: Meaning of the columns of the page's tables.
 LEGEND = (
     "Errors are relative to the norm of dense outputs. Exponents beta of error ~ C r^-beta are "
     "fitted to errors divided by sqrt(1 - r/N), with 95% intervals from resampled replicates; an "
@@ -144,7 +144,7 @@ def _summary(studies: dict[str, Sparsity]) -> list[str]:
 
 
 def _words(study: Sparsity) -> list[str]:
-    """What the table does not say: evidence, crossings, the limit."""
+    """Say what the table leaves out: evidence, crossings, the limit."""
     rows = []
     for name, entry in study.patterns.items():
         if entry["versus_random"] is None:

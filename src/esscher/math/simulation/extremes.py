@@ -12,36 +12,32 @@ of ``softmax_mean``, which predict the same numbers.
 
 The error of the MEAN output needs all queries on the same tokens. In d dimensions every direction
 then has extremes of its own, and drawing a few of them is no longer exact; one dimension is treated
-in ``mean_simulation``.
+in ``simulation.mean``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_dim, as_nonnegative, as_positive, as_sizes
 from esscher.math.coupling import Coupling, symmetric_root
 from esscher.math.heads import Head, as_head
+from esscher.math.simulation.order_statistics import extremes_needed, softmax_sums
+from esscher.math.simulation.query_proposal import QueryProposal, draw_first_arrivals, key_floor
+from esscher.math.simulation.result import SimulatedErrors
 from esscher.math.theory.exact_constants import select_coupling
-from esscher.math.theory.order_statistics import extremes_needed, softmax_sums
-from esscher.math.theory.query_proposal import QueryProposal, draw_first_arrivals, key_floor
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Default bound on the bulk's non-normality; the Kolmogorov distance is below half of it.
 TOLERANCE = 0.01
 #: Extremes held at a time, which bounds the memory.
 BLOCK = 1 << 20
-#: An estimate to which one replicate adds more than this share is not to be trusted.
-DOMINATED = 0.2
 
 
 class QueryErrors(NamedTuple):
@@ -52,72 +48,32 @@ class QueryErrors(NamedTuple):
     largest: Array
 
 
-@dataclass(frozen=True, eq=False)
-class SimulatedMap:
+@dataclass(frozen=True, eq=False, repr=False)
+class SimulatedMap(SimulatedErrors):
     """Simulated map error at each size.
 
-    Attributes
-    ----------
-    sizes, rms, mean
-        Numbers of tokens, root-mean-square and expected norm of the map error over queries and
-        tokens.
-    rms_error, mean_error
-        Their standard errors.
-    largest_weight, largest_weight_error
-        Expected attention of the most attended key, with its standard error.
-    extremes
-        Keys drawn per query at each size (all n where that is as cheap).
-    non_normality
-        What is left of the bulk's non-normality, see ``order_statistics.bulk_non_normality``.
-    largest_share
-        Share of the most influential replicate in the mean square. Above ``DOMINATED`` the standard
-        error is not to be trusted.
+    ``largest_weight`` is the expected attention of the most attended key, with its standard error;
+    all else as in :class:`SimulatedErrors`.
     """
 
-    sizes: Array
-    rms: Array
-    rms_error: Array
-    mean: Array
-    mean_error: Array
+    columns = (
+        "rms",
+        "rms_error",
+        "mean",
+        "mean_error",
+        "largest_weight",
+        "largest_weight_error",
+        "extremes",
+        "non_normality",
+        "largest_share",
+    )
+
     largest_weight: Array
     largest_weight_error: Array
-    extremes: Array
-    non_normality: Array
-    largest_share: Array
-    queries: str
-    replicates: int
-    tolerance: float
-    seed: int
-
-    @property
-    def trusted(self) -> NDArray[np.bool_]:
-        """Whether no single replicate dominates the mean square, per size."""
-        return np.asarray(self.largest_share <= DOMINATED)
 
     def map_rms(self) -> tuple[Array, Array]:
         """Root-mean-square map error at each size, and its standard error."""
         return self.rms, self.rms_error
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the simulation as a data frame, one row per size."""
-        import pandas as pd
-
-        columns = {name: getattr(self, name) for name in _COLUMNS}
-        return pd.DataFrame({"n": self.sizes} | columns)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the simulation as plain lists, numbers and strings."""
-        rows = {name: getattr(self, name).tolist() for name in _COLUMNS}
-        return {
-            "method": "extremes drawn, bulk summed",
-            "queries": self.queries,
-            "replicates": self.replicates,
-            "tolerance": self.tolerance,
-            "seed": self.seed,
-            "n": self.sizes.tolist(),
-            **rows,
-            "trusted": self.trusted.tolist(),
-        }
 
     def __repr__(self) -> str:
         rows = [
@@ -131,19 +87,6 @@ class SimulatedMap:
                 f"mean {mean:.4g} +- {mean_error:.2g}, {int(drawn)} keys drawn"
             )
         return "\n".join(rows)
-
-
-_COLUMNS = (
-    "rms",
-    "rms_error",
-    "mean",
-    "mean_error",
-    "largest_weight",
-    "largest_weight_error",
-    "extremes",
-    "non_normality",
-    "largest_share",
-)
 
 
 def simulate_query(
@@ -208,22 +151,9 @@ def simulate_map(
     limit = as_positive(tolerance, "tolerance")
     coupling = select_coupling(head, queries)
     rows = [_one_size(coupling, float(size), count, seed, queries, limit) for size in n]
-    table = dict(zip(_COLUMNS, np.array(rows).T, strict=True))
+    table = dict(zip(SimulatedMap.columns, np.array(rows).T, strict=True))
     return SimulatedMap(
-        sizes=n,
-        rms=table["rms"],
-        rms_error=table["rms_error"],
-        mean=table["mean"],
-        mean_error=table["mean_error"],
-        largest_weight=table["largest_weight"],
-        largest_weight_error=table["largest_weight_error"],
-        extremes=table["extremes"],
-        non_normality=table["non_normality"],
-        largest_share=table["largest_share"],
-        queries=queries,
-        replicates=count,
-        tolerance=limit,
-        seed=int(seed),
+        sizes=n, queries=queries, replicates=count, tolerance=limit, seed=int(seed), **table
     )
 
 
@@ -250,7 +180,7 @@ def simulated_replicates(head: Head, replicates: int) -> int:
 def _one_size(
     coupling: Coupling, n: float, count: int, seed: int, queries: str, tolerance: float
 ) -> tuple[float, ...]:
-    """Every number of ``_COLUMNS`` at one size."""
+    """Every number of ``SimulatedMap.columns`` at one size."""
     rng = random_stream(seed, "map extremes", size_mark(n))
     tilts, weights = QueryProposal(coupling, n).sample(count, rng)
     strengths = np.linalg.norm(tilts, axis=1)

@@ -1,0 +1,1 @@
+"""Pages of docs/findings, made from stored runs."""
