@@ -156,13 +156,16 @@ class LocalPool(OnFutures):
         """Hand shared values to the workers that ask for them."""
         with suppress(EOFError, OSError):  # all workers are gone
             while True:
-                shared = self._shared.get(self._ours.recv())
-                try:
-                    self._ours.send((None if shared is None else shared.value, None))
-                except OSError:
-                    raise
-                except Exception as error:  # pickle's, of any kind; nothing was sent
-                    self._ours.send((None, reason_of(error)))
+                self._hand_over(self._ours.recv())
+
+    def _hand_over(self, number: int) -> None:
+        shared = self._shared.get(number)
+        try:
+            self._ours.send((None if shared is None else shared.value, None))
+        except OSError:
+            raise
+        except Exception as error:  # pickle's, of any kind; nothing was sent
+            self._ours.send((None, reason_of(error)))
 
 
 class _Shared:
