@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
@@ -160,12 +161,12 @@ class LocalPool(OnFutures):
 
     def _hand_over(self, number: int) -> None:
         shared = self._shared.get(number)
+        # Not `send`: torch makes it share memory, with an open file for every tensor of a model.
         try:
-            self._ours.send((None if shared is None else shared.value, None))
-        except OSError:
-            raise
-        except Exception as error:  # pickle's, of any kind; nothing was sent
-            self._ours.send((None, reason_of(error)))
+            message = pickle.dumps((None if shared is None else shared.value, None))
+        except Exception as error:
+            message = pickle.dumps((None, reason_of(error)))
+        self._ours.send_bytes(message)
 
 
 class _Shared:
@@ -215,7 +216,8 @@ def _fetch(number: int) -> Any:
     ((theirs, one_at_a_time),) = _LINK
     with one_at_a_time:
         theirs.send(number)
-        value, problem = theirs.recv()
+        message = theirs.recv_bytes()
+    value, problem = pickle.loads(message)
     if problem is not None:
         raise InputError(
             f"what tasks need cannot be sent to worker processes ({problem}); run without workers"

@@ -75,7 +75,7 @@ def domains(
     out
         Directory of the run; the same call resumes it.
     workers
-        Number of worker processes, which share the cores; each loads the model.
+        Number of worker processes, which share the cores; each has the model in memory.
     executor
         Or a cluster from :func:`esscher.connect_cluster` or :func:`esscher.start_cluster`.
     progress
@@ -88,7 +88,6 @@ def domains(
         layers=layers, heads=heads, measure=measure, replicates=replicates, seed=seed,
     )  # fmt: skip
     with chosen_executor(workers, executor) as chosen:
-        choice.check_remote(chosen.remote)
         named = check_corpora(texts)
         check_run_place(out, KIND, ask(choice.outline).to_dict())
         from esscher.studies.domains.run import run_domains  # brings torch
