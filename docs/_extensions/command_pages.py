@@ -11,13 +11,7 @@ from collections.abc import Iterable
 
 from sphinx.application import Sphinx
 
-from esscher.cli.describe import (
-    ENVIRONMENT,
-    EXIT_CODES,
-    FILES,
-    CommandPage,
-    describe_all,
-)
+from esscher.cli.describe import ENVIRONMENT, EXIT_CODES, FILES, CommandPage, describe_all
 from esscher.cli.program import main
 
 MARK = "<!-- commands -->"
@@ -25,10 +19,9 @@ MARK = "<!-- commands -->"
 
 def reference() -> str:
     """Every command, then what they have in common."""
-    pages = list(describe_all(main))
     return "\n\n".join(
         [
-            *map(_command, pages),
+            *map(_command, describe_all(main)),
             "## Exit codes",
             _table(("code", "meaning"), [(f"`{code}`", _plain(text)) for code, text in EXIT_CODES]),
             "## Environment",
@@ -45,12 +38,11 @@ def _command(page: CommandPage) -> str:
     parts.append(f"```text\n{page.name} {page.usage}\n```")
     if page.commands:
         rows = [
-            (f"[`{one.written}`](#esscher-{one.written})", _plain(one.meaning))
-            for one in page.commands
+            (f"[`{called}`](#esscher-{called})", _plain(text)) for called, text in page.commands
         ]
         parts.append(_table(("command", "what it does"), rows))
-    rows = [(_code(one.written), _plain(one.meaning), _code(one.default)) for one in page.options]
-    parts.append(_table(("option", "meaning", "default"), rows))
+    rows = [(_code(written), _plain(text)) for written, text in page.options]
+    parts.append(_table(("option", "meaning"), rows))
     if page.examples:
         parts.append("```console\n" + "\n".join(f"$ {line}" for line in page.examples) + "\n```")
     return "\n\n".join(parts)

@@ -24,8 +24,8 @@ def parameters(name: str) -> list[click.Parameter]:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_description_and_examples(name: str) -> None:
     page = describe(main.commands[name], f"esscher {name}")
-    assert page.summary.endswith(".")
-    assert page.summary[0].isupper()
+    assert page.paragraphs[0].endswith(".")
+    assert page.paragraphs[0][0].isupper()
     assert page.examples
     for example in page.examples:
         assert example.startswith(f"esscher {name}"), example
@@ -66,11 +66,11 @@ def test_help_is_printed(name: str) -> None:
 def test_pages_hold_what_the_commands_do() -> None:
     pages = {page.name: page for page in describe_all(main)}
     assert set(pages) == {"esscher", *(f"esscher {name}" for name in COMMANDS)}
-    assert {one.written for one in pages["esscher"].commands} == set(COMMANDS)
+    assert {called for called, _ in pages["esscher"].commands} == set(COMMANDS)
     page = pages["esscher sweep"]
-    options = {one.written.split()[0]: one for one in page.options}
-    assert options["--replicates"].default == "64"
-    assert options["--sizes"].meaning.endswith("Required.")
+    options = {written.split()[0]: meaning for written, meaning in page.options}
+    assert options["--replicates"].endswith("[default: 64]")
+    assert options["--sizes"].endswith("[required]")
     assert page.usage == "[OPTIONS] LAW"
     reproduce = pages["esscher reproduce"]
     assert any("hardmax       infinite tilt" in part for part in reproduce.paragraphs)

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli import main
-from esscher.cli.describe import Described, describe, describe_all
+from esscher.cli.describe import describe, describe_all
 from esscher.cli.man import _tagged, _text, manual_page
 
 SECTIONS = ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXAMPLES", "EXIT STATUS")
@@ -19,7 +19,7 @@ SECTIONS = ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXAMPLES", "EXIT STAT
 REQUESTS = {"TH", "SH", "PP", "TP", "B", "BR", "nf", "fi"}
 
 
-@pytest.mark.parametrize("page", list(describe_all(main)), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", describe_all(main), ids=lambda page: page.name)
 def test_structure(page) -> None:
     text = manual_page(page)
     lines = text.splitlines()
@@ -33,8 +33,8 @@ def test_structure(page) -> None:
         assert line.isprintable()
         assert re.sub(r"\\[e&-]", "", line).count("\\") == 0, line
     assert lines.count(".nf") == lines.count(".fi")
-    for option in page.options:
-        assert f".B {_text(option.written)}" in lines
+    for written, meaning in [*page.options, *page.commands]:
+        assert lines[lines.index(f".B {_text(written)}") + 1] == _text(meaning)
     for example in page.examples:
         assert f"$ {_text(example)}" in lines
 
@@ -42,8 +42,8 @@ def test_structure(page) -> None:
 def test_text_that_roff_would_take_for_something_else() -> None:
     assert _text(".jsonl or a\\b - c") == "\\&.jsonl or a\\eb \\- c"
     assert _text("'quoted'") == "\\&'quoted'"
-    assert _tagged(Described("--n INTEGER", "Size.", "3")) == [
-        ".TP", ".B \\-\\-n INTEGER", "Size. Default: 3.",
+    assert _tagged([("--n INTEGER", "Size.  [default: 3]")]) == [
+        ".TP", ".B \\-\\-n INTEGER", "Size.  [default: 3]",
     ]  # fmt: skip
 
 

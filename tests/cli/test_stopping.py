@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 import esscher
 from esscher.cli import main, stopping
 from esscher.cli.stopping import REQUEUE, REQUEUE_VARIABLE, STOPPED, TERMINATED
-from esscher.studies.sweep import load_curve, pool
+from esscher.studies.sweep import engine, load_curve
 from esscher.studies.sweep import sweep as run_sweep
 from esscher.studies.sweep.measure import METRICS
 
@@ -42,7 +42,7 @@ def run(*words: str) -> Result:
 
 def terminate_at(monkeypatch: pytest.MonkeyPatch, replicate: int, times: int = 1) -> None:
     """Let SIGTERM arrive while a replicate is measured."""
-    original = pool.measure_replicate
+    original = engine.measure_replicate
 
     def measured(plan, r):
         if r == replicate:
@@ -50,7 +50,7 @@ def terminate_at(monkeypatch: pytest.MonkeyPatch, replicate: int, times: int = 1
                 signal.raise_signal(signal.SIGTERM)
         return original(plan, r)
 
-    monkeypatch.setattr(pool, "measure_replicate", measured)
+    monkeypatch.setattr(engine, "measure_replicate", measured)
 
 
 def test_a_stored_run_asks_to_be_queued_again(
@@ -129,7 +129,7 @@ def test_the_signal_counts_whatever_became_of_its_exception(
         except KeyboardInterrupt:
             raise error from None
 
-    monkeypatch.setattr(pool, "measure_replicate", measured)
+    monkeypatch.setattr(engine, "measure_replicate", measured)
     result = run(*SWEEP, "--replicates", "4", "--out", str(tmp_path / "run"))
     assert result.exit_code == REQUEUE, result.output
     assert "Run the same command again" in result.output

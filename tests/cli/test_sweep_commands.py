@@ -19,7 +19,7 @@ from esscher.cli import main
 from esscher.cli.options import with_error
 from esscher.cli.sweep import geometric_scales
 from esscher.runs.lock import run_lock
-from esscher.studies.sweep import load_curve, pool
+from esscher.studies.sweep import engine, load_curve
 from esscher.studies.sweep import sweep as run_sweep
 from tests.cli.printed import table_of
 
@@ -243,7 +243,7 @@ def test_a_stopped_sweep_without_a_run_says_so(monkeypatch: pytest.MonkeyPatch) 
     def stopped(plan: object, replicate: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pool, "measure_replicate", stopped)
+    monkeypatch.setattr(engine, "measure_replicate", stopped)
     result = run("sweep", "gaussian", *SMALL)
     assert result.exit_code == 130
     assert "Nothing is stored" in result.output

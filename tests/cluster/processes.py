@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 
 import esscher
+from esscher.studies.sweep.engine import measure_part
 from esscher.studies.sweep.measure import Plan
 from esscher.studies.sweep.parts import Part
-from esscher.studies.sweep.pool import measure_part
 
 #: Workers import esscher and these tests from where this process has them.
 PLACES = (Path(esscher.__file__).parents[1], Path(__file__).parents[2])

@@ -18,7 +18,7 @@ from esscher.runs.executors import FailedCells, Serial, Task, compute_cells
 from esscher.runs.progress import Reporter
 from esscher.studies.reproduce.cells import compute_all
 from esscher.studies.reproduce.hardmax import _measure
-from esscher.studies.sweep import load_curve, pool
+from esscher.studies.sweep import engine, load_curve
 from tests.cluster.processes import (
     deadly,
     deadly_replicate,
@@ -85,7 +85,7 @@ def test_a_command_names_a_deadly_replicate_and_tries_it_again(
     words = ["sweep", "gaussian", "--horizon", "1", "--dim", "2", "--sizes", "20:80:3"]
     words += ["--replicates", "4", "--no-predict", "--out", str(tmp_path / "run")]
     words += ["--scheduler", cluster._address]
-    monkeypatch.setattr(pool, "measure_part", deadly_replicate)
+    monkeypatch.setattr(engine, "measure_part", deadly_replicate)
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2, done.output
     assert "1 cell could not be computed (replicate-1: it kills its workers)" in done.stderr

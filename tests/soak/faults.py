@@ -131,7 +131,7 @@ def _one_worker(this: Round) -> None:
         os.kill(int(this.rng.choice(workers)), signal.SIGKILL)
     if this.end(command) == 2:
         assert "a worker process died" in command.error()
-        assert "Every replicate stored so far is kept" in command.error()
+        assert "Everything stored so far is kept" in command.error()
 
 
 def _full_disk(this: Round) -> None:

@@ -1,17 +1,14 @@
-"""Options of the commands that can run on a cluster."""
+"""Options of commands that compute cells: on worker processes or a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import click
 
 from esscher.cli.options import Command
-from esscher.core.errors import InputError
-from esscher.runs.cluster import Cluster, connect_cluster
-from esscher.runs.cluster_file import start_cluster
+from esscher.runs.executors import CellExecutor, chosen_executor
 
 
 def cluster_options(command: Command) -> Command:
@@ -33,36 +30,18 @@ def cluster_options(command: Command) -> Command:
     return command
 
 
-@contextmanager
+def executor_options(command: Command) -> Command:
+    """Add the options that say who computes: worker processes here, or a cluster."""
+    workers = click.option(
+        "--workers", type=int, default=1, show_default=True, help="Worker processes."
+    )
+    return workers(cluster_options(command))
+
+
 def chosen_cluster(
     scheduler: str | None, cluster: Path | None, workers: int = 1
-) -> Iterator[Cluster | None]:
-    """The cluster that the options name, while it is needed; None for this machine.
-
-    Parameters
-    ----------
-    scheduler, cluster
-        What the options say.
-    workers
-        Number of local worker processes, which leave no work for a cluster.
-    """
-    if scheduler is None and cluster is None:
-        yield None
-        return
-    if scheduler is not None and cluster is not None:
-        raise InputError("--scheduler and --cluster are both given; choose one of them")
-    name = "--cluster" if scheduler is None else "--scheduler"
-    if workers > 1:
-        raise InputError(
-            f"--workers {workers} is for processes on this machine; leave it out with {name}"
-        )
-
-    def say(text: str) -> None:
-        click.echo(text, err=True)
-
-    if scheduler is not None:
-        with connect_cluster(scheduler, say) as found:
-            yield found
-    elif cluster is not None:
-        with start_cluster(cluster, say) as found:
-            yield found
+) -> AbstractContextManager[CellExecutor]:
+    """Give whoever computes by the options, while it is needed; notices go to standard error."""
+    return chosen_executor(
+        workers, scheduler=scheduler, cluster=cluster, say=lambda text: click.echo(text, err=True)
+    )

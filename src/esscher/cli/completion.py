@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 from click.shell_completion import (
@@ -24,6 +24,9 @@ CONFIG = "config.json"
 #: Names of the demo models and texts. Their own modules bring torch, for which nobody waits at the
 #: Tab key; a test compares.
 MODELS, TEXTS = ("demo:minilm", "demo:smollm2"), ("demo:docs", "demo:code")
+
+#: What completes a value: the part that is typed to what is offered.
+Complete = Callable[[click.Context, str], list[CompletionItem]]
 
 
 @click.command()
@@ -52,105 +55,79 @@ class ColonBash(BashComplete):
     """Bash, which takes ``demo:mi`` for three words: demo, a colon, mi."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Complete words before the one being typed, and that one, put together again."""
-        words = [*os.environ["COMP_WORDS"].splitlines(), ""]
-        typed = int(os.environ["COMP_CWORD"])
-        joined: list[str] = []
-        for word in words[: typed + 1]:
-            if joined and (word == ":" or joined[-1].endswith(":")):
-                joined[-1] += word
-            else:
-                joined.append(word)
-        return joined[1:-1], joined[-1]
+        """Put the words together again: those before the one being typed, and that one."""
+        words = [*os.environ["COMP_WORDS"].splitlines(), ""][: int(os.environ["COMP_CWORD"]) + 1]
+        _, *before, typed = re.sub("\n?:\n?", ":", "\n".join(words)).split("\n")
+        return before, typed
 
-    def complete(self) -> str:
-        """Answers without what stands before the colon: bash has that already."""
-        arguments, incomplete = self.get_completion_args()
-        known = incomplete[: incomplete.rfind(":") + 1]
-        answers = []
-        for item in self.get_completions(arguments, incomplete):
-            item.value = str(item.value).removeprefix(known)
-            answers.append(self.format_completion(item))
-        return "\n".join(answers)
+    def format_completion(self, item: CompletionItem) -> str:
+        """Leave out what stands before the colon: bash has that already."""
+        _, typed = self.get_completion_args()
+        item.value = str(item.value).removeprefix(typed[: typed.rfind(":") + 1])
+        return super().format_completion(item)
 
 
 add_completion_class(ColonBash)
 
 
-class Completed(click.types.StringParamType):
-    """A string for which the shell gets suggestions, and names of files besides."""
-
-    def __init__(self, suggestions: Callable[[], list[str]], files: bool = True) -> None:
-        self._suggestions, self._files = suggestions, files
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """What begins like what was typed."""
-        found = [
-            CompletionItem(value) for value in self._suggestions() if value.startswith(incomplete)
-        ]
-        # the type "file" makes the shell offer names of files; bash forgets what came before it
-        return [CompletionItem(incomplete, type="file"), *found] if self._files else found
-
-
 def complete_values(group: click.Group) -> None:
-    """Give the parameters of all commands their suggestions, by what they stand for."""
+    """Let the parameters of all commands offer values, by what they stand for."""
     for command in group.commands.values():
         for parameter in command.params:
-            values = _suggestions(group, command.name or "", parameter)
-            if values is not None:
-                parameter.type = values
+            offer = _offer(group, parameter)
+            if offer is not None:
+                vars(parameter)["shell_complete"] = offer  # in place of click's own method
 
 
-def _suggestions(
-    group: click.Group, command: str, parameter: click.Parameter
-) -> click.ParamType[Any] | None:
-    metavar, name = parameter.metavar or "", parameter.name
-    if isinstance(parameter, click.Argument):
-        if metavar.startswith("RUN") and isinstance(parameter.type, click.Path):
-            return RunFolder(parameter.type)
-        if "MODEL" in metavar or "LAW" in metavar:
-            models = MODELS if "MODEL" in metavar else ()
-            laws = _laws if "LAW" in metavar else list
-            own = ["gaussian"] if "gaussian" in metavar else []
-            return Completed(lambda: [*models, *laws(), *own])
-        if command == "reproduce":
-            return Completed(_experiments, files=False)
-        if command == "man":
-            return Completed(lambda: list(group.commands), files=False)
+def _offer(group: click.Group, parameter: click.Parameter) -> Complete | None:
+    if isinstance(parameter, click.Option):
+        if parameter.name == "law":
+            return _names(_laws, files=False)
+        if parameter.name in ("text", "check") and parameter.type is click.STRING:
+            return _names(lambda: TEXTS)
         return None
-    if isinstance(parameter.type, click.types.StringParamType):
-        if name in ("text", "check") and not parameter.multiple:
-            return Completed(lambda: [*TEXTS])
-        if name == "law":
-            return Completed(_laws, files=False)
+    metavar = parameter.metavar or ""
+    if metavar.startswith("RUN"):
+        return _complete_run
+    if metavar == "NAME":
+        return _names(_experiments, files=False)
+    if metavar == "[COMMAND]":
+        return _names(lambda: group.commands, files=False)
+    if "MODEL" in metavar or "LAW" in metavar:
+        return _names(lambda: _subjects(metavar.split("|")))
     return None
 
 
-class RunFolder(click.Path):
-    """A path like another one, for which the shell is offered folders that hold a run."""
-
-    def __init__(self, like: click.Path) -> None:
-        super().__init__()
-        vars(self).update(vars(like))
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Runs whose path begins like what was typed; without any, folders."""
-        runs = [CompletionItem(str(run)) for run in _runs(incomplete)]
-        return runs or [CompletionItem(incomplete, type="dir")]
+def _subjects(words: list[str]) -> list[str]:
+    """Names of models and laws that the metavar of an argument allows."""
+    models, laws = MODELS if "MODEL" in words else (), _laws() if "LAW" in words else ()
+    return [*models, *laws, *(word for word in words if word.islower())]
 
 
-def _runs(incomplete: str) -> Iterator[Path]:
-    typed = Path(incomplete)
-    start = typed if incomplete.endswith(os.sep) else typed.parent
+def _names(names: Callable[[], Iterable[str]], files: bool = True) -> Complete:
+    """Offer names that begin like what is typed, and files besides."""
+
+    def complete(context: click.Context, typed: str) -> list[CompletionItem]:
+        found = [CompletionItem(name) for name in names() if name.startswith(typed)]
+        # the type "file" makes the shell offer names of files; bash forgets what came before it
+        return [CompletionItem(typed, type="file"), *found] if files else found
+
+    return complete
+
+
+def _complete_run(context: click.Context, typed: str) -> list[CompletionItem]:
+    """Offer runs whose path begins like what is typed; without any, folders."""
+    runs = [CompletionItem(str(run)) for run in _runs(typed)]
+    return runs or [CompletionItem(typed, type="dir")]
+
+
+def _runs(typed: str) -> Iterator[Path]:
+    start = Path(typed) if typed.endswith(os.sep) else Path(typed).parent
     for looked, (folder, inside, files) in enumerate(os.walk(start)):
         here = Path(folder)
         if looked == LOOKED_AT:
             return
-        if CONFIG in files and (here / "parts").is_dir() and str(here).startswith(incomplete):
+        if CONFIG in files and (here / "parts").is_dir() and str(here).startswith(typed):
             yield here
             inside.clear()
         elif len(here.relative_to(start).parts) >= LEVELS:
@@ -159,13 +136,13 @@ def _runs(incomplete: str) -> Iterator[Path]:
             inside[:] = sorted(name for name in inside if not name.startswith((".", "_")))
 
 
-def _laws() -> list[str]:
+def _laws() -> Iterable[str]:
     from esscher.math.laws import STANDARD_LAWS
 
-    return list(STANDARD_LAWS)
+    return STANDARD_LAWS
 
 
-def _experiments() -> list[str]:
+def _experiments() -> Iterable[str]:
     from esscher.cli.reproduce import EXPERIMENTS
 
-    return [*EXPERIMENTS, "all"]
+    return (*EXPERIMENTS, "all")

@@ -1,10 +1,10 @@
-"""What the command line says about itself, in parts: for manual pages and the documentation."""
+"""The commands in parts, for manual pages and the documentation."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from typing import NamedTuple
 
 import click
 
@@ -37,28 +37,8 @@ FILES = (
 )
 
 
-@dataclass(frozen=True)
-class Described:
-    """An option or a command: how it is written, and what it means.
-
-    Attributes
-    ----------
-    written
-        As on the command line, with the name of its value.
-    meaning
-        One or two sentences.
-    default
-        What holds when it is not given; empty if nothing does.
-    """
-
-    written: str
-    meaning: str
-    default: str = ""
-
-
-@dataclass(frozen=True)
-class CommandPage:
-    """Everything there is to say about one command.
+class CommandPage(NamedTuple):
+    """A command in parts.
 
     Attributes
     ----------
@@ -66,24 +46,20 @@ class CommandPage:
         With the name of the program, such as ``esscher probe``.
     usage
         What follows the name on a command line.
-    summary
-        The first sentence of the description.
     paragraphs
-        The whole description; a paragraph with more than one line is printed as it stands.
+        The description; a paragraph with more than one line is printed as it stands.
     examples
         Command lines.
     options, commands
-        Parts of the command line; commands are those of a group. Arguments are in the usage and the
-        description.
+        Pairs: how an option or a command is written, and what it means, as ``--help`` says it.
     """
 
     name: str
     usage: str
-    summary: str
-    paragraphs: tuple[str, ...]
-    examples: tuple[str, ...]
-    options: tuple[Described, ...]
-    commands: tuple[Described, ...]
+    paragraphs: list[str]
+    examples: list[str]
+    options: list[tuple[str, str]]
+    commands: list[tuple[str, str]]
 
 
 def describe(command: click.Command, name: str = "esscher") -> CommandPage:
@@ -97,60 +73,33 @@ def describe(command: click.Command, name: str = "esscher") -> CommandPage:
         Its name on the command line, with the program's.
     """
     context = click.Context(command, info_name=name, **command.context_settings)
-    paragraphs, examples = _help_parts(inspect.cleandoc(command.help or ""))
+    paragraphs: list[str] = []
+    examples: list[str] = []
+    for block in inspect.cleandoc(command.help or "").split("\n\n"):
+        if not block.startswith("\b"):
+            paragraphs.append(" ".join(block.split()))
+        elif re.match("\b\nExamples?:\n", block):
+            lines = block.replace("\\\n", "").splitlines()[2:]
+            examples += [" ".join(line.split()) for line in lines]
+        else:
+            paragraphs.append(block.removeprefix("\b\n"))
     options = [
-        _option(parameter, context)
+        parameter.get_help_record(context)
         for parameter in command.get_params(context)
-        if isinstance(parameter, click.Option) and not parameter.hidden
+        if isinstance(parameter, click.Option)
     ]
-    inside = command.commands.items() if isinstance(command, click.Group) else ()
+    inside = command.commands if isinstance(command, click.Group) else {}
     return CommandPage(
         name=name,
         usage=" ".join(command.collect_usage_pieces(context)),
-        summary=paragraphs[0] if paragraphs else "",
-        paragraphs=tuple(paragraphs),
-        examples=tuple(examples),
-        options=tuple(options),
-        commands=tuple(
-            Described(called, describe(inner, f"{name} {called}").summary)
-            for called, inner in inside
-            if not inner.hidden
-        ),
+        paragraphs=paragraphs,
+        examples=examples,
+        options=[record for record in options if record is not None],
+        commands=[(called, describe(found).paragraphs[0]) for called, found in inside.items()],
     )
 
 
-def describe_all(group: click.Group, name: str = "esscher") -> Iterator[CommandPage]:
-    """The group's own page, then those of its commands."""
-    yield describe(group, name)
-    for called, command in group.commands.items():
-        if not command.hidden:
-            yield describe(command, f"{name} {called}")
-
-
-def _option(option: click.Option, context: click.Context) -> Described:
-    record = option.get_help_record(context)
-    written, meaning = record if record is not None else ("/".join(option.opts), "")
-    default = ""
-    if "default" in (extra := option.get_help_extra(context)):
-        default = extra["default"]
-    plain = option.help or meaning
-    if option.required:
-        plain += " Required."
-    return Described(written, plain, default)
-
-
-def _help_parts(text: str) -> tuple[list[str], list[str]]:
-    """Paragraphs and examples of a help text; click marks verbatim ones with a backspace."""
-    paragraphs: list[str] = []
-    examples: list[str] = []
-    for block in text.strip().split("\n\n"):
-        verbatim = block.startswith("\b")
-        lines = block.removeprefix("\b").strip("\n").splitlines()
-        if verbatim and lines[0].strip() in ("Example:", "Examples:"):
-            whole = "\n".join(line.strip() for line in lines[1:])
-            examples += whole.replace("\\\n", "").splitlines()
-        elif verbatim:
-            paragraphs.append("\n".join(lines))
-        else:
-            paragraphs.append(" ".join(line.strip() for line in lines))
-    return paragraphs, examples
+def describe_all(group: click.Group, name: str = "esscher") -> list[CommandPage]:
+    """Take a group apart, and its commands."""
+    inside = [describe(command, f"{name} {called}") for called, command in group.commands.items()]
+    return [describe(group, name), *inside]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from esscher.cli.cluster import chosen_cluster, cluster_options
+from esscher.cli.cluster import chosen_cluster, executor_options
 from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import (
     check_figure,
@@ -58,7 +58,7 @@ SHOWN = ("tokens", "ess", "khat", "horizon")
 @click.option("--replicates", type=int, default=8, show_default=True, help="Samples for --measure.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of places and samples.")
 @model_options
-@cluster_options
+@executor_options
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Figure: .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -67,6 +67,7 @@ def domains(
     texts: tuple[str, ...],
     layers: str | None,
     heads: str | None,
+    workers: int,
     scheduler: str | None,
     cluster: Path | None,
     out: Path | None,
@@ -90,7 +91,7 @@ def domains(
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.studies.domains import domains as run
 
-    with resumable(out), chosen_cluster(scheduler, cluster) as executor:
+    with resumable(out), chosen_cluster(scheduler, cluster, workers) as executor:
         found = run(
             model,
             named,

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from esscher import __version__
-from esscher.cli.describe import (
-    ENVIRONMENT,
-    EXIT_CODES,
-    FILES,
-    CommandPage,
-    Described,
-    describe,
-    describe_all,
-)
+from esscher.cli.describe import ENVIRONMENT, EXIT_CODES, FILES, CommandPage, describe, describe_all
 from esscher.core.errors import InputError
 
 
@@ -48,7 +40,7 @@ def man(context: click.Context, command: str | None, install: Path | None) -> No
         raise InputError(f"--install writes the pages of all commands; leave out {command!r}")
     folder = install.expanduser() / "man1"
     folder.mkdir(parents=True, exist_ok=True)
-    pages = list(describe_all(group))
+    pages = describe_all(group)
     for page in pages:
         (folder / f"{_file_name(page.name)}.1").write_text(manual_page(page), encoding="utf-8")
     click.echo(f"{len(pages)} pages in {folder}; man esscher shows the first.")
@@ -64,66 +56,42 @@ def _chosen(group: click.Group, command: str | None) -> CommandPage:
 
 
 def manual_page(page: CommandPage) -> str:
-    """One manual page as roff source, section 1."""
-    name = _file_name(page.name)
-    title = f'.TH "{name.upper()}" "1" "" "Esscher {__version__}" "Esscher"'
-    parts = [
-        title,
-        ".SH NAME",
-        f"{_text(name)} \\- {_text(_headline(page.summary))}",
-        ".SH SYNOPSIS",
-        f".B {_text(page.name)}",
-        _text(page.usage),
-        ".SH DESCRIPTION",
-        *_paragraphs(page.paragraphs),
-    ]
-    for heading, described in (("COMMANDS", page.commands), ("OPTIONS", page.options)):
-        if described:
-            parts += [f".SH {heading}", *(line for one in described for line in _tagged(one))]
-    if page.examples:
-        parts += [".SH EXAMPLES"]
-        for example in page.examples:
-            parts += [".PP", ".nf", f"$ {_text(example)}", ".fi"]
-    parts += [".SH EXIT STATUS"]
-    parts += [line for code, text in EXIT_CODES for line in _tagged(Described(str(code), text))]
-    for heading, table in (("ENVIRONMENT", ENVIRONMENT), ("FILES", FILES)):
-        parts += [f".SH {heading}"]
-        parts += [line for first, text in table for line in _tagged(Described(first, text))]
-    others = [f"esscher-{one.written}" for one in page.commands] or ["esscher"]
-    parts += [".SH SEE ALSO", ",\n".join(f".BR {_text(other)} (1)" for other in others)]
-    return "\n".join(parts) + "\n"
+    """Write a manual page as roff source, section 1."""
+    name, summary = _file_name(page.name), page.paragraphs[0].split(". ")[0].removesuffix(".")
+    others = [f"esscher-{called}" for called, _ in page.commands] or ["esscher"]
+    sections = {
+        "NAME": [f"{_text(name)} \\- {_text(summary[:1].lower() + summary[1:])}"],
+        "SYNOPSIS": [f".B {_text(page.name)}", _text(page.usage)],
+        "DESCRIPTION": [line for paragraph in page.paragraphs for line in _block(paragraph)],
+        "COMMANDS": _tagged(page.commands),
+        "OPTIONS": _tagged(page.options),
+        "EXAMPLES": [line for example in page.examples for line in _block(f"$ {example}\n")],
+        "EXIT STATUS": _tagged((str(code), meaning) for code, meaning in EXIT_CODES),
+        "ENVIRONMENT": _tagged(ENVIRONMENT),
+        "FILES": _tagged(FILES),
+        "SEE ALSO": [",\n".join(f".BR {_text(other)} (1)" for other in others)],
+    }
+    lines = [f'.TH "{name.upper()}" "1" "" "Esscher {__version__}" "Esscher"']
+    for heading, content in sections.items():
+        lines += [f".SH {heading}", *content] if content else []
+    return "\n".join(lines) + "\n"
 
 
 def _file_name(name: str) -> str:
     return name.replace(" ", "-")
 
 
-def _headline(summary: str) -> str:
-    """The summary as the one line of a NAME section: no full stop, no capital."""
-    line = summary.split(". ")[0].removesuffix(".")
-    return line[:1].lower() + line[1:]
+def _block(text: str) -> list[str]:
+    """A paragraph; with a line break in it, it is shown line by line."""
+    lines = [_text(line) for line in text.splitlines()]
+    return [".PP", ".nf", *lines, ".fi"] if "\n" in text else [".PP", *lines]
 
 
-def _paragraphs(paragraphs: tuple[str, ...]) -> list[str]:
-    lines = []
-    for paragraph in paragraphs:
-        lines.append(".PP")
-        if "\n" in paragraph:
-            lines += [".nf", *(_text(line) for line in paragraph.splitlines()), ".fi"]
-        else:
-            lines.append(_text(paragraph))
-    return lines
-
-
-def _tagged(described: Described) -> list[str]:
-    meaning = described.meaning
-    if described.default:
-        meaning += f" Default: {described.default}."
-    return [".TP", f".B {_text(described.written)}", _text(meaning)]
+def _tagged(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    return [line for tag, text in pairs for line in (".TP", f".B {_text(tag)}", _text(text))]
 
 
 def _text(text: str) -> str:
     """Text that roff shows as it is: no escapes, no hyphenation points, no requests."""
-    text = text.replace("\\", "\\e").replace("-", "\\-")
-    text = re.sub(r"\s+$", "", text)
+    text = text.replace("\\", "\\e").replace("-", "\\-").rstrip()
     return f"\\&{text}" if text.startswith((".", "'")) else text

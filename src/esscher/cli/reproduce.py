@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.markdown import Markdown
 
-from esscher.cli.cluster import chosen_cluster, cluster_options
+from esscher.cli.cluster import chosen_cluster, executor_options
 from esscher.cli.endings import report_line
 from esscher.cli.options import plain_console, print_json
 from esscher.cli.stopping import resumable
@@ -35,8 +35,7 @@ EXPERIMENTS = ("gaussian", "ablation", "sphere", "ball", "hardmax", "universalit
     help="Directory for runs, tables, figures and findings.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random streams.")
-@click.option("--workers", type=int, default=1, show_default=True, help="Worker processes.")
-@cluster_options
+@executor_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def reproduce(
     name: str,
@@ -75,7 +74,7 @@ def reproduce(
     with resumable(out), chosen_cluster(scheduler, cluster, workers) as executor:
         for chosen in EXPERIMENTS if name == "all" else (name,):
             start = time.monotonic()
-            finding = run(chosen, scale, out, seed=seed, workers=workers, executor=executor)
+            finding = run(chosen, scale, out, seed=seed, executor=executor)
             folder = out / f"{chosen}-{scale}"
             done.append(
                 {

@@ -138,7 +138,8 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
         for name, option in lists.items():
             options[name] = _listed(option, options[name])
         out = options["out"]
-        with resumable(out), chosen_cluster(scheduler, cluster, options["workers"]) as executor:
+        workers = options.pop("workers")
+        with resumable(out), chosen_cluster(scheduler, cluster, workers) as executor:
             found = study(**options, executor=executor).run()
         save_figure(study.name, found, figure)
         if save is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import numpy as np
 
-from esscher.cli.cluster import chosen_cluster, cluster_options
+from esscher.cli.cluster import chosen_cluster, executor_options
 from esscher.cli.endings import finish
 from esscher.cli.options import geometric_sizes, numbers, plain_console, plain_table
 from esscher.cli.stopping import resumable
@@ -69,8 +69,7 @@ from esscher.studies.sweep.measure import METRICS
     show_default=True,
     help="Also predict the exponents on these sizes (seconds per scale).",
 )
-@click.option("--workers", type=int, default=1, show_default=True, help="Worker processes.")
-@cluster_options
+@executor_options
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def sweep(
@@ -125,7 +124,6 @@ def sweep(
             device=device,
             reference_tokens=reference_tokens,
             predict=predict,
-            workers=workers,
             executor=executor,
             out=out,
             precision=precision,

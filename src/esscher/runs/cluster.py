@@ -12,7 +12,7 @@ import time
 import uuid
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -22,13 +22,20 @@ from esscher.core.errors import InputError
 from esscher.core.untrusted import limits, read_json
 from esscher.runs import remote
 from esscher.runs.encryption import client_security, is_encrypted
-from esscher.runs.executors import FailedCells, SchedulerLost, Task
+from esscher.runs.executors import (
+    TRIES,
+    FailedCells,
+    Say,
+    SchedulerLost,
+    Task,
+    first_line,
+    reason_of,
+    say_nothing,
+)
 from esscher.runs.provenance import versions
 
 #: How to install what clusters need.
 INSTALL = 'pip install "esscher[cluster]"'
-#: Times that a task may raise an exception.
-TRIES = 3
 #: Tasks given to the cluster per thread of its workers: one at work, one waiting beside it.
 AHEAD = 2
 #: Seconds between two looks at the scheduler and at the number of workers.
@@ -39,12 +46,6 @@ PATIENCE = 5.0
 TIMEOUT = 15.0
 #: What writes to the log when a connection is lost.
 LOGGERS = ("distributed", "tornado", "asyncio")
-
-Say = Callable[[str], None]
-
-
-def _nothing(text: str) -> None:
-    """Keep quiet."""
 
 
 class Cluster:
@@ -60,7 +61,7 @@ class Cluster:
 
     remote = True
 
-    def __init__(self, client: Any, say: Say = _nothing) -> None:
+    def __init__(self, client: Any, say: Say = say_nothing) -> None:
         self._client, self._say = client, say
         self._address = str(client.scheduler.address)
         self._versions = versions()
@@ -225,13 +226,13 @@ class _Round:
             if count < TRIES:
                 self._waiting.append(task)
             else:
-                self.failed[task.name] = f"{type(error).__name__}: {_first_line(error)}"
+                self.failed[task.name] = reason_of(error)
             return
         yield task.name, result
 
 
 @contextmanager
-def connect_cluster(scheduler: str, say: Say = _nothing) -> Iterator[Cluster]:
+def connect_cluster(scheduler: str, say: Say = say_nothing) -> Iterator[Cluster]:
     """Use a cluster that is there.
 
     TLS is used for an address that begins with ``tls://``, with the certificates of Dask's
@@ -265,7 +266,7 @@ def connect_cluster(scheduler: str, say: Say = _nothing) -> Iterator[Cluster]:
                 else "start one with `dask scheduler` and give the address that it prints"
             )
             raise InputError(
-                f"there is no scheduler at {scheduler} ({_first_line(error)}); {remedy}"
+                f"there is no scheduler at {scheduler} ({first_line(error)}); {remedy}"
             ) from error
         with closing(client):
             yield Cluster(client, say)
@@ -289,7 +290,7 @@ def _address(scheduler: str) -> str:
                 time.sleep(0.05)
                 continue
             raise InputError(
-                f"the scheduler file {scheduler} cannot be read ({_first_line(error)}); start a "
+                f"the scheduler file {scheduler} cannot be read ({first_line(error)}); start a "
                 f"scheduler with `dask scheduler --scheduler-file {scheduler}`"
             ) from error
         address = content.get("address") if isinstance(content, dict) else None
@@ -341,8 +342,3 @@ def _quiet() -> Iterator[None]:
     finally:
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__

@@ -33,14 +33,12 @@ from esscher.runs.cluster import (
     INSTALL,
     TIMEOUT,
     Cluster,
-    Say,
-    _first_line,
-    _nothing,
     _quiet,
     closing,
     distributed_module,
 )
 from esscher.runs.encryption import cluster_security, for_jobs
+from esscher.runs.executors import Say, first_line, say_nothing
 
 #: Classes of dask-jobqueue by what a file calls them.
 KINDS = {
@@ -126,7 +124,7 @@ def read_description(path: str | Path) -> ClusterDescription:
 
 
 @contextmanager
-def start_cluster(path: str | Path, say: Say = _nothing) -> Iterator[Cluster]:
+def start_cluster(path: str | Path, say: Say = say_nothing) -> Iterator[Cluster]:
     """Start the cluster that a file describes, and end its jobs afterwards.
 
     Parameters
@@ -171,7 +169,7 @@ def _made(factory: Callable[[], Any], path: Path) -> Any:
                 warnings.simplefilter("ignore")  # such as for a dashboard's port that is taken
                 return factory()
         except Exception as error:  # whatever a class makes of the arguments in the file
-            problem = f"{type(error).__name__}: {_first_line(error)}"
+            problem = f"{type(error).__name__}: {first_line(error)}"
     finally:
         sys.unraisablehook = hook
     raise InputError(f"the cluster of {path} cannot be started: {problem}; check its options")

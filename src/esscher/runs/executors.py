@@ -1,4 +1,4 @@
-"""Who computes the cells of a run: this process, one after the other, or a cluster.
+"""Who computes the cells of a run: this process, worker processes, or a cluster.
 
 A cell is a task: a name, a function that a worker can import, and small arguments. What an
 executor yields is stored at once, in whatever order it comes.
@@ -7,13 +7,26 @@ executor yields is stored at once, in whatever order it comes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from esscher.core.errors import InputError
+from esscher.core.validation import as_dim
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.progress import Reporter
 from esscher.runs.threads import one_blas_thread
+
+#: Times that a worker may raise an exception in a task.
+TRIES = 3
+
+Say = Callable[[str], None]
+
+
+def say_nothing(text: str) -> None:
+    """Keep quiet."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +63,11 @@ def call_alone(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class CellExecutor(Protocol):
-    """Computes tasks.
-
-    ``remote`` says whether they run on other machines, which know nothing of objects in this
-    process.
-    """
+    """Computes tasks."""
 
     @property
     def remote(self) -> bool:
-        """Whether tasks run in other processes."""
+        """Whether tasks run in other processes, which know nothing of objects in this one."""
         ...
 
     def share(self, value: Any) -> Any:
@@ -76,7 +85,7 @@ class Serial:
     remote = False
 
     def share(self, value: Any) -> Any:
-        """The value itself."""
+        """Return the value itself."""
         return value
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[str, Any]]:
@@ -105,6 +114,17 @@ class FailedCells(InputError):
 
     def __reduce__(self) -> tuple[type[FailedCells], tuple[dict[str, str]]]:
         return FailedCells, (self.reasons,)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its kind if it has none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def reason_of(error: BaseException) -> str:
+    """Say in a line why a task failed."""
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 class SchedulerLost(KeyboardInterrupt):
@@ -144,7 +164,7 @@ def compute_cells(
     Raises
     ------
     FailedCells
-        After all others are stored, if cells failed again and again on a cluster.
+        After all others are stored, if cells failed again and again on workers.
     """
     missing = run.missing(list(names))
     if not expected:
@@ -153,3 +173,61 @@ def compute_cells(
     for name, found in (executor or Serial()).run([task(name) for name in missing]):
         run.write(name, found)
         reporter.advance()
+
+
+@contextmanager
+def chosen_executor(
+    workers: int = 1,
+    executor: CellExecutor | Executor | None = None,
+    *,
+    scheduler: str | None = None,
+    cluster: Path | None = None,
+    say: Say = say_nothing,
+) -> Iterator[CellExecutor]:
+    """Give whoever computes the cells, for the time of a block; this process if nothing is asked.
+
+    Parameters
+    ----------
+    workers
+        Number of worker processes on this machine, if more than 1.
+    executor
+        One that is there already; it is not shut down. May be one of ``concurrent.futures``.
+    scheduler
+        Address of the scheduler of a Dask cluster, or the file that it wrote.
+    cluster
+        File that describes a cluster to start.
+    say
+        Told what a user should know meanwhile, such as that a cluster has no workers.
+
+    Raises
+    ------
+    InputError
+        If more than one of them is asked for, or a cluster cannot be used.
+    """
+    from esscher.runs.cluster import connect_cluster
+    from esscher.runs.cluster_file import start_cluster
+    from esscher.runs.pool import LocalPool, OnFutures
+
+    processes = as_dim(workers, "workers")
+    if scheduler is not None and cluster is not None:
+        raise InputError("--scheduler and --cluster are both given; choose one of them")
+    if processes > 1 and executor is not None:
+        raise InputError(f"workers is {workers} and there is an executor; give one of them")
+    if processes > 1 and (scheduler is not None or cluster is not None):
+        name = "--cluster" if scheduler is None else "--scheduler"
+        raise InputError(
+            f"--workers {workers} is for processes on this machine; leave it out with {name}"
+        )
+    if executor is not None:
+        yield OnFutures(executor) if isinstance(executor, Executor) else executor
+    elif scheduler is not None:
+        with connect_cluster(scheduler, say) as connected:
+            yield connected
+    elif cluster is not None:
+        with start_cluster(cluster, say) as started:
+            yield started
+    elif processes > 1:
+        with LocalPool(processes) as pool:
+            yield pool
+    else:
+        yield Serial()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 from esscher.core.errors import InputError
 from esscher.runs.executors import call_alone
 from esscher.runs.provenance import versions
+from esscher.runs.threads import asked_threads, use_threads
 
 
 def call(
@@ -46,7 +46,8 @@ def call(
             f"the worker on {socket.gethostname()} has {differences}; install the same versions on "
             "all machines of the cluster"
         )
-    one_thread()
+    # Dask's nanny says 1; a worker without a nanny would take all cores for every task.
+    use_threads(asked_threads() or 1)
     result = call_alone(function, *arguments)
     return capability(), result
 
@@ -54,18 +55,6 @@ def call(
 def keep(value: Any) -> Any:
     """Hold a value that many tasks take; the cluster moves it to each worker once."""
     return value
-
-
-def one_thread() -> None:
-    """Give torch as many threads as OMP_NUM_THREADS says, else one.
-
-    Dask's nanny sets the variable to 1; a worker without a nanny would take all cores for every
-    task.
-    """
-    count = os.environ.setdefault("OMP_NUM_THREADS", "1")
-    torch = sys.modules.get("torch")  # if it is imported later, it looks at the variable itself
-    if torch is not None and count.isdigit() and torch.get_num_threads() != int(count) > 0:
-        torch.set_num_threads(int(count))
 
 
 def capability() -> str | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from inspect import Signature, cleandoc
@@ -34,7 +33,7 @@ import msgspec
 from esscher.core.codec import Record, as_record, as_tree
 from esscher.core.options import checked, option, options_of
 from esscher.runs.cells import Cell, CellRun, open_run, run_folder
-from esscher.runs.executors import CellExecutor, Serial, Task
+from esscher.runs.executors import CellExecutor, Task, chosen_executor
 from esscher.runs.folder import LOG
 from esscher.runs.place import check_run_place
 from esscher.runs.progress import Reporter
@@ -86,7 +85,8 @@ class Study(ABC, Generic[R_co]):
     executor: Annotated[
         Any,  # a CellExecutor
         option(
-            "Or a cluster, from :func:`esscher.connect_cluster` or :func:`esscher.start_cluster`.",
+            "Or a cluster, from :func:`esscher.connect_cluster` or :func:`esscher.start_cluster`; "
+            "or an executor of ``concurrent.futures``.",
             stored=False,
             command=None,
         ),
@@ -133,7 +133,7 @@ class Study(ABC, Generic[R_co]):
             a damaged cell; cells that no worker could compute.
         """
         asked = self.checked()
-        with asked._executor() as executor:
+        with chosen_executor(asked.workers, asked.executor) as executor:
             ready = asked.filled()
             check_run_place(asked.out, self.name, ready.configuration(known=True))
             work = ready.prepare(executor)
@@ -177,11 +177,6 @@ class Study(ABC, Generic[R_co]):
 
     #: Options that name something to be read; in a run, a record of it stands in their place.
     sources: ClassVar[frozenset[str]] = frozenset()
-
-    def _executor(self) -> AbstractContextManager[CellExecutor]:
-        if self.executor is not None:
-            return nullcontext(self.executor)
-        return nullcontext(Serial())
 
 
 def stored_study(study: type[Study[R]], configuration: Any, place: str) -> Study[R]:

@@ -8,6 +8,7 @@ does not change its results.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -70,6 +71,25 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def asked_threads() -> int | None:
+    """Return the number of threads that OMP_NUM_THREADS asks for, None if it asks for none."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) > 0 else None
+
+
 def threads_per_worker(workers: int) -> int:
-    """Threads for each of ``workers`` processes, so that together they fill the cores."""
-    return max(1, available_cores() // workers)
+    """Return the threads of each of ``workers`` processes: together they do not exceed the cores.
+
+    OMP_NUM_THREADS may ask for fewer. More would not do: batch systems set it to the cores of the
+    whole job.
+    """
+    share = max(1, available_cores() // workers)
+    return min(share, asked_threads() or share)
+
+
+def use_threads(number: int) -> None:
+    """Give torch this many threads in this process, also if it is imported later."""
+    os.environ["OMP_NUM_THREADS"] = str(number)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != number:
+        torch.set_num_threads(number)

@@ -15,8 +15,7 @@ from esscher.core.atomic import write_atomically
 from esscher.runs import progress
 from esscher.runs.lock import is_locked, run_lock
 from esscher.runs.progress import Reporter
-from esscher.studies.sweep import ErrorCurve, SweepInterrupted, load_curve, sweep
-from esscher.studies.sweep import pool as pooling
+from esscher.studies.sweep import ErrorCurve, SweepInterrupted, engine, load_curve, sweep
 from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.parts import Part
 from esscher.studies.sweep.provenance import hash_of
@@ -69,9 +68,9 @@ def test_resuming_computes_only_what_is_missing(
     (parts / ".000002.parquet.77.tmp").write_bytes(b"half")
     assert not load_curve(tmp_path / "run").complete
     measured = []
-    original = pooling.measure_replicate
+    original = engine.measure_replicate
     monkeypatch.setattr(
-        pooling, "measure_replicate", lambda plan, r: measured.append(r) or original(plan, r)
+        engine, "measure_replicate", lambda plan, r: measured.append(r) or original(plan, r)
     )
     assert_same(first, run(tmp_path / "run"))
     assert measured == [1]
@@ -215,14 +214,14 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_interrupt_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = pooling.measure_replicate
+    original = engine.measure_replicate
 
     def stopped(plan: object, r: int) -> object:
         if r == 2:
             raise KeyboardInterrupt
         return original(plan, r)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pooling, "measure_replicate", stopped)
+    monkeypatch.setattr(engine, "measure_replicate", stopped)
     with pytest.raises(SweepInterrupted) as stop:
         run(tmp_path / "run")
     assert stop.value.done == 2
@@ -240,7 +239,7 @@ def test_an_interrupt_before_the_first_replicate(
     def stopped(plan: object, r: int) -> Part:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pooling, "measure_replicate", stopped)
+    monkeypatch.setattr(engine, "measure_replicate", stopped)
     with pytest.raises(SweepInterrupted):
         run(tmp_path / "run")
     curve = load_curve(tmp_path / "run")
@@ -254,7 +253,7 @@ def test_versions_that_changed_on_the_way_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(tmp_path / "run", 2)
-    monkeypatch.setattr(pooling, "versions", lambda: {"numpy": "9.9"})
+    monkeypatch.setattr(engine, "versions", lambda: {"numpy": "9.9"})
     curve = run(tmp_path / "run", 3)
     assert any("different versions" in note for note in curve.notes)
 

@@ -1,10 +1,14 @@
-"""What a Parquet file says about its own size, read before pyarrow unpacks anything.
+"""Sizes that a Parquet file states, read before pyarrow unpacks anything.
 
 A file's table of contents may say anything about sizes; memory is taken for what the header in
 front of each page says. Both are structs in Thrift's compact protocol: fields, each a byte of type
-and number, then its value. They are read here because pyarrow does not survive every damaged table
-of contents: an exception of its C++ part, thrown while a column's entry is looked at, ends the
-process.
+and number, then its value.
+
+No library was found that reads them safely. pyarrow 26 ends the process on some damaged tables of
+contents: an exception of its C++ part, thrown while a column's entry is looked at. On the same
+files arro3-io 0.9 panics (it shows no sizes at all), and fastparquet 2026.9 prints to the terminal
+and raises a KeyError. thriftpy2 0.7 has no limits: a number of 400,000 bytes takes it 16 seconds,
+one of a million 99.
 """
 
 from __future__ import annotations
@@ -56,7 +60,7 @@ class RowGroup:
 
 
 def row_groups(data: bytes | mmap) -> tuple[RowGroup, ...]:
-    """The parts of a Parquet file, by its table of contents, in linear time.
+    """Return the parts of a Parquet file, by its table of contents, in linear time.
 
     Raises
     ------
@@ -83,7 +87,7 @@ def row_groups(data: bytes | mmap) -> tuple[RowGroup, ...]:
 
 
 def page_sizes(data: bytes | mmap, chunk: ColumnChunk) -> list[int]:
-    """Bytes of each page of a column chunk when it is unpacked, by the pages' own headers.
+    """Return the bytes of each page of a column chunk when unpacked, by the pages' own headers.
 
     Raises
     ------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -94,25 +95,34 @@ class ModelChoice:
         )  # fmt: skip
 
     def for_tasks(
-        self, remote: bool, progress: bool | None = False
+        self,
+        remote: bool,
+        progress: bool | None = False,
+        share: Callable[[LoadedModel], AnyModel] | None = None,
     ) -> tuple[LoadedModel, AnyModel]:
-        """The model itself, and as tasks take it.
+        """Return the model itself, and as tasks take it: remote ones load it by its name.
 
         Parameters
         ----------
         remote
-            Whether tasks run on other machines.
+            Whether tasks run in other processes.
         progress
             Whether to say what is being loaded; None says it if standard error is a terminal.
+        share
+            Sends a model in memory, which has no name, to where tasks run; without it such a model
+            is refused.
         """
         from esscher.engine.models.reference import ModelReference
 
-        self.check_remote(remote)
+        if share is None:
+            self.check_remote(remote)
         if self.is_named:
             announce(f"Loading {self.name}", progress)
         loaded = self.load()
         if not remote:
             return loaded, loaded
+        if not self.is_named and share is not None:
+            return loaded, share(loaded)
         name = str(self.model)
         return loaded, ModelReference(
             str(Path(name).resolve()) if os.path.exists(name) else name,
@@ -125,11 +135,11 @@ class ModelChoice:
         )
 
     def check_remote(self, remote: bool) -> None:
-        """Refuse an object in memory if tasks run on other machines."""
+        """Refuse an object in memory if tasks run in other processes."""
         if remote and not self.is_named:
             raise InputError(
-                f"the model {self.name!r} is an object in memory, which workers of a "
-                "cluster cannot load; give its name or folder"
+                f"the model {self.name!r} is an object in memory, which workers cannot load; give "
+                "its name or folder"
             )
 
     @cached_property

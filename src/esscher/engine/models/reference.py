@@ -1,4 +1,4 @@
-"""Models by name, for tasks on other machines: a worker loads one once and keeps it."""
+"""Models by name, for tasks in other processes: a worker loads one once and keeps it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 
 from esscher.core.errors import InputError
 from esscher.engine.models.load import load_model
@@ -34,13 +34,13 @@ class ModelReference:
     weight_hash: str
 
 
-#: How tasks get a model: the object in this process, its name on other machines.
+#: How tasks get a model: an object in memory, or its name to load it by.
 AnyModel = LoadedModel | ModelReference
 
 #: In a worker, the model that it loaded last. One only: two might not fit into memory.
 _LOADED: dict[ModelReference, LoadedModel] = {}
 #: A model is read by one task at a time: attention is observed inside the model itself.
-_LOCK = Lock()
+_LOCK = RLock()
 
 
 @contextmanager
@@ -52,11 +52,8 @@ def opened_model(model: AnyModel) -> Iterator[LoadedModel]:
     InputError
         If it cannot be loaded here, or has other weights here.
     """
-    if isinstance(model, LoadedModel):
-        yield model
-        return
     with _LOCK:
-        yield _load(model)
+        yield model if isinstance(model, LoadedModel) else _load(model)
 
 
 def _load(reference: ModelReference) -> LoadedModel:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from esscher.engine.models.choice import ModelChoice, ModelLike
 from esscher.engine.text.documents import TextSource
-from esscher.runs.executors import CellExecutor, Serial
+from esscher.runs.executors import CellExecutor, chosen_executor
 from esscher.runs.place import check_run_place
 from esscher.studies.domains.arguments import KIND, as_level, check_corpora, make_request
 
@@ -37,6 +37,7 @@ def domains(
     allow_pickle: bool = False,
     allow_remote_code: bool = False,
     out: str | Path | None = None,
+    workers: int = 1,
     executor: CellExecutor | None = None,
     progress: bool | None = None,
 ) -> Domains:
@@ -73,22 +74,22 @@ def domains(
         How to load the model.
     out
         Directory of the run; the same call resumes it.
+    workers
+        Number of worker processes, which share the cores; each has the model in memory.
     executor
-        Who computes the cells: this process, or a cluster from :func:`esscher.connect_cluster` or
-        :func:`esscher.start_cluster`.
+        Or a cluster from :func:`esscher.connect_cluster` or :func:`esscher.start_cluster`.
     progress
         Whether to draw a bar; by default if standard error is a terminal.
     """
-    executor = executor or Serial()
     level = as_level(alpha)
     choice = ModelChoice(model, device, dtype, revision, allow_pickle, allow_remote_code)
-    choice.check_remote(executor.remote)
     ask = partial(
         make_request, mode=mode, blocks=blocks, block_tokens=block_tokens, context=context,
         layers=layers, heads=heads, measure=measure, replicates=replicates, seed=seed,
     )  # fmt: skip
-    named = check_corpora(texts)
-    check_run_place(out, KIND, ask(choice.outline).to_dict())
-    from esscher.studies.domains.run import run_domains  # brings torch
+    with chosen_executor(workers, executor) as chosen:
+        named = check_corpora(texts)
+        check_run_place(out, KIND, ask(choice.outline).to_dict())
+        from esscher.studies.domains.run import run_domains  # brings torch
 
-    return run_domains(choice, named, ask, level, out, executor, progress)
+        return run_domains(choice, named, ask, level, out, chosen, progress)

@@ -35,7 +35,7 @@ def run_domains(
     """Load the model and measure the corpora; see :func:`esscher.domains`."""
     # read before the model is loaded: what is wrong inside should not take half a minute to be told
     corpora = [read_corpus(name, source) for name, source in texts.items()]
-    loaded, shipped = choice.for_tasks(executor.remote, progress)
+    loaded, shipped = choice.for_tasks(executor.remote, progress, executor.share)
     request = ask(loaded.outline)
     cut = [cut_blocks(loaded, corpus, request.shape, request.seed) for corpus in corpora]
     configuration = request.to_dict() | {

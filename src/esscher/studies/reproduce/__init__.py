@@ -7,7 +7,7 @@ from pathlib import Path
 
 from esscher.core.errors import InputError
 from esscher.core.shown import shortened
-from esscher.runs.cluster import Cluster
+from esscher.runs.executors import CellExecutor, chosen_executor
 from esscher.studies.reproduce import (
     ablation,
     ball,
@@ -42,7 +42,7 @@ def reproduce(
     *,
     seed: int = 0,
     workers: int = 1,
-    executor: Cluster | None = None,
+    executor: CellExecutor | None = None,
     progress: bool | None = None,
 ) -> Finding:
     """Run one experiment, or resume it, and write its table, figures and finding.
@@ -56,7 +56,7 @@ def reproduce(
     out
         Directory; the experiment gets one of its own in it.
     seed, workers, executor, progress
-        As for :func:`esscher.sweep`; the executor may be a cluster.
+        As for :func:`esscher.sweep`.
     """
     if not isinstance(name, str) or name not in EXPERIMENTS:
         raise InputError(
@@ -65,6 +65,7 @@ def reproduce(
     if scale not in SCALES:
         raise InputError(f"scale is {scale!r}; it must be one of {', '.join(SCALES)}")
     folder = Path(out) / f"{name}-{scale}"
-    finding = EXPERIMENTS[name](Settings(scale, folder, seed, workers, progress, executor))
+    with chosen_executor(workers, executor) as chosen:
+        finding = EXPERIMENTS[name](Settings(scale, folder, seed, chosen, progress))
     finding.write(folder)
     return finding

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from esscher.math.heads import Head
-from esscher.runs.cluster import Cluster
+from esscher.runs.executors import CellExecutor
 from esscher.studies.sweep import ErrorCurve, sweep
 from esscher.studies.sweep.measure import METRICS
 
@@ -26,9 +26,8 @@ class Settings:
     scale: str
     folder: Path
     seed: int = 0
-    workers: int = 1
+    executor: CellExecutor | None = None
     progress: bool | None = None
-    executor: Cluster | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +51,6 @@ class Study:
             settings.seed,
             scales=self.scales,
             out=settings.folder / "runs" / settings.scale / self.name,
-            workers=settings.workers,
             executor=settings.executor,
             progress=settings.progress,
             **({"predict": True} | self.options),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -13,11 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from esscher.core.errors import InputError
-from esscher.core.validation import Array, as_dim, as_path
+from esscher.core.validation import Array, as_path
 from esscher.math.heads import Head
-from esscher.runs.cluster import Cluster
-from esscher.runs.executors import SchedulerLost
+from esscher.runs.executors import CellExecutor, SchedulerLost, Task, chosen_executor
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
 from esscher.runs.provenance import versions
@@ -25,9 +24,8 @@ from esscher.runs.threads import one_blas_thread
 from esscher.studies.sweep.adaptive import Schedule
 from esscher.studies.sweep.arguments import make_configuration, make_request
 from esscher.studies.sweep.curve import ErrorCurve
-from esscher.studies.sweep.measure import METRICS, Plan
+from esscher.studies.sweep.measure import METRICS, Plan, measure_replicate
 from esscher.studies.sweep.parts import Part
-from esscher.studies.sweep.pool import Crew
 from esscher.studies.sweep.predictions import ScalePrediction, predict_scales
 from esscher.studies.sweep.reference import (
     Reference,
@@ -59,7 +57,7 @@ def sweep(
     dtype: str = "float32",
     device: str = "cpu",
     reference_tokens: int | None = None,
-    executor: Executor | Cluster | None = None,
+    executor: CellExecutor | Executor | None = None,
     workers: int = 1,
     out: str | Path | None = None,
     precision: float | None = None,
@@ -99,8 +97,8 @@ def sweep(
         approaches attention over all. By default only for laws without a limit, with 4 times the
         largest size.
     executor
-        Any ``concurrent.futures.Executor`` to run replicates on (it is not shut down), or a cluster
-        from :func:`esscher.connect_cluster` or :func:`esscher.start_cluster`.
+        A cluster from :func:`esscher.connect_cluster` or :func:`esscher.start_cluster`, or any
+        ``concurrent.futures.Executor``; it is not shut down.
     workers
         Or a number of worker processes, which share the cores.
     out
@@ -131,7 +129,6 @@ def sweep(
         head, sizes, seed, scales, queries, query_count, dtype, device, reference_tokens
     )
     request = make_request(replicates, precision, max_replicates, configuration)
-    crew_size = _workers(workers, executor)
 
     drawn = measured_head(head, configuration)
 
@@ -145,21 +142,26 @@ def sweep(
             return replace(reference_moments(drawn, outputs(), configuration), extra_notes=notes)
 
     folder = None if out is None else Path(out)
-    with _opened(folder, configuration, request, reference) as (run, limits):
+    with (
+        chosen_executor(workers, executor) as chosen,
+        _opened(folder, configuration, request, reference) as (run, limits),
+    ):
         parts = {} if run is None else run.read_parts()
         schedule = Schedule(request, configuration, folder)
         schedule.check(parts)
         notes = limits.notes() if run is None else tuple(run.about["limit"]["notes"])
         plan = _plan(drawn, configuration, limits, outputs())
         try:
-            with (
-                Reporter(None if folder is None else folder / LOG, progress) as reporter,
-                Crew(plan, executor, crew_size) as crew,
-            ):
+            shared = chosen.share(plan)
+            with Reporter(None if folder is None else folder / LOG, progress) as reporter:
                 while (batch := schedule.next_batch(parts)) is not None:
                     missing = [r for r in range(batch.start, batch.stop) if r not in parts]
                     reporter.expect(batch.stop, batch.stop - len(missing))
-                    for part in crew.run(missing, batch.depth):
+                    tasks = [
+                        Task(f"replicate-{r}", measure_part, (shared, r, batch.depth))
+                        for r in missing
+                    ]
+                    for _, part in chosen.run(tasks):
                         if run is not None:
                             run.write_part(part)
                         parts[part.replicate] = part
@@ -183,6 +185,14 @@ def sweep(
         if run is not None:
             run.write_results(curve.to_dict())
         return curve
+
+
+def measure_part(plan: Plan, replicate: int, depth: int) -> Part:
+    """Measure one replicate at the first ``depth`` sizes; runs wherever the executor runs it."""
+    start = time.perf_counter()
+    errors = np.full((len(METRICS), len(plan.scales), len(plan.sizes)), np.nan)
+    errors[..., :depth] = measure_replicate(plan.up_to(depth), replicate)
+    return Part(replicate, errors, versions(), time.perf_counter() - start)
 
 
 def load_curve(out: str | Path) -> ErrorCurve:
@@ -222,13 +232,6 @@ def _plan(
         covariances=limits.covariances,
         outputs=outputs,
     )
-
-
-def _workers(workers: int, executor: Executor | Cluster | None) -> int:
-    count = as_dim(workers, "workers")
-    if executor is not None and count > 1:
-        raise InputError(f"workers is {workers} and there is an executor; give one of them")
-    return count
 
 
 def _curve(

@@ -1,0 +1,223 @@
+"""Tasks in worker processes of this machine: results, shared values, faults, and what remains."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from esscher.core.errors import InputError
+from esscher.runs.executors import FailedCells, Serial, Task, chosen_executor
+from esscher.runs.pool import LocalPool, OnFutures
+from esscher.runs.threads import asked_threads, available_cores, threads_per_worker, use_threads
+
+
+def square(x: float) -> float:
+    """Return a result."""
+    return x * x
+
+
+def failing(x: float, folder: str) -> float:
+    """Raise an exception each time, and leave a file that says so."""
+    (Path(folder) / f"{time.monotonic_ns()}").touch()
+    raise RuntimeError(f"no result for {x:g}\nat all")
+
+
+def refusing(x: float) -> float:
+    """Say that the input cannot be used."""
+    raise InputError(f"x is {x:g}; it must be something else")
+
+
+def deadly(x: float) -> float:
+    """Die, as a process does for which there is no memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+def slow(seconds: float) -> None:
+    """Take some time."""
+    time.sleep(seconds)
+
+
+def state() -> tuple[str, bool, bool]:
+    """Return the threads of this process, and whether Ctrl-C and SIGTERM leave it alone."""
+    return (
+        os.environ["OMP_NUM_THREADS"],
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
+        signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, []),
+    )
+
+
+def received(value: Any, x: int, again: Any = None) -> tuple[int, int, float]:
+    """Return the process, the object that the value is there, and its sum."""
+    time.sleep(0.05)  # so that both workers have something to do
+    assert again is None or again is value
+    return os.getpid(), id(value), float(value.rows.sum()) + x
+
+
+class Counted:
+    """An array that counts how often it is sent."""
+
+    def __init__(self, rows: np.ndarray[Any, Any]) -> None:
+        self.rows, self.sent = rows, 0
+
+    def __reduce__(self) -> tuple[type[Counted], tuple[Any]]:
+        self.sent += 1
+        return Counted, (self.rows,)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[LocalPool]:
+    """Two workers for all tests that leave them alive."""
+    with LocalPool(2) as found:
+        yield found
+
+
+def test_results_arrive_for_every_task(pool: LocalPool) -> None:
+    tasks = [Task(f"cell-{i}", square, (float(i),)) for i in range(40)]
+    assert dict(pool.run(tasks)) == dict(Serial().run(tasks))
+    assert dict(pool.run([])) == {}
+
+
+def test_a_shared_value_reaches_each_worker_once(pool: LocalPool) -> None:
+    value = Counted(np.arange(200_000.0))  # more than a pipe holds
+    total = float(value.rows.sum())
+    handle = pool.share(value)
+    for start in (0, 12):  # it is kept between two runs
+        tasks = [Task(f"cell-{i}", received, (handle, i)) for i in range(start, start + 12)]
+        tasks.append(Task("twice", received, (handle, 0, handle)))
+        found = dict(pool.run(tasks))
+        assert all(found[t.name][2] == total + t.arguments[1] for t in tasks)
+    processes = {process for process, _, _ in found.values()}
+    assert os.getpid() not in processes
+    assert len({where[:2] for where in found.values()}) == len(processes)
+    assert 1 <= value.sent <= 2
+
+
+def test_a_shared_value_goes_with_its_handle(pool: LocalPool) -> None:
+    value = Counted(np.ones(3))
+    kept = weakref.ref(value)
+    handle = pool.share(value)
+    assert next(pool.run([Task("a", received, (handle, 1))]))[1][2] == 4.0
+    del value, handle
+    gc.collect()
+    assert kept() is None
+
+
+def test_what_cannot_be_sent_is_refused(pool: LocalPool) -> None:
+    tasks = [Task("a", received, (pool.share(threading.Lock()), 1))]
+    with pytest.raises(InputError, match=r"cannot be sent to worker processes \(TypeError: cannot"):
+        dict(pool.run(tasks))
+    assert dict(pool.run([Task("a", square, (3.0,))])) == {"a": 9.0}
+
+
+def test_a_cell_that_fails_is_named_after_the_others(pool: LocalPool, tmp_path: Path) -> None:
+    tasks = [Task("bad", failing, (1.0, str(tmp_path)))]
+    tasks += [Task(f"cell-{i}", square, (float(i),)) for i in range(5)]
+    found = {}
+    with pytest.raises(FailedCells) as caught:
+        found.update(pool.run(tasks))  # keeps nothing if it fails
+    assert caught.value.reasons == {"bad": "RuntimeError: no result for 1"}
+    assert len(list(tmp_path.iterdir())) == 3
+    names = []
+    with pytest.raises(FailedCells):
+        names.extend(name for name, _ in pool.run(tasks))
+    assert sorted(names) == [f"cell-{i}" for i in range(5)]
+
+
+def test_bad_input_stops_at_once(pool: LocalPool) -> None:
+    tasks = [Task("bad", refusing, (1.0,)), *(Task(f"{i}", slow, (0.5,)) for i in range(200))]
+    start = time.monotonic()
+    with pytest.raises(InputError, match="x is 1; it must be something else"):
+        dict(pool.run(tasks))
+    assert dict(pool.run([Task("next", square, (3.0,))])) == {"next": 9.0}
+    assert time.monotonic() - start < 30  # what had not begun was dropped
+
+
+def test_workers_share_the_cores_and_see_no_signals(pool: LocalPool) -> None:
+    ((_, found),) = pool.run([Task("a", state)])
+    assert found == (str(threads_per_worker(2)), True, True)
+
+
+def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = available_cores()
+    for asked, number in (("1", 1), ("4,2", 4), ("", None), ("0", None), ("many", None)):
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        assert asked_threads() == number
+        assert threads_per_worker(1) == min(cores, number or cores)
+        assert threads_per_worker(10 * cores) == 1
+    use_threads(3)
+    assert asked_threads() == 3
+
+
+def test_a_worker_that_dies_is_a_lack_of_memory_and_nothing_remains() -> None:
+    before = set(psutil.Process().children(recursive=True))
+    words = r"run out of memory\. Everything stored so far is kept: .* fewer workers"
+    with pytest.raises(InputError, match=words), LocalPool(2) as pool:
+        dict(pool.run([Task("a", deadly, (1.0,)), Task("b", slow, (600.0,))]))
+    assert left(before) == set()
+
+
+def test_workers_are_killed_when_the_parent_stops() -> None:
+    before = set(psutil.Process().children(recursive=True))
+    tasks = [Task("first", square, (1.0,)), *(Task(f"{i}", slow, (600.0,)) for i in range(9))]
+    moments: list[float] = []
+
+    def stopped() -> None:
+        with LocalPool(2) as pool:
+            for _ in pool.run(tasks):
+                moments.append(time.monotonic())
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert time.monotonic() - moments[0] < 20
+    assert left(before) == set()
+
+
+def left(before: set[psutil.Process]) -> set[psutil.Process]:
+    """Processes that were not there before; that of multiprocessing itself stays."""
+    return {
+        process
+        for process in set(psutil.Process().children(recursive=True)) - before
+        if "resource_tracker" not in " ".join(process.cmdline())
+    }
+
+
+def test_the_chosen_executor() -> None:
+    with chosen_executor() as serial:
+        assert isinstance(serial, Serial)
+    with chosen_executor(2) as pool:
+        assert isinstance(pool, LocalPool)
+        assert pool.remote
+    with chosen_executor(executor=serial) as chosen:
+        assert chosen is serial
+    with ThreadPoolExecutor(1) as threads, chosen_executor(executor=threads) as adapted:
+        assert isinstance(adapted, OnFutures)
+        assert list(adapted.run([Task("a", square, (adapted.share(2.0),))])) == [("a", 4.0)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"workers": 0}, "workers is 0"),
+        ({"workers": 2, "executor": Serial()}, "workers is 2 and there is an executor"),
+        ({"workers": 2, "scheduler": "tcp://h:1"}, "leave it out with --scheduler"),
+        ({"workers": 2, "cluster": Path("c.yaml")}, "leave it out with --cluster"),
+        ({"scheduler": "tcp://h:1", "cluster": Path("c.yaml")}, "both given"),
+    ],
+)
+def test_only_one_can_be_chosen(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words), chosen_executor(**asked):
+        pass
