@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 from altair.typing import ChartType
 
-from esscher.show.chart import NUMBER, Row, Series, drawing, finite, tip
+from esscher.show.chart import CLICKED, PICK, Row, Series, drawing, finite, tip
 from esscher.show.theme import GROUND, SIZES, SMALL, TICK, log_ticks
 
 #: Height of a layer; of a heatmap at least and at most. In points.
@@ -65,15 +65,15 @@ def heatmap(
     fill = alt.Fill(
         field=field, type="quantitative",
         scale=alt.Scale(type="log" if log else "linear", domain=[low, high], clamp=True,
-                        scheme=colours, nice=False, zero=False),
+                        scheme=colours, nice=False),
         legend=alt.Legend(title=None, orient="right", gradientLength=grid.height,
                           values=_ticks(low, high, log), labelExpr=label),
     )  # fmt: skip
-    value = alt.Tooltip(field=field, type="quantitative", title=title, format=NUMBER)
+    tips = [*grid.tips, tip(field, title, True)]
     marks = [
         drawing(row for row in data if row[field] is not None)
         .mark_rect(style="cell")
-        .encode(*grid.place, fill=fill, tooltip=[*grid.tips, value])
+        .encode(*grid.place, fill=fill, tooltip=tips)
     ]
     if len(known) < len(data):
         marks.append(
@@ -81,7 +81,7 @@ def heatmap(
             .mark_text(style="note", text="×", fontSize=grid.letter)
             .encode(*grid.place, tooltip=grid.tips)
         )
-    return grid.panel(marks, title, pick)
+    return grid.panel(marks, title, tips, pick)
 
 
 def category_map(
@@ -124,13 +124,13 @@ def category_map(
             *grid.place, text=alt.Text(field="letter", type="nominal"), tooltip=tips
         ),
     ]
-    return grid.panel(marks, title if known else f"{title}: none", pick)
+    return grid.panel(marks, title if known else f"{title}: none", tips, pick)
 
 
 def picking(layer: int, head: int, columns: str = "head") -> alt.Parameter:
     """Return the selection of one cell of heatmaps by a click, which starts at a given one."""
     return alt.selection_point(
-        name="pick", fields=["layer", columns], on="click", clear=False, toggle=False,
+        name=PICK, fields=["layer", columns], on="click", clear=False, toggle=False,
         value=[{"layer": layer, columns: head}],
     )  # fmt: skip
 
@@ -153,7 +153,13 @@ class _Grid:
         )  # fmt: skip
         self.tips = [tip("layer", "layer"), tip(columns, columns)]
 
-    def panel(self, marks: list[Any], title: str, pick: alt.Parameter | None) -> Any:
+    def panel(
+        self,
+        marks: list[Any],
+        title: str,
+        tips: list[alt.Tooltip],
+        pick: alt.Parameter | None,
+    ) -> Any:
         if pick is not None:
             # a frame that hears clicks lies on top of every cell, and is seen around the chosen one
             marks = [
@@ -163,8 +169,9 @@ class _Grid:
                 .encode(
                     *self.place,
                     strokeOpacity=alt.condition(pick, alt.value(1), alt.value(0)),
+                    tooltip=tips,
                 )
-                .add_params(pick),
+                .properties(name=CLICKED),
             ]
         return alt.layer(*marks).properties(title=title, width=WIDTH, height=self.height)
 

@@ -37,6 +37,8 @@ WIDTH, HEIGHT, NARROW = 124.0, 118.0, 120.0
 LOOKS = ("fill", "stroke", "shape", "strokeDash")
 #: Size of a line in a legend: the square of its length.
 LONG = 400.0
+#: Name of the selection of a cell, and of views in which it is clicked; Altair numbers the latter.
+PICK, CLICKED = "pick", "cells"
 #: Numbers when one points at a mark.
 NUMBER = ".4~g"
 
@@ -72,7 +74,7 @@ class Axis:
             return {"type": "ordinal", "sort": list(self.names), "title": self.title or None,
                     "scale": alt.Scale(domain=list(self.names))}  # fmt: skip
         about: dict[str, Any] = {"labelExpr": TICK}
-        scale: dict[str, Any] = {"zero": False, "nice": False}
+        scale: dict[str, Any] = {"nice": False} if self.log else {"nice": False, "zero": False}
         if self.limits is not None:
             scale["domain"] = list(self.limits)
         if self.log:
@@ -304,6 +306,7 @@ def figure(
     note: str = "",
     least: float = NARROW,
     apart: bool = False,
+    pick: alt.Parameter | None = None,
 ) -> ChartType:
     """Put panels side by side, in as many columns as fit, in the style of ``theme``.
 
@@ -317,6 +320,8 @@ def figure(
         Points that a panel must have to stand beside another.
     apart
         Whether each panel has colours and a legend of its own.
+    pick
+        Selection of a cell, if panels were made with one.
     """
     chart: Any = alt.concat(*panels, columns=columns(len(panels), DOUBLE, least))
     if apart:
@@ -324,6 +329,15 @@ def figure(
     if title or note:
         about = alt.TitleParams(text=title, subtitle=note or alt.Undefined, style="figure")
         chart = chart.properties(title=about)
+    if pick is not None:
+        clicked = [
+            part["name"]
+            for one in chart.concat
+            for part in getattr(one, "layer", ())
+            if str(part["name"]).startswith(CLICKED)
+        ]
+        known = pick.param.to_dict() | {"views": clicked}
+        chart = chart.properties(params=[alt.TopLevelSelectionParameter(**known)])
     return cast(ChartType, chart.properties(usermeta={"least": least}, config=config()))
 
 

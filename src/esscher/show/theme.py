@@ -2,7 +2,7 @@
 
 A chart names its colours by the values below. Files are drawn with them as they are; a page puts a
 variable of its style sheet in the place of each, so that one specification is light and dark.
-A unit of Vega is a point (1/72 inch) in files; pages draw everything larger by ``SCREEN``.
+A unit of Vega is a point (1/72 inch); pages draw everything half as large again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any
 
 #: Widths of a figure in one and in two columns of a paper, in points.
 SINGLE, DOUBLE = 244.8, 504.0
-#: How much larger a page draws than a paper.
-SCREEN = 1.5
 #: Comes with vl-convert: the same picture on every machine. The others have its widths.
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 #: Sizes of type in points: titles, text, ticks and legends.
@@ -48,59 +46,52 @@ VARIABLES = {
 SIZES, SHARES, SIGNED = "viridis", "cividis", "purpleorange"
 
 
-def config(scale: float = 1.0) -> dict[str, Any]:
-    """Return Vega-Lite's configuration: everything that is the same in all charts.
-
-    Parameters
-    ----------
-    scale
-        Of type, lines and marks: 1 in files, ``SCREEN`` in pages.
-    """
-    large, text, small = (round(scale * size, 2) for size in (LARGE, TEXT, SMALL))
+def config() -> dict[str, Any]:
+    """Return Vega-Lite's configuration: everything that is the same in all charts."""
 
     def line(width: float, colour: str = GREY) -> dict[str, Any]:
-        return {"strokeWidth": scale * width, "stroke": colour}
+        return {"strokeWidth": width, "color": colour}
 
     return {
         "font": FONT,
         "background": GROUND,
-        "padding": 4 * scale,
+        "padding": 4,
         "aria": False,  # a chart is described as a whole
         "mark": {"color": BLUE},
         "view": {"stroke": None},
-        "concat": {"spacing": 14 * scale},
+        "concat": {"spacing": 14},
         "title": {
-            "fontSize": text, "fontWeight": "normal", "color": BLACK, "subtitleColor": GREY,
-            "subtitleFontSize": small, "anchor": "middle", "offset": 4 * scale,
+            "fontSize": TEXT, "fontWeight": "normal", "color": BLACK, "subtitleColor": GREY,
+            "subtitleFontSize": SMALL, "anchor": "middle", "offset": 4,
         },
         "axis": {
-            "labelFontSize": small, "titleFontSize": text, "titleFontWeight": "normal",
-            "labelColor": BLACK, "titleColor": BLACK, "titlePadding": 4 * scale,
-            "domainColor": BLACK, "domainWidth": 0.7 * scale, "tickColor": BLACK,
-            "tickWidth": 0.7 * scale, "tickSize": 2.5 * scale, "labelPadding": 2 * scale,
-            "gridColor": GRID, "gridWidth": 0.5 * scale, "labelOverlap": "parity",
+            "labelFontSize": SMALL, "titleFontSize": TEXT, "titleFontWeight": "normal",
+            "labelColor": BLACK, "titleColor": BLACK, "titlePadding": 4,
+            "domainColor": BLACK, "domainWidth": 0.7, "tickColor": BLACK,
+            "tickWidth": 0.7, "tickSize": 2.5, "labelPadding": 2,
+            "gridColor": GRID, "gridWidth": 0.5, "labelOverlap": "parity",
         },
         "axisX": {"labelAngle": 0},
         "legend": {
-            "labelFontSize": small, "titleFontSize": small, "titleFontWeight": "normal",
-            "labelColor": BLACK, "titleColor": BLACK, "symbolSize": 18 * scale**2,
-            "symbolStrokeWidth": 1.2 * scale, "labelLimit": 0, "titleLimit": 0,
-            "columnPadding": 8 * scale, "rowPadding": 1 * scale, "offset": 6 * scale,
-            "gradientThickness": 6 * scale, "titlePadding": 2 * scale, "tickCount": 5,
-            "gradientStrokeWidth": 0, "labelOffset": 3 * scale, "padding": 0,
+            "labelFontSize": SMALL, "titleFontSize": SMALL, "titleFontWeight": "normal",
+            "labelColor": BLACK, "titleColor": BLACK, "symbolSize": 18,
+            "symbolStrokeWidth": 1.2, "labelLimit": 0, "titleLimit": 0,
+            "columnPadding": 8, "rowPadding": 1, "offset": 6,
+            "gradientThickness": 6, "titlePadding": 2, "tickCount": 5,
+            "gradientStrokeWidth": 0, "labelOffset": 3, "padding": 0,
         },
         "style": {
-            "figure": {"fontSize": large, "fill": BLACK, "font": FONT, "fontWeight": "normal"},
-            "point": {"size": 14 * scale**2, "strokeWidth": 0.8 * scale, "opacity": 1},
+            "figure": {"fontSize": LARGE, "fill": BLACK, "font": FONT, "fontWeight": "normal"},
+            "point": {"size": 14, "strokeWidth": 0.8, "opacity": 1},
             "curve": line(1.2, BLUE) | {"opacity": 1},
-            "guide": line(0.9) | {"strokeDash": [scale, 2 * scale]},
+            "guide": line(0.9) | {"strokeDash": [1, 2]},
             "interval": line(0.8, BLUE),
-            "band": {"opacity": 0.18, "strokeWidth": 0, "fill": BLUE},
-            "bar": {"fill": BLUE},
+            "band": {"opacity": 0.18, "strokeWidth": 0, "color": BLUE},
+            "bar": {"color": BLUE},
             "edge": line(0.8, BLACK),
-            "note": {"fontSize": small, "fill": GREY},
-            "letter": {"fontSize": small, "fill": BLACK},
-            "chosen": {"stroke": VERMILION, "strokeWidth": 1.6 * scale, "fill": None},
+            "note": {"fontSize": SMALL, "color": GREY},
+            "letter": {"fontSize": SMALL, "color": BLACK},
+            "chosen": {"stroke": VERMILION, "strokeWidth": 1.6, "fill": None},
         },
     }  # fmt: skip
 
