@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from html import escape
 
-from esscher.show.embed import chart_data, chart_style, library, picks, place, policy, script
+from esscher.show.embed import chart_data, chart_style, library, place, policy, script
 
 
 def chart_page(charts):
     """HTML of charts by name."""
     body = "".join(
-        f"<figure>{place(name, f'Chart {name}.', picks=picks(chart))}</figure>"
-        for name, chart in charts.items()
+        f"<figure>{place(name, chart, f'Chart {name}.')}</figure>" for name, chart in charts.items()
     )
+    allowed = escape(policy(library(), script()))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy(library(), script()))}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark"><title>Charts</title>'
         f'<link rel="icon" href="data:,"><style>{chart_style()}'

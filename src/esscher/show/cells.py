@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import altair as alt
 from altair.typing import ChartType
 
-from esscher.show.chart import CLICKED, PICK, Row, Series, drawing, finite, tip
-from esscher.show.theme import GROUND, SIZES, SMALL, TICK, log_ticks
+from esscher.show.chart import CLICKED, canvas, finite, tip
+from esscher.show.scales import Row, Series
+from esscher.show.theme import PICK, SIZES, SMALL, TICK, log_ticks
 
 #: Height of a layer; of a heatmap at least and at most. In points.
 LAYER, SHORT, TALL = 7.2, 97.0, 245.0
@@ -65,19 +67,19 @@ def heatmap(
     fill = alt.Fill(
         field=field, type="quantitative",
         scale=alt.Scale(type="log" if log else "linear", domain=[low, high], clamp=True,
-                        scheme=colours, nice=False),
+                        scheme=cast(Any, colours), nice=False),
         legend=alt.Legend(title=None, orient="right", gradientLength=grid.height,
                           values=_ticks(low, high, log), labelExpr=label),
     )  # fmt: skip
     tips = [*grid.tips, tip(field, title, True)]
     marks = [
-        drawing(row for row in data if row[field] is not None)
+        canvas(row for row in data if row[field] is not None)
         .mark_rect(style="cell")
         .encode(*grid.place, fill=fill, tooltip=tips)
     ]
     if len(known) < len(data):
         marks.append(
-            drawing(row for row in data if row[field] is None)
+            canvas(row for row in data if row[field] is None)
             .mark_text(style="note", text="×", fontSize=grid.letter)
             .encode(*grid.place, tooltip=grid.tips)
         )
@@ -109,17 +111,18 @@ def category_map(
     """
     data = [{**row, "word": row[field]} for row in rows]
     known = [row | {"letter": letters[row["word"]]} for row in data if row["word"] is not None]
-    fill = series.colour()
-    fill["field"] = "word"
-    fill["legend"] = alt.Legend(
+    colour = series.colour()  # not ``fill``, so that maps of numbers have theirs beside it
+    colour["field"] = "word"
+    names = {name: f"{letters[name]}: {name}" for name in series.names}
+    colour["legend"] = alt.Legend(
         title=None, orient="bottom", direction="horizontal", symbolType="square",
-        labelExpr=f"{ {name: f'{letters[name]}: {name}' for name in series.names} }[datum.value]",
+        labelExpr=f"{json.dumps(names)}[datum.value]",
     )  # fmt: skip
     grid = _Grid(data, columns)
     tips = [*grid.tips, tip("word", title)]
-    cells = drawing(known)
+    cells = canvas(known)
     marks = [
-        cells.mark_rect(style="cell").encode(*grid.place, fill=alt.Fill(**fill), tooltip=tips),
+        cells.mark_rect(style="cell").encode(*grid.place, color=alt.Color(**colour), tooltip=tips),
         cells.mark_text(style="letter", fontSize=grid.letter).encode(
             *grid.place, text=alt.Text(field="letter", type="nominal"), tooltip=tips
         ),
@@ -133,6 +136,12 @@ def picking(layer: int, head: int, columns: str = "head") -> alt.Parameter:
         name=PICK, fields=["layer", columns], on="click", clear=False, toggle=False,
         value=[{"layer": layer, columns: head}],
     )  # fmt: skip
+
+
+def picked_title(title: str, columns: str = "head") -> alt.TitleParams:
+    """Return a title that names the cell that is picked."""
+    place = f"', layer ' + {PICK}.layer + ', {columns} ' + {PICK}['{columns}']"
+    return alt.TitleParams(text=alt.ExprRef(f"{json.dumps(title)} + ({PICK}.layer ? {place} : '')"))
 
 
 class _Grid:
@@ -159,12 +168,12 @@ class _Grid:
         title: str,
         tips: list[alt.Tooltip],
         pick: alt.Parameter | None,
-    ) -> Any:
+    ) -> ChartType:
         if pick is not None:
             # a frame that hears clicks lies on top of every cell, and is seen around the chosen one
             marks = [
                 *marks,
-                drawing(self._data)
+                canvas(self._data)
                 .mark_rect(style="chosen", fill="transparent")
                 .encode(
                     *self.place,
@@ -173,7 +182,8 @@ class _Grid:
                 )
                 .properties(name=CLICKED),
             ]
-        return alt.layer(*marks).properties(title=title, width=WIDTH, height=self.height)
+        made = alt.layer(*marks).properties(title=title, width=WIDTH, height=self.height)
+        return cast(ChartType, made)
 
 
 def _axis(numbers: list[Any], most: int) -> alt.Axis:

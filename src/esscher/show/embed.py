@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from esscher.show.layout import LEGENDS
-from esscher.show.theme import SHADES, VARIABLES, config
+from esscher.show.theme import PICK, SHADES, VARIABLES, config
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
@@ -43,22 +43,27 @@ _EXPORT = re.compile(r"^export \{ (\w+) as (\w+) \};$", re.MULTILINE)
 _MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)
 
 
-def place(name: str, description: str, *, picks: bool = False) -> Markup:
-    """Return the element in which a chart of this name is drawn, and its numbers as a table.
+def place(name: str, chart: ChartType, description: str) -> Markup:
+    """Return the element in which a chart is drawn, with its note, and its numbers as a table.
 
     Parameters
     ----------
     name
         Of the chart, among those of :func:`chart_data`.
+    chart
+        The chart.
     description
         The chart in words, for those who do not see it.
-    picks
-        Whether one of its cells can be picked; then it takes the arrow keys.
     """
+    about: Any = chart
+    # who picks a cell by the arrow keys must reach the chart
+    picks = any(param.name == PICK for param in _given(about.params) or ())
     role = 'tabindex="0" role="application"' if picks else 'role="img"'
+    note = _given(about.title.subtitle)
+    said = f'<p class="chart-note">{escape(note)}</p>' if note else ""
     return Markup(
         f'<div class="chart" data-chart="{escape(name)}" {role} '
-        f'aria-label="{escape(description)}"></div>'
+        f'aria-label="{escape(description)}"></div>{said}'
         f'<details data-chart="{escape(name)}"><summary>Data of this chart</summary>'
         '<div class="chart-data" tabindex="0"></div></details>'
     )
@@ -68,8 +73,9 @@ def chart_data(charts: Mapping[str, ChartType]) -> str:
     """Return the charts of a page and their style as JSON that can stand in a script element."""
     specs = {}
     for name, chart in charts.items():
-        spec = chart.to_dict()
-        del spec["config"]  # one for all
+        spec = chart.to_dict(validate=False)
+        # the page has a heading and one style for all
+        del spec["config"], spec["title"]
         specs[name] = spec
     style = config()
     style["legend"]["layout"] = LEGENDS
@@ -78,11 +84,6 @@ def chart_data(charts: Mapping[str, ChartType]) -> str:
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text
-
-
-def picks(chart: ChartType) -> bool:
-    """Return whether a cell of a chart can be picked."""
-    return any(param["name"] == "pick" for param in chart.to_dict().get("params", ()))
 
 
 def chart_style() -> str:
@@ -134,13 +135,20 @@ def policy(*scripts: str) -> str:
     )
 
 
+def _given(value: Any) -> Any:
+    """A property of a chart; None if it was not given."""
+    return None if type(value).__name__ == "UndefinedType" else value
+
+
 def _themed(value: Any) -> Any:
     """Put variables in the place of the theme's colours; rows of data stay as they are."""
     if isinstance(value, dict):
         return {k: v if k == "datasets" else _themed(v) for k, v in value.items()}
     if isinstance(value, list):
         return [_themed(v) for v in value]
-    return f"var(--chart-{VARIABLES[value]})" if isinstance(value, str) and value in VARIABLES else value
+    if isinstance(value, str) and value in VARIABLES:
+        return f"var(--chart-{VARIABLES[value]})"
+    return value
 
 
 @cache

@@ -8,7 +8,10 @@ from __future__ import annotations
 import copy
 import json
 import math
+import textwrap
 from typing import Any
+
+from esscher.show.theme import LARGE, SMALL
 
 #: Room beside a panel for its axis; for a bar of colours; between panels. In points.
 AXIS, BAR, GAP = 34.0, 30.0, 14.0
@@ -44,6 +47,10 @@ def layout(spec: dict[str, Any], width: float) -> dict[str, Any]:
     # Vega-Lite takes this, but its schema, and so Altair, does not know it
     made.setdefault("config", {}).setdefault("legend", {})["layout"] = LEGENDS
     _arrange(made, width, made.get("usermeta", {}).get("least", width))
+    title = made.get("title", {})
+    for part, letter in (("text", LETTER * LARGE / SMALL), ("subtitle", LETTER)):
+        if title.get(part):
+            title[part] = textwrap.wrap(title[part], int(width / letter), break_on_hyphens=False)
     return made
 
 
@@ -57,10 +64,10 @@ def _arrange(view: dict[str, Any], width: float, least: float) -> None:
         own = (width - GAP * (view["columns"] - 1)) / view["columns"]
         for panel in panels:
             panel["width"] = round(panel_width(panel, own), 1)
-        _arrange_legends(panels, own if "resolve" in view else width)
+        _arrange_legends(panels, own if "resolve" in view else width, width)
     else:
         view["width"] = round(panel_width(view, width), 1)
-        _arrange_legends(view, width)
+        _arrange_legends(view, width, width)
 
 
 def panel_width(view: dict[str, Any], width: float) -> float:
@@ -69,19 +76,19 @@ def panel_width(view: dict[str, Any], width: float) -> float:
     return max(width - AXIS - bar, 30.0)
 
 
-def _arrange_legends(view: Any, width: float) -> None:
-    """Give legends of named series as many columns as the width takes."""
+def _arrange_legends(view: Any, width: float, whole: float) -> None:
+    """Give legends of named series as many columns as the width takes; those of words have all."""
     if isinstance(view, list):
         for part in view:
-            _arrange_legends(part, width)
+            _arrange_legends(part, width, whole)
     if not isinstance(view, dict):
         return
-    legend, scale = view.get("legend"), view.get("scale")
-    names = scale.get("domain") if legend and isinstance(scale, dict) else None
+    legend: Any = view.get("legend")
+    names = view["scale"].get("domain") if legend and "scale" in view else None
     if names and all(isinstance(name, str) for name in names):
-        symbol = SYMBOL if "symbolSize" not in legend else math.sqrt(legend["symbolSize"]) + SYMBOL
+        symbol = SYMBOL + math.sqrt(legend.get("symbolSize", 0))
         own = symbol + LETTER * max(len(name) for name in names)
         legend["columns"] = max(1, min(len(names), int(width / own)))
     for key, part in view.items():
         if key not in ("data", "datasets"):
-            _arrange_legends(part, width)
+            _arrange_legends(part, whole if key == "color" else width, whole)

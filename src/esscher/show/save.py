@@ -73,7 +73,9 @@ def chart_bytes(
     import vl_convert
 
     points = as_points(width)
-    svg = vl_convert.vegalite_to_svg(layout(chart.to_dict(), points), allowed_base_urls=[])
+    # blocks were checked when they were made: checking all of them again takes half a second
+    spec = layout(_printable(chart.to_dict(validate=False)), points)
+    svg = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
     found: Any = _SIZE.search(svg)
     # axes and legends made it a little wider or narrower than asked for
     height = float(found[2]) * points / float(found[1])
@@ -104,6 +106,17 @@ def as_points(width: float | str) -> float:
             f"width is {width!r}; it must be single, double, or inches from {NARROW:g} to {WIDE:g}"
         )
     return INCH * inches
+
+
+def _printable(value: Any) -> Any:
+    """Somebody's text without characters that no SVG can hold."""
+    if isinstance(value, dict):
+        return {_printable(k): _printable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_printable(v) for v in value]
+    if not isinstance(value, str) or value.isprintable():
+        return value
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in value)
 
 
 _SIZE = re.compile(r' width="([0-9.]+)" height="([0-9.]+)"')

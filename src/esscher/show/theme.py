@@ -42,6 +42,8 @@ VARIABLES = {
     SKY: "sky", OLIVE: "olive", BLACK: "ink", GREY: "grey", PALE: "pale", GRID: "grid",
     GROUND: "panel", **{shade: f"shade-{i}" for i, shade in enumerate(SHADES)},
 }  # fmt: skip
+#: Name of the selection of a cell, in charts and in the page's script.
+PICK = "pick"
 #: Maps from numbers to colours, even in lightness: of sizes, of shares, of signed numbers.
 SIZES, SHARES, SIGNED = "viridis", "cividis", "purpleorange"
 
@@ -120,9 +122,7 @@ def log_ticks(low: float, high: float) -> list[float]:
         steps = coarser if ratio > most else steps
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     some = 1 if len(powers) <= 9 else math.ceil(len(powers) / 8)
-    ticks = [
-        float(f"{step}e{power}") for power in powers if power % some == 0 for step in steps
-    ]
+    ticks = [float(f"{step}e{power}") for power in powers if power % some == 0 for step in steps]
     return [tick for tick in ticks if low / 1.0001 <= tick <= high * 1.0001]
 
 

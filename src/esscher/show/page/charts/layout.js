@@ -22,10 +22,10 @@ function arrange(view, width, least) {
     view.columns = columnsOf(view.concat.length, width, least);
     const own = (width - GAP * (view.columns - 1)) / view.columns;
     view.concat.forEach((panel) => { panel.width = panelWidth(panel, own); });
-    arrangeLegends(view.concat, view.resolve ? own : width);
+    arrangeLegends(view.concat, view.resolve ? own : width, width);
   } else {
     view.width = panelWidth(view, width);
-    arrangeLegends(view, width);
+    arrangeLegends(view, width, width);
   }
 }
 
@@ -34,7 +34,7 @@ function panelWidth(view, width) {
   return Math.round(10 * Math.max(width - AXIS - bar, 30)) / 10;
 }
 
-function arrangeLegends(view, width) {
+function arrangeLegends(view, width, whole) {
   if (view === null || typeof view !== "object") return;
   const { legend, scale } = view;
   const names = legend && scale ? scale.domain : null;
@@ -44,6 +44,6 @@ function arrangeLegends(view, width) {
     legend.columns = Math.max(1, Math.min(names.length, Math.floor(width / own)));
   }
   for (const [key, part] of Object.entries(view)) {
-    if (key !== "data" && key !== "datasets") arrangeLegends(part, width);
+    if (key !== "data" && key !== "datasets") arrangeLegends(part, key === "color" ? whole : width, whole);
   }
 }
