@@ -64,6 +64,7 @@ def points(
     data = list(rows)
     along = x if across else y
     marks: list[Any] = []
+    tips = _tips(data, x, y, series)
     known = _intervals(data, along)
     if known:
         low = replace(along, field="low")
@@ -71,7 +72,7 @@ def points(
             _x(x), _y(low), alt.Y2(field="high")]  # fmt: skip
         stroke = {} if series is None else {"stroke": alt.Stroke(**series.colour())}
         rule = canvas(known, pick).mark_rule(style="interval", clip=True)
-        marks.append(rule.encode(*ends, **stroke))
+        marks.append(rule.encode(*ends, tooltip=tips, **stroke))
     look: dict[str, Any] = {"fill": _hollow(alt.value(BLUE)), "stroke": alt.value(BLUE)}
     if series is not None:
         look = {
@@ -79,7 +80,6 @@ def points(
             "stroke": alt.Stroke(**series.colour()),
             "shape": alt.Shape(**series.shape()),
         }
-    tips = _tips(data, x, y, series)
     marks.append(
         canvas(data, pick)
         .mark_point(style="point", clip=True)
@@ -138,19 +138,19 @@ def bars(
         data = [{**row, "order": order[row[series.field]]} for row in data]
     options = length.options() | {"scale": alt.Scale(zero=True, nice=True)}
     options["stack"] = "zero" if stacked else None
+    tips = _tips(data, x, y, series)
     channel, second = (alt.X, alt.X2) if across else (alt.Y, alt.Y2)
     name = _y(names) if across else _x(names)
     marks = [
         canvas(data)
         .mark_bar(style="bar")
-        .encode(
-            channel(field=length.field, **options), name, tooltip=_tips(data, x, y, series), **look
-        )
+        .encode(channel(field=length.field, **options), name, tooltip=tips, **look)
     ]
     known = _intervals(data, length)
     if known and not stacked:
         edge = canvas(known).mark_rule(style="edge")
-        marks.append(edge.encode(channel(field="low", **options), second(field="high"), name))
+        ends = channel(field="low", **options), second(field="high")
+        marks.append(edge.encode(*ends, name, tooltip=tips))
     return _layered(marks)
 
 

@@ -61,9 +61,11 @@ def place(name: str, chart: ChartType, description: str) -> Markup:
     role = 'tabindex="0" role="application"' if picks else 'role="img"'
     note = _given(about.title.subtitle)
     said = f'<p class="chart-note">{escape(note)}</p>' if note else ""
+    # about the room that it will take, so that charts further down are drawn when they are seen
+    height = 1.5 * sum(float(one.height) + 40 for one in about.concat[:: about.columns])
     return Markup(
         f'<div class="chart" data-chart="{escape(name)}" {role} '
-        f'aria-label="{escape(description)}"></div>{said}'
+        f'style="min-height: {height:.0f}px" aria-label="{escape(description)}"></div>{said}'
         f'<details data-chart="{escape(name)}"><summary>Data of this chart</summary>'
         '<div class="chart-data" tabindex="0"></div></details>'
     )

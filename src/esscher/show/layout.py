@@ -11,7 +11,7 @@ import math
 import textwrap
 from typing import Any
 
-from esscher.show.theme import LARGE, SMALL
+from esscher.show.theme import GREY, LARGE, SMALL
 
 #: Room beside a panel for its axis; for a bar of colours; between panels. In points.
 AXIS, BAR, GAP = 34.0, 30.0, 14.0
@@ -48,9 +48,12 @@ def layout(spec: dict[str, Any], width: float) -> dict[str, Any]:
     made.setdefault("config", {}).setdefault("legend", {})["layout"] = LEGENDS
     _arrange(made, width, made.get("usermeta", {}).get("least", width))
     title = made.get("title", {})
-    for part, letter in (("text", LETTER * LARGE / SMALL), ("subtitle", LETTER)):
+    if title.get("subtitle") and not title.get("text"):  # Vega draws none without the other
+        title |= {"text": title.pop("subtitle"), "fontSize": SMALL, "color": GREY}
+    for part, size in (("text", LARGE), ("subtitle", SMALL)):
         if title.get(part):
-            title[part] = textwrap.wrap(title[part], int(width / letter), break_on_hyphens=False)
+            letters = int(width * SMALL / size / LETTER)
+            title[part] = textwrap.wrap(title[part], letters, break_on_hyphens=False)
     return made
 
 

@@ -121,7 +121,8 @@ def log_ticks(low: float, high: float) -> list[float]:
     ):
         steps = coarser if ratio > most else steps
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    some = 1 if len(powers) <= 9 else math.ceil(len(powers) / 8)
+    inside = math.floor(math.log10(high)) - math.ceil(math.log10(low)) + 1
+    some = max(1, math.ceil(inside / 8))
     ticks = [float(f"{step}e{power}") for power in powers if power % some == 0 for step in steps]
     return [tick for tick in ticks if low / 1.0001 <= tick <= high * 1.0001]
 

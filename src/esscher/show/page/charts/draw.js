@@ -21,9 +21,11 @@ function drawChart(place) {
   view.tooltip(showTip);
   if (before) before.view.finalize();
   drawnCharts.set(place, { view, width });
-  if (spec.params?.some((param) => param.name === "pick")) followPick(place, view, before?.pick);
+  if (spec.params?.some((param) => param.name === "pick")) followPick(place, view);
   view.run();
+  if (before?.pick) pick(place, ...before.pick);
   fit(place.querySelector("svg"));
+  place.style.minHeight = "";
   place.dataset.drawn = "true";
   if (drawnCharts.size === 1) performance.mark("esscher-first-chart");
 }
@@ -38,17 +40,15 @@ function fit(svg) {
 
 // ---- the cell that is picked
 
-/** Keep a chart, its place and everybody who listens to `pick` together. */
-function followPick(place, view, kept) {
-  const tell = (_, rows) => {
+/** Tell the page which cell is picked: in the place's data, and by an event `pick`. */
+function followPick(place, view) {
+  view.addDataListener("pick_store", (_, rows) => {
     if (!rows.length) return;
     const [layer, head] = rows[0].values;
     drawnCharts.get(place).pick = [layer, head];
     place.dataset.pick = `${layer}.${head}`;
     place.dispatchEvent(new CustomEvent("pick", { detail: { layer, head }, bubbles: true }));
-  };
-  view.addDataListener("pick_store", tell);
-  if (kept) pick(place, ...kept);
+  });
 }
 
 /** Pick a cell of a chart. */
