@@ -53,7 +53,10 @@ def heatmap(
     pick
         Selection of a cell: see :func:`picking`.
     """
-    data = [{**row, field: finite(row[field], log)} for row in rows]
+    data = [
+        {"layer": row["layer"], columns: row[columns], field: finite(row[field], log)}
+        for row in rows
+    ]
     known = [row[field] for row in data if row[field] is not None]
     low, high = ends or ((min(known), max(known)) if known else (1.0, 10.0))
     if not high > low:  # one number only
@@ -109,8 +112,12 @@ def category_map(
     letters
         A letter for each word.
     """
-    data = [{**row, "word": row[field]} for row in rows]
-    known = [row | {"letter": letters[row["word"]]} for row in data if row["word"] is not None]
+    data = [
+        {"layer": row["layer"], columns: row[columns], "word": row[field],
+         "letter": letters.get(row[field])}
+        for row in rows
+    ]  # fmt: skip
+    known = [row for row in data if row["word"] is not None]
     colour = series.colour()  # not ``fill``, so that maps of numbers have theirs beside it
     colour["field"] = "word"
     names = {name: f"{letters[name]}: {name}" for name in series.names}

@@ -61,17 +61,18 @@ def points(
     pick
         Selection of a cell of a heatmap (``cells.picking``), whose rows alone are drawn.
     """
-    data = list(rows)
     along = x if across else y
+    data = list(rows)
     marks: list[Any] = []
     tips = _tips(data, x, y, series)
-    known = _intervals(data, along)
-    if known:
+    if any(row.get("low") is not None for row in data):
+        # one set of rows for points and intervals, so that it stands in a page once
+        data = [_cut(row, along) for row in data]
         low = replace(along, field="low")
         ends = [_x(low), alt.X2(field="high"), _y(y)] if across else [
             _x(x), _y(low), alt.Y2(field="high")]  # fmt: skip
         stroke = {} if series is None else {"stroke": alt.Stroke(**series.colour())}
-        rule = canvas(known, pick).mark_rule(style="interval", clip=True)
+        rule = canvas(data, pick).mark_rule(style="interval", clip=True)
         marks.append(rule.encode(*ends, tooltip=tips, **stroke))
     look: dict[str, Any] = {"fill": _hollow(alt.value(BLUE)), "stroke": alt.value(BLUE)}
     if series is not None:
@@ -113,7 +114,7 @@ def lines(
 def bands(rows: Iterable[Row], x: Axis, y: Axis, series: Series | None = None) -> ChartType:
     """Fill what lies between ``low`` and ``high`` of the rows."""
     look = {} if series is None else {"fill": alt.Fill(**series.colour())}
-    area = canvas(_intervals(rows, y)).mark_area(style="band", clip=True)
+    area = canvas(_cut(row, y) for row in rows).mark_area(style="band", clip=True)
     ends = _y(replace(y, field="low")), alt.Y2(field="high")
     return _layered([area.encode(_x(x), *ends, **look)])
 
@@ -146,9 +147,8 @@ def bars(
         .mark_bar(style="bar")
         .encode(channel(field=length.field, **options), name, tooltip=tips, **look)
     ]
-    known = _intervals(data, length)
-    if known and not stacked:
-        edge = canvas(known).mark_rule(style="edge")
+    if any(row.get("low") is not None for row in data) and not stacked:
+        edge = canvas(_cut(row, length) for row in data).mark_rule(style="edge")
         ends = channel(field="low", **options), second(field="high")
         marks.append(edge.encode(*ends, name, tooltip=tips))
     return _layered(marks)
@@ -251,7 +251,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
-        return float(f"{value:.7g}") if math.isfinite(value) else None
+        return float(f"{value:.6g}") if math.isfinite(value) else None
     return None if value is pd.NA else value
 
 
@@ -262,18 +262,15 @@ def finite(value: Any, log: bool = False) -> float | None:
     return float(value)
 
 
-def _intervals(rows: Iterable[Row], along: Axis) -> list[dict[str, Any]]:
-    """Return the rows that have an interval; on a logarithmic axis one that reaches 0 is cut."""
-    known = []
-    for row in rows:
-        low, high = finite(row.get("low")), finite(row.get("high"))
-        if low is None or high is None:
-            continue
-        if along.log and along.limits is not None:
-            low = max(low, 0.5 * along.limits[0])
-        if high >= low:
-            known.append({**row, "low": low, "high": high})
-    return known
+def _cut(row: Row, along: Axis) -> dict[str, Any]:
+    """Return a row with the ends of its interval as they can be drawn; None if there is none."""
+    low, high = finite(row.get("low")), finite(row.get("high"))
+    if low is None or high is None:
+        return {**row, "low": None, "high": None}
+    if along.log and along.limits is not None:  # one that reaches 0 is cut
+        low = max(low, 0.5 * along.limits[0])
+        high = max(low, high)
+    return {**row, "low": low, "high": high}
 
 
 def _x(axis: Axis) -> alt.X:

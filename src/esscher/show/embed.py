@@ -30,7 +30,7 @@ SCRIPTS = ("layout.js", "draw.js")
 DARK = {
     "blue": "#4AA8E0", "orange": "#F2853A", "green": "#2FC79B", "purple": "#DD8FBD",
     "gold": "#F0B429", "sky": "#8ED0F7", "olive": "#D6C52E", "ink": "#E7E5E1", "grey": "#9AA1AC",
-    "pale": "#4A515C", "grid": "#2F343D", "panel": "#1A1D23",
+    "pale": "#8A919C", "grid": "#2F343D", "panel": "#1A1D23",
     **dict(zip(
         (f"shade-{i}" for i in range(len(SHADES))),
         ("#355F8D", "#2D708E", "#25838E", "#1E978A", "#25AB82", "#44BF70", "#70CF57", "#9BD93C",
@@ -78,6 +78,7 @@ def chart_data(charts: Mapping[str, ChartType]) -> str:
         spec = chart.to_dict(validate=False)
         # the page has a heading and one style for all
         del spec["config"], spec["title"]
+        spec["datasets"] = {key: _columns(rows) for key, rows in spec["datasets"].items()}
         specs[name] = spec
     style = config()
     style["legend"]["layout"] = LEGENDS
@@ -135,6 +136,12 @@ def policy(*scripts: str) -> str:
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Rows as columns, which name every field once: a third of the size."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _given(value: Any) -> Any:

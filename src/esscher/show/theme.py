@@ -23,6 +23,8 @@ BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, OLIVE = "#E69F00", "#56B4E9", "#B8A500"
 #: Text and axes; lines to compare with; what is not decided; grid; ground of a chart.
 BLACK, GREY, PALE, GRID, GROUND = "#000001", "#777777", "#BBBBBB", "#DDDDDD", "#FFFFFF"
+#: Letters in coloured cells, on light and dark pages.
+LETTER = "#111111"
 PALETTE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, OLIVE)
 #: A shape beside each colour, so that series can be told apart in grey.
 SHAPES = (
@@ -92,7 +94,7 @@ def config() -> dict[str, Any]:
             "bar": {"color": BLUE},
             "edge": line(0.8, BLACK),
             "note": {"fontSize": SMALL, "color": GREY},
-            "letter": {"fontSize": SMALL, "color": BLACK},
+            "letter": {"fontSize": SMALL, "color": LETTER},
             "chosen": {"stroke": VERMILION, "strokeWidth": 1.6, "fill": None},
         },
     }  # fmt: skip

@@ -5,14 +5,27 @@ const SCREEN = 1.5;
 /** Change of the width, in pixels, from which a chart is laid out again. */
 const NOTICED = 8;
 const SPECIFICATIONS = JSON.parse(document.getElementById("charts").textContent);
+const specifications = new Map();
 const drawnCharts = new Map();
+
+/** The specification of a chart; its rows come as columns. */
+function specificationOf(name) {
+  if (!specifications.has(name)) {
+    const spec = SPECIFICATIONS.charts[name];
+    const rows = (columns) => (Object.values(columns)[0] ?? []).map((_, i) =>
+      Object.fromEntries(Object.entries(columns).map(([key, values]) => [key, values[i]])));
+    const datasets = Object.entries(spec.datasets).map(([key, columns]) => [key, rows(columns)]);
+    specifications.set(name, { ...spec, datasets: Object.fromEntries(datasets) });
+  }
+  return specifications.get(name);
+}
 
 /** Draw a chart into its place, as wide as the place is. */
 function drawChart(place) {
   const width = place.clientWidth;
   const before = drawnCharts.get(place);
   if (!width || (before && Math.abs(before.width - width) < NOTICED)) return;
-  const spec = layout(SPECIFICATIONS.charts[place.dataset.chart], width / SCREEN);
+  const spec = layout(specificationOf(place.dataset.chart), width / SCREEN);
   const { spec: compiled } = vegaLite.compile(spec, { config: SPECIFICATIONS.config });
   // expressions are interpreted, not compiled: the page's policy forbids the latter
   const view = new vega.View(vega.parse(compiled, null, { ast: true }), {
@@ -68,7 +81,7 @@ function movePick(event) {
   if (!move || !now) return;
   event.preventDefault();
   const [first, second] = now.fields.map((one) => one.field);
-  const datasets = Object.values(SPECIFICATIONS.charts[place.dataset.chart].datasets);
+  const datasets = Object.values(specificationOf(place.dataset.chart).datasets);
   const rows = datasets.flat().filter((row) => row[first] !== undefined && row[second] !== undefined);
   const axis = move[0] ? 0 : 1;
   const next = rows.map((row) => [row[first], row[second]])
@@ -102,7 +115,7 @@ function showTip(_, event, item, value) {
 
 /** The rows of a chart as tables, for those who do not see it. */
 function fillTable(details) {
-  const datasets = SPECIFICATIONS.charts[details.dataset.chart].datasets;
+  const datasets = specificationOf(details.dataset.chart).datasets;
   details.querySelector("div").replaceChildren(...Object.values(datasets).map((rows) => {
     const names = [...new Set(rows.flatMap((row) => Object.keys(row)))];
     const table = document.createElement("table");
