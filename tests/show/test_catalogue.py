@@ -17,6 +17,7 @@ from matplotlib.container import ErrorbarContainer
 
 import esscher
 from esscher.core.errors import InputError
+from esscher.runs.registry import STUDIES
 from esscher.show.catalogue import CATALOGUE, draw, figures_of, offered
 from esscher.show.files import figure_bytes, write_figure
 from esscher.show.style import DOUBLE, SINGLE, columns, escape, plain_number, printable
@@ -50,7 +51,7 @@ def drawn(run, name):
     return draw(*make(run), name)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [name for name in RUNS if name not in STUDIES])
 def test_every_figure_of_every_kind_of_run(name):
     kind, found = make(name)
     known = offered(kind, found)
@@ -68,8 +69,7 @@ def test_every_figure_of_every_kind_of_run(name):
 
 @pytest.mark.parametrize(
     ("name", "chosen"),
-    [("probe", "heads"), ("sweep-one", "exponents"), ("domains", "layers"), ("plan", "budgets"),
-     ("tails", "verdicts")],
+    [("probe", "heads"), ("sweep-one", "exponents"), ("domains", "layers"), ("plan", "budgets")],
 )  # fmt: skip
 def test_a_figure_as_a_file(name, chosen):
     """Well-formed, text as text, and no formula where somebody's name looks like one."""
@@ -78,7 +78,7 @@ def test_a_figure_as_a_file(name, chosen):
     root = ElementTree.fromstring(picture)
     text = " ".join("".join(node.itertext()) for node in root.iter() if node.tag.endswith("}text"))
     assert {"probe": "one-pass k-hat", "sweep": "horizon H"}.get(kind, "") in text
-    if kind in ("probe", "tails", "plan"):
+    if kind in ("probe", "plan"):
         for word in printable(HOSTILE).split():
             assert word in text
     if kind == "domains":
@@ -236,21 +236,6 @@ def test_end_of_a_model():
     for (at, _), mode in zip(points(axis), ("independent", "shared"), strict=True):
         end = found.results["end"]["kl"][mode]["mean"]
         np.testing.assert_allclose(at, np.transpose([found.sizes, end]))
-
-
-def test_tails_by_head():
-    _, found = make("tails")
-    table = found.table()
-    figure = drawn("tails", "heads")
-    shown = images(figure)
-    for column, grid in zip(("proxy", "kurtosis", "norms_k", "logits_k"), shown, strict=False):
-        np.testing.assert_allclose(grid.ravel(), table[column].to_numpy(dtype=float))
-    letters = "".join(text.get_text() for text in figure.axes[4].texts)
-    assert len(letters) == len(table)
-    layers = found.layers_table()
-    at, bars = points(drawn("tails", "layers").axes[0])[0]
-    np.testing.assert_allclose(at, layers[["layer", "proxy"]].to_numpy(dtype=float))
-    np.testing.assert_allclose(bars[:, 1, 1], layers["proxy_high"])
 
 
 def test_corpora_over_layers_and_in_pairs():

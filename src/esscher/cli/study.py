@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import click
 
 from esscher.cli.cluster import chosen_cluster
-from esscher.cli.endings import finish, save_figure
+from esscher.cli.endings import finish
 from esscher.cli.options import (
     check_figure,
     check_output,
@@ -104,7 +104,7 @@ def _parameter(option: Option) -> click.Parameter | None:
     kind = _plain_type(option.type)
     if _is_argument(option):
         return click.Argument([option.name], metavar=option.metavar)
-    flag = f"--{(option.command or option.name).replace('_', '-')}"
+    flag = option.flag
     settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
     if kind is bool:
         both = f"{flag}/--no-{flag[2:]}" if option.default else flag
@@ -152,7 +152,8 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
         workers = options.pop("workers")
         with resumable(out), chosen_cluster(scheduler, cluster, workers) as executor:
             found = study(**options, executor=executor).run()
-        save_figure(study.name, found, figure)
+        if figure is not None:
+            found.plot().save(figure)
         if save is not None:
             found.save(save)
         finish(
@@ -170,7 +171,7 @@ def _listed(option: Option, text: str | None) -> Any:
     """The numbers that an option such as ``0-5`` or ``64:2048:6`` stands for."""
     if text is None:
         return None
-    flag = f"--{option.name.replace('_', '-')}"
+    flag = option.flag
     if option.metavar == "A:B:K":
         return geometric_sizes(text, option=flag)
     whole = _plain_type(get_args(_plain_type(option.type))[0]) is int

@@ -89,6 +89,11 @@ class Option:
     command: str | None
     default: Any
 
+    @property
+    def flag(self) -> str:
+        """The option on the command line."""
+        return f"--{(self.command or self.name).replace('_', '-')}"
+
 
 @cache
 def options_of(study: type) -> tuple[Option, ...]:

@@ -112,6 +112,18 @@ class ModelStudy(Study[R_co]):
         assert isinstance(self.text, TextRecord)
         return self.text
 
+    def usual(self, name: str) -> bool:
+        """Whether an option has the value that the model gives it."""
+        value = getattr(self, name)
+        if name in ("layers", "heads"):
+            return bool(value == tuple(range(getattr(self.model_record, name))))
+        return super().usual(name)
+
+    def command_words(self) -> list[str] | None:
+        """Return the words of the command, with the type of the weights if it is no usual one."""
+        words, dtype = super().command_words(), self.model_record.dtype
+        return words if words is None or dtype == "float32" else [*words, "--dtype", dtype]
+
     @property
     def subject(self) -> str:
         """Name of the model."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from functools import cache
 from inspect import Signature, cleandoc
 from pathlib import Path
@@ -171,8 +171,33 @@ class Study(ABC, Generic[R_co]):
 
     @property
     def subject(self) -> str:
-        """What is measured, for lists of runs."""
+        """Name of what is measured, for lists of runs."""
         return self.name
+
+    def usual(self, name: str) -> bool:
+        """Whether an option has the value that it would have if it were left out."""
+        return getattr(self, name) is None
+
+    def command_words(self) -> list[str] | None:
+        """Return the words of the command after ``esscher``; None if no command does the same."""
+        words = [self.name]
+        for one in options_of(type(self)):
+            value = getattr(self, one.name)
+            if (
+                one.command is None
+                or not one.stored
+                or value == one.default
+                or self.usual(one.name)
+            ):
+                continue
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            if one.default is MISSING and one.metavar:
+                words.insert(1, text)
+            elif isinstance(value, bool):
+                words.append(one.flag if value else f"--no-{one.flag[2:]}")
+            else:
+                words += [one.flag, text]
+        return words
 
     def configuration(self, known: bool = False) -> dict[str, Any]:
         """Return all that the result is a function of, as JSON holds it.

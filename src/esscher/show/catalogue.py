@@ -70,11 +70,6 @@ def _no_limit(results: Any) -> str | None:
     return None if known else "tokens of a model have no known infinite-token limit"
 
 
-def _no_hidden(results: Any) -> str | None:
-    known = any(layer["hidden"] is not None for layer in results["layers"])
-    return None if known else "the tokens of whole layers were not measured"
-
-
 def _no_stack(results: Any) -> str | None:
     return None if results.get("limit") else "only a Gaussian stack has a known limit"
 
@@ -135,13 +130,6 @@ CATALOGUE: dict[str, dict[str, Drawing]] = {
             missing=_no_terciles,
         ),
     },
-    "tails": {
-        "heads": Drawing("tails:draw_tails", "tails of every head's keys, layer by head"),
-        "verdicts": Drawing("tails:draw_verdicts", "the verdicts alone"),
-        "layers": Drawing(
-            "tails:draw_hidden", "tails of the tokens in every layer", missing=_no_hidden
-        ),
-    },
     "domains": {
         "domains": Drawing("domains:draw_domains", "layers by corpus, heads, and variance"),
         "layers": Drawing("domains:draw_domain_layers", "every statistic over layers, by corpus"),
@@ -179,7 +167,7 @@ CATALOGUE: dict[str, dict[str, Drawing]] = {
     },
 }  # fmt: skip
 #: Drawings that take the result object, not its results, by module.
-_OBJECTS = ("heatmaps", "probes", "manyheads", "depth", "tails", "sweeps", "figures")
+_OBJECTS = ("heatmaps", "probes", "manyheads", "depth", "sweeps", "figures")
 #: Classes of results, to make an object of a dictionary.
 _CLASSES = {
     "probe": "esscher.studies.probe:Probe",
@@ -187,7 +175,7 @@ _CLASSES = {
 }
 #: What is empty in the results of a run in which nothing is measured yet.
 _MEASURED = {
-    "probe": "heads", "tails": "heads", "context": "heads", "sparse": "patterns", "deep": "layers",
+    "probe": "heads", "context": "heads", "sparse": "patterns", "deep": "layers",
 }  # fmt: skip
 #: Narrowest and widest figure, in inches.
 NARROW, WIDE = 2.0, 20.0
@@ -200,7 +188,7 @@ def figure(
     heads: Sequence[tuple[int, int]] | None = None,
     width: float | str = "double",
     title: str | None = None,
-) -> Figure:
+) -> Any:
     """Draw a figure of a stored run, or of results that are there already.
 
     Parameters
@@ -252,6 +240,8 @@ def read(run: Any) -> tuple[str, Any]:
 
 def offered(kind_of_run: str, found: Any) -> dict[str, str]:
     """What :func:`figures_of` returns, for results that were read."""
+    if isinstance(found, Result):
+        return found.charts()
     results = _results(found)
     return {
         name: drawing.about
@@ -268,7 +258,7 @@ def draw(
     heads: Sequence[tuple[int, int]] | None = None,
     width: float | str = "double",
     title: str | None = None,
-) -> Figure:
+) -> Any:
     """Draw one of the figures that a kind of run offers.
 
     Parameters
@@ -286,6 +276,8 @@ def draw(
     InputError
         If there is no such figure, or this run has not what it shows.
     """
+    if isinstance(found, Result):
+        return found.plot(name, heads=heads, title=title)
     drawings = _drawings(kind_of_run)
     chosen = next(iter(drawings)) if name is None else name
     if chosen not in drawings:
