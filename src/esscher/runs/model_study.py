@@ -87,7 +87,7 @@ class ModelStudy(Study[R_co]):
 
     def prepare(self, executor: CellExecutor) -> Work:
         """Load the model and read the text."""
-        loaded, model = self.choice.for_tasks(executor.remote, self.progress)
+        loaded, model = self.choice.for_tasks(executor.remote, self.progress, executor.share)
         return self.fill(loaded.outline).read(loaded, model, executor)
 
     @property
