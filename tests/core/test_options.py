@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import pytest
+from msgspec import Meta
 
 from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, Layers, checked, option, options_of
@@ -21,7 +22,7 @@ class Options:
     layers: Layers = BY_MODEL
     sizes: Annotated[tuple[int, ...], option("Sizes.", metavar="A:B:K")] = (1, 2)
     tilt: Annotated[tuple[float, ...] | None, option("Tilt.", metavar="LIST")] = None
-    names: Annotated[tuple[str, ...], option("Names.")] = ()
+    names: Annotated[tuple[Annotated[str, Meta(max_length=9)], ...], option("Names.")] = ()
     out: Annotated[Path | None, option("Where.", stored=False)] = None
 
 

@@ -167,7 +167,8 @@ def _as_list(value: Any, item: Any) -> Any:
 def _item(kind: Any) -> Any:
     """The type of a list's entries; None for what is no list."""
     parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    return next((get_args(part)[0] for part in parts if get_origin(part) is tuple), None)
+    item = next((get_args(part)[0] for part in parts if get_origin(part) is tuple), None)
+    return get_args(item)[0] if get_origin(item) is Annotated else item
 
 
 def _whole(kind: Any) -> bool:

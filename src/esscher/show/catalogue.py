@@ -178,6 +178,7 @@ CATALOGUE: dict[str, dict[str, Drawing]] = {
         "curves": Drawing("figures:draw_prediction", "predicted errors and local exponents"),
     },
 }  # fmt: skip
+CATALOGUE["sparse-law"] = CATALOGUE["sparse"]
 #: Drawings that take the result object, not its results, by module.
 _OBJECTS = ("heatmaps", "probes", "manyheads", "depth", "tails", "sweeps", "figures")
 #: Classes of results, to make an object of a dictionary.
@@ -187,7 +188,8 @@ _CLASSES = {
 }
 #: What is empty in the results of a run in which nothing is measured yet.
 _MEASURED = {
-    "probe": "heads", "tails": "heads", "context": "heads", "sparse": "patterns", "deep": "layers",
+    "probe": "heads", "tails": "heads", "context": "heads", "sparse": "patterns",
+    "sparse-law": "patterns", "deep": "layers",
 }  # fmt: skip
 #: Narrowest and widest figure, in inches.
 NARROW, WIDE = 2.0, 20.0
@@ -274,8 +276,7 @@ def draw(
     Parameters
     ----------
     kind_of_run
-        ``"probe"``, ``"sweep"``, ``"sparse"``, ``"deep"``, ``"tails"``, ``"domains"``, ``"plan"``,
-        ``"context"`` or ``"theory"``.
+        One of ``CATALOGUE``: ``"probe"``, ``"sweep"``, ...
     found
         The result object, or its results as plain numbers, lists and strings.
     name, heads, width, title

@@ -38,8 +38,10 @@ class PageMaker(Protocol):
         ...
 
 
-#: Kinds of runs that can be reported: the module of the same name here makes the page.
-KINDS = ("probe", "plan", "context", "tails", "deep", "sparse", "domains", "sweep")
+#: Kinds of runs that can be reported: the module here of the name before the dash makes the page.
+KINDS = (
+    "probe", "plan", "context", "tails", "deep", "sparse", "sparse-law", "domains", "sweep",
+)  # fmt: skip
 
 
 def make_page(run: StoredRun) -> Page:
@@ -72,4 +74,5 @@ def make_pages(runs: Sequence[StoredRun]) -> list[Page]:
 
 
 def _maker(kind: str) -> PageMaker:
-    return cast(PageMaker, import_module(f"esscher.show.pages.{kind}"))
+    module = kind.partition("-")[0]  # studies of models and of laws share their page
+    return cast(PageMaker, import_module(f"esscher.show.pages.{module}"))
