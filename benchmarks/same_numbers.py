@@ -25,6 +25,8 @@ from typing import Any
 
 import pandas as pd
 
+import esscher
+
 #: Runs with a directory: their cells and results are compared.
 RUNS = {
     "sweep": "sweep gaussian --dim 3 --horizon 0.8 --alpha 0.5:1:2 --sizes 100:2000:5 "
@@ -44,15 +46,20 @@ RUNS = {
     "context": "plan demo:smollm2 --context --prefix 512 --passages 2",
     "tails": "tails demo:minilm --tokens 2100 --layers 0,3 --heads 0,5",
     "tails-decoder": "tails demo:smollm2 --tokens 2100 --layers 0 --heads 0,5",
-    "sparse-law": "sparse gaussian --horizon 0.5 --dim 2 --tokens 512 --replicates 8 --queries 64 "
-    "--budgets 16,32,64",
+    "sparse-law": "sparse-law gaussian --horizon 0.5 --dim 2 --tokens 512 --replicates 8 "
+    "--query-count 64 --budgets 16,32,64",
     "sparse-model": "sparse demo:minilm --layers 0 --heads 0,1 --context 256 --passages 3 "
-    "--queries 32 --budgets 16:128:4",
+    "--query-count 32 --budgets 16:128:4",
     "deep-stack": "deep gaussian --depth 2 --dim 2 --horizon 0.4 --sizes 32:256:4 --replicates 6",
     "deep-model": "deep demo:minilm --passages 2 --draws 3",
     "domains": "domains demo:minilm --text docs=demo:docs --text code=demo:code "
     "--layers 0 --heads 0-2 --blocks 3 --block-tokens 1024",
 }  # fmt: skip
+#: Words of these commands that were others before studies were of types, to run such a revision.
+RENAMED: dict[str, dict[str, str]] = {
+    "sparse-law": {"sparse-law": "sparse", "--query-count": "--queries"},
+    "sparse-model": {"--query-count": "--queries"},
+}
 #: Commands that only print: what they print as JSON is compared.
 PRINTED = {
     "theory": "theory --horizon 1.5 --sizes 1e3:1e8 --json",
@@ -68,7 +75,10 @@ MOVED = {
     "configuration.model.weight_sample": "configuration.weight_sample",
     "configuration.text.source": "configuration.text",
     "configuration.text.hash": "configuration.text_hash",
+    "configuration.query_count": "configuration.queries",
 }
+#: Kinds that were one before.
+KINDS = {"sparse-law": "sparse"}
 #: Fields that say when and where, not what.
 PASSING = {"created", "git_revision", "command", "versions", "seconds", "out", "folder", "sha256"}
 
@@ -97,7 +107,8 @@ def make_runs(folder: Path, only: str | None) -> int:
         printed = folder / f"{name}.json"
         if printed.exists() or (wanted is not None and name not in wanted):
             continue
-        command = [sys.executable, "-m", "esscher", *words.split()]
+        before = {} if hasattr(esscher, "load") else RENAMED.get(name, {})
+        command = [sys.executable, "-m", "esscher", *(before.get(w, w) for w in words.split())]
         if name in RUNS:
             command += ["--out", str(folder / name), "--json"]
         start = time.monotonic()
@@ -164,6 +175,8 @@ def flat(tree: dict[str, Any], place: str = "") -> dict[str, Any]:
             continue
         if isinstance(value, dict):
             found |= flat(value, f"{path}.")
+        elif path == "kind":
+            found[path] = KINDS.get(value, value)
         else:
             found[MOVED.get(path, path)] = value
     return found

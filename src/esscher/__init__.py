@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     )
     from esscher.studies.probe import Probe, load_probe, probe
     from esscher.studies.reproduce import reproduce
-    from esscher.studies.sparse import Sparsity, load_sparse, sparse
+    from esscher.studies.sparse import Sparse, sparse, sparse_law
     from esscher.studies.tails import Tails, tails
 
 __all__ = [
@@ -123,7 +123,7 @@ __all__ = [
     "Probe",
     "Rate",
     "Signs",
-    "Sparsity",
+    "Sparse",
     "Sphere",
     "StackLimit",
     "StudentT",
@@ -159,7 +159,6 @@ __all__ = [
     "load_model",
     "load_plan",
     "load_probe",
-    "load_sparse",
     "make_law",
     "map_constant",
     "map_curve",
@@ -174,6 +173,7 @@ __all__ = [
     "received_exponent",
     "reproduce",
     "sparse",
+    "sparse_law",
     "standard_law",
     "start_cluster",
     "sweep",
@@ -205,7 +205,7 @@ _LAZY = {
     "esscher.runs.cluster": ("connect_cluster",),
     "esscher.runs.registry": ("load",),
     "esscher.runs.cluster_file": ("start_cluster",),
-    "esscher.studies.sparse": ("Sparsity", "load_sparse", "sparse"),
+    "esscher.studies.sparse": ("Sparse", "sparse", "sparse_law"),
     "esscher.engine.text": ("read_text",),
 }
 

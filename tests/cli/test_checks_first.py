@@ -56,7 +56,7 @@ OWN = [
     ("sparse", ("--budgets", "8:250:3"), "a query may see only 193 keys"),
     ("sparse", ("--draws", "1"), "draws is 1"),
     ("sparse", ("--layers", "8"), "layers contains 8"),
-    ("sparse", ("--horizon", "1"), "horizon is given"),
+    ("sparse", ("--horizon", "1"), "No such option '--horizon'"),
     ("deep", ("--context", "300"), "reads at most 256"),
     ("deep", ("--context", "8"), "at least 16"),
     ("deep", ("--budgets", "8:250:3"), "only 192 keys"),

@@ -12,7 +12,7 @@ from esscher.cli.options import check_figure, plain_console, plain_table
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign
 from esscher.runs import Result, run_kind
-from esscher.runs.registry import STUDIES, load
+from esscher.runs.registry import STUDIES, has_part, load
 
 #: Dots per inch that make sense.
 FEWEST, MOST = 30, 2400
@@ -67,7 +67,8 @@ def figure(
     from esscher.show.files import write_figure
 
     inches = as_width(width)
-    if run_kind(run) in STUDIES:
+    name = run_kind(run)
+    if name in STUDIES and has_part(name, "charts"):
         with foreign(run):
             draw_result(load(run), run, kind, output, chosen, inches, dpi, title, listing)
         return

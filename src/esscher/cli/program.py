@@ -20,7 +20,6 @@ from esscher.cli.report import report
 from esscher.cli.reproduce import reproduce
 from esscher.cli.runs import list_runs, show
 from esscher.cli.schema import schema
-from esscher.cli.sparse import sparse
 from esscher.cli.stopping import terminable
 from esscher.cli.study import study_command
 from esscher.cli.sweep import sweep
@@ -85,7 +84,6 @@ for command in (
     plan,
     *map(study_command, STUDIES),
     deep,
-    sparse,
     domains,
     theory,
     hardmax,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import click
 
 from esscher.cli.cluster import chosen_cluster
-from esscher.cli.endings import finish
+from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import (
     check_figure,
     check_output,
@@ -23,7 +23,8 @@ from esscher.cli.options import (
 )
 from esscher.cli.stopping import resumable
 from esscher.core.options import Option, options_of
-from esscher.runs.registry import part_of, study_named
+from esscher.runs.model_study import said_of_other
+from esscher.runs.registry import has_part, part_of, study_named
 from esscher.runs.result import Result
 from esscher.runs.study import Study
 from esscher.show.tables import as_table
@@ -54,7 +55,8 @@ def study_command(name: str) -> click.Command:
     """Build the command of a study."""
     study = study_named(name)
     parameters = [_parameter(option) for option in _ordered(study)]
-    return click.Command(
+    return _Command(
+        study,
         name,
         callback=_callback(study),
         params=[p for p in parameters if p is not None] + list(OPTIONS),
@@ -62,19 +64,41 @@ def study_command(name: str) -> click.Command:
     )
 
 
+class _Command(click.Command):
+    """The command of a study, which knows the subjects that have moved to another one."""
+
+    def __init__(self, study: type[Study[Any]], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._instead = study.instead
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        moved = next((word for word in args if word in self._instead), None)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if moved is None:
+                raise
+            # an option of the other command: what is to be said is where it has gone
+            raise click.UsageError(said_of_other(moved, self._instead[moved]), ctx) from error
+
+
 def print_result(found: Result[Any], everything: bool = False) -> None:
     """Print a result for people: as its study does, or the headline and the tables."""
     console = plain_console()
-    try:
-        own = part_of(found.study.name, "printed")
-    except ModuleNotFoundError as error:
-        if not (error.name or "").endswith(".printed"):
-            raise
-        console.say(found.headline, "bold")
-        for frame in found.shown():
-            console.print(as_table(frame))
+    if has_part(found.study.name, "printed"):
+        part_of(found.study.name, "printed").print_result(found, console, everything)
         return
-    own.print_result(found, console, everything)
+    console.say(found.headline, "bold")
+    for frame in found.shown():
+        console.print(as_table(frame))
+
+
+def draw_figure(name: str, found: Result[Any], path: Path) -> None:
+    """Draw the main figure of a result into a file."""
+    if has_part(name, "charts"):
+        found.plot().save(path)
+    else:
+        save_figure(name, found, path)
 
 
 def _help(study: type[Study[Any]]) -> str:
@@ -94,8 +118,7 @@ def _is_argument(option: Option) -> bool:
 def _ordered(study: type[Study[Any]]) -> list[Option]:
     """Its subject, its own options, then those that all studies have."""
     own = get_annotations(study)
-    first = (*study.sources, "column")
-    return sorted(options_of(study), key=lambda o: (o.name not in first, o.name not in own))
+    return sorted(options_of(study), key=lambda o: (o.name not in study.first, o.name not in own))
 
 
 def _parameter(option: Option) -> click.Parameter | None:
@@ -153,7 +176,7 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
         with resumable(out), chosen_cluster(scheduler, cluster, workers) as executor:
             found = study(**options, executor=executor).run()
         if figure is not None:
-            found.plot().save(figure)
+            draw_figure(study.name, found, figure)
         if save is not None:
             found.save(save)
         finish(
@@ -173,6 +196,13 @@ def _listed(option: Option, text: str | None) -> Any:
         return None
     flag = option.flag
     if option.metavar == "A:B:K":
-        return geometric_sizes(text, option=flag)
+        return geometric_sizes(text, _smallest(option), flag)
     whole = _plain_type(get_args(_plain_type(option.type))[0]) is int
     return whole_numbers(text, flag) if whole else numbers(text, flag)
+
+
+def _smallest(option: Option) -> int:
+    """The smallest number that a list of whole numbers may have."""
+    item = get_args(_plain_type(option.type))[0]
+    bounds = [m.ge for m in getattr(item, "__metadata__", ()) if m.ge is not None]
+    return int(max(bounds, default=2))

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
+from esscher.core.errors import InputError
 from esscher.core.options import option
 from esscher.engine.models.choice import ModelChoice
 from esscher.engine.models.outline import Outline
@@ -29,6 +30,7 @@ class ModelStudy(Study[R_co]):
     """Base of the studies that read a text with a model."""
 
     sources: ClassVar[frozenset[str]] = frozenset({"model", "text"})
+    first: ClassVar[tuple[str, ...]] = ("model", "text", "column")
 
     model: Annotated[
         ModelLike,
@@ -76,6 +78,8 @@ class ModelStudy(Study[R_co]):
 
     def filled(self) -> Self:
         """Fill in what depends on the model, from its configuration alone."""
+        if isinstance(self.model, str) and self.model in self.instead:
+            raise InputError(said_of_other(self.model, self.instead[self.model]))
         choice = self.choice
         study = self.fill(choice.outline)
         self.check_texts()
@@ -128,3 +132,11 @@ class ModelStudy(Study[R_co]):
     def subject(self) -> str:
         """Name of the model."""
         return self.model_record.name
+
+
+def said_of_other(subject: str, study: str) -> str:
+    """What is said of a subject that belongs to another study."""
+    return (
+        f"{subject!r} is no model; synthetic tokens have a command of their own, "
+        f"esscher {study} (in Python esscher.{study.replace('-', '_')})"
+    )

@@ -76,7 +76,7 @@ class OneBatch:
 class Study(ABC, Generic[R_co]):
     """Base of all studies: how to run it."""
 
-    #: Command, function, folder below ``studies/`` and kind of run.
+    #: Command, kind of run, and function (with ``_`` for ``-``).
     name: ClassVar[str]
     #: What a progress bar counts.
     unit: ClassVar[str] = "cells"
@@ -86,6 +86,10 @@ class Study(ABC, Generic[R_co]):
     result: ClassVar[type[Result[Any]]]
     #: Lines that ``--help`` shows.
     examples: ClassVar[tuple[str, ...]] = ()
+    #: Options that say what is studied: ``--help`` has them first.
+    first: ClassVar[tuple[str, ...]] = ()
+    #: Subjects that another study takes, and its name.
+    instead: ClassVar[Mapping[str, str]] = {}
 
     out: Annotated[
         Path | None,
@@ -256,7 +260,7 @@ def function_of(study: Callable[P, Study[R]]) -> Callable[P, R]:
     def run(*arguments: P.args, **options: P.kwargs) -> R:
         return study(*arguments, **options).run()
 
-    run.__name__ = run.__qualname__ = kind.name
+    run.__name__ = run.__qualname__ = kind.name.replace("-", "_")
     run.__module__ = kind.__module__.rpartition(".")[0]
     run.__doc__ = _documentation(kind)
     run.__signature__ = _signature(kind)  # type: ignore[attr-defined]

@@ -17,6 +17,7 @@ import numpy as np
 from esscher.core.errors import InputError
 from esscher.math.theory import Prediction
 from esscher.runs.folder import CONFIG
+from esscher.runs.registry import has_part
 from esscher.runs.result import Result
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ CATALOGUE: dict[str, dict[str, Drawing]] = {
         "curves": Drawing("figures:draw_prediction", "predicted errors and local exponents"),
     },
 }  # fmt: skip
+CATALOGUE["sparse-law"] = CATALOGUE["sparse"]
 #: Drawings that take the result object, not its results, by module.
 _OBJECTS = ("heatmaps", "probes", "manyheads", "depth", "sweeps", "figures")
 #: Classes of results, to make an object of a dictionary.
@@ -175,7 +177,8 @@ _CLASSES = {
 }
 #: What is empty in the results of a run in which nothing is measured yet.
 _MEASURED = {
-    "probe": "heads", "context": "heads", "sparse": "patterns", "deep": "layers",
+    "probe": "heads", "context": "heads", "sparse": "patterns",
+    "sparse-law": "patterns", "deep": "layers",
 }  # fmt: skip
 #: Narrowest and widest figure, in inches.
 NARROW, WIDE = 2.0, 20.0
@@ -240,8 +243,8 @@ def read(run: Any) -> tuple[str, Any]:
 
 def offered(kind_of_run: str, found: Any) -> dict[str, str]:
     """What :func:`figures_of` returns, for results that were read."""
-    if isinstance(found, Result):
-        return found.charts()
+    if _has_charts(found):
+        return dict(found.charts())
     results = _results(found)
     return {
         name: drawing.about
@@ -264,8 +267,7 @@ def draw(
     Parameters
     ----------
     kind_of_run
-        ``"probe"``, ``"sweep"``, ``"sparse"``, ``"deep"``, ``"tails"``, ``"domains"``, ``"plan"``,
-        ``"context"`` or ``"theory"``.
+        One of ``CATALOGUE``: ``"probe"``, ``"sweep"``, ...
     found
         The result object, or its results as plain numbers, lists and strings.
     name, heads, width, title
@@ -276,7 +278,7 @@ def draw(
     InputError
         If there is no such figure, or this run has not what it shows.
     """
-    if isinstance(found, Result):
+    if _has_charts(found):
         return found.plot(name, heads=heads, title=title)
     drawings = _drawings(kind_of_run)
     chosen = next(iter(drawings)) if name is None else name
@@ -304,6 +306,10 @@ def draw(
             f"the results of this {kind_of_run} are not what this version of Esscher writes "
             f"({type(error).__name__}: {error}); run its command again, which makes them anew"
         ) from error
+
+
+def _has_charts(found: Any) -> bool:
+    return isinstance(found, Result) and has_part(found.study.name, "charts")
 
 
 def as_width(width: float | str) -> float:

@@ -52,11 +52,11 @@ def _deep(results: dict[str, Any]) -> str:
 
 
 def _sparse(results: dict[str, Any]) -> str:
-    from pathlib import Path
+    from esscher.runs.registry import study_named
+    from esscher.runs.study import stored_study
 
-    from esscher.studies.sparse import Sparsity
-
-    return Sparsity(results, Path()).subject
+    study: Any = stored_study(study_named(results["kind"]), results["configuration"], "the run")
+    return str(study.in_words)
 
 
 def _domains(results: dict[str, Any]) -> str:
@@ -79,5 +79,6 @@ _TITLES = {
     "tails": _tails,
     "deep": _deep,
     "sparse": _sparse,
+    "sparse-law": _sparse,
     "domains": _domains,
 }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-from esscher.runs.registry import STUDIES, part_of
+from esscher.runs.registry import STUDIES, has_part, part_of
 from esscher.runs.result import Result
 from esscher.show.content import Card, Drawn, Page, Part, Summary
 from esscher.show.drawing import offered
@@ -41,8 +41,10 @@ class PageMaker(Protocol):
         ...
 
 
-#: Kinds of runs that can be reported: the module of the same name here makes the page.
-KINDS = ("probe", "plan", "context", "deep", "sparse", "domains", "sweep")
+#: Kinds of runs that can be reported: the module here of the name before the dash makes the page.
+KINDS = (
+    "probe", "plan", "context", "deep", "sparse", "sparse-law", "domains", "sweep",
+)  # fmt: skip
 
 
 def study_page(run: StoredRun) -> Page:
@@ -71,7 +73,7 @@ def study_page(run: StoredRun) -> Page:
 
 def make_page(run: StoredRun) -> Page:
     """The page of one run."""
-    if run.kind in STUDIES:
+    if run.kind in STUDIES and has_part(run.kind, "page"):
         return study_page(run)
     maker = _maker(run.kind)
     text, note = command(run, maker.command_words(run))
@@ -101,4 +103,5 @@ def make_pages(runs: Sequence[StoredRun]) -> list[Page]:
 
 
 def _maker(kind: str) -> PageMaker:
-    return cast(PageMaker, import_module(f"esscher.show.pages.{kind}"))
+    module = kind.partition("-")[0]  # studies of models and of laws share their page
+    return cast(PageMaker, import_module(f"esscher.show.pages.{module}"))

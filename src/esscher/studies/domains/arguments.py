@@ -10,8 +10,14 @@ from esscher.core.errors import InputError
 from esscher.core.validation import as_dim, as_seed, as_share
 from esscher.engine.models.outline import Outline
 from esscher.engine.models.selection import as_indices
+from esscher.engine.sampled.sizes import (
+    FEWEST_KEYS,
+    default_sizes,
+    needed_context,
+    passage_keys,
+    usual_mode,
+)
 from esscher.engine.text.documents import TextSource, check_text
-from esscher.studies.probe.arguments import FEWEST_KEYS, default_sizes, needed_context, passage_keys
 
 KIND = "domains"
 
@@ -91,7 +97,7 @@ def make_request(
 ) -> DomainsRequest:
     """Check the arguments and fill in what was left out."""
     if mode is None:
-        mode = "context" if model.causal else "pooled"
+        mode = usual_mode(model)
     if mode not in MODES:
         raise InputError(f"mode is {mode!r}; it must be one of {', '.join(MODES)}")
     length = model.context(context, POOLED if mode == "pooled" else CONTEXT)
