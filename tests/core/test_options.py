@@ -64,6 +64,7 @@ def test_values_of_the_right_kind_are_taken(name, value, wanted):
         ("count", True, "count is True"),
         ("count", 10**400, "count is a whole number of 1329 bits; it must be"),
         ("share", 0.0, "share is 0.0; it must be a number above 0"),
+        ("share", 25, "it must be a number of at most 1.0; did you mean 0.25?"),
         ("share", float("nan"), "share is nan"),
         ("mode", "c", "mode is 'c'; it must be one of a, b"),
         ("layers", "01", "layers is '01'; it must be a list"),

@@ -255,7 +255,7 @@ def test_tails_by_head():
 
 def test_corpora_over_layers_and_in_pairs():
     _, found = make("domains")
-    results = found.results
+    results = found.to_dict()
     axis = drawn("domains", "layers").axes[0]
     for (at, _), rows in zip(points(axis), results["layers"]["tokens"].values(), strict=True):
         np.testing.assert_allclose(at[:, 1], [row["value"] for row in rows])

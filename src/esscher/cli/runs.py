@@ -32,7 +32,6 @@ SHOWN_BY = {
     "context": ("esscher.cli.plan", "print_context"),
     "deep": ("esscher.cli.deep", "print_depth"),
     "sparse": ("esscher.cli.sparse", "print_sparsity"),
-    "domains": ("esscher.cli.domains", "print_domains"),
 }
 
 

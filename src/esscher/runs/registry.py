@@ -20,6 +20,7 @@ from esscher.runs.study import Study, configuration_type, finish, stored_study
 #: Command, function and kind of run, and where the study is defined.
 STUDIES = {
     "tails": "esscher.studies.tails.study:TailsStudy",
+    "domains": "esscher.studies.domains.study:DomainsStudy",
 }
 
 

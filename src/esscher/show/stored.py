@@ -23,7 +23,6 @@ READERS = {
     "probe": ("esscher.studies.probe", "load_probe"),
     "sparse": ("esscher.studies.sparse", "load_sparse"),
     "deep": ("esscher.studies.deep", "load_deep"),
-    "domains": ("esscher.studies.domains", "load_domains"),
     "plan": ("esscher.studies.plan", "load_plan"),
     "context": ("esscher.studies.plan", "load_context"),
 }
