@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from esscher.show.catalogue import figure, figures_of
     from esscher.show.write import write_report
     from esscher.studies.deep import Depth, deep, load_deep
-    from esscher.studies.domains import Domains, domains, load_domains
+    from esscher.studies.domains import Domains, domains
     from esscher.studies.plan import (
         ContextUse,
         Plan,
@@ -155,7 +155,6 @@ __all__ = [
     "load_context",
     "load_curve",
     "load_deep",
-    "load_domains",
     "load_model",
     "load_plan",
     "load_probe",
@@ -186,7 +185,7 @@ __all__ = [
 
 #: What brings torch and transformers with it, by package: imported when it is first asked for.
 _LAZY = {
-    "esscher.studies.domains": ("Domains", "domains", "load_domains"),
+    "esscher.studies.domains": ("Domains", "domains"),
     "esscher.studies.deep": ("Depth", "deep", "load_deep"),
     "esscher.studies.reproduce": ("reproduce",),
     "esscher.studies.tails": ("Tails", "tails"),

@@ -82,11 +82,11 @@ OWN = [
 DOMAINS = [
     (("--text", "a=a.txt", "--text", "b=nowhere.txt"), "corpus 'b': there is no file"),
     (("--text", "a=a.txt"), "at least two"),
-    (("--alpha", "5"), "did you mean 0.05?"),
+    (("--fdr", "5"), "did you mean 0.05?"),
     (("--context", "300"), "reads at most 256"),
     (("--blocks", "1"), "at least 3"),
     (("--layers", "9"), "layers contains 9"),
-    (("--context", "40", "--block-tokens", "64", "--measure"), "a context of at least 54"),
+    (("--context", "40", "--block-tokens", "64", "--exponents"), "a context of at least 54"),
     (("--out", "a.txt"), "is a file"),
     (("--figure", "x.gif"), "must end in"),
 ]

@@ -240,7 +240,7 @@ def test_end_of_a_model():
 
 def test_corpora_over_layers_and_in_pairs():
     _, found = make("domains")
-    results = found.results
+    results = found.to_dict()
     axis = drawn("domains", "layers").axes[0]
     for (at, _), rows in zip(points(axis), results["layers"]["tokens"].values(), strict=True):
         np.testing.assert_allclose(at[:, 1], [row["value"] for row in rows])

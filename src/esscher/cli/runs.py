@@ -31,7 +31,6 @@ SHOWN_BY = {
     "plan": ("esscher.cli.plan", "print_plan"),
     "context": ("esscher.cli.plan", "print_context"),
     "deep": ("esscher.cli.deep", "print_depth"),
-    "domains": ("esscher.cli.domains", "print_domains"),
 }
 
 

@@ -17,6 +17,7 @@ from esscher.cli.options import (
     check_figure,
     check_output,
     geometric_sizes,
+    named_sources,
     numbers,
     plain_console,
     whole_numbers,
@@ -29,6 +30,8 @@ from esscher.runs.result import Result
 from esscher.runs.study import Study
 from esscher.show.tables import as_table
 
+#: Form of options that are given several times, each with a name of its own.
+NAMED = "NAME=SOURCE"
 #: Options that all commands of studies have, besides those of the study.
 OPTIONS: tuple[click.Parameter, ...] = (
     click.Option(
@@ -112,7 +115,7 @@ def _help(study: type[Study[Any]]) -> str:
 
 
 def _is_argument(option: Option) -> bool:
-    return option.default is MISSING and option.metavar is not None
+    return option.default is MISSING and option.metavar not in (None, NAMED)
 
 
 def _ordered(study: type[Study[Any]]) -> list[Option]:
@@ -125,10 +128,12 @@ def _parameter(option: Option) -> click.Parameter | None:
     if option.command is None:
         return None
     kind = _plain_type(option.type)
-    if _is_argument(option):
-        return click.Argument([option.name], metavar=option.metavar)
     flag = option.flag
     settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    if option.metavar == NAMED:
+        return click.Option([flag, option.name], multiple=True, **settings)
+    if _is_argument(option):
+        return click.Argument([option.name], metavar=option.metavar)
     if kind is bool:
         both = f"{flag}/--no-{flag[2:]}" if option.default else flag
         return click.Option([both, option.name], is_flag=True, default=option.default, **settings)
@@ -155,7 +160,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _callback(study: type[Study[Any]]) -> Callable[..., None]:
-    lists = {o.name: o for o in options_of(study) if o.metavar in ("LIST", "A:B:K")}
+    lists = {o.name: o for o in options_of(study) if o.metavar in ("LIST", "A:B:K", NAMED)}
 
     def call(
         *,
@@ -190,11 +195,13 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
     return call
 
 
-def _listed(option: Option, text: str | None) -> Any:
-    """The numbers that an option such as ``0-5`` or ``64:2048:6`` stands for."""
+def _listed(option: Option, text: Any) -> Any:
+    """The values that an option such as ``0-5``, ``64:2048:6`` or ``wiki=a.txt`` stands for."""
     if text is None:
         return None
     flag = option.flag
+    if option.metavar == NAMED:
+        return named_sources(text, flag)
     if option.metavar == "A:B:K":
         return geometric_sizes(text, _smallest(option), flag)
     whole = _plain_type(get_args(_plain_type(option.type))[0]) is int

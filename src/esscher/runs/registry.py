@@ -23,6 +23,7 @@ STUDIES = {
     "sparse": "esscher.studies.sparse.study:SparseStudy",
     "sparse-law": "esscher.studies.sparse.study:SparseLawStudy",
     "tails": "esscher.studies.tails.study:TailsStudy",
+    "domains": "esscher.studies.domains.study:DomainsStudy",
 }
 
 

@@ -181,7 +181,7 @@ def result_from(tree: Any, study: Study[Any], place: str, folder: Path | None) -
     kind: type[Result[Any]] = study.result
     body = as_record(tree, body_type(kind), place)
     return kind(
-        study=study,
+        study=study.as_answered(header.configuration),
         complete=header.complete,
         cells=header.cells,
         versions=header.versions,

@@ -22,7 +22,6 @@ from esscher.studies.sweep.engine import load_curve
 READERS = {
     "probe": ("esscher.studies.probe", "load_probe"),
     "deep": ("esscher.studies.deep", "load_deep"),
-    "domains": ("esscher.studies.domains", "load_domains"),
     "plan": ("esscher.studies.plan", "load_plan"),
     "context": ("esscher.studies.plan", "load_context"),
 }

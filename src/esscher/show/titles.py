@@ -61,9 +61,9 @@ def _sparse(results: dict[str, Any]) -> str:
 
 def _domains(results: dict[str, Any]) -> str:
     c = results["configuration"]
-    blocks = results.get("blocks", 0)  # none in a run that was stopped at once
+    blocks = results["blocks"]  # 0 in a run that was stopped at once
     return (
-        f"{_model(c)}, {c['mode']} mode: {len(c['corpora'])} corpora, {blocks} blocks of "
+        f"{_model(c)}, {c['mode']} mode: {len(c['texts'])} corpora, {blocks} blocks of "
         f"{c['block_tokens']:,} tokens each"
     )
 
