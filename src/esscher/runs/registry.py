@@ -6,14 +6,14 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from esscher.core.codec import as_record, schema_of
+from esscher.core.codec import as_record, record_type, schemas_of
 from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 from esscher.core.untrusted import limits, read_json
 from esscher.core.validation import as_path
-from esscher.runs.cells import read_run
+from esscher.runs.cells import About, Part, read_run
 from esscher.runs.folder import CONFIG
 from esscher.runs.result import Header, Result, body_type, result_from
 from esscher.runs.study import Study, configuration_type, finish, stored_study
@@ -79,11 +79,14 @@ def load(path: str | Path) -> Result[Any]:
 
 
 def schema_named(name: str) -> dict[str, Any]:
-    """Return the JSON Schemas of a study's files: ``configuration``, ``cell`` and ``results``."""
+    """Return the JSON Schema of a study's files: ``config``, ``cell`` and ``results``."""
     study = study_named(name)
-    files = {
-        "configuration": configuration_type(study),
-        "cell": study.cell,
-        "results": body_type(study.result),
-    }
-    return {file: schema_of(kind, f"{name}: {file}") for file, kind in files.items()}
+    configuration, kind = configuration_type(study), Literal[name]
+    return schemas_of(
+        f"Files of esscher {name}",
+        config=record_type("Config", About, kind=kind, configuration=configuration),
+        cell=record_type("Cell", Part, about=study.cell),
+        results=record_type(
+            "Results", Header, body_type(study.result), kind=kind, configuration=configuration
+        ),
+    )

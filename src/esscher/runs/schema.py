@@ -42,7 +42,10 @@ def schema_of(kind: str) -> dict[str, Any]:
         For a kind that has none.
     """
     if kind not in KINDS:
-        raise InputError(f"there is no schema of {shortened(kind)}; there are {', '.join(KINDS)}")
+        raise InputError(
+            f"there is no schema of {shortened(kind)}; there are those of studies, such as tails, "
+            f"and {', '.join(KINDS)}"
+        )
     text = (files("esscher.runs") / "schemas" / f"{kind}.json").read_text(encoding="utf-8")
     return dict(json.loads(text))
 
