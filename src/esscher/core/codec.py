@@ -113,7 +113,10 @@ def record_type(name: str, /, *records: type[Any], **fields: Any) -> type[Any]:
     for record in records:
         hints = get_type_hints(record, include_extras=True)
         for field in msgspec.structs.fields(record):
-            optional = () if field.required else (field.default,)
+            default: Any = field.default
+            if default is msgspec.NODEFAULT and not field.required:
+                default = msgspec.field(default_factory=field.default_factory)
+            optional = () if field.required else (default,)
             found[field.name] = (field.name, hints[field.name], *optional)
     found |= {field: (field, kind) for field, kind in fields.items()}
     listed: Any = list(found.values())
