@@ -61,7 +61,9 @@ PRINTED = {
     "reproduce": "reproduce hardmax --scale quick --json",
 }
 #: Fields that were added; the rest of a result has to be where it was.
-ADDED = {"cells"}
+ADDED = {"cells", "headline"}
+#: Fields that are gone.
+GONE = {"configuration.layout"}
 #: Fields that moved: where a value stands now, and where it stood.
 MOVED = {
     "configuration.model.weight_hash": "configuration.weight_hash",
@@ -175,7 +177,9 @@ def trees(one: Any, two: Any, place: str) -> Iterator[str]:
         for key in sorted(one.keys() | two.keys()):
             if key in PASSING:
                 continue
-            if key in ADDED and key not in one:
+            if key not in one and (key in ADDED or two[key] is None):
+                continue
+            if key in GONE and key not in two:
                 continue
             if key not in one or key not in two:
                 yield f"{place}.{key} only {'before' if key in one else 'after'}"

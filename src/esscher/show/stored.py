@@ -20,7 +20,6 @@ from esscher.studies.sweep.engine import load_curve
 
 #: What reads each kind of run made of cells: package and function.
 READERS = {
-    "probe": ("esscher.studies.probe", "load_probe"),
     "sparse": ("esscher.studies.sparse", "load_sparse"),
     "deep": ("esscher.studies.deep", "load_deep"),
     "domains": ("esscher.studies.domains", "load_domains"),
