@@ -68,8 +68,10 @@ PRINTED = {
     "reproduce": "reproduce hardmax --scale quick --json",
 }
 #: Fields that were added, and such that follow from others; the rest has to be where it was.
-ADDED = {"cells", "configuration.exponents"}
+ADDED = {"cells", "headline", "configuration.exponents"}
 DERIVED = {"configuration.sizes"}
+#: Fields that are gone.
+GONE = {"configuration.layout"}
 #: Fields that moved: where a value stands now, and where it stood.
 MOVED = {
     "configuration.model.weight_hash": "configuration.weight_hash",
@@ -191,7 +193,9 @@ def trees(one: Any, two: Any, place: str) -> Iterator[str]:
         for key in sorted(one.keys() | two.keys()):
             if key in PASSING:
                 continue
-            if (key in ADDED and key not in one) or (key in DERIVED and key not in two):
+            if key not in one and (key in ADDED or two[key] is None):
+                continue
+            if key not in two and (key in DERIVED or key in GONE):
                 continue
             if key not in one or key not in two:
                 yield f"{place}.{key} only {'before' if key in one else 'after'}"

@@ -27,7 +27,6 @@ from esscher.studies.sweep.store import Run, read_run
 
 #: What prints a kind of run; sweeps are shown here.
 SHOWN_BY = {
-    "probe": ("esscher.cli.probe", "print_probe"),
     "plan": ("esscher.cli.plan", "print_plan"),
     "context": ("esscher.cli.plan", "print_context"),
     "deep": ("esscher.cli.deep", "print_depth"),

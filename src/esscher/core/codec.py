@@ -23,6 +23,8 @@ T = TypeVar("T")
 #: Numbers of things: bounded, so that a stranger's file cannot ask for any amount of memory.
 Index: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**15)]
+#: A number of things, or the mean of several such numbers.
+Amount: TypeAlias = Count | Annotated[float, Meta(ge=0, le=1e15)]
 #: Names, hashes and sentences.
 Name: TypeAlias = Annotated[str, Meta(max_length=4096)]
 Hash: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{0,64}$")]

@@ -12,7 +12,7 @@ import io
 import json
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -53,6 +53,10 @@ SCHEMA = 1
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9.]+)*")
 #: Longest name of a cell; file systems take 255 bytes.
 _LONGEST = 120
+
+
+def _quiet(what: str) -> None:
+    """Tell nobody."""
 
 
 def _no_rows() -> pd.DataFrame:
@@ -123,11 +127,14 @@ class CellRun:
         Contents of its ``config.json``: kind, subject, configuration, versions, date.
     cell
         Type of what its cells say besides their tables.
+    doing
+        Told what is done before the next cell can be begun; nothing ends it.
     """
 
     folder: Path
     about: dict[str, Any]
     cell: type[Any] | None = None
+    doing: Callable[[str], None] = _quiet
 
     def typed(self, cell: type[Any]) -> CellRun:
         """Return the run with cells of a type."""

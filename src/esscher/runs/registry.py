@@ -20,6 +20,7 @@ from esscher.runs.study import Study, configuration_type, finish, stored_study
 
 #: Command, function and kind of run, and where the study is defined.
 STUDIES = {
+    "probe": "esscher.studies.probe.study:ProbeStudy",
     "sparse": "esscher.studies.sparse.study:SparseStudy",
     "sparse-law": "esscher.studies.sparse.study:SparseLawStudy",
     "tails": "esscher.studies.tails.study:TailsStudy",
@@ -67,15 +68,32 @@ def load(path: str | Path) -> Result[Any]:
     """
     place = as_path(path, "path")
     if place.is_file():
-        tree = read_json(place, limits.RESULTS)
-        header = as_record(tree, Header, str(place))
-        study = stored_study(study_named(header.kind), header.configuration, str(place))
-        found: Result[Any] = result_from(tree, study, str(place), None)
-        return found
+        return result_of(read_json(place, limits.RESULTS), str(place))
     run = read_run(place)
     kind = study_named(run.kind)
     study = stored_study(kind, run.configuration, str(place / CONFIG))
     return finish(run.typed(kind.cell), study)
+
+
+def result_of(tree: Any, place: str) -> Result[Any]:
+    """Return the result that ``to_dict`` gave, of any study.
+
+    Parameters
+    ----------
+    tree
+        Plain numbers, lists and strings.
+    place
+        Where they come from, for the message.
+
+    Raises
+    ------
+    InputError
+        If they are not those of a result.
+    """
+    header = as_record(tree, Header, place)
+    study = stored_study(study_named(header.kind), header.configuration, place)
+    found: Result[Any] = result_from(tree, study, place, None)
+    return found
 
 
 def schema_named(name: str) -> dict[str, Any]:

@@ -322,7 +322,7 @@ def _documentation(study: type[Study[Any]]) -> str:
 def _compute(work: Work, run: CellRun, reporter: Reporter, executor: CellExecutor) -> None:
     names = work.study.cells()
     reporter.expect(len(names), len(names) - len(run.missing(list(names))))
-    for batch in work.batches(run):
+    for batch in work.batches(replace(run, doing=reporter.doing)):
         missing = run.missing(list(batch))
         for name, found in executor.run([batch[name] for name in missing]):
             run.write(name, found)

@@ -20,7 +20,6 @@ from esscher.studies.sweep.engine import load_curve
 
 #: What reads each kind of run made of cells: package and function.
 READERS = {
-    "probe": ("esscher.studies.probe", "load_probe"),
     "deep": ("esscher.studies.deep", "load_deep"),
     "plan": ("esscher.studies.plan", "load_plan"),
     "context": ("esscher.studies.plan", "load_context"),
