@@ -155,7 +155,8 @@ def student_draws(resamples: Resamples) -> Array:
     if count < 2:
         return resamples.draws
     level = (1 + LEVEL) / 2
-    factor = special.stdtrit(count - 1, level) / special.ndtri(level) * math.sqrt(count / (count - 1))
+    quantiles = special.stdtrit(count - 1, level) / special.ndtri(level)
+    factor = quantiles * math.sqrt(count / (count - 1))
     return np.asarray(resamples.log_errors + factor * (resamples.draws - resamples.log_errors))
 
 

@@ -84,5 +84,6 @@ def slope_over_passages(errors: Array, budgets: Array) -> tuple[float, Ends]:
     exponent = float(own.mean())
     if len(own) < 2:
         return exponent, (None, None)
-    half = float(special.stdtrit(len(own) - 1, (1 + LEVEL) / 2) * own.std(ddof=1) / np.sqrt(len(own)))
+    quantile = special.stdtrit(len(own) - 1, (1 + LEVEL) / 2)
+    half = float(quantile * own.std(ddof=1) / np.sqrt(len(own)))
     return exponent, (exponent - half, exponent + half)
