@@ -23,7 +23,6 @@ from esscher.cli.schema import schema
 from esscher.cli.sparse import sparse
 from esscher.cli.stopping import terminable
 from esscher.cli.study import study_command
-from esscher.cli.sweep import sweep
 from esscher.cli.theory import theory
 from esscher.core.errors import EsscherError
 from esscher.core.untrusted import printable
@@ -89,7 +88,6 @@ for command in (
     domains,
     theory,
     hardmax,
-    sweep,
     reproduce,
     list_runs,
     show,

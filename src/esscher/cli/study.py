@@ -16,18 +16,23 @@ from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import (
     check_figure,
     check_output,
+    geometric_numbers,
     geometric_sizes,
     numbers,
     plain_console,
     whole_numbers,
 )
 from esscher.cli.stopping import resumable
+from esscher.cli.synthetic import HEAD, head_parameters, synthetic_head
 from esscher.core.options import Option, options_of
+from esscher.math.laws import STANDARD_LAWS
 from esscher.runs.registry import part_of, study_named
 from esscher.runs.result import Result
 from esscher.runs.study import Study
 from esscher.show.tables import as_table
 
+#: Forms of lists of numbers.
+LISTS = ("LIST", "A:B:K")
 #: Options that all commands of studies have, besides those of the study.
 OPTIONS: tuple[click.Parameter, ...] = (
     click.Option(
@@ -53,11 +58,12 @@ OPTIONS: tuple[click.Parameter, ...] = (
 def study_command(name: str) -> click.Command:
     """Build the command of a study."""
     study = study_named(name)
-    parameters = [_parameter(option) for option in _ordered(study)]
+    head = head_parameters() if _has_head(study) else []
+    parameters = [_parameter(option, study) for option in _ordered(study)]
     return click.Command(
         name,
         callback=_callback(study),
-        params=[p for p in parameters if p is not None] + list(OPTIONS),
+        params=[*head, *(p for p in parameters if p is not None), *OPTIONS],
         help=_help(study),
     )
 
@@ -82,13 +88,20 @@ def _help(study: type[Study[Any]]) -> str:
     subjects = [
         f"{option.metavar}: {option.help}" for option in options_of(study) if _is_argument(option)
     ]
+    if _has_head(study):
+        subjects.insert(0, f"LAW: Law of the tokens: {', '.join(STANDARD_LAWS)}.")
     resumes = "Stopped or killed, the same command with --out resumes."
     examples = "\n".join(["\b", "Examples:", *(f"  {line}" for line in study.examples)])
     return "\n\n".join([cleandoc(study.__doc__ or ""), *subjects, resumes, examples])
 
 
 def _is_argument(option: Option) -> bool:
-    return option.default is MISSING and option.metavar is not None
+    return option.default is MISSING and option.metavar not in (None, *LISTS)
+
+
+def _has_head(study: type[Study[Any]]) -> bool:
+    """Whether it is about a head, which the command line describes by a law and a few numbers."""
+    return "head" in study.sources
 
 
 def _ordered(study: type[Study[Any]]) -> list[Option]:
@@ -98,21 +111,24 @@ def _ordered(study: type[Study[Any]]) -> list[Option]:
     return sorted(options_of(study), key=lambda o: (o.name not in first, o.name not in own))
 
 
-def _parameter(option: Option) -> click.Parameter | None:
-    if option.command is None:
+def _parameter(option: Option, study: type[Study[Any]]) -> click.Parameter | None:
+    if option.command is None or (option.name == "head" and _has_head(study)):
         return None
+    default = study.command_defaults.get(option.name, option.default)
     kind = _plain_type(option.type)
     if _is_argument(option):
         return click.Argument([option.name], metavar=option.metavar)
     flag = f"--{(option.command or option.name).replace('_', '-')}"
     settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
     if kind is bool:
-        both = f"{flag}/--no-{flag[2:]}" if option.default else flag
-        return click.Option([both, option.name], is_flag=True, default=option.default, **settings)
+        both = f"{flag}/--no-{flag[2:]}" if default else flag
+        return click.Option([both, option.name], is_flag=True, default=default, **settings)
     if option.default is MISSING:
         settings["required"] = True
     else:
-        settings |= {"default": option.default, "show_default": option.default is not None}
+        if option.metavar in LISTS and default is not None:
+            default = ",".join(f"{value:g}" for value in default)
+        settings |= {"default": default, "show_default": default is not None}
     if get_origin(kind) is Literal:
         settings["type"] = click.Choice([str(value) for value in get_args(kind)])
     elif kind is Path:
@@ -132,7 +148,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _callback(study: type[Study[Any]]) -> Callable[..., None]:
-    lists = {o.name: o for o in options_of(study) if o.metavar in ("LIST", "A:B:K")}
+    lists = {o.name: o for o in options_of(study) if o.metavar in LISTS}
 
     def call(
         *,
@@ -148,6 +164,8 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
         check_output(save, "--save")
         for name, option in lists.items():
             options[name] = _listed(option, options[name])
+        if _has_head(study):
+            options["head"] = synthetic_head(**{name: options.pop(name) for name in HEAD})
         out = options["out"]
         workers = options.pop("workers")
         with resumable(out), chosen_cluster(scheduler, cluster, workers) as executor:
@@ -170,8 +188,8 @@ def _listed(option: Option, text: str | None) -> Any:
     """The numbers that an option such as ``0-5`` or ``64:2048:6`` stands for."""
     if text is None:
         return None
-    flag = f"--{option.name.replace('_', '-')}"
-    if option.metavar == "A:B:K":
-        return geometric_sizes(text, option=flag)
+    flag = f"--{(option.command or option.name).replace('_', '-')}"
     whole = _plain_type(get_args(_plain_type(option.type))[0]) is int
+    if option.metavar == "A:B:K":
+        return geometric_sizes(text, option=flag) if whole else geometric_numbers(text, flag)
     return whole_numbers(text, flag) if whole else numbers(text, flag)

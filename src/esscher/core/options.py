@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -35,6 +35,7 @@ def option(
     *,
     metavar: str | None = None,
     stored: bool = True,
+    changeable: bool = False,
     command: str | None = "",
     **bounds: Any,
 ) -> Meta:
@@ -48,12 +49,14 @@ def option(
         Form of a list on the command line: ``LIST`` (0,3 or 0-5), ``A:B:K`` (a geometric grid).
     stored
         Whether results depend on it: then it is part of the configuration of a run.
+    changeable
+        Whether results depend on it, but no cell does: a run is resumed with another value.
     command
         Its name on the command line, if it has another one there; None if it has none.
     **bounds
         ``ge``, ``gt``, ``le``, ``lt``, as :class:`msgspec.Meta` takes them.
     """
-    extra = {"metavar": metavar, "stored": stored, "command": command}
+    extra = {"metavar": metavar, "stored": stored, "changeable": changeable, "command": command}
     return Meta(description=help, extra=extra, **bounds)
 
 
@@ -77,7 +80,7 @@ class Option:
         Its type, without the description.
     annotation
         Its type, with bounds, as msgspec checks it.
-    help, metavar, stored, command
+    help, metavar, stored, changeable, command
         See :func:`option`.
     default
         Its default; ``MISSING`` if it must be given.
@@ -89,6 +92,7 @@ class Option:
     help: str
     metavar: str | None
     stored: bool
+    changeable: bool
     command: str | None
     default: Any
 
@@ -108,15 +112,25 @@ def options_of(study: type) -> tuple[Option, ...]:
             Option(
                 name=name,
                 type=get_args(hint)[0],
-                annotation=hint,
+                annotation=_bounded(hint),
                 help=metas[-1].description or "",
                 metavar=extra["metavar"],
                 stored=extra["stored"],
+                changeable=extra["changeable"],
                 command=extra["command"],
                 default=field.default,
             )
         )
     return tuple(found)
+
+
+def _bounded(hint: Any) -> Any:
+    """A type with its bounds; where None is allowed as well, they are those of the other type."""
+    kind, *about = get_args(hint)
+    rest = [part for part in get_args(kind) if part is not NoneType]
+    if get_origin(kind) in (Union, UnionType) and len(rest) == 1:
+        return Annotated[rest[0], *about] | None
+    return hint
 
 
 def checked(option: Option, value: Any) -> Any:
@@ -167,7 +181,8 @@ def _as_list(value: Any, item: Any) -> Any:
 def _item(kind: Any) -> Any:
     """The type of a list's entries; None for what is no list."""
     parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    return next((get_args(part)[0] for part in parts if get_origin(part) is tuple), None)
+    item = next((get_args(part)[0] for part in parts if get_origin(part) is tuple), None)
+    return get_args(item)[0] if get_origin(item) is Annotated else item
 
 
 def _whole(kind: Any) -> bool:

@@ -19,6 +19,7 @@ from esscher.runs.study import Study, configuration_type, finish, stored_study
 
 #: Command, function and kind of run, and where the study is defined.
 STUDIES = {
+    "sweep": "esscher.studies.sweep.study:SweepStudy",
     "tails": "esscher.studies.tails.study:TailsStudy",
 }
 
@@ -64,7 +65,7 @@ def load(path: str | Path) -> Result[Any]:
         return found
     run = read_run(place)
     kind = study_named(run.kind)
-    study = stored_study(kind, run.configuration, str(place / CONFIG))
+    study = stored_study(kind, run.configuration | run.request, str(place / CONFIG))
     return finish(run.typed(kind.cell), study)
 
 
