@@ -155,8 +155,11 @@ def checked(option: Option, value: Any) -> Any:
                 raise msgspec.ValidationError("Expected `float` that is finite")
         return msgspec.convert(given, option.annotation)
     except msgspec.ValidationError as error:
+        said, _, place = str(error).partition(" - at `")
+        shown = given if isinstance(value, np.ndarray | np.generic) else value
+        each = "each entry" if "[" in place else "it"
         raise InputError(
-            f"{option.name} is {shortened(value)}; it must be {allowed(str(error), option.type)}"
+            f"{option.name} is {shortened(shown)}; {each} must be {allowed(said, option.type)}"
         ) from error
 
 

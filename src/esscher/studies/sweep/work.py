@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -66,14 +67,14 @@ class SweepWork:
         schedule = Schedule(study, run.folder)
         known = replicate_errors(study.stored(run), study, run)
         schedule.check(known)
-        limit = stored_limit(run, study)
+        limit = stored_limit(run, study) or self._limit(run)
         plan = None
         while (batch := schedule.next_batch(known)) is not None:
             missing = [n for n in range(batch.start, batch.stop) if n not in known]
             if not missing:
                 continue
             if plan is None:
-                plan = self.executor.share(self._plan(run, limit))
+                plan = self.executor.share(self._plan(limit))
             names = [cell_name(number) for number in missing]
             yield {
                 name: Task(name, measure_cell, (plan, number, batch.depth))
@@ -87,18 +88,30 @@ class SweepWork:
                 found = predict_scales(self.head, study)
             run.write(PREDICTIONS, Cell(Predictions(scales=found)))
 
-    def _plan(self, run: CellRun, limit: Reference | None) -> Plan:
-        """What replicates are compared with; the limit is stored if it is not there yet."""
-        study = self.study
-        drawn = measured_head(self.head, study)
+    @cached_property
+    def drawn(self) -> Head:
+        """The head whose tokens are drawn."""
+        return measured_head(self.head, self.study)
+
+    @cached_property
+    def outputs(self) -> Array | None:
+        """The limit's outputs at all rows of a head from arrays."""
         with one_blas_thread():
-            outputs = reference_outputs(drawn, study)
-            if limit is None:
-                notes = reference_notes(self.head, study)
-                limit = replace(reference_moments(drawn, outputs, study), extra_notes=notes)
-                run.write(LIMIT, limit_cell(limit))
+            return reference_outputs(self.drawn, self.study)
+
+    def _limit(self, run: CellRun) -> Reference:
+        """Compute the limit and store it: a resumed run compares with the very same numbers."""
+        with one_blas_thread():
+            notes = reference_notes(self.head, self.study)
+            found = reference_moments(self.drawn, self.outputs, self.study)
+        limit = replace(found, extra_notes=notes)
+        run.write(LIMIT, limit_cell(limit))
+        return limit
+
+    def _plan(self, limit: Reference) -> Plan:
+        study = self.study
         return Plan(
-            head=drawn,
+            head=self.drawn,
             sizes=study.sizes,
             scales=study.scales,
             seed=study.seed,
@@ -108,7 +121,7 @@ class SweepWork:
             device=study.device,
             means=limit.means,
             covariances=limit.covariances,
-            outputs=outputs,
+            outputs=self.outputs,
         )
 
 
