@@ -56,9 +56,9 @@ def commands(data: Path) -> dict[str, dict[str, list[str]]]:
     ]
     return {
         "sparse": {
-            "sparse-gaussian": ["sparse", "gaussian", "--horizon", "0.7", "--dim", "8"],
+            "sparse-gaussian": ["sparse-law", "gaussian", "--horizon", "0.7", "--dim", "8"],
             "sparse-ar1": [
-                *("sparse", "gaussian", "--horizon", "0.7", "--dim", "8"),
+                *("sparse-law", "gaussian", "--horizon", "0.7", "--dim", "8"),
                 *("--correlation", "0.9"),
             ],
             "sparse-minilm": ["sparse", "demo:minilm"],

@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import esscher
+
 #: Runs with a directory: their cells and results are compared.
 RUNS = {
     "sweep": "sweep gaussian --dim 3 --horizon 0.8 --alpha 0.5:1:2 --sizes 100:2000:5 "
@@ -45,15 +47,20 @@ RUNS = {
     "context": "plan demo:smollm2 --context --prefix 512 --passages 2",
     "tails": "tails demo:minilm --tokens 2100 --layers 0,3 --heads 0,5",
     "tails-decoder": "tails demo:smollm2 --tokens 2100 --layers 0 --heads 0,5",
-    "sparse-law": "sparse gaussian --horizon 0.5 --dim 2 --tokens 512 --replicates 8 --queries 64 "
-    "--budgets 16,32,64",
+    "sparse-law": "sparse-law gaussian --horizon 0.5 --dim 2 --tokens 512 --replicates 8 "
+    "--query-count 64 --budgets 16,32,64",
     "sparse-model": "sparse demo:minilm --layers 0 --heads 0,1 --context 256 --passages 3 "
-    "--queries 32 --budgets 16:128:4",
+    "--query-count 32 --budgets 16:128:4",
     "deep-stack": "deep gaussian --depth 2 --dim 2 --horizon 0.4 --sizes 32:256:4 --replicates 6",
     "deep-model": "deep demo:minilm --passages 2 --draws 3",
     "domains": "domains demo:minilm --text docs=demo:docs --text code=demo:code "
     "--layers 0 --heads 0-2 --blocks 3 --block-tokens 1024",
 }  # fmt: skip
+#: Words of these commands that were others before studies were of types, to run such a revision.
+RENAMED: dict[str, dict[str, str]] = {
+    "sparse-law": {"sparse-law": "sparse", "--query-count": "--queries"},
+    "sparse-model": {"--query-count": "--queries"},
+}
 #: Commands that only print: what they print as JSON is compared.
 PRINTED = {
     "theory": "theory --horizon 1.5 --sizes 1e3:1e8 --queries population --json",
@@ -62,20 +69,25 @@ PRINTED = {
     "hardmax": "hardmax --dim 3 --sizes 1e2:1e4 --json",
     "reproduce": "reproduce hardmax --scale quick --json",
 }
-#: Fields that were added; the rest of a result has to be where it was.
+#: Fields that were added, and such that follow from others; the rest has to be where it was.
 ADDED = {
     "cells", "kind", "headline", "law", "predictions", "run", "configuration.replicates",
     "configuration.precision", "configuration.max_replicates", "configuration.predict",
+    "configuration.exponents",
 }  # fmt: skip
-#: Fields that are gone.
-GONE = {"configuration.engine"}
+DERIVED = {"configuration.sizes", "configuration.engine"}
 #: Fields that moved: where a value stands now, and where it stood.
 MOVED = {
     "configuration.model.weight_hash": "configuration.weight_hash",
     "configuration.model.weight_sample": "configuration.weight_sample",
     "configuration.text.source": "configuration.text",
     "configuration.text.hash": "configuration.text_hash",
+    "configuration.query_count": "configuration.queries",
+    "configuration.texts": "configuration.corpora",
+    "configuration.fdr": "alpha",
 }
+#: Kinds that were one before.
+KINDS = {"sparse-law": "sparse"}
 #: Fields that say when and where, not what.
 PASSING = {"created", "git_revision", "command", "versions", "seconds", "out", "folder", "sha256"}
 
@@ -104,7 +116,8 @@ def make_runs(folder: Path, only: str | None) -> int:
         printed = folder / f"{name}.json"
         if printed.exists() or (wanted is not None and name not in wanted):
             continue
-        command = [sys.executable, "-m", "esscher", *words.split()]
+        before = {} if hasattr(esscher, "load") else RENAMED.get(name, {})
+        command = [sys.executable, "-m", "esscher", *(before.get(w, w) for w in words.split())]
         if name in RUNS:
             command += ["--out", str(folder / name), "--json"]
         start = time.monotonic()
@@ -197,6 +210,8 @@ def flat(tree: dict[str, Any], place: str = "") -> dict[str, Any]:
             continue
         if isinstance(value, dict):
             found |= flat(value, f"{path}.")
+        elif path == "kind":
+            found[path] = KINDS.get(value, value)
         else:
             found[MOVED.get(path, path)] = value
     return found
@@ -208,7 +223,7 @@ def trees(one: Any, two: Any, place: str) -> Iterator[str]:
         for key in sorted(one.keys() | two.keys()):
             if key in PASSING:
                 continue
-            if (key in ADDED and key not in one) or (key in GONE and key not in two):
+            if (key in ADDED and key not in one) or (key in DERIVED and key not in two):
                 continue
             if key not in one or key not in two:
                 yield f"{place}.{key} only {'before' if key in one else 'after'}"

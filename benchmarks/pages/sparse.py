@@ -1,4 +1,4 @@
-"""Sparse patterns: one page from stored runs of ``esscher sparse``."""
+"""Sparse patterns: one page from stored runs of ``esscher sparse`` and ``sparse-law``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import pandas as pd
 
 from esscher.core.errors import InputError
+from esscher.runs.registry import load
 from esscher.show.sparsity import draw_sparsity
 from esscher.studies.reproduce.finding import Finding, markdown_table
-from esscher.studies.sparse import Sparsity, load_sparse
+from esscher.studies.sparse import Sparse
 from esscher.studies.sparse.compare import NO_CROSSING
 
 #: Meaning of the columns of the page's tables.
@@ -33,11 +34,12 @@ def sparse_finding(runs: Sequence[str | Path]) -> Finding:
     Parameters
     ----------
     runs
-        Directories of ``esscher sparse``, in the order of the page; their names are used.
+        Directories of ``esscher sparse`` and ``sparse-law``, in the order of the page, which uses
+        their names.
     """
     if not runs:
-        raise InputError("a finding needs at least one stored run of esscher sparse")
-    studies = {Path(run).name: load_sparse(run) for run in runs}
+        raise InputError("a finding needs at least one stored run of esscher sparse or sparse-law")
+    studies = {Path(run).name: _read(Path(run)) for run in runs}
     if len(studies) < len(runs):
         raise InputError("two runs have the same name; give runs with names of their own")
     trouble = []
@@ -52,12 +54,12 @@ def sparse_finding(runs: Sequence[str | Path]) -> Finding:
         table = pattern_table(study)
         rows += ["", f"## {study.subject}", "", study.headline, "", markdown_table(table)]
         rows += ["", *_words(study)]
-        if study.results["heads"]:
+        if study.heads:
             heads = head_table(study)
             rows += ["", *_about_heads(study), "", markdown_table(heads)]
-            tables[f"{name}-heads"] = study.heads()
-        tables[name] = study.to_frame()
-        tables[f"{name}-curves"] = study.curves()
+            tables[f"{name}-heads"] = study.heads_table()
+        tables[name] = study.table()
+        tables[f"{name}-curves"] = study.curves_table()
         figures[name] = draw_sparsity(study.to_dict(), study.subject)
     return Finding(
         "sparse",
@@ -69,11 +71,23 @@ def sparse_finding(runs: Sequence[str | Path]) -> Finding:
     )
 
 
-def pattern_table(study: Sparsity) -> pd.DataFrame:
+def _read(run: Path) -> Sparse:
+    found = load(run)
+    if not isinstance(found, Sparse):
+        raise InputError(f"{run} holds a run of kind {found.study.name!r}, not of sparse patterns")
+    return found
+
+
+def _plain(study: Sparse) -> dict[str, Any]:
+    """The patterns as plain numbers, lists and strings."""
+    return dict(study.to_dict()["patterns"])
+
+
+def pattern_table(study: Sparse) -> pd.DataFrame:
     """One row per pattern: exponents, error, ratio, bias, break-even, verdict."""
-    budgets = study.results["budgets"]
+    budgets = study.budgets
     rows = []
-    for name, entry in study.patterns.items():
+    for name, entry in _plain(study).items():
         even = entry["break_even"]
         row: dict[str, Any] = {"pattern": name}
         row |= {metric: _exponent(entry["fit"][metric]) for metric in ("map", "mean", "cov")}
@@ -93,9 +107,9 @@ def pattern_table(study: Sparsity) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def head_table(study: Sparsity) -> pd.DataFrame:
+def head_table(study: Sparse) -> pd.DataFrame:
     """One row per pattern: how it does over single heads."""
-    frame, budgets = study.heads(), study.results["budgets"]
+    frame, budgets = study.heads_table(), study.budgets
     last = frame.pivot_table(index=["layer", "head"], columns="pattern", values="last_error")
     rows = []
     for name in study.patterns:
@@ -119,14 +133,14 @@ def head_table(study: Sparsity) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _summary(studies: dict[str, Sparsity]) -> list[str]:
+def _summary(studies: dict[str, Sparse]) -> list[str]:
     """A table of verdicts, one column per run."""
     names = list(dict.fromkeys(name for study in studies.values() for name in study.patterns))
     rows = []
     for name in names:
         row: dict[str, Any] = {"pattern": name}
         for run, study in studies.items():
-            entry = study.patterns.get(name)
+            entry = _plain(study).get(name)
             if entry is None:
                 row[run] = ""
                 continue
@@ -143,10 +157,10 @@ def _summary(studies: dict[str, Sparsity]) -> list[str]:
     return lines
 
 
-def _words(study: Sparsity) -> list[str]:
+def _words(study: Sparse) -> list[str]:
     """Say what the table leaves out: evidence, crossings, the limit."""
     rows = []
-    for name, entry in study.patterns.items():
+    for name, entry in _plain(study).items():
         if entry["versus_random"] is None:
             continue
         crossing = entry["break_even"]["crossing"]
@@ -165,11 +179,11 @@ def _words(study: Sparsity) -> list[str]:
             f"{crossing['says'].capitalize()}{where}."
         )
     if "corrected" in study.patterns:
-        rows += ["", _crossings(study.patterns["corrected"]["break_even"]["against"])]
-    limits = {n: e["fit_limit"]["map"] for n, e in study.patterns.items() if "fit_limit" in e}
+        rows += ["", _crossings(_plain(study)["corrected"]["break_even"]["against"])]
+    limits = {n: e["fit_limit"]["map"] for n, e in _plain(study).items() if "fit_limit" in e}
     if limits:
         listed = ", ".join(f"{name} {_exponent(fit)}" for name, fit in limits.items())
-        dense = study.results["dense_against_limit"]["map"]
+        dense = study.to_dict()["dense_against_limit"]["map"]
         rows += [
             "",
             f"Against the infinite-token limit (dense attention itself is {_percent(dense, None)} "
@@ -194,10 +208,10 @@ def _crossings(against: dict[str, Any]) -> str:
     return f"Corrected selection is {'; '.join(parts)}."
 
 
-def _about_heads(study: Sparsity) -> list[str]:
-    last = study.results["budgets"][-1]
+def _about_heads(study: Sparse) -> list[str]:
+    last = study.budgets[-1]
     return [
-        f"Over the {len(study.results['heads'])} heads, each fitted on its own; better than random "
+        f"Over the {len(study.heads)} heads, each fitted on its own; better than random "
         f"means a smaller map error at r = {last}."
     ]
 

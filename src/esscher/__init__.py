@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from esscher.show.catalogue import figure, figures_of
     from esscher.show.write import write_report
     from esscher.studies.deep import Depth, deep, load_deep
-    from esscher.studies.domains import Domains, domains, load_domains
+    from esscher.studies.domains import Domains, domains
     from esscher.studies.plan import (
         ContextUse,
         Plan,
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     )
     from esscher.studies.probe import Probe, load_probe, probe
     from esscher.studies.reproduce import reproduce
-    from esscher.studies.sparse import Sparsity, load_sparse, sparse
+    from esscher.studies.sparse import Sparse, sparse, sparse_law
     from esscher.studies.tails import Tails, tails
 
 __all__ = [
@@ -124,7 +124,7 @@ __all__ = [
     "Probe",
     "Rate",
     "Signs",
-    "Sparsity",
+    "Sparse",
     "Sphere",
     "StackLimit",
     "StudentT",
@@ -155,11 +155,9 @@ __all__ = [
     "load",
     "load_context",
     "load_deep",
-    "load_domains",
     "load_model",
     "load_plan",
     "load_probe",
-    "load_sparse",
     "make_law",
     "map_constant",
     "map_curve",
@@ -174,6 +172,7 @@ __all__ = [
     "received_exponent",
     "reproduce",
     "sparse",
+    "sparse_law",
     "standard_law",
     "start_cluster",
     "sweep",
@@ -186,7 +185,7 @@ __all__ = [
 
 #: What brings torch and transformers with it, by package: imported when it is first asked for.
 _LAZY = {
-    "esscher.studies.domains": ("Domains", "domains", "load_domains"),
+    "esscher.studies.domains": ("Domains", "domains"),
     "esscher.studies.deep": ("Depth", "deep", "load_deep"),
     "esscher.studies.reproduce": ("reproduce",),
     "esscher.studies.tails": ("Tails", "tails"),
@@ -205,7 +204,7 @@ _LAZY = {
     "esscher.runs.cluster": ("connect_cluster",),
     "esscher.runs.registry": ("load",),
     "esscher.runs.cluster_file": ("start_cluster",),
-    "esscher.studies.sparse": ("Sparsity", "load_sparse", "sparse"),
+    "esscher.studies.sparse": ("Sparse", "sparse", "sparse_law"),
     "esscher.engine.text": ("read_text",),
 }
 

@@ -115,9 +115,9 @@ def test_many_heads_and_regimes(tmp_path):
 def test_sparse(tmp_path):
     runs = [tmp_path / "independent", tmp_path / "correlated"]
     for out, correlation in zip(runs, (0.0, 0.8), strict=True):
-        esscher.sparse("gaussian", horizon=0.5, dim=2, tokens=400, replicates=8, queries=12,
-                       budgets=[8, 16, 32, 64], patterns="linformer", correlation=correlation,
-                       out=out)  # fmt: skip
+        esscher.sparse_law("gaussian", horizon=0.5, dim=2, tokens=400, replicates=8,
+                           query_count=12, budgets=[8, 16, 32, 64], patterns="linformer",
+                           correlation=correlation, out=out)  # fmt: skip
     finding = sparse_finding(runs)
     page = finding.write(tmp_path / "page").read_text()
     assert "nan" not in page

@@ -13,7 +13,7 @@ COMMANDS = {
     "theory": ["--horizon=0.5", "--sizes=100,200"],
     "hardmax": ["--sizes=100,200", "--replicates=2"],
     "sweep": ["gaussian", "--horizon=0.5", "--sizes=16,32", "--replicates=2"],
-    "sparse": ["gaussian", "--horizon=0.5", "--tokens=64", "--replicates=4", "--budgets=8,16"],
+    "sparse-law": ["gaussian", "--horizon=0.5", "--tokens=64", "--replicates=8", "--budgets=8,16"],
     "deep": ["gaussian", "--sizes=16,32", "--replicates=2", "--depth=1", "--dim=1"],
 }
 LISTS = {"--sizes", "--budgets", "--spectrum", "--tau", "--alpha"}

@@ -56,7 +56,7 @@ OWN = [
     ("sparse", ("--budgets", "8:250:3"), "a query may see only 193 keys"),
     ("sparse", ("--draws", "1"), "draws is 1"),
     ("sparse", ("--layers", "8"), "layers contains 8"),
-    ("sparse", ("--horizon", "1"), "horizon is given"),
+    ("sparse", ("--horizon", "1"), "No such option '--horizon'"),
     ("deep", ("--context", "300"), "reads at most 256"),
     ("deep", ("--context", "8"), "at least 16"),
     ("deep", ("--budgets", "8:250:3"), "only 192 keys"),
@@ -82,11 +82,11 @@ OWN = [
 DOMAINS = [
     (("--text", "a=a.txt", "--text", "b=nowhere.txt"), "corpus 'b': there is no file"),
     (("--text", "a=a.txt"), "at least two"),
-    (("--alpha", "5"), "did you mean 0.05?"),
+    (("--fdr", "5"), "did you mean 0.05?"),
     (("--context", "300"), "reads at most 256"),
     (("--blocks", "1"), "at least 3"),
     (("--layers", "9"), "layers contains 9"),
-    (("--context", "40", "--block-tokens", "64", "--measure"), "a context of at least 54"),
+    (("--context", "40", "--block-tokens", "64", "--exponents"), "a context of at least 54"),
     (("--out", "a.txt"), "is a file"),
     (("--figure", "x.gif"), "must end in"),
 ]

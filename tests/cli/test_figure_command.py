@@ -28,8 +28,8 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "sparse"
-    esscher.sparse(
-        "gaussian", horizon=0.5, dim=2, tokens=256, replicates=8, queries=16, budgets=[16, 32],
+    esscher.sparse_law(
+        "gaussian", horizon=0.5, dim=2, tokens=256, replicates=8, query_count=16, budgets=[16, 32],
         patterns="window", out=folder,
     )  # fmt: skip
     return folder
@@ -108,7 +108,7 @@ def test_runs_that_cannot_be_drawn(swept: Path, sparse: Path, tmp_path: Path, mo
     results = json.loads((odd / "results.json").read_text())
     del results["patterns"]["window"]["fit"]
     (odd / "results.json").write_text(json.dumps(results))
-    cases["odd"] = "not what this version of Esscher writes"
+    cases["odd"] = "patterns[...] has no 'fit'"
     other = shutil.copytree(sparse, tmp_path / "other")
     about = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(about | {"kind": "unknown"}))

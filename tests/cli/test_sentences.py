@@ -24,7 +24,7 @@ def shown(run) -> str:
 
 
 def test_patterns_are_named_without_markup(tmp_path):
-    output = shown(unpack("sparse", tmp_path))
+    output = shown(unpack("sparse-law", tmp_path))
     assert "[bold]" not in output
     assert "\nwindow keeps the exponent" in output
 

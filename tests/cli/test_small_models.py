@@ -13,7 +13,7 @@ from esscher.core.errors import InputError
 from esscher.engine.models.outline import Outline, described
 from esscher.studies.plan import arguments as planning
 from esscher.studies.probe import arguments as probing
-from esscher.studies.sparse import arguments as sparsity
+from esscher.studies.sparse import SparseStudy
 from tests.cli.test_checks_first import CliRunner, main
 from tests.engine.models.folders import WORDS, decoder_tokenizer, save
 from tests.engine.models.tiny import tiny_model
@@ -69,10 +69,7 @@ REQUESTS = {
         model, mode="context", tokens=None, context=context, layers=None, heads=None, sizes=None,
         replicates=2, seed=0, sampling="with",
     ),
-    "sparse": lambda model, context: sparsity.make_model_request(
-        model, context=context, passages=None, layers=None, heads=None, queries=None, draws=None,
-        patterns="all", budgets=None, seed=0,
-    ),
+    "sparse": lambda model, context: SparseStudy("tiny", context=context).fill(model),
     "plan": lambda model, context: planning.make_request(
         model, budget=0.5, tolerance=None, prefix=context, queries=None, passages=None,
         check_passages=None, measure=False, seed=0,

@@ -52,10 +52,10 @@ COMMANDS = {
     " --replicates 4",
     "probe context": "probe {}/decoder --text {}/one.txt --mode context --context 96 --tokens 192"
     " --sizes 8:32:3 --replicates 4",
-    "sparse law": "sparse gaussian --horizon 0.7 --dim 3 --tokens 256 --replicates 8"
-    " --budgets 8:32:3 --queries 16",
+    "sparse law": "sparse-law gaussian --horizon 0.7 --dim 3 --tokens 256 --replicates 8"
+    " --budgets 8:32:3 --query-count 16",
     "sparse model": "sparse {}/decoder --text {}/one.txt --context 96 --passages 2 --budgets 8:32:3"
-    " --queries 8",
+    " --query-count 8",
     "deep stack": "deep gaussian --depth 3 --dim 3 --sizes 32:128:3 --replicates 3",
     "deep model": "deep {}/decoder --text {}/one.txt --context 96 --passages 2 --budgets 8,24",
     "domains": "domains {}/encoder --text one={}/one.txt --text two={}/two.txt --blocks 3"

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import pytest
+from msgspec import Meta
 
 from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, Layers, checked, option, options_of
@@ -21,7 +22,7 @@ class Options:
     layers: Layers = BY_MODEL
     sizes: Annotated[tuple[int, ...], option("Sizes.", metavar="A:B:K")] = (1, 2)
     tilt: Annotated[tuple[float, ...] | None, option("Tilt.", metavar="LIST")] = None
-    names: Annotated[tuple[str, ...], option("Names.")] = ()
+    names: Annotated[tuple[Annotated[str, Meta(max_length=9)], ...], option("Names.")] = ()
     out: Annotated[Path | None, option("Where.", stored=False)] = None
 
 
@@ -73,6 +74,7 @@ def test_values_of_the_right_kind_are_taken(name, value, wanted):
         ("share", float("nan"), "share is nan; it must be a number that is finite"),
         ("tilt", float("inf"), "tilt is inf; it must be a number that is finite"),
         ("tilt", "a", "tilt is 'a'; it must be a list"),
+        ("share", 25, "it must be a number of at most 1.0; did you mean 0.25?"),
         ("mode", "c", "mode is 'c'; it must be one of a, b"),
         ("layers", "01", "layers is '01'; it must be a list"),
         ("layers", 5, "layers is 5; it must be a list"),

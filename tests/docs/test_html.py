@@ -25,7 +25,7 @@ RESULTS = (
     "Prediction",
     "Probe",
     "Rate",
-    "Sparsity",
+    "Sparse",
     "Tails",
 )
 HOSTILE = "<script>alert('x')</script>"

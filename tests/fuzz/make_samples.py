@@ -40,9 +40,9 @@ def make(folder: Path) -> None:
     )  # fmt: skip
     head = esscher.gaussian_head(1.0, 2)
     esscher.sweep(head, SIZES, 4, scales=(0.5, 1.0), predict=True, out=folder / "sweep")
-    esscher.sparse(
-        "gaussian", horizon=0.5, dim=2, tokens=256, replicates=8, queries=16, budgets=[16, 32, 64],
-        patterns="window,topk", out=folder / "sparse",
+    esscher.sparse_law(
+        "gaussian", horizon=0.5, dim=2, tokens=256, replicates=8, query_count=16,
+        budgets=[16, 32, 64], patterns="window,topk", out=folder / "sparse-law",
     )  # fmt: skip
     esscher.deep(
         "gaussian", depth=2, dim=2, horizon=0.4, sizes=[32, 64, 128], replicates=4,

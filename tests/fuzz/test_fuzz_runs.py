@@ -18,7 +18,17 @@ from esscher.core.errors import EsscherError, InputError
 from esscher.studies.plan import load_plan
 from tests.fuzz.damage import as_text, changed_bytes, changed_tree, effort, fuzz, randoms, unpack
 
-KINDS = ("probe", "sweep", "sparse", "deep", "deep-model", "tails", "domains", "plan", "context")
+KINDS = (
+    "probe",
+    "sweep",
+    "sparse-law",
+    "deep",
+    "deep-model",
+    "tails",
+    "domains",
+    "plan",
+    "context",
+)
 
 
 @pytest.fixture(scope="module")

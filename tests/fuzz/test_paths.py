@@ -57,7 +57,7 @@ def test_other_things_in_place_of_files(name, what, tmp_path, outside):
 
 
 def test_a_linked_run_directory_is_fine(tmp_path):
-    run = unpack("sparse", tmp_path)
+    run = unpack("sparse-law", tmp_path)
     (tmp_path / "alias").symlink_to(run)
     assert command("show", tmp_path / "alias").exit_code == 0
 
@@ -93,7 +93,7 @@ def test_parts_that_lead_elsewhere_are_not_filled(tmp_path):
 
 
 def test_pipes_in_place_of_locks_and_reports(tmp_path):
-    run = unpack("sparse", tmp_path)
+    run = unpack("sparse-law", tmp_path)
     os.mkfifo(run / "lock")
     assert not is_locked(run)
     assert command("ls", tmp_path).exit_code == 0

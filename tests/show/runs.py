@@ -63,14 +63,14 @@ def _no_limit() -> Any:
     return esscher.sweep(head, SIZES, 6, reference_tokens=500)
 
 
-def _sparse() -> Any:
-    return esscher.sparse(
-        "gaussian", horizon=0.5, dim=2, tokens=256, replicates=8, queries=16, budgets=[16, 32, 64],
-        patterns="window,topk,linformer",
+def _sparse_law() -> Any:
+    return esscher.sparse_law(
+        "gaussian", horizon=0.5, dim=2, tokens=256, replicates=8, query_count=16,
+        budgets=[16, 32, 64], patterns="window,topk,linformer",
     )  # fmt: skip
 
 
-def _sparse_model() -> Any:
+def _sparse() -> Any:
     return esscher.sparse(
         _model("bert"), _text(), context=62, passages=2, draws=2, layers=[0], budgets=[8, 16, 32],
         patterns="window,topk",
@@ -149,7 +149,7 @@ _MAKERS = {
     "sweep-one": _one_scale,
     "sweep-laplace": _no_limit,
     "sparse": _sparse,
-    "sparse-model": _sparse_model,
+    "sparse-law": _sparse_law,
     "deep": _deep,
     "deep-model": _deep_model,
     "tails": _tails,

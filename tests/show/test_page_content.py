@@ -40,10 +40,10 @@ def data_of(text):
 
 
 def test_every_kind_that_is_stored_has_a_page():
-    assert set(KINDS) == {"sweep", *READERS, *STUDIES}
+    assert {*KINDS, *STUDIES} == {"sweep", *READERS, *STUDIES}
 
 
-@pytest.mark.parametrize("name", ["probe", "sparse-model", "deep", "tails", "plan", "context"])
+@pytest.mark.parametrize("name", ["probe", "sparse", "deep", "tails", "plan", "context"])
 def test_the_answer_comes_first_and_every_value_is_escaped(name, tmp_path):
     found = make(name)[1]
     text = written(found, tmp_path)
@@ -185,8 +185,8 @@ def test_the_interval_of_a_median_covers_it():
     [
         "sweep gaussian --horizon 0.6 --dim 3 --sizes 20,40 --alpha 0.5,2 --replicates 4 --seed 3 "
         "--no-predict",
-        "sparse gaussian --horizon 0.5 --dim 2 --tokens 128 --replicates 8 --queries 8 --budgets "
-        "16,32 --patterns random,topk",
+        "sparse-law gaussian --horizon 0.5 --dim 2 --tokens 128 --replicates 8 --query-count 8 "
+        "--budgets 16,32 --patterns random,topk",
         "deep gaussian --depth 2 --dim 2 --sizes 16,32 --replicates 4",
     ],
 )

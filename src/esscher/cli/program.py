@@ -9,7 +9,6 @@ import click
 from esscher import __version__
 from esscher.cli.completion import complete_values, completion
 from esscher.cli.deep import deep
-from esscher.cli.domains import domains
 from esscher.cli.endings import quiet_if_unread
 from esscher.cli.figure import figure
 from esscher.cli.hardmax import hardmax
@@ -20,7 +19,6 @@ from esscher.cli.report import report
 from esscher.cli.reproduce import reproduce
 from esscher.cli.runs import list_runs, show
 from esscher.cli.schema import schema
-from esscher.cli.sparse import sparse
 from esscher.cli.stopping import terminable
 from esscher.cli.study import study_command
 from esscher.cli.theory import theory
@@ -84,8 +82,6 @@ for command in (
     plan,
     *map(study_command, STUDIES),
     deep,
-    sparse,
-    domains,
     theory,
     hardmax,
     reproduce,

@@ -27,8 +27,6 @@ SHOWN_BY = {
     "plan": ("esscher.cli.plan", "print_plan"),
     "context": ("esscher.cli.plan", "print_context"),
     "deep": ("esscher.cli.deep", "print_depth"),
-    "sparse": ("esscher.cli.sparse", "print_sparsity"),
-    "domains": ("esscher.cli.domains", "print_domains"),
 }
 
 

@@ -18,6 +18,7 @@ from esscher.cli.options import (
     check_output,
     geometric_numbers,
     geometric_sizes,
+    named_sources,
     numbers,
     plain_console,
     whole_numbers,
@@ -26,13 +27,14 @@ from esscher.cli.stopping import resumable
 from esscher.cli.synthetic import HEAD, head_parameters, synthetic_head
 from esscher.core.options import Option, options_of
 from esscher.math.laws import STANDARD_LAWS
-from esscher.runs.registry import part_of, study_named
+from esscher.runs.model_study import said_of_other
+from esscher.runs.registry import has_part, part_of, study_named
 from esscher.runs.result import Result
 from esscher.runs.study import Study
 from esscher.show.tables import as_table
 
-#: Forms of lists of numbers.
-LISTS = ("LIST", "A:B:K")
+#: Forms of lists of numbers, and of options that are given several times, each with a name.
+LISTS, NAMED = ("LIST", "A:B:K"), "NAME=SOURCE"
 #: Options that all commands of studies have, besides those of the study.
 OPTIONS: tuple[click.Parameter, ...] = (
     click.Option(
@@ -60,7 +62,8 @@ def study_command(name: str) -> click.Command:
     study = study_named(name)
     head = head_parameters() if _has_head(study) else []
     parameters = [_parameter(option, study) for option in _ordered(study)]
-    return click.Command(
+    return _Command(
+        study,
         name,
         callback=_callback(study),
         params=[*head, *(p for p in parameters if p is not None), *OPTIONS],
@@ -68,19 +71,41 @@ def study_command(name: str) -> click.Command:
     )
 
 
+class _Command(click.Command):
+    """The command of a study, which knows the subjects that have moved to another one."""
+
+    def __init__(self, study: type[Study[Any]], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._instead = study.instead
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        moved = next((word for word in args if word in self._instead), None)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if moved is None:
+                raise
+            # an option of the other command: what is to be said is where it has gone
+            raise click.UsageError(said_of_other(moved, self._instead[moved]), ctx) from error
+
+
 def print_result(found: Result[Any], everything: bool = False) -> None:
     """Print a result for people: as its study does, or the headline and the tables."""
     console = plain_console()
-    try:
-        own = part_of(found.study.name, "printed")
-    except ModuleNotFoundError as error:
-        if not (error.name or "").endswith(".printed"):
-            raise
-        console.say(found.headline, "bold")
-        for frame in found.shown():
-            console.print(as_table(frame))
+    if has_part(found.study.name, "printed"):
+        part_of(found.study.name, "printed").print_result(found, console, everything)
         return
-    own.print_result(found, console, everything)
+    console.say(found.headline, "bold")
+    for frame in found.shown():
+        console.print(as_table(frame))
+
+
+def draw_figure(name: str, found: Result[Any], path: Path) -> None:
+    """Draw the main figure of a result into a file."""
+    if has_part(name, "charts"):
+        found.plot().save(path)
+    else:
+        save_figure(name, found, path)
 
 
 def _help(study: type[Study[Any]]) -> str:
@@ -96,7 +121,7 @@ def _help(study: type[Study[Any]]) -> str:
 
 
 def _is_argument(option: Option) -> bool:
-    return option.default is MISSING and option.metavar not in (None, *LISTS)
+    return option.default is MISSING and option.metavar not in (None, NAMED, *LISTS)
 
 
 def _has_head(study: type[Study[Any]]) -> bool:
@@ -107,8 +132,7 @@ def _has_head(study: type[Study[Any]]) -> bool:
 def _ordered(study: type[Study[Any]]) -> list[Option]:
     """Its subject, its own options, then those that all studies have."""
     own = get_annotations(study)
-    first = (*study.sources, "column")
-    return sorted(options_of(study), key=lambda o: (o.name not in first, o.name not in own))
+    return sorted(options_of(study), key=lambda o: (o.name not in study.first, o.name not in own))
 
 
 def _parameter(option: Option, study: type[Study[Any]]) -> click.Parameter | None:
@@ -116,10 +140,12 @@ def _parameter(option: Option, study: type[Study[Any]]) -> click.Parameter | Non
         return None
     default = study.command_defaults.get(option.name, option.default)
     kind = _plain_type(option.type)
+    flag = option.flag
+    settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    if option.metavar == NAMED:
+        return click.Option([flag, option.name], multiple=True, **settings)
     if _is_argument(option):
         return click.Argument([option.name], metavar=option.metavar)
-    flag = f"--{(option.command or option.name).replace('_', '-')}"
-    settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
     if kind is bool:
         both = f"{flag}/--no-{flag[2:]}" if default else flag
         return click.Option([both, option.name], is_flag=True, default=default, **settings)
@@ -148,7 +174,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _callback(study: type[Study[Any]]) -> Callable[..., None]:
-    lists = {o.name: o for o in options_of(study) if o.metavar in LISTS}
+    lists = {o.name: o for o in options_of(study) if o.metavar in (*LISTS, NAMED)}
 
     def call(
         *,
@@ -170,7 +196,8 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
         workers = options.pop("workers")
         with resumable(out), chosen_cluster(scheduler, cluster, workers) as executor:
             found = study(**options, executor=executor).run()
-        save_figure(study.name, found, figure)
+        if figure is not None:
+            draw_figure(study.name, found, figure)
         if save is not None:
             found.save(save)
         finish(
@@ -184,12 +211,23 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
     return call
 
 
-def _listed(option: Option, text: str | None) -> Any:
-    """The numbers that an option such as ``0-5`` or ``64:2048:6`` stands for."""
+def _listed(option: Option, text: Any) -> Any:
+    """The values that an option such as ``0-5``, ``64:2048:6`` or ``wiki=a.txt`` stands for."""
     if text is None:
         return None
-    flag = f"--{(option.command or option.name).replace('_', '-')}"
+    flag = option.flag
+    if option.metavar == NAMED:
+        return named_sources(text, flag)
     whole = _plain_type(get_args(_plain_type(option.type))[0]) is int
     if option.metavar == "A:B:K":
-        return geometric_sizes(text, option=flag) if whole else geometric_numbers(text, flag)
+        if not whole:
+            return geometric_numbers(text, flag)
+        return geometric_sizes(text, _smallest(option), flag)
     return whole_numbers(text, flag) if whole else numbers(text, flag)
+
+
+def _smallest(option: Option) -> int:
+    """The smallest number that a list of whole numbers may have."""
+    item = get_args(_plain_type(option.type))[0]
+    bounds = [m.ge for m in getattr(item, "__metadata__", ()) if m.ge is not None]
+    return int(max(bounds, default=2))

@@ -46,7 +46,8 @@ def option(
     help
         One or two sentences.
     metavar
-        Form of a list on the command line: ``LIST`` (0,3 or 0-5), ``A:B:K`` (a geometric grid).
+        Form of several values on the command line: ``LIST`` (0,3 or 0-5), ``A:B:K`` (a geometric
+        grid), ``NAME=SOURCE`` (given several times).
     stored
         Whether results depend on it: then it is part of the configuration of a run.
     changeable
@@ -95,6 +96,11 @@ class Option:
     changeable: bool
     command: str | None
     default: Any
+
+    @property
+    def flag(self) -> str:
+        """The option on the command line."""
+        return f"--{(self.command or self.name).replace('_', '-')}"
 
 
 @cache
@@ -160,7 +166,15 @@ def checked(option: Option, value: Any) -> Any:
         each = "each entry" if "[" in place else "it"
         raise InputError(
             f"{option.name} is {shortened(shown)}; {each} must be {allowed(said, option.type)}"
+            + _meant(option, given)
         ) from error
+
+
+def _meant(option: Option, given: Any) -> str:
+    """A percentage where a share is wanted is taken for a slip."""
+    bounds = [b for m in option.annotation.__metadata__ for b in (m.le, m.lt) if b is not None]
+    percent = isinstance(given, int | float) and 2 <= given <= 100
+    return f"; did you mean {given / 100:g}?" if percent and bounds and min(bounds) <= 1 else ""
 
 
 def _plain(value: Any, whole: bool) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
+
+from msgspec import Meta
 
 from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, option
@@ -28,12 +30,14 @@ class LawStudy(Study[R_co]):
     ``head`` is then the head, built anew each time that it is asked for.
     """
 
+    first: ClassVar[tuple[str, ...]] = ("law", "horizon", "dim", "spectrum", "tau", "df")
+
     law: Annotated[
         str, option(f"Law of the tokens: {', '.join(STANDARD_LAWS)}.", metavar="LAW", max_length=64)
     ] = field(kw_only=False)
-    horizon: Annotated[float | None, option("Attention horizon H; the spectrum is flat.", ge=0)] = (
-        None
-    )
+    horizon: Annotated[
+        Annotated[float, Meta(ge=0)] | None, option("Attention horizon H; the spectrum is flat.")
+    ] = None
     dim: Annotated[
         int,
         option(

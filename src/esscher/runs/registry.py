@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from esscher.runs.study import Study, configuration_type, finish, stored_study
 #: Command, function and kind of run, and where the study is defined.
 STUDIES = {
     "sweep": "esscher.studies.sweep.study:SweepStudy",
+    "sparse": "esscher.studies.sparse.study:SparseStudy",
+    "sparse-law": "esscher.studies.sparse.study:SparseLawStudy",
     "tails": "esscher.studies.tails.study:TailsStudy",
+    "domains": "esscher.studies.domains.study:DomainsStudy",
 }
 
 
@@ -40,6 +44,12 @@ def study_named(name: str) -> type[Study[Any]]:
     module, _, title = STUDIES[name].partition(":")
     found: type[Study[Any]] = getattr(import_module(module), title)
     return found
+
+
+def has_part(name: str, part: str) -> bool:
+    """Whether a study has such a module."""
+    package = STUDIES[name].partition(":")[0].rpartition(".")[0]
+    return find_spec(f"{package}.{part}") is not None
 
 
 def part_of(name: str, part: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from esscher.core.codec import Count, Name, Record, as_json, as_record, as_tree
 from esscher.core.errors import InputError
 from esscher.core.untrusted import limits, read_json
 from esscher.runs.folder import RESULTS
+from esscher.show.drawing import Drawing, Plot, draw, offered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,6 +98,41 @@ class Result(ABC, Generic[S]):
         }
         body = {name: getattr(self, name) for name in body_type(type(self)).__struct_fields__}
         return header | dict(as_tree(body))
+
+    def charts(self) -> dict[str, str]:
+        """Return the names of the charts that this result offers, and what they show."""
+        return {one.name: one.about for one in offered(self._drawings(), self)}
+
+    def plot(
+        self,
+        kind: str | None = None,
+        *,
+        heads: Sequence[tuple[int, int]] | None = None,
+        title: str | None = None,
+    ) -> Plot:
+        """Draw a chart, which notebooks show and its ``save`` writes.
+
+        Parameters
+        ----------
+        kind
+            Name of the chart, see :meth:`charts`; the main one if left out.
+        heads
+            (layer, head) of the heads to draw, for charts of single heads.
+        title
+            Above everything; None: what was measured; empty: none.
+
+        Raises
+        ------
+        InputError
+            If there is no such chart, or this result has not what it shows.
+        """
+        return draw(self._drawings(), self, kind, heads=heads, title=title)
+
+    def _drawings(self) -> Sequence[Drawing]:
+        from esscher.runs.registry import part_of
+
+        found: Sequence[Drawing] = part_of(self.study.name, "charts").DRAWINGS
+        return found
 
     def save(self, path: str | Path) -> None:
         """Write everything into a JSON file, which :func:`esscher.load` reads."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from functools import cache
 from inspect import Signature, cleandoc
 from pathlib import Path
@@ -96,7 +96,7 @@ class OneBatch:
 class Study(ABC, Generic[R_co]):
     """Base of all studies: how to run it."""
 
-    #: Command, function, folder below ``studies/`` and kind of run.
+    #: Command, kind of run, and function (with ``_`` for ``-``).
     name: ClassVar[str]
     #: What a progress bar counts.
     unit: ClassVar[str] = "cells"
@@ -106,6 +106,10 @@ class Study(ABC, Generic[R_co]):
     result: ClassVar[type[Result[Any]]]
     #: Lines that ``--help`` shows.
     examples: ClassVar[tuple[str, ...]] = ()
+    #: Options that say what is studied: ``--help`` has them first.
+    first: ClassVar[tuple[str, ...]] = ()
+    #: Subjects that another study takes, and its name.
+    instead: ClassVar[Mapping[str, str]] = {}
 
     out: Annotated[
         Path | None,
@@ -202,8 +206,33 @@ class Study(ABC, Generic[R_co]):
 
     @property
     def subject(self) -> str:
-        """What is measured, for lists of runs."""
+        """Name of what is measured, for lists of runs."""
         return self.name
+
+    def usual(self, name: str) -> bool:
+        """Whether an option has the value that it would have if it were left out."""
+        return getattr(self, name) is None
+
+    def command_words(self) -> list[str] | None:
+        """Return the words of the command after ``esscher``; None if no command does the same."""
+        words = [self.name]
+        for one in options_of(type(self)):
+            value = getattr(self, one.name)
+            if (
+                one.command is None
+                or not one.stored
+                or value == one.default
+                or self.usual(one.name)
+            ):
+                continue
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            if one.default is MISSING and one.metavar:
+                words.insert(1, text)
+            elif isinstance(value, bool):
+                words.append(one.flag if value else f"--no-{one.flag[2:]}")
+            else:
+                words += [one.flag, text]
+        return words
 
     def configuration(self) -> dict[str, Any]:
         """Return all that the result is a function of, as JSON holds it."""
@@ -253,7 +282,11 @@ def stored_study(study: type[Study[R]], configuration: Any, place: str) -> Study
 @cache
 def configuration_type(study: type[Study[Any]]) -> type[Any]:
     """Return the record of a study's configuration: its stored options, all of them definite."""
-    fields = [(o.name, o.annotation) for o in options_of(study) if o.stored]
+    fields = [
+        (o.name, o.annotation, o.default) if o.changeable else (o.name, o.annotation)
+        for o in options_of(study)
+        if o.stored
+    ]
     name = study.__name__.removesuffix("Study") + "Configuration"
     return msgspec.defstruct(name, fields, bases=(Record,), frozen=True, kw_only=True)
 
@@ -277,7 +310,7 @@ def function_of(study: Callable[P, Study[R]]) -> Callable[P, R]:
     def run(*arguments: P.args, **options: P.kwargs) -> R:
         return study(*arguments, **options).run()
 
-    run.__name__ = run.__qualname__ = kind.name
+    run.__name__ = run.__qualname__ = kind.name.replace("-", "_")
     run.__module__ = kind.__module__.rpartition(".")[0]
     run.__doc__ = _documentation(kind)
     run.__signature__ = _signature(kind)  # type: ignore[attr-defined]

@@ -64,7 +64,7 @@ def draw_sparsity(
     Parameters
     ----------
     results
-        Results of a study, as ``Sparsity.to_dict`` returns them.
+        Results of a study, as ``Sparse.to_dict`` returns them.
     title
         Above everything; None: what was measured; empty: none.
     width

@@ -19,9 +19,7 @@ from esscher.runs.result import Result
 #: What reads each kind of run made of cells: package and function.
 READERS = {
     "probe": ("esscher.studies.probe", "load_probe"),
-    "sparse": ("esscher.studies.sparse", "load_sparse"),
     "deep": ("esscher.studies.deep", "load_deep"),
-    "domains": ("esscher.studies.domains", "load_domains"),
     "plan": ("esscher.studies.plan", "load_plan"),
     "context": ("esscher.studies.plan", "load_context"),
 }
@@ -187,8 +185,8 @@ def _taken(found: Any) -> StoredRun:
 def _checked(run: StoredRun) -> StoredRun:
     """Refuse a run in which nothing is measured yet."""
     measured = {
-        "sparse": "patterns", "deep": "layers", "plan": "budgets", "domains": "corpora",
-        "sweep": "replicates",
+        "sparse": "patterns", "sparse-law": "patterns", "deep": "layers", "plan": "budgets",
+        "domains": "corpora", "sweep": "replicates",
     }.get(run.kind, "heads")  # fmt: skip
     if not run.results.get(measured):
         raise _unfinished(run.folder or Path(run.name))

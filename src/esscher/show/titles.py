@@ -52,18 +52,18 @@ def _deep(results: dict[str, Any]) -> str:
 
 
 def _sparse(results: dict[str, Any]) -> str:
-    from pathlib import Path
+    from esscher.runs.registry import study_named
+    from esscher.runs.study import stored_study
 
-    from esscher.studies.sparse import Sparsity
-
-    return Sparsity(results, Path()).subject
+    study: Any = stored_study(study_named(results["kind"]), results["configuration"], "the run")
+    return str(study.in_words)
 
 
 def _domains(results: dict[str, Any]) -> str:
     c = results["configuration"]
-    blocks = results.get("blocks", 0)  # none in a run that was stopped at once
+    blocks = results["blocks"]  # 0 in a run that was stopped at once
     return (
-        f"{_model(c)}, {c['mode']} mode: {len(c['corpora'])} corpora, {blocks} blocks of "
+        f"{_model(c)}, {c['mode']} mode: {len(c['texts'])} corpora, {blocks} blocks of "
         f"{c['block_tokens']:,} tokens each"
     )
 
@@ -79,5 +79,6 @@ _TITLES = {
     "tails": _tails,
     "deep": _deep,
     "sparse": _sparse,
+    "sparse-law": _sparse,
     "domains": _domains,
 }

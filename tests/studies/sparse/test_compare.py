@@ -54,36 +54,36 @@ def test_exponent_and_constant_of_the_ratio() -> None:
 def test_crossings() -> None:
     # 2 r^-0.5 = c r^-0.3 at r = 200
     crossing = pair(2.0 * 200**-0.2 * BUDGETS**-0.3).crossing()
-    assert "up to here" in crossing["says"]
-    low, high = crossing["interval"]
+    assert "up to here" in crossing.says
+    low, high = crossing.interval
     assert low < 200 < high
-    assert low < crossing["budget"] < high
+    assert low < crossing.budget < high
     crossing = pair(2.0 * 200**0.2 * BUDGETS**-0.7).crossing()
-    assert "from here on" in crossing["says"]
-    assert crossing["interval"][0] < 200 < crossing["interval"][1]
-    assert "worse" in pair(4.0 * BUDGETS**-0.5).crossing()["says"]
-    assert "better" in pair(1.0 * BUDGETS**-0.5).crossing()["says"]
-    assert "noise" in pair(2.0 * BUDGETS**-0.5).crossing()["says"]
+    assert "from here on" in crossing.says
+    assert crossing.interval[0] < 200 < crossing.interval[1]
+    assert "worse" in pair(4.0 * BUDGETS**-0.5).crossing().says
+    assert "better" in pair(1.0 * BUDGETS**-0.5).crossing().says
+    assert "noise" in pair(2.0 * BUDGETS**-0.5).crossing().says
 
 
 def test_worth_in_random_keys() -> None:
     found = pair(4.0 * BUDGETS**-0.5).as_random()
-    assert found["state"] == "inside"
-    assert found["interval"][0] < 256 < found["interval"][1]
-    assert pair(1.0 * BUDGETS**-0.5).as_random()["state"] == "above"
-    assert pair(40.0 * BUDGETS**-0.5).as_random()["state"] == "below"
+    assert found.state == "inside"
+    assert found.interval[0] < 256 < found.interval[1]
+    assert pair(1.0 * BUDGETS**-0.5).as_random().state == "above"
+    assert pair(40.0 * BUDGETS**-0.5).as_random().state == "below"
 
 
 def test_budget_for_a_target() -> None:
     found = budget_for(BASE, BUDGETS, 0.1 * np.exp(0.045), 0)
     # 2 r^-0.5 times the mean of the noise, exp(0.05)
-    assert found["state"] == "inside"
-    low, high = found["interval"]
+    assert found.state == "inside"
+    low, high = found.interval
     assert low < 400 < high
-    assert budget_for(BASE, BUDGETS, 10.0, 0)["state"] == "below"
+    assert budget_for(BASE, BUDGETS, 10.0, 0).state == "below"
     above = budget_for(BASE, BUDGETS, 1e-3, 0)
-    assert above["state"] == "above"
-    assert above["budget"] is None
+    assert above.state == "above"
+    assert above.budget is None
 
 
 def test_first_below() -> None:
@@ -99,7 +99,7 @@ def test_slopes_of_passages() -> None:
     assert high is not None
     assert low < 0.4 < high
     assert exponent == pytest.approx(0.4, abs=0.05)
-    assert slope_over_passages(errors[:1], BUDGETS)[1] == [None, None]
+    assert slope_over_passages(errors[:1], BUDGETS)[1] == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_verdicts(curve, metric, verdict) -> None:
     comparison = Pair.of(errors, BASE, BUDGETS, 0).compare()
     rate, base = fit_rate(errors, BUDGETS), fit_rate(BASE, BUDGETS)
     found = judge(metric, rate, comparison, base, None, True)
-    assert found["verdict"] == verdict, found
-    assert "random selection" in found["evidence"]
+    assert found.verdict == verdict, found
+    assert "random selection" in found.evidence
 
 
 def test_a_bias_that_does_not_fall_is_no_convergence() -> None:
@@ -131,6 +131,6 @@ def test_a_bias_that_does_not_fall_is_no_convergence() -> None:
     rate, base = fit_rate(errors, BUDGETS), fit_rate(BASE, BUDGETS)
     stays = Bias(0.8, (0.7, 0.9), 0.02)
     falls = Bias(0.8, (0.7, 0.9), 0.5)
-    assert judge("map", rate, comparison, base, stays, True)["verdict"] == NEVER
-    assert judge("map", rate, comparison, base, falls, True)["verdict"] == KEEPS
-    assert judge("map", rate, comparison, base, None, False)["verdict"] == NEVER
+    assert judge("map", rate, comparison, base, stays, True).verdict == NEVER
+    assert judge("map", rate, comparison, base, falls, True).verdict == KEEPS
+    assert judge("map", rate, comparison, base, None, False).verdict == NEVER

@@ -10,15 +10,16 @@ import torch
 
 import esscher
 from esscher.cli.endings import save_figure
-from esscher.cli.sparse import print_sparsity
+from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.models import attention_override, wrap_model
 from esscher.engine.patterns import PATTERNS, View
 from esscher.engine.text import passages, read_text, visit_passages
-from esscher.studies.sparse import Sparsity, load_sparse, sparse
+from esscher.math.statistics import LAWS
+from esscher.studies.sparse import Sparse, sparse
 from esscher.studies.sparse.heads import choose_queries, measure_passage
-from esscher.studies.sparse.measurement import METRICS
+from esscher.studies.sparse.records import METRICS
 from esscher.studies.sparse.replacement import sparse_attention
 from tests.engine.models.demo import demo_model
 from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer
@@ -26,7 +27,7 @@ from tests.engine.models.tiny import final_output, tiny_batch, tiny_model
 from tests.engine.text.test_passages import words
 from tests.runs.stopped import stopped_at
 
-SMALL = {"context": 72, "passages": 6, "queries": 8, "budgets": [8, 16, 32]}
+SMALL = {"context": 72, "passages": 6, "query_count": 8, "budgets": [8, 16, 32]}
 
 
 def tiny(name="bert"):
@@ -86,29 +87,36 @@ def test_results_have_everything(name, tmp_path) -> None:
         loaded, [words(2000)], layers=layers, heads=[0, 2], out=tmp_path / "run", progress=False,
         patterns="window,corrected,topk,linformer", **SMALL,
     )  # fmt: skip
-    assert isinstance(found, Sparsity)
+    assert isinstance(found, Sparse)
     assert found.complete
     json.dumps(found.to_dict(), allow_nan=False)
     assert list(found.patterns) == ["random", "corrected", "topk", "window", "linformer"]
     for entry in found.patterns.values():
-        assert {"curve", "fit", "bias", "verdict", "evidence", "break_even"} <= set(entry)
+        assert entry.evidence
+        assert entry.curve.limit is entry.fit_limit is None
         for metric in METRICS:
-            assert {"exponent", "interval", "law", "trusted"} <= set(entry["fit"][metric])
-            assert len(entry["curve"]["dense"][metric]["mean"]) == 3
-    frame = found.heads()
+            assert entry.fit[metric].law in LAWS
+            assert len(entry.curve.dense[metric].mean) == 3
+    frame = found.heads_table()
     assert len(frame) == 2 * len(layers) * 5
-    assert len(found.results["layers"]) == len(layers)
-    assert len(found.to_frame()) == 15
-    assert len(found.curves()) == 45
+    assert len(found.layers) == len(layers)
+    assert len(found.table()) == 15
+    assert len(found.curves_table()) == 45
     # heads count alike: the curve is the mean over the heads
-    own = [h["patterns"]["window"]["map"]["error"] for h in found.results["heads"]]
-    curve = found.patterns["window"]["curve"]["dense"]["map"]["mean"]
+    own = [h.patterns["window"].map.error for h in found.heads]
+    curve = found.patterns["window"].curve.dense.map.mean
     np.testing.assert_allclose(np.mean(own, axis=0), curve)
     assert "Random selection" in found.headline
     assert "window" in repr(found)
     assert "<table" in found._repr_html_()
-    assert load_sparse(tmp_path / "run").to_dict() == found.to_dict()
-    assert esscher.load_sparse(tmp_path / "run").headline == found.headline
+    assert found.head(layers[0], 2) is found.heads[1]
+    with pytest.raises(InputError, match=r"head 9\.0 was not measured"):
+        found.head(9, 0)
+    with pytest.raises(InputError, match="no known infinite-token limit"):
+        found.table("limit")
+    assert esscher.load(tmp_path / "run").to_dict() == found.to_dict()
+    found.save(tmp_path / "file.json")
+    assert esscher.load(tmp_path / "file.json").to_dict() == found.to_dict()
 
 
 def test_a_killed_study_resumes_to_the_same(tmp_path) -> None:
@@ -117,13 +125,13 @@ def test_a_killed_study_resumes_to_the_same(tmp_path) -> None:
     whole = sparse(loaded, text, **options)
     with stopped_at("passage-2"):
         sparse(loaded, text, out=tmp_path / "run", **options)
-    part = load_sparse(tmp_path / "run")
+    part = esscher.load(tmp_path / "run")
     assert not part.complete
-    assert part.results["replicates"] == 2
+    assert part.replicates == 2
     again = sparse(loaded, text, out=tmp_path / "run", **options)
     assert again.patterns == whole.patterns
     with pytest.raises(InputError, match="another configuration"):
-        sparse(loaded, text, out=tmp_path / "run", **(options | {"queries": 9}))
+        sparse(loaded, text, out=tmp_path / "run", **(options | {"query_count": 9}))
 
 
 @pytest.mark.parametrize(
@@ -132,11 +140,13 @@ def test_a_killed_study_resumes_to_the_same(tmp_path) -> None:
         ({"budgets": [8, 72]}, "may see only 55 keys"),
         ({"budgets": [8]}, "at least 2"),
         ({"budgets": [4, 16], "patterns": "bigbird"}, "'bigbird' needs at least 8"),
-        ({"passages": 1000}, "has only .* passages of 72"),
+        ({"passages": 1000}, "has only .* whole passages of 72"),
         ({"context": 5000}, "reads at most"),
-        ({"horizon": 1.0}, "horizon is given, but the model"),
-        ({"tokens": 100}, "tokens is given, but the model"),
-        ({"draws": 1}, "at least 2 draws"),
+        ({"budgets": [16, 8]}, "strictly increasing"),
+        ({"draws": 1}, "draws is 1; it must be a whole number of at least 2"),
+        ({"passages": 0}, "passages is 0; it must be a whole number of at least 1"),
+        ({"query_count": 0}, "query_count is 0"),
+        ({"patterns": "zigzag"}, "no pattern 'zigzag'"),
         ({"layers": [9]}, "layers contains 9"),
         ({"seed": -1}, "seed is -1"),
         ({"budgets": None, "context": 40}, "a context of at least 42"),
@@ -151,11 +161,11 @@ def test_bad_input(options, message, tmp_path) -> None:
 def test_one_passage_decides_nothing(tmp_path) -> None:
     options = SMALL | {"passages": 1, "layers": [0], "patterns": "window", "progress": False}
     found = sparse(tiny("llama"), [words(900)], **options)
-    assert found.patterns["window"]["verdict"] == "undecided"
-    assert found.patterns["window"]["fit"]["map"]["interval"] == [None, None]
+    assert found.patterns["window"].verdict == "undecided"
+    assert found.patterns["window"].fit.map.interval == (None, None)
     json.dumps(found.to_dict(), allow_nan=False)
     assert "window" in repr(found)
-    print_sparsity(found)
+    print_result(found)
     save_figure("sparse", found, tmp_path / "one.svg")
 
 
@@ -197,9 +207,9 @@ def test_sinks_matter_in_a_real_decoder() -> None:
     """A window without the sinks misses most of what many heads attend."""
     loaded = demo_model("demo:smollm2")
     found = sparse(
-        loaded, "demo:docs", context=1024, passages=5, layers=[10, 20], queries=32,
+        loaded, "demo:docs", context=1024, passages=5, layers=[10, 20], query_count=32,
         budgets=[32, 64, 128, 256], patterns="window,streaming,corrected,topk", progress=False,
     )  # fmt: skip
-    last = {n: e["curve"]["dense"]["map"]["mean"][-1] for n, e in found.patterns.items()}
+    last = {n: e.curve.dense.map.mean[-1] for n, e in found.patterns.items()}
     assert last["topk"] < last["streaming"] < last["window"]
     assert last["corrected"] < last["random"]

@@ -10,9 +10,10 @@ from esscher.core.streams import random_stream
 from esscher.engine.patterns import PATTERNS, View
 from esscher.math.heads import gaussian_head
 from esscher.math.statistics import resample
-from esscher.studies.sparse import sparse
-from esscher.studies.sparse.laws import blocks, make_sequences, measure_laws
-from esscher.studies.sparse.measurement import METRICS, BiasSum, OutputReference
+from esscher.studies.sparse import SparseLawStudy, sparse_law
+from esscher.studies.sparse.laws import make_sequences, measure_laws
+from esscher.studies.sparse.measurement import BiasSum, OutputReference
+from esscher.studies.sparse.records import METRICS
 from esscher.studies.sparse.verdict import CONSTANT, KEEPS, NEVER, SLOWER
 from tests.studies.sparse.test_sequences import correlations
 
@@ -110,7 +111,7 @@ def test_errors_are_those_of_the_definition() -> None:
 
 def test_cells_cover_the_replicates() -> None:
     for replicates in (8, 9, 11, 32):
-        parts = blocks(replicates)
+        parts = SparseLawStudy("gaussian", replicates=replicates).blocks().values()
         assert [r for part in parts for r in part] == list(range(replicates))
         assert min(len(part) for part in parts) >= 4
 
@@ -118,8 +119,8 @@ def test_cells_cover_the_replicates() -> None:
 @pytest.fixture(scope="module")
 def independent():
     """Independent Gaussian tokens, all patterns."""
-    return sparse(
-        "gaussian", horizon=0.5, dim=2, tokens=1024, replicates=16, queries=48, progress=False,
+    return sparse_law(
+        "gaussian", horizon=0.5, dim=2, tokens=1024, replicates=16, query_count=48, progress=False,
         budgets=BUDGETS, patterns="window,bigbird,corrected,topk,pooled,linformer",
     )  # fmt: skip
 
@@ -143,53 +144,53 @@ def test_random_selection_has_the_exponent_of_r_tokens(independent) -> None:
     form = -(x / (x @ x))[None]
     exponent, error = float((form @ fresh.log_errors)[0]), float(fresh.standard_errors(form)[0])
     for name in ("random", "bigbird"):
-        fit = independent.patterns[name]["fit_limit"]["map"]
-        spread = np.hypot(error, fit["standard_error"])
-        assert abs(fit["exponent"] - exponent) < 4 * spread, name
+        fit = independent.patterns[name].fit_limit.map
+        spread = np.hypot(error, fit.standard_error)
+        assert abs(fit.exponent - exponent) < 4 * spread, name
 
 
 def test_verdicts_on_independent_tokens(independent) -> None:
-    verdicts = {name: entry["verdict"] for name, entry in independent.patterns.items()}
+    verdicts = {name: entry.verdict for name, entry in independent.patterns.items()}
     assert verdicts["random"] == "baseline"
     # any choice that does not look at the tokens is as good as random, up to its interval
     for name in ("window", "bigbird"):
-        low, high = independent.patterns[name]["versus_random"]["map"]["ratio_interval"]
+        low, high = independent.patterns[name].versus_random.map.ratio_interval
         assert verdicts[name] in (KEEPS, CONSTANT)
         assert low < 1.1
         assert high > 0.9
     # half the budget is spent on keys that are worth no more: half as many samples
     assert verdicts["corrected"] == CONSTANT
-    low, high = independent.patterns["corrected"]["versus_random"]["map"]["ratio_interval"]
+    low, high = independent.patterns["corrected"].versus_random.map.ratio_interval
     assert low < np.sqrt(2) * 1.05
     assert high > np.sqrt(2) * 0.95
     assert verdicts["pooled"] == verdicts["linformer"] == NEVER
     # the largest weights are a biased sample: with weights this even, worse than any other
     assert verdicts["topk"] in (SLOWER, NEVER)
-    assert independent.patterns["topk"]["versus_random"]["map"]["last_ratio_interval"][0] > 1
+    assert independent.patterns["topk"].versus_random.map.last_ratio_interval[0] > 1
 
 
 def test_corrected_selection_has_no_bias_at_large_budget(independent) -> None:
     for name in ("corrected", "random"):
-        bias = independent.patterns[name]["bias"]
-        assert abs(bias["square"][-1]) < 4 * bias["standard_error"][-1], name
-        assert bias["share"][-1] < 0.1
-    pooled = independent.patterns["pooled"]["bias"]
-    assert pooled["share"][-1] > 0.8
-    assert pooled["square"][-1] > 10 * pooled["standard_error"][-1]
+        bias = independent.patterns[name].bias
+        assert abs(bias.square[-1]) < 4 * bias.standard_error[-1], name
+        assert bias.share[-1] < 0.1
+    pooled = independent.patterns["pooled"].bias
+    assert pooled.share[-1] > 0.8
+    assert pooled.square[-1] > 10 * pooled.standard_error[-1]
 
 
 @pytest.mark.slow
 def test_windows_pay_for_correlation() -> None:
     """At weak tilt a window of r tokens is worth r (1-rho)/(1+rho) independent ones."""
     rho = 0.8
-    found = sparse(
-        "gaussian", horizon=0.1, dim=2, correlation=rho, tokens=8192, replicates=32, queries=64,
+    found = sparse_law(
+        "gaussian", horizon=0.1, dim=2, correlation=rho, tokens=8192, replicates=32, query_count=64,
         budgets=[64, 128, 256, 512], patterns="window,bigbird", progress=False,
     )  # fmt: skip
     window = found.patterns["window"]
-    low, high = window["versus_random"]["map"]["ratio_interval"]
+    low, high = window.versus_random.map.ratio_interval
     expected = np.sqrt((1 + rho) / (1 - rho))
     # the ends of a window of 64 take a few percent off, and the tilt adds as much
     assert 0.85 * expected < high
     assert low < 1.1 * expected
-    assert window["verdict"] == CONSTANT
+    assert window.verdict == CONSTANT

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         PassageStream,
         passages,
         read_passages,
+        whole_passages,
     )
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "seen_cloud",
     "stored_layers",
     "visit_passages",
+    "whole_passages",
 ]
 
 #: Names that bring torch with them, by module: imported when first asked for, so that texts are
@@ -69,7 +71,14 @@ _LATER = {
     ),
     "collect": ("collect_cloud",),
     "context": ("iterate_passages", "visit_passages"),
-    "packing": ("Passage", "PassageSet", "PassageStream", "passages", "read_passages"),
+    "packing": (
+        "Passage",
+        "PassageSet",
+        "PassageStream",
+        "passages",
+        "read_passages",
+        "whole_passages",
+    ),
 }
 
 

@@ -60,13 +60,13 @@ class Manifest(Record, frozen=True, kw_only=True):
     group: _Number
     head_dim: _Number
     seed: Annotated[int, Meta(ge=0)]
-    model: dict[str, Any] = {}
+    model: dict[str, Any] | None = None
     weight_hash: Hash = ""
     source: Name = ""
     text_hash: Hash = ""
     context: _Count = 1
     drop_delimiters: bool = False
-    versions: _Versions = {}
+    versions: _Versions | None = None
 
 
 class LayerDetails(Record, frozen=True, kw_only=True):

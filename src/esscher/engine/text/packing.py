@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -251,6 +252,33 @@ def read_passages(
             f"{name!r} has only {stream.text_tokens} tokens"
             + ("" if keep_short else f" in whole passages of {context}")
             + _too_short(stream.text_tokens, tokens, context, least, passages)
+        )
+    return PassageSet(found, name, stream.text_hash, stream.text_tokens, int(context))
+
+
+def whole_passages(
+    model: LoadedModel | Any,
+    source: TextSource,
+    *,
+    count: int,
+    context: int,
+    column: str | None = None,
+) -> PassageSet:
+    """Read the first ``count`` whole passages of a text; arguments as in :func:`passages`.
+
+    Raises
+    ------
+    InputError
+        When the text has fewer, with the number it has.
+    """
+    stream = _stream(model, read_text(source, column=column), context=context, keep_short=False)
+    found = tuple(islice(stream, count))
+    name = source_name(source)
+    if len(found) < count:
+        raise InputError(
+            f"{name!r} has only {len(found)} whole passages of {context} tokens, but {count} are "
+            "asked for; give more text, a shorter context"
+            + (f", or ask for at most {len(found)} passages" if found else "")
         )
     return PassageSet(found, name, stream.text_hash, stream.text_tokens, int(context))
 

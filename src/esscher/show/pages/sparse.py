@@ -23,7 +23,6 @@ from esscher.show.frames import ends_of
 from esscher.show.numbers import between, shown
 from esscher.show.provenance import model_options, options
 from esscher.show.stored import StoredRun
-from esscher.studies.sparse import Sparsity
 
 NAME = "Sparse attention patterns"
 METRICS = {"map": "map", "mean": "mean output", "cov": "covariance"}
@@ -58,8 +57,7 @@ def answer(run: StoredRun) -> str:
 
 def cards(run: StoredRun) -> list[Card]:
     """The best patterns and the baseline."""
-    found: Sparsity = run.found
-    patterns, largest = found.patterns, run.results["budgets"][-1]
+    patterns, largest = run.results["patterns"], run.results["budgets"][-1]
     base = patterns["random"]["fit"]["map"]
     last = {name: p["curve"]["dense"]["map"]["mean"][-1] for name, p in patterns.items()}
     best = min(last, key=lambda name: last[name])
@@ -99,8 +97,13 @@ def cards(run: StoredRun) -> list[Card]:
 
 def parts(run: StoredRun) -> list[Part]:
     """Curves, exponents, verdicts, bias, heads."""
-    found: Sparsity = run.found
-    out: list[Part] = [_curves(run), _exponents(found), _verdicts(found, run.name), _bias(run)]
+    patterns = run.results["patterns"]
+    out: list[Part] = [
+        _curves(run),
+        _exponents(patterns),
+        _verdicts(patterns, run.name),
+        _bias(run),
+    ]
     if run.results["heads"]:
         table = _head_table(run)
         out += [_explorer(run, table), table]
@@ -108,25 +111,25 @@ def parts(run: StoredRun) -> list[Part]:
 
 
 def command_words(run: StoredRun) -> list[str]:
-    """``sparse MODEL|LAW ...``."""
+    """``sparse MODEL ...`` or ``sparse-law LAW ...``."""
     c = run.configuration
     common = {"patterns": c["patterns"], "budgets": c["budgets"]}
     if "model" in c:
         return [
             "sparse", c["model"]["name"],
             *options(
-                **common, text=c["text"], context=c["context"], passages=c["passages"],
-                draws=c["draws"], queries=c["queries"], seed=c["seed"], **model_options(c),
+                **common, text=c["text"]["source"], context=c["context"], passages=c["passages"],
+                draws=c["draws"], query_count=c["query_count"], seed=c["seed"], **model_options(c),
                 out=run.name,
             ),
         ]  # fmt: skip
     return [
-        "sparse", c["law"],
+        "sparse-law", c["law"],
         *options(
             **common, horizon=c["horizon"], dim=c["dim"], spectrum=c["spectrum"], tau=c["tau"],
             df=c["df"] if c["law"] == "student" else None,
             correlation=c["correlation"] or None, tokens=c["tokens"],
-            replicates=c["replicates"], queries=c["queries"], seed=c["seed"], out=run.name,
+            replicates=c["replicates"], query_count=c["query_count"], seed=c["seed"], out=run.name,
         ),
     ]  # fmt: skip
 
@@ -135,7 +138,7 @@ def _curves(run: StoredRun) -> Chart:
     budgets, views = run.results["budgets"], []
     for metric, name in METRICS.items():
         series = []
-        for pattern, entry in run.found.patterns.items():
+        for pattern, entry in run.results["patterns"].items():
             colour, symbol, dash = STYLES.get(pattern, OTHER)
             curve = entry["curve"]["dense"][metric]
             mean, noise = curve["mean"], curve["standard_error"]
@@ -162,13 +165,13 @@ def _curves(run: StoredRun) -> Chart:
     )
 
 
-def _exponents(found: Sparsity) -> Chart:
-    names = list(found.patterns)[::-1]
+def _exponents(patterns: dict[str, Any]) -> Chart:
+    names = list(patterns)[::-1]
     series = []
     for (metric, words), colour, offset in zip(
         METRICS.items(), ("blue", "orange", "green"), (0.2, 0.0, -0.2), strict=True
     ):
-        fits = [found.patterns[name]["fit"][metric] for name in names]
+        fits = [patterns[name]["fit"][metric] for name in names]
         low, high = ends_of(fit["interval"] for fit in fits)
         series.append(
             Series(
@@ -190,8 +193,7 @@ def _exponents(found: Sparsity) -> Chart:
     )  # fmt: skip
 
 
-def _verdicts(found: Sparsity, name: str) -> Table:
-    patterns = found.patterns
+def _verdicts(patterns: dict[str, Any], name: str) -> Table:
     fits = {p: entry["fit"]["map"] for p, entry in patterns.items()}
     low, high = ends_of(fit["interval"] for fit in fits.values())
     versus = [(entry["versus_random"] or {}).get("map") for entry in patterns.values()]
@@ -236,7 +238,7 @@ def _verdicts(found: Sparsity, name: str) -> Table:
 
 def _bias(run: StoredRun) -> Chart:
     budgets, series = run.results["budgets"], []
-    for pattern, entry in run.found.patterns.items():
+    for pattern, entry in run.results["patterns"].items():
         colour, symbol, dash = STYLES.get(pattern, OTHER)
         if entry["bias"] is not None:
             series.append(
@@ -254,7 +256,7 @@ def _bias(run: StoredRun) -> Chart:
 
 
 def _head_table(run: StoredRun) -> Table:
-    heads, names = run.results["heads"], list(run.found.patterns)
+    heads, names = run.results["heads"], list(run.results["patterns"])
     data: dict[str, list[Any]] = {
         "layer": [h["layer"] for h in heads],
         "head": [h["head"] for h in heads],
@@ -295,7 +297,7 @@ def _head_table(run: StoredRun) -> Table:
 
 
 def _explorer(run: StoredRun, table: Table) -> Explorer:
-    names, budgets = list(run.found.patterns), run.results["budgets"]
+    names, budgets = list(run.results["patterns"]), run.results["budgets"]
     series = []
     for p in names:
         colour, symbol, dash = STYLES.get(p, OTHER)

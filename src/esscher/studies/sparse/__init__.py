@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from esscher.runs.study import function_of
+from esscher.studies.sparse.result import Sparse
+from esscher.studies.sparse.study import SparseLawStudy, SparseStudy
 
-if TYPE_CHECKING:
-    from esscher.studies.sparse.entry import sparse
-    from esscher.studies.sparse.result import Sparsity
-    from esscher.studies.sparse.run import load_sparse
+sparse = function_of(SparseStudy)
+sparse_law = function_of(SparseLawStudy)
 
-__all__ = ["Sparsity", "load_sparse", "sparse"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import what brings torch and transformers with it only when it is asked for."""
-    if name == "sparse":
-        from esscher.studies.sparse.entry import sparse
-
-        return sparse
-    if name == "load_sparse":
-        from esscher.studies.sparse.run import load_sparse
-
-        return load_sparse
-    if name == "Sparsity":
-        from esscher.studies.sparse.result import Sparsity
-
-        return Sparsity
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["Sparse", "SparseLawStudy", "SparseStudy", "sparse", "sparse_law"]

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from esscher.core.validation import Array
 from esscher.engine.patterns import BASELINE, PATTERNS, Corrected
 from esscher.math.statistics import Rate, fit_rate
+from esscher.math.statistics.records import ByMetric
+from esscher.runs.cells import Cell, CellRun
 from esscher.studies.sparse.compare import Pair, budget_for
-from esscher.studies.sparse.measurement import METRICS, Measurement
+from esscher.studies.sparse.measurement import Measurement
+from esscher.studies.sparse.records import (
+    METRICS,
+    BiasCurve,
+    BreakEven,
+    Crossing,
+    ErrorCurve,
+    ErrorCurves,
+    Reference,
+    SparseHead,
+    SparseLayer,
+    SparsePattern,
+    Verdict,
+    VersusRandom,
+)
+from esscher.studies.sparse.result import NOTHING, Sparse, headline
+from esscher.studies.sparse.store import read_measurements
+from esscher.studies.sparse.study import SparseLawStudy, SparseStudy
 from esscher.studies.sparse.units import describe_units
 from esscher.studies.sparse.verdict import BASELINE as IS_BASELINE
 from esscher.studies.sparse.verdict import Bias, judge
@@ -21,8 +41,12 @@ from esscher.studies.sparse.verdict import Bias, judge
 TARGET = 0.1
 #: The pattern that is also compared with every other one.
 CONSISTENT = Corrected.name
+#: Where the map stands among the metrics.
+MAP = METRICS.index("map")
 #: Relative rounding of outputs in float32; errors near it are not resolved.
 RESOLUTION = 1e-6
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +73,7 @@ class Curves:
     """
 
     units: tuple[tuple[int, int], ...]
-    references: tuple[str, ...]
+    references: tuple[Reference, ...]
     errors: Array
     bias_square: Array
     visible: float
@@ -83,40 +107,41 @@ class Curves:
         )
 
 
-def assemble(parts: Sequence[Measurement], about: dict[str, Any], complete: bool) -> dict[str, Any]:
-    """Fit every pattern and compare it with random selection; plain numbers, lists, strings."""
-    configuration = about["configuration"]
-    results: dict[str, Any] = {
-        "kind": "sparse",
-        "complete": complete,
-        "configuration": configuration,
-        "versions": about["versions"],
-        "created": about["created"],
-        "budgets": configuration["budgets"],
-        "patterns": {},
-        "heads": [],
-        "layers": [],
-    }
+def assemble(
+    study: SparseStudy | SparseLawStudy, cells: Mapping[str, Cell], run: CellRun
+) -> Sparse:
+    """Fit every pattern and compare it with random selection."""
+    names, budgets = study.patterns, np.asarray(study.budgets, float)
+    parts = read_measurements(cells, run, len(names), len(budgets))
     if not parts:
-        return results
-    is_model = "model" in configuration
+        return Sparse.of(run, study, 0, NOTHING, budgets=study.budgets)
+    is_model = isinstance(study, SparseStudy)
     curves = Curves.of(parts, draws_are_replicates=not is_model)
-    names, budgets = configuration["patterns"], np.asarray(configuration["budgets"], float)
-    results["replicates"] = curves.errors.shape[4]
-    results["visible"], results["norm"] = curves.visible, curves.norm
-    results["dense_against_limit"] = (
-        {
-            metric: _summary(curves.dense_limit[m][:, None])["mean"][0]
-            for m, metric in enumerate(METRICS)
-        }
-        if curves.dense_limit.size
-        else None
-    )
-    results["patterns"] = describe_patterns(curves, names, budgets, configuration["seed"])
+    patterns = describe_patterns(curves, names, budgets, study.seed)
+    heads: tuple[SparseHead, ...] = ()
+    layers: tuple[SparseLayer, ...] = ()
     if is_model:
         corrected = curves.errors[0] / population_factor(budgets, curves.visible)
-        results |= describe_units(curves.units, curves.errors[0], corrected, names, budgets, TARGET)
-    return results
+        heads, layers = describe_units(
+            curves.units, curves.errors[0], corrected, names, budgets, TARGET
+        )
+    dense = None
+    if curves.dense_limit.size:
+        dense = _by_metric([float(own[:, None].mean(axis=0)[0]) for own in curves.dense_limit])
+    return Sparse.of(
+        run,
+        study,
+        len(parts),
+        headline(patterns),
+        budgets=study.budgets,
+        patterns=patterns,
+        heads=heads,
+        layers=layers,
+        replicates=curves.errors.shape[4],
+        visible=curves.visible,
+        norm=curves.norm,
+        dense_against_limit=dense,
+    )
 
 
 def population_factor(budgets: Array, visible: float) -> Array:
@@ -130,54 +155,63 @@ def population_factor(budgets: Array, visible: float) -> Array:
 
 def describe_patterns(
     curves: Curves, names: Sequence[str], budgets: Array, seed: int
-) -> dict[str, Any]:
+) -> dict[str, SparsePattern]:
     """Curves, fits, bias, verdicts and break-even budgets, by pattern."""
     factor = population_factor(budgets, curves.visible)
     # heads count alike: relative errors, mean over the heads
     overall = curves.errors.mean(axis=3)
     fits = {
-        (reference, name, metric): fit_rate(
-            overall[r, p, m] / (factor if reference == "dense" else 1.0),
-            budgets,
-            seed=seed,
-            resolution=RESOLUTION,
-        )
+        (reference, name): [
+            fit_rate(
+                overall[r, p, m] / (factor if reference == "dense" else 1.0),
+                budgets,
+                seed=seed,
+                resolution=RESOLUTION,
+            )
+            for m in range(len(METRICS))
+        ]
         for r, reference in enumerate(curves.references)
         for p, name in enumerate(names)
-        for m, metric in enumerate(METRICS)
     }
     base = names.index(BASELINE)
     found = {}
     for p, name in enumerate(names):
-        entry: dict[str, Any] = {
-            "title": PATTERNS[name].title,
-            "random": PATTERNS[name].is_random,
-            "curve": {
-                reference: {m: _summary(overall[r, p, i]) for i, m in enumerate(METRICS)}
-                for r, reference in enumerate(curves.references)
-            },
-            "fit": {m: fits["dense", name, m].to_dict() for m in METRICS},
+        by_reference = {
+            reference: _by_metric([_summary(errors) for errors in overall[r, p]])
+            for r, reference in enumerate(curves.references)
         }
-        if "limit" in curves.references:
-            entry["fit_limit"] = {m: fits["limit", name, m].to_dict() for m in METRICS}
-        entry["bias"], bias = _bias(curves, p, budgets)
-        entry |= _against_random(
-            name, {m: fits["dense", name, m] for m in METRICS},
-            {m: fits["dense", BASELINE, m] for m in METRICS},
-            overall[0, p], overall[0, base], budgets, bias, seed,
+        limit = fits.get(("limit", name))
+        stored, bias = _bias(curves, p, budgets)
+        versus, verdicts, even = _against_random(
+            name, fits["dense", name], fits["dense", BASELINE], overall[0, p], overall[0, base],
+            budgets, bias, seed,
         )  # fmt: skip
-        found[name] = entry
-    if CONSISTENT in found:
-        # the consistent estimate against the others: from which budget on it is worth its chance
-        found[CONSISTENT]["break_even"]["against"] = _crossings(overall[0], names, budgets, seed)
+        if name == CONSISTENT:
+            # against the others too: from which budget on it is worth its chance
+            even = replace(even, against=_crossings(overall[0], names, budgets, seed))
+        found[name] = SparsePattern(
+            title=PATTERNS[name].title,
+            random=PATTERNS[name].is_random,
+            curve=ErrorCurves(**by_reference),
+            fit=_by_metric([rate.record() for rate in fits["dense", name]]),
+            fit_limit=None if limit is None else _by_metric([rate.record() for rate in limit]),
+            bias=stored,
+            versus_random=versus,
+            verdict=verdicts.map.verdict,
+            evidence=verdicts.map.evidence,
+            verdicts=verdicts,
+            break_even=even,
+        )
     return found
 
 
-def _crossings(errors: Array, names: Sequence[str], budgets: Array, seed: int) -> dict[str, Any]:
+def _crossings(
+    errors: Array, names: Sequence[str], budgets: Array, seed: int
+) -> dict[str, Crossing]:
     """Where the map error of corrected selection crosses that of every other pattern."""
-    own, m = names.index(CONSISTENT), METRICS.index("map")
+    own = names.index(CONSISTENT)
     return {
-        name: Pair.of(errors[own, m], errors[p, m], budgets, seed).crossing(name)
+        name: Pair.of(errors[own, MAP], errors[p, MAP], budgets, seed).crossing(name)
         for p, name in enumerate(names)
         if name != CONSISTENT
     }
@@ -185,69 +219,66 @@ def _crossings(errors: Array, names: Sequence[str], budgets: Array, seed: int) -
 
 def _against_random(
     name: str,
-    rates: dict[str, Rate],
-    baseline: dict[str, Rate],
+    rates: Sequence[Rate],
+    baseline: Sequence[Rate],
     errors: Array,
     base: Array,
     budgets: Array,
     bias: Bias | None,
     seed: int,
-) -> dict[str, Any]:
-    """Comparison, verdict and break-even budgets of one pattern."""
-    m = METRICS.index("map")
-    needed = {"for_target": budget_for(errors[m], budgets, TARGET, seed)}
+) -> tuple[ByMetric[VersusRandom] | None, ByMetric[Verdict], BreakEven]:
+    """Comparison, verdicts and break-even budgets of one pattern."""
+    needed = budget_for(errors[MAP], budgets, TARGET, seed)
     if name == BASELINE:
-        said = {"verdict": IS_BASELINE, "evidence": "what the others are compared with"}
-        return {
-            "versus_random": None,
-            "verdict": said["verdict"],
-            "evidence": said["evidence"],
-            "verdicts": dict.fromkeys(METRICS, said),
-            "break_even": needed,
-        }
-    verdicts, versus, crossing = {}, {}, {}
-    for i, metric in enumerate(METRICS):
-        pair = Pair.of(errors[i], base[i], budgets, seed)
-        comparison = pair.compare()
-        versus[metric] = comparison.to_dict()
-        if metric == "map":
-            crossing = {"crossing": pair.crossing(), "as_random": pair.as_random()}
-        verdicts[metric] = judge(
+        said = Verdict(verdict=IS_BASELINE, evidence="what the others are compared with")
+        return None, _by_metric([said] * len(METRICS)), BreakEven(for_target=needed)
+    pairs = [Pair.of(errors[m], base[m], budgets, seed) for m in range(len(METRICS))]
+    compared = [pair.compare() for pair in pairs]
+    verdicts = [
+        judge(
             metric,
-            rates[metric],
-            comparison,
-            baseline[metric],
+            rates[m],
+            compared[m],
+            baseline[m],
             bias if metric == "map" else None,
             PATTERNS[name].is_exact,
         )
-    return {
-        "versus_random": versus,
-        **verdicts["map"],
-        "verdicts": verdicts,
-        "break_even": needed | crossing,
-    }
+        for m, metric in enumerate(METRICS)
+    ]
+    even = BreakEven(
+        for_target=needed, crossing=pairs[MAP].crossing(), as_random=pairs[MAP].as_random()
+    )
+    return _by_metric([found.record() for found in compared]), _by_metric(verdicts), even
 
 
-def _summary(errors: Array) -> dict[str, Any]:
+def _by_metric(values: Sequence[T]) -> ByMetric[T]:
+    """Values in the order of ``METRICS``."""
+    return ByMetric(**dict(zip(METRICS, values, strict=True)))
+
+
+def _summary(errors: Array) -> ErrorCurve:
     """Mean and standard error over replicates [replicate, budget]."""
     count = len(errors)
     spread = errors.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else None
-    return {
-        "mean": errors.mean(axis=0).tolist(),
-        "median": np.median(errors, axis=0).tolist(),
-        "standard_error": None if spread is None else spread.tolist(),
-    }
+    return ErrorCurve(
+        mean=_curve(errors.mean(axis=0)),
+        median=_curve(np.median(errors, axis=0)),
+        standard_error=None if spread is None else _curve(spread),
+    )
 
 
-def _bias(curves: Curves, pattern: int, budgets: Array) -> tuple[dict[str, Any], Bias | None]:
+def _curve(values: Array) -> tuple[float, ...]:
+    return tuple(values.tolist())
+
+
+def _bias(curves: Curves, pattern: int, budgets: Array) -> tuple[BiasCurve, Bias | None]:
     """Relative bias of the outputs by budget, and its share of the squared error."""
     squares = curves.bias_square[pattern].mean(axis=0)
-    m = METRICS.index("map")
     # mean over heads of the squared error, as the squared bias is one
-    error = (curves.errors[0, pattern, m] ** 2).mean(axis=(0, 1))
+    error = (curves.errors[0, pattern, MAP] ** 2).mean(axis=(0, 1))
     cells = squares[np.isfinite(squares).all(axis=1)]
     if len(cells) < 2:
-        return {"square": None, "standard_error": None, "share": None}, None
+        return BiasCurve(square=None, standard_error=None, share=None, exponent=None), None
     mean = cells.mean(axis=0)
     noise = cells.std(axis=0, ddof=1) / np.sqrt(len(cells))
     share, half = mean / error, 2 * noise / error
@@ -256,11 +287,8 @@ def _bias(curves: Curves, pattern: int, budgets: Array) -> tuple[dict[str, Any],
     if seen[-1] and seen.sum() >= 2:
         slope = np.polyfit(np.log(budgets[seen]), np.log(mean[seen]) / 2, 1)[0]
         exponent = float(-slope)
-    plain = {
-        "square": mean.tolist(),
-        "standard_error": noise.tolist(),
-        "share": share.tolist(),
-        "exponent": exponent,
-    }
+    stored = BiasCurve(
+        square=_curve(mean), standard_error=_curve(noise), share=_curve(share), exponent=exponent
+    )
     last = (float(share[-1] - half[-1]), float(share[-1] + half[-1]))
-    return plain, Bias(float(share[-1]), last, exponent)
+    return stored, Bias(float(share[-1]), last, exponent)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL, Resamples, resample
-from esscher.math.statistics.plain import finite, finite_list
+from esscher.math.statistics.plain import finite
+from esscher.studies.sparse.records import Crossing, RandomKeys, Reached, State, VersusRandom
 
 #: What is said of two curves that cannot be told apart at one end.
 NO_CROSSING = "no crossing beyond noise"
@@ -42,16 +42,16 @@ class Comparison:
     last_ratio: float
     last_ratio_interval: tuple[float, float]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers and lists (JSON-safe)."""
-        return {
-            "exponent_difference": finite(self.difference),
-            "exponent_difference_interval": finite_list(self.difference_interval),
-            "ratio": finite(self.ratio),
-            "ratio_interval": finite_list(self.ratio_interval),
-            "last_ratio": finite(self.last_ratio),
-            "last_ratio_interval": finite_list(self.last_ratio_interval),
-        }
+    def record(self) -> VersusRandom:
+        """Return what is stored of it."""
+        return VersusRandom(
+            exponent_difference=finite(self.difference),
+            exponent_difference_interval=_finite(self.difference_interval),
+            ratio=finite(self.ratio),
+            ratio_interval=_finite(self.ratio_interval),
+            last_ratio=finite(self.last_ratio),
+            last_ratio_interval=_finite(self.last_ratio_interval),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,12 +90,11 @@ class Pair:
             *(_exponential(value[2], low[2], high[2])),
         )
 
-    def crossing(self, other: str = "random selection") -> dict[str, Any]:
+    def crossing(self, other: str = "random selection") -> Crossing:
         """Budget from which on, or up to which, the first is better than the second, ``other``."""
         count = len(self.budgets)
         forms = np.hstack([np.eye(count), -np.eye(count)])
         value, low, high = self.resamples.intervals(forms, LEVEL)
-        none: dict[str, Any] = {"budget": None, "interval": [None, None]}
         worse, better = low > 0, high < 0
         if (worse[0] and better[-1]) or (better[0] and worse[-1]):
             sign = 1.0 if worse[0] else -1.0
@@ -104,28 +103,34 @@ class Pair:
             point = first_below(x, sign * value[None], 0.0)[0]
             low_end, high_end = np.quantile(first_below(x, sign * draws, 0.0), _ends())
             says = "from here on" if worse[0] else "up to here"
-            return {
-                "budget": finite(math.exp(point)),
-                "interval": [_budget(low_end), _budget(high_end)],
-                "says": f"better than {other} {says}",
-            }
+            return Crossing(
+                budget=finite(math.exp(point)),
+                interval=(_budget(low_end), _budget(high_end)),
+                says=f"better than {other} {says}",
+            )
+        says = NO_CROSSING
         if worse[0] and worse[-1] and np.all(value > 0):
-            return none | {"says": f"worse than {other} at every budget"}
-        if better[0] and better[-1] and np.all(value < 0):
-            return none | {"says": f"better than {other} at every budget"}
-        return none | {"says": NO_CROSSING}
+            says = f"worse than {other} at every budget"
+        elif better[0] and better[-1] and np.all(value < 0):
+            says = f"better than {other} at every budget"
+        return Crossing(budget=None, interval=(None, None), says=says)
 
-    def as_random(self) -> dict[str, Any]:
+    def as_random(self) -> RandomKeys:
         """Random keys that are worth the largest budget of the first curve."""
         count, x = len(self.budgets), np.log(self.budgets)
         draws = student_draws(self.resamples)
         point = self.resamples.log_errors
         found = first_below(x, point[None, count:], point[None, count - 1])
         resampled = first_below(x, draws[:, count:], draws[:, count - 1])
-        return {"keys": float(self.budgets[-1])} | _reached(found[0], resampled, "random_keys")
+        return RandomKeys(
+            keys=float(self.budgets[-1]),
+            random_keys=_budget(found[0]),
+            interval=_interval(resampled),
+            state=state_of(found[0]),
+        )
 
 
-def budget_for(errors: Array, budgets: Array, target: float, seed: int) -> dict[str, Any]:
+def budget_for(errors: Array, budgets: Array, target: float, seed: int) -> Reached:
     """Budget from which the mean of errors [replicate, budget] is at most ``target``.
 
     Interpolated between the budgets, never beyond them: the state says "below" where the smallest
@@ -136,7 +141,12 @@ def budget_for(errors: Array, budgets: Array, target: float, seed: int) -> dict[
     resamples = resample(errors[:, used], np.exp(x), "mean", seed)
     found = first_below(x, resamples.log_errors[None], math.log(target))
     draws = first_below(x, student_draws(resamples), math.log(target))
-    return {"target": target} | _reached(found[0], draws, "budget")
+    return Reached(
+        target=target,
+        budget=_budget(found[0]),
+        interval=_interval(draws),
+        state=state_of(found[0]),
+    )
 
 
 def student_draws(resamples: Resamples) -> Array:
@@ -167,14 +177,18 @@ def first_below(x: Array, curves: Array, targets: Array | float) -> Array:
     return np.asarray(np.where(below.any(axis=1), place, np.inf))
 
 
-def _reached(point: float, draws: Array, name: str) -> dict[str, Any]:
+def state_of(point: float) -> State:
+    """Whether a place that :func:`first_below` found lies on the grid."""
+    return "inside" if math.isfinite(point) else "below" if point < 0 else "above"
+
+
+def _interval(draws: Array) -> tuple[float | None, float | None]:
     low, high = np.quantile(draws, _ends(), method="nearest")
-    state = "inside" if math.isfinite(point) else "below" if point < 0 else "above"
-    return {
-        name: _budget(point),
-        "interval": [_budget(float(low)), _budget(float(high))],
-        "state": state,
-    }
+    return _budget(float(low)), _budget(float(high))
+
+
+def _finite(ends: tuple[float, float]) -> tuple[float | None, float | None]:
+    return finite(ends[0]), finite(ends[1])
 
 
 def _ends() -> list[float]:

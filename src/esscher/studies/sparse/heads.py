@@ -17,9 +17,8 @@ from esscher.core.streams import random_stream
 from esscher.engine.models import LayerCapture, LoadedModel
 from esscher.engine.patterns import PATTERNS, View
 from esscher.engine.text import Passage, visit_passages
-from esscher.studies.sparse.arguments import PREFIX
+from esscher.studies.sparse.budgets import PREFIX
 from esscher.studies.sparse.measurement import (
-    METRICS,
     BiasSum,
     Measurement,
     OutputReference,
@@ -27,6 +26,7 @@ from esscher.studies.sparse.measurement import (
     pattern_outputs,
     query_positions,
 )
+from esscher.studies.sparse.records import METRICS
 
 
 def choose_queries(passage: Passage, causal: bool, count: int, seed: int) -> NDArray[np.int64]:

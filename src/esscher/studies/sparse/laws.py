@@ -13,7 +13,6 @@ from esscher.engine.patterns import View
 from esscher.math.heads import WeightHead
 from esscher.math.limits import limit_map
 from esscher.studies.sparse.measurement import (
-    METRICS,
     BiasSum,
     Measurement,
     OutputReference,
@@ -21,16 +20,8 @@ from esscher.studies.sparse.measurement import (
     pattern_outputs,
     query_positions,
 )
+from esscher.studies.sparse.records import METRICS, Reference
 from esscher.studies.sparse.sequences import Sequences
-
-#: Replicates of a cell: as many as it takes for an estimate of the bias inside it.
-BLOCK = 4
-
-
-def blocks(replicates: int) -> list[tuple[int, ...]]:
-    """Replicates of each cell: all the same number, the first ones perhaps one more."""
-    parts = np.array_split(np.arange(replicates), max(1, replicates // BLOCK))
-    return [tuple(int(number) for number in part) for part in parts]
 
 
 def make_sequences(
@@ -69,7 +60,7 @@ def measure_laws(
     view = View.of(sequences.positions, sequences.tokens)
     tilts = head.tokens(sequences.queries).tilts
     limit = limit_map(head, tilts=tilts)
-    references = ("dense", "limit") if limit.exists.all() else ("dense",)
+    references: tuple[Reference, ...] = ("dense", "limit") if limit.exists.all() else ("dense",)
     shape = (len(references), len(patterns), len(METRICS), 1, len(replicates), len(budgets))
     errors, norms = np.empty(shape), np.empty((1, len(replicates)))
     dense_limit = np.empty((len(METRICS), len(replicates) if len(references) > 1 else 0))

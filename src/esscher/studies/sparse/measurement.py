@@ -17,9 +17,7 @@ from torch import Tensor
 
 from esscher.core.validation import Array
 from esscher.engine.patterns import PATTERNS, View
-
-#: Errors that are measured, as in a sweep.
-METRICS = ("mean", "cov", "map")
+from esscher.studies.sparse.records import Reference
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +46,7 @@ class Measurement:
     """
 
     units: tuple[tuple[int, int], ...]
-    references: tuple[str, ...]
+    references: tuple[Reference, ...]
     errors: Array
     bias_square: Array
     norms: Array

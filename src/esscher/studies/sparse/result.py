@@ -1,19 +1,36 @@
-"""What a study of sparse patterns returns: curves, fits, verdicts, as an object, table, JSON."""
+"""The result: curves, fits and verdicts of every pattern."""
 
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pandas as pd
-
-from esscher.core.shown import counted
-from esscher.runs.result import RunResult
-from esscher.studies.sparse.measurement import METRICS
+from esscher.core.codec import Count
+from esscher.core.errors import InputError
+from esscher.math.statistics.records import ByMetric
+from esscher.runs.result import Result
+from esscher.studies.sparse.records import (
+    METRICS,
+    Reference,
+    SparseHead,
+    SparseLayer,
+    SparsePattern,
+)
 from esscher.studies.sparse.verdict import CONSTANT, FASTER, KEEPS, NEVER, SLOWER, UNDECIDED
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from esscher.studies.sparse.study import SparseLawStudy, SparseStudy
+
+    AnySparse: TypeAlias = SparseStudy | SparseLawStudy
+
+
+#: The pattern that the others are compared with.
+RANDOM = "random"
+NOTHING = "Nothing has been measured yet."
 #: Verdicts in the order of the headline, with the verb in the plural.
 SAID = {
     KEEPS: "keep the exponent",
@@ -25,136 +42,168 @@ SAID = {
 }
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Sparsity(RunResult):
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Sparse(Result["AnySparse"]):
     """The errors of sparse patterns, fitted and compared.
 
     Attributes
     ----------
-    folder
-        Directory of the run; gone already if none was given.
+    budgets
+        Numbers of keys that a query attends.
+    patterns
+        By name.
+    heads, layers
+        The same head by head and layer by layer; empty for a law.
+    replicates
+        Sequences of tokens, or passages.
+    visible, norm
+        Mean number of keys that a query may see, and root mean square norm of dense outputs.
+    dense_against_limit
+        Errors of dense attention against the infinite-token limit, where it is known.
     """
 
-    folder: Path
+    budgets: tuple[Count, ...]
+    patterns: dict[str, SparsePattern] = field(default_factory=dict)
+    heads: tuple[SparseHead, ...] = ()
+    layers: tuple[SparseLayer, ...] = ()
+    replicates: Count = 0
+    visible: float | None = None
+    norm: float | None = None
+    dense_against_limit: ByMetric[float] | None = None
 
-    @property
-    def patterns(self) -> dict[str, Any]:
-        """What was found about each pattern, by name."""
-        return dict(self.results["patterns"])
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together: tables and figures go from one to another."""
+        if not self.patterns:
+            return
+        if self.visible is None or RANDOM not in self.patterns:
+            raise InputError("random selection was not measured, or nobody knows how many keys")
+        curves: list[tuple[float, ...] | None] = []
+        for found in self.patterns.values():
+            curves += [found.bias.square, found.bias.standard_error, found.bias.share]
+            if (found.versus_random is None) != (found.break_even.crossing is None) or (
+                found.break_even.crossing is None
+            ) != (found.break_even.as_random is None):
+                raise InputError("a pattern is compared with random selection in parts only")
+            for by_metric in found.curve.by_reference.values():
+                for metric in METRICS:
+                    curve = by_metric[metric]
+                    curves += [curve.mean, curve.median, curve.standard_error]
+        for unit in (*self.heads, *self.layers):
+            if unit.patterns.keys() != self.patterns.keys():
+                raise InputError("its heads and layers have not all patterns")
+            curves += [p.error for u in unit.patterns.values() for p in (u.mean, u.cov, u.map)]
+        if not self.budgets or any(c is not None and len(c) != len(self.budgets) for c in curves):
+            raise InputError("its curves do not have one number per budget")
 
     @property
     def subject(self) -> str:
         """What was measured, in words."""
-        c = self.results["configuration"]
-        if "model" in c:
-            count = len(c["layers"]) * len(c["heads"])
-            return (
-                f"{c['model']['name']} on {c['text']}, {counted(count, 'head')}, "
-                f"{counted(c['passages'], 'passage')} of "
-                f"{c['context']} tokens"
-            )
-        kind = f"AR(1) with rho = {c['correlation']:g}" if c["correlation"] else "independent"
-        horizon = (
-            f"H = {c['horizon']:g}" if c["horizon"] is not None else f"spectrum {c['spectrum']}"
-        )
-        return (
-            f"{c['law']} tokens, {kind}, {horizon}, d = {c['dim']}, N = {c['tokens']:,}, "
-            f"{counted(c['replicates'], 'replicate')}"
+        return self.study.in_words
+
+    def head(self, layer: int, head: int) -> SparseHead:
+        """Return one head of a model.
+
+        Raises
+        ------
+        InputError
+            If it was not measured.
+        """
+        for found in self.heads:
+            if (found.layer, found.head) == (layer, head):
+                return found
+        raise InputError(
+            f"head {layer}.{head} was not measured; heads_table() lists those that were"
         )
 
-    def to_frame(self, reference: str = "dense") -> pd.DataFrame:
+    def table(self, reference: Reference = "dense") -> pd.DataFrame:
         """Return a data frame, one row per pattern and metric.
 
         Parameters
         ----------
         reference
             ``"dense"``, or ``"limit"`` for the fits against the infinite-token limit.
+
+        Raises
+        ------
+        InputError
+            If no limit is known.
         """
+        import pandas as pd
+
         rows = []
         for name, found in self.patterns.items():
-            fits = found["fit"] if reference == "dense" else found["fit_limit"]
+            fits = found.fit if reference == "dense" else found.fit_limit
+            curves = found.curve.dense if reference == "dense" else found.curve.limit
+            if fits is None or curves is None:
+                raise InputError("these tokens have no known infinite-token limit")
             for metric in METRICS:
-                fit, curve = fits[metric], found["curve"][reference][metric]
-                versus = (found["versus_random"] or {}).get(metric)
-                low, high = fit["interval"]
-                ratio = [None, None] if versus is None else versus["ratio_interval"]
+                fit = fits[metric]
+                versus = None if found.versus_random is None else found.versus_random[metric]
+                ratio = (None, None) if versus is None else versus.ratio_interval
                 rows.append(
                     {
                         "pattern": name,
                         "metric": metric,
-                        "exponent": fit["exponent"],
-                        "low": low,
-                        "high": high,
-                        "law": fit["law"],
-                        "trusted": fit["trusted"],
-                        "last_error": curve["mean"][-1],
-                        "ratio": 1.0 if versus is None else versus["ratio"],
+                        "exponent": fit.exponent,
+                        "low": fit.interval[0],
+                        "high": fit.interval[1],
+                        "law": fit.law,
+                        "trusted": fit.trusted,
+                        "last_error": curves[metric].mean[-1],
+                        "ratio": 1.0 if versus is None else versus.ratio,
                         "ratio_low": ratio[0],
                         "ratio_high": ratio[1],
-                        "verdict": found["verdicts"][metric]["verdict"],
+                        "verdict": found.verdicts[metric].verdict,
                     }
                 )
         return pd.DataFrame(rows)
 
-    def curves(self) -> pd.DataFrame:
+    def curves_table(self) -> pd.DataFrame:
         """Return a data frame of the errors, one row per pattern, reference, metric and budget."""
-        rows = []
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
         for name, found in self.patterns.items():
-            for reference, metrics in found["curve"].items():
-                for metric, curve in metrics.items():
-                    noise = curve["standard_error"] or [None] * len(curve["mean"])
-                    for r, error, spread in zip(
-                        self.results["budgets"], curve["mean"], noise, strict=True
-                    ):
-                        rows.append(
-                            {
-                                "pattern": name,
-                                "reference": reference,
-                                "metric": metric,
-                                "budget": r,
-                                "error": error,
-                                "standard_error": spread,
-                            }
-                        )
+            for reference, by_metric in found.curve.by_reference.items():
+                for metric in METRICS:
+                    curve = by_metric[metric]
+                    noise = curve.standard_error or [None] * len(self.budgets)
+                    rows += [
+                        {
+                            "pattern": name,
+                            "reference": reference,
+                            "metric": metric,
+                            "budget": r,
+                            "error": error,
+                            "standard_error": spread,
+                        }
+                        for r, error, spread in zip(self.budgets, curve.mean, noise, strict=True)
+                    ]
         return pd.DataFrame(rows)
 
-    def heads(self) -> pd.DataFrame:
+    def heads_table(self) -> pd.DataFrame:
         """Return a data frame, one row per head and pattern; empty for a law."""
+        import pandas as pd
+
         return pd.DataFrame(
             {
-                "layer": unit["layer"],
-                "head": unit["head"],
+                "layer": unit.layer,
+                "head": unit.head,
                 "pattern": name,
-                "exponent": found["map"]["exponent"],
-                "low": found["map"]["interval"][0],
-                "high": found["map"]["interval"][1],
-                "last_error": found["map"]["error"][-1],
-                "budget": found["budget"],
-                "state": found["state"],
+                "exponent": found.map.exponent,
+                "low": found.map.interval[0],
+                "high": found.map.interval[1],
+                "last_error": found.map.error[-1],
+                "budget": found.budget,
+                "state": found.state,
             }
-            for unit in self.results["heads"]
-            for name, found in unit["patterns"].items()
+            for unit in self.heads
+            for name, found in unit.patterns.items()
         )
-
-    @property
-    def headline(self) -> str:
-        """The answer in a sentence or two."""
-        if not self.patterns:
-            return "Nothing has been measured yet."
-        groups = [
-            f"{_listed(names)} {words if len(names) > 1 else _singular(verdict)}"
-            for verdict, words in SAID.items()
-            if (names := [n for n, p in self.patterns.items() if p["verdict"] == verdict])
-        ]
-        base = self.patterns["random"]["fit"]["map"]
-        return (
-            f"Random selection: map error ~ r^-{base['exponent']:.2f}. "
-            + ("; ".join(groups) + "." if groups else "")
-        ).strip()
 
     def shown(self) -> list[pd.DataFrame]:
         """Return the exponents of the map."""
-        table = self.to_frame()
+        table = self.table()
         return [] if table.empty else [table[table["metric"] == "map"].drop(columns="metric")]
 
     def __repr__(self) -> str:
@@ -162,6 +211,20 @@ class Sparsity(RunResult):
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(self.subject)}</p>{super()._repr_html_()}"
+
+
+def headline(patterns: Mapping[str, SparsePattern]) -> str:
+    """The answer in a sentence or two."""
+    groups = [
+        f"{_listed(names)} {words if len(names) > 1 else _singular(verdict)}"
+        for verdict, words in SAID.items()
+        if (names := [n for n, p in patterns.items() if p.verdict == verdict])
+    ]
+    base = patterns[RANDOM].fit.map
+    return (
+        f"Random selection: map error ~ r^-{base.exponent:.2f}. "
+        + ("; ".join(groups) + "." if groups else "")
+    ).strip()
 
 
 def _singular(verdict: str) -> str:

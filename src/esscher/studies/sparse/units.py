@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -12,8 +11,9 @@ from scipy import stats
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL
 from esscher.math.statistics.plain import finite
-from esscher.studies.sparse.compare import first_below
-from esscher.studies.sparse.measurement import METRICS
+from esscher.math.statistics.records import Ends
+from esscher.studies.sparse.compare import first_below, state_of
+from esscher.studies.sparse.records import METRICS, SparseHead, SparseLayer, UnitCurve, UnitPattern
 
 #: Errors below this are rounding: they are taken for it before the logarithm.
 SMALLEST = 1e-9
@@ -26,8 +26,8 @@ def describe_units(
     names: Sequence[str],
     budgets: Array,
     target: float,
-) -> dict[str, Any]:
-    """What ``heads`` and ``layers`` of the results hold.
+) -> tuple[tuple[SparseHead, ...], tuple[SparseLayer, ...]]:
+    """Return heads and layers.
 
     Parameters
     ----------
@@ -41,49 +41,48 @@ def describe_units(
     target
         Relative map error for which the budget is wanted.
     """
-    heads = [
-        {"layer": layer, "head": head}
-        | {"patterns": _patterns(errors[:, :, u], corrected[:, :, u], names, budgets, target)}
+    heads = tuple(
+        SparseHead(
+            layer=layer,
+            head=head,
+            patterns=_patterns(errors[:, :, u], corrected[:, :, u], names, budgets, target),
+        )
         for u, (layer, head) in enumerate(units)
-    ]
+    )
     numbers = np.array([layer for layer, _ in units])
     layers = []
     for layer in sorted(set(numbers.tolist())):
         chosen = numbers == layer
         whole, fitted = (part[:, :, chosen].mean(axis=2) for part in (errors, corrected))
         found = _patterns(whole, fitted, names, budgets, target)
-        layers.append({"layer": layer, "patterns": found})
-    return {"heads": heads, "layers": layers}
+        layers.append(SparseLayer(layer=layer, patterns=found))
+    return heads, tuple(layers)
 
 
 def _patterns(
     errors: Array, corrected: Array, names: Sequence[str], budgets: Array, target: float
-) -> dict[str, Any]:
+) -> dict[str, UnitPattern]:
     found = {}
     for p, name in enumerate(names):
-        entry: dict[str, Any] = {}
+        curves = {}
         for m, metric in enumerate(METRICS):
             exponent, interval = slope_over_passages(corrected[p, m], budgets)
-            entry[metric] = {
-                "exponent": exponent,
-                "interval": interval,
-                "error": errors[p, m].mean(axis=0).tolist(),
-            }
+            error = tuple(errors[p, m].mean(axis=0).tolist())
+            curves[metric] = UnitCurve(exponent=exponent, interval=interval, error=error)
         curve = np.log(np.maximum(errors[p, METRICS.index("map")].mean(axis=0), SMALLEST))
         place = float(first_below(np.log(budgets), curve[None], math.log(target))[0])
-        state = "inside" if math.isfinite(place) else "below" if place < 0 else "above"
-        entry["budget"] = finite(math.exp(place)) if state == "inside" else None
-        entry["state"] = state
-        found[name] = entry
+        state = state_of(place)
+        budget = finite(math.exp(place)) if state == "inside" else None
+        found[name] = UnitPattern(**curves, budget=budget, state=state)
     return found
 
 
-def slope_over_passages(errors: Array, budgets: Array) -> tuple[float, list[float | None]]:
+def slope_over_passages(errors: Array, budgets: Array) -> tuple[float, Ends]:
     """Exponent of errors [passage, budget]: mean of the passages' own, with Student's interval."""
     x = np.log(budgets) - np.log(budgets).mean()
     own = -(np.log(np.maximum(errors, SMALLEST)) @ x) / (x @ x)
     exponent = float(own.mean())
     if len(own) < 2:
-        return exponent, [None, None]
+        return exponent, (None, None)
     half = float(stats.t.ppf((1 + LEVEL) / 2, len(own) - 1) * own.std(ddof=1) / np.sqrt(len(own)))
-    return exponent, [exponent - half, exponent + half]
+    return exponent, (exponent - half, exponent + half)

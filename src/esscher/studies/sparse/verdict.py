@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from esscher.math.statistics import Rate
 from esscher.studies.sparse.compare import Comparison
+from esscher.studies.sparse.records import Verdict
 
 KEEPS = "keeps the exponent"
 CONSTANT = "changes the constant"
@@ -44,7 +45,7 @@ def judge(
     baseline: Rate,
     bias: Bias | None,
     is_exact: bool,
-) -> dict[str, str]:
+) -> Verdict:
     """The verdict on one pattern, with the evidence in words.
 
     Whether outputs converge is decided by the map. The mean and the covariance over the queries are
@@ -124,5 +125,5 @@ def _shape(rate: Rate) -> str:
     return ", and steepening" if rate.selection.steepens else ""
 
 
-def _said(verdict: str, evidence: str) -> dict[str, str]:
-    return {"verdict": verdict, "evidence": evidence}
+def _said(verdict: str, evidence: str) -> Verdict:
+    return Verdict(verdict=verdict, evidence=evidence)

@@ -1,0 +1,134 @@
+"""Pooled mode: the tokens of all passages as one cloud, n of them drawn with replacement.
+
+This is the paper's protocol. The tokens of a sample are its queries and its keys; the reference is
+attention among all N tokens, which is exactly the limit of drawing from them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esscher.core.streams import random_stream
+from esscher.engine.sampled.layer import METRICS, HeadNumbers, LayerMeasurement
+from esscher.engine.sampled.outputs import PRODUCTS, OutputProjection, attend, norms
+from esscher.engine.sampled.reference import PooledReference, pooled_reference
+from esscher.engine.text import CloudFile, LayerCloud, read_rows
+
+#: Queries at which the map error of a sample is measured, if the reference has not all of them.
+MAP_QUERIES = 512
+#: Rows from which moments (horizons, spectrum) are computed.
+MOMENT_ROWS = 16_384
+
+
+def measure_pooled(
+    cloud: CloudFile,
+    layer: int,
+    sizes: tuple[int, ...],
+    replicates: int,
+    seed: int,
+    sampling: str,
+    projection: OutputProjection | None = None,
+) -> tuple[LayerMeasurement, list[HeadNumbers]]:
+    """Errors and one-pass numbers of one layer.
+
+    Parameters
+    ----------
+    cloud, layer
+        Which tokens.
+    sizes, replicates, seed
+        Samples of the largest size; smaller ones are their beginnings.
+    sampling
+        ``"with"`` or ``"without"`` replacement.
+    projection
+        Output projection of the cloud's heads, to see how their errors add up.
+    """
+    view = cloud.layer(layer)
+    rng = random_stream(seed, "probe reference", layer)
+    reference = pooled_reference(view, rng)
+    outputs = reference.outputs
+    every = reference.coarse is None
+    # all over the text
+    chosen = np.linspace(0, len(reference.asking) - 1, MAP_QUERIES).round().astype(np.int64)
+    questions = None if every else _take(view.q, reference.asking[chosen])
+    units = len(view.heads) + 1
+    errors = np.empty((len(METRICS), units, replicates, len(sizes)))
+    products = np.empty((len(PRODUCTS), replicates, len(sizes), units - 1, units - 1))
+    for r in range(replicates):
+        rows = _draw(cloud.rows, sizes[-1], seed, layer, r, sampling)
+        q = _take(view.q, rows)
+        # with some heads chosen, groups need not be whole
+        k, v = (_take(array, rows)[view.served_by] for array in (view.k, view.v))
+        for j, n in enumerate(sizes):
+            found = attend(q[:, :n], k[:, :n], v[:, :n], view.scaling, view.softcap)
+            errors[0, :, r, j], errors[1, :, r, j], shift = reference.moments.moment_errors(found)
+            if questions is None:
+                gap = found - outputs[:, rows[:n]]
+            else:
+                other = attend(questions, k[:, :n], v[:, :n], view.scaling, view.softcap)
+                gap = other - outputs[:, chosen]
+            errors[2, :, r, j] = norms(gap)
+            if projection is not None:
+                products[0, r, j] = projection.of_mean(shift)
+                products[1, r, j] = projection.of_queries(gap)
+    measurement = LayerMeasurement(
+        layer=layer,
+        heads=view.heads,
+        sizes=sizes,
+        errors=errors,
+        relative=norms(outputs),
+        reference_error=reference.mean_error,
+        reference=reference.to_dict(),
+        products=None if projection is None else products,
+    )
+    passage = np.asarray(cloud.passage, dtype=np.int64)
+    return measurement, [_numbers(view, h, reference, passage, rng) for h in range(len(view.heads))]
+
+
+def _draw(
+    tokens: int, n: int, seed: int, layer: int, replicate: int, sampling: str
+) -> NDArray[np.int64]:
+    """Rows of a sample; the same for all heads of a layer, so that their errors can be compared."""
+    rng = random_stream(seed, "probe", layer, replicate)
+    if sampling == "without":
+        return np.asarray(rng.choice(tokens, size=n, replace=False), dtype=np.int64)
+    return rng.integers(tokens, size=n)
+
+
+def _take(array: NDArray[np.float32], rows: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(read_rows(array, rows))
+
+
+def _numbers(
+    view: LayerCloud,
+    h: int,
+    reference: PooledReference,
+    passage: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> HeadNumbers:
+    """What the reference's pass over all keys says about a head."""
+    head = view.head(view.heads[h])
+    outputs = reference.outputs[h]
+    norm = float(outputs.to(torch.float64).square().sum(-1).mean().sqrt())
+    rows = np.arange(len(head.k))
+    if len(rows) > MOMENT_ROWS:
+        rows = np.sort(rng.choice(len(rows), size=MOMENT_ROWS, replace=False))
+    q, k, v = (
+        _take(array, chosen)
+        for array, chosen in ((head.q, reference.asking), (head.k, rows), (head.v, rows))
+    )
+    if len(rows) < len(head.k):
+        # predictions are about draws from these rows, so their limit is attention over these
+        outputs = attend(q[None], k[None], v[None], view.scaling, view.softcap)[0]
+    return HeadNumbers(
+        tilts=q.to(torch.float64).numpy() * view.scaling,
+        keys=k.to(torch.float64).numpy(),
+        values=v.to(torch.float64).numpy(),
+        outputs=outputs.to(torch.float64).numpy(),
+        participation=reference.participation[h],
+        received=reference.received[h],
+        norm=norm,
+        passages=passage[rows],
+    )

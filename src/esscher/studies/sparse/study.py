@@ -1,0 +1,191 @@
+"""The studies: patterns on the heads of a model, and on tokens of a law."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Self, TypeAlias
+
+from msgspec import Meta
+
+from esscher.core.options import BY_MODEL, Heads, Layers, Seed, option
+from esscher.core.shown import counted
+from esscher.core.validation import check_memory
+from esscher.engine.models.outline import Outline
+from esscher.engine.models.selection import as_indices
+from esscher.engine.patterns import as_patterns
+from esscher.math.laws import STANDARD_LAWS
+from esscher.runs.cells import Cell, CellRun
+from esscher.runs.executors import CellExecutor
+from esscher.runs.law_study import LawStudy
+from esscher.runs.model_study import ModelStudy
+from esscher.studies.sparse.budgets import law_budgets, model_budgets
+from esscher.studies.sparse.records import SparseCell
+from esscher.studies.sparse.result import Sparse
+
+if TYPE_CHECKING:
+    from esscher.engine.models import AnyModel, LoadedModel
+    from esscher.runs.study import OneBatch
+
+#: Tokens of a passage, unless they are given.
+CONTEXT = 2_048
+#: Fewest replicates of a law: two cells, so that the bias has a standard error.
+FEWEST = 8
+#: Replicates of a cell: as many as it takes for an estimate of the bias inside it.
+BLOCK = 4
+
+Patterns: TypeAlias = Annotated[
+    tuple[Annotated[str, Meta(max_length=64)], ...],
+    option("Such as window,topk (default: all); random is always among them."),
+]
+Budgets: TypeAlias = Annotated[
+    tuple[Annotated[int, Meta(ge=2, le=10**15)], ...],
+    option("Numbers r of keys that a query attends (default: 7 from 32 on).", metavar="A:B:K"),
+]
+QueryCount: TypeAlias = Annotated[
+    int, option("Queries at which errors are measured.", ge=1, le=10**9)
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseStudy(ModelStudy[Sparse]):
+    """Measure sparse attention patterns in a model against dense attention.
+
+    For every head, errors of the attention output as the budget of keys grows. Patterns: random,
+    corrected, topk, streaming, window, longformer, bigbird, strided, block, pooled, linformer.
+    """
+
+    name = "sparse"
+    unit = "passages"
+    cell = SparseCell
+    result = Sparse
+    examples = (
+        "esscher sparse demo:smollm2 --patterns streaming,corrected --out runs/sparse",
+        "esscher sparse demo:minilm --layers 0-2 --budgets 16:128:4 --figure sparse.png",
+    )
+    instead = dict.fromkeys(STANDARD_LAWS, "sparse-law")
+
+    patterns: Patterns = BY_MODEL
+    budgets: Budgets = BY_MODEL
+    context: Annotated[
+        int, option("Tokens of a passage (default: up to 2048).", ge=1, le=10**9)
+    ] = BY_MODEL
+    passages: Annotated[int, option("Number of passages.", ge=1, le=10**6)] = 8
+    layers: Layers = BY_MODEL
+    heads: Heads = BY_MODEL
+    draws: Annotated[
+        int, option("Choices of every random pattern on a passage.", ge=2, le=10**6)
+    ] = 2
+    query_count: QueryCount = 64
+    seed: Seed = 0
+
+    def fill(self, model: Outline) -> SparseStudy:
+        """Choose passages, heads and budgets that the model has."""
+        context = model.context(self.context, CONTEXT)
+        names = as_patterns(self.patterns or "all")
+        return replace(
+            self,
+            context=context,
+            patterns=names,
+            budgets=model_budgets(model, context, names, self.budgets),
+            layers=as_indices(self.layers, model.shape.layers, "layers"),
+            heads=as_indices(self.heads, model.shape.heads, "heads"),
+        )
+
+    def cells(self) -> list[str]:
+        """One cell per passage."""
+        return [f"passage-{number}" for number in range(self.passages)]
+
+    def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> OneBatch:
+        """Cut the text into passages."""
+        from esscher.studies.sparse.work import read_text  # brings torch
+
+        return read_text(self, loaded, model)
+
+    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Sparse:
+        """Fit every pattern and compare it with random selection."""
+        from esscher.studies.sparse.assemble import assemble  # brings torch
+
+        return assemble(self, cells, run)
+
+    @property
+    def in_words(self) -> str:
+        """What is measured."""
+        heads = counted(len(self.layers) * len(self.heads), "head")
+        return (
+            f"{self.model_record.name} on {self.text_record.source}, {heads}, "
+            f"{counted(self.passages, 'passage')} of {self.context} tokens"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseLawStudy(LawStudy[Sparse]):
+    """Measure sparse attention patterns on synthetic tokens against dense attention.
+
+    Independent tokens of a law, or a Gaussian AR(1) sequence; where the infinite-token limit is
+    known, errors against it too. Patterns: random, corrected, topk, streaming, window, longformer,
+    bigbird, strided, block, pooled, linformer.
+    """
+
+    name = "sparse-law"
+    cell = SparseCell
+    result = Sparse
+    examples = (
+        "esscher sparse-law gaussian --horizon 0.7 --dim 8 --budgets 32:2048:7",
+        "esscher sparse-law gaussian --horizon 0.7 --dim 8 --correlation 0.9 --figure ar1.png",
+    )
+
+    patterns: Patterns = BY_MODEL
+    budgets: Budgets = BY_MODEL
+    correlation: Annotated[
+        float, option("rho of an AR(1) sequence, for the law gaussian.", gt=-1, lt=1)
+    ] = 0.0
+    tokens: Annotated[int, option("Length of a sequence.", ge=1, le=10**15)] = 8_192
+    replicates: Annotated[int, option("Number of sequences.", ge=FEWEST, le=10**6)] = 32
+    query_count: QueryCount = 256
+    seed: Seed = 0
+
+    def filled(self) -> Self:
+        """Choose budgets that fit into a sequence."""
+        check_memory(8 * self.tokens, f"tokens is {self.tokens}; a sequence of that length")
+        study = super().filled()
+        names = as_patterns(self.patterns or "all")
+        budgets = law_budgets(self.tokens, names, self.budgets)
+        return replace(study, patterns=names, budgets=budgets)
+
+    def cells(self) -> list[str]:
+        """One cell per block of replicates."""
+        return list(self.blocks())
+
+    def blocks(self) -> dict[str, range]:
+        """Replicates of each cell: all the same number, the first ones perhaps one more."""
+        count = max(1, self.replicates // BLOCK)
+        size, more = divmod(self.replicates, count)
+        starts = [i * size + min(i, more) for i in range(count + 1)]
+        return {f"replicates-{start}": range(start, end) for start, end in pairwise(starts)}
+
+    def prepare(self, executor: CellExecutor) -> OneBatch:
+        """Draw the queries."""
+        from esscher.studies.sparse.work import draw_queries  # brings torch
+
+        return draw_queries(self, executor)
+
+    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Sparse:
+        """Fit every pattern and compare it with random selection."""
+        from esscher.studies.sparse.assemble import assemble  # brings torch
+
+        return assemble(self, cells, run)
+
+    @property
+    def in_words(self) -> str:
+        """What is measured."""
+        kind = f"AR(1) with rho = {self.correlation:g}" if self.correlation else "independent"
+        horizon = (
+            f"spectrum {list(self.spectrum or ())}" if self.horizon is None
+            else f"H = {self.horizon:g}"
+        )  # fmt: skip
+        return (
+            f"{self.law} tokens, {kind}, {horizon}, d = {self.dim}, N = {self.tokens:,}, "
+            f"{counted(self.replicates, 'replicate')}"
+        )

@@ -1,0 +1,254 @@
+"""Errors of samples of keys, against a computation by hand; one-pass numbers against dense ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from esscher.core.errors import InputError
+from esscher.core.streams import random_stream
+from esscher.engine.models import head_weights, wrap_model
+from esscher.engine.sampled import context
+from esscher.engine.sampled.context import _within_window, delimiter_shares, measure_context, split
+from esscher.engine.sampled.outputs import OutputProjection, OutputReference, attend, map_errors
+from esscher.engine.sampled.pooled import measure_pooled
+from esscher.engine.text import collect_cloud, iterate_passages, read_passages
+from esscher.math.coupling import CoupledMoments
+from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.tiny import tiny_model
+from tests.engine.text.test_passages import words
+
+
+def tiny(name: str):
+    model = tiny_model(name)
+    tokenizer = decoder_tokenizer() if model.family.decoder else encoder_tokenizer()
+    return wrap_model(model.model, tokenizer, name=name)
+
+
+def dense(q, k, v, scaling):
+    """Attention in float64; [m, d] over [n, d]."""
+    weights = np.exp(scaling * q @ k.T)
+    return weights @ v / weights.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("softcap", [None, 1.5])
+def test_attend_with_grouped_keys_and_softcap(softcap):
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((4, 30, 8)), *rng.standard_normal((2, 2, 20, 8))
+    tensors = [torch.from_numpy(x).float() for x in (q, k, v)]
+    found = attend(*tensors, 0.7, softcap).numpy()
+    for h in range(4):
+        logits = 0.7 * q[h] @ k[h // 2].T
+        if softcap is not None:
+            logits = softcap * np.tanh(logits / softcap)
+        weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(found[h], weights @ v[h // 2], atol=2e-6)
+
+
+def test_errors_per_head_and_of_the_layer():
+    rng = np.random.default_rng(1)
+    exact, found = rng.standard_normal((2, 3, 40, 2))
+    reference = OutputReference.of(torch.from_numpy(exact))
+    mean, cov, vector = reference.moment_errors(torch.from_numpy(found))
+    for h in range(3):
+        gap = found[h].mean(0) - exact[h].mean(0)
+        np.testing.assert_allclose(vector[2 * h : 2 * h + 2], gap, rtol=1e-9)
+        assert mean[h] == pytest.approx(np.linalg.norm(gap), rel=1e-9)
+        change = np.cov(found[h].T, bias=True) - np.cov(exact[h].T, bias=True)
+        assert cov[h] == pytest.approx(np.linalg.norm(change), rel=1e-9)
+    both = [np.concatenate(list(x), axis=1) for x in (found, exact)]
+    assert mean[3] == pytest.approx(np.linalg.norm(both[0].mean(0) - both[1].mean(0)), rel=1e-9)
+    change = np.cov(both[0].T, bias=True) - np.cov(both[1].T, bias=True)
+    assert cov[3] == pytest.approx(np.linalg.norm(change), rel=1e-9)
+    errors = map_errors(torch.from_numpy(found), torch.from_numpy(exact))
+    squares = np.sum((found - exact) ** 2, axis=2).mean(axis=1)
+    np.testing.assert_allclose(errors, np.sqrt([*squares, squares.sum()]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+@pytest.mark.parametrize("sampling", ["with", "without"])
+def test_pooled_errors_by_hand(name, sampling):
+    loaded = tiny(name)
+    cloud = collect_cloud(loaded, [words(400)], tokens=120, context=16, seed=3)
+    sizes = (10, 40)
+    out_of = head_weights(loaded, 1).W_o
+    projection = OutputProjection.of(out_of)
+    measured, numbers = measure_pooled(cloud, 1, sizes, 3, 7, sampling, projection)
+    assert measured.errors.shape == (3, 5, 3, 2)
+    assert measured.products.shape == (2, 3, 2, 4, 4)
+    view = cloud.layer(1)
+    gaps = {}
+    for h in (0, 3):
+        head = view.head(h)
+        full = dense(*(np.float64(x) for x in (head.q, head.k, head.v)), head.scaling)
+        np.testing.assert_allclose(numbers[h].outputs, full, atol=1e-5)
+        logits = head.scaling * np.float64(head.q) @ np.float64(head.k).T
+        weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(numbers[h].received, weights.mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(
+            numbers[h].participation, 1 / np.sum(weights**2, axis=1), rtol=1e-5
+        )
+        for r in range(3):
+            rng = random_stream(7, "probe", 1, r)
+            rows = (
+                rng.choice(120, size=40, replace=False)
+                if sampling == "without"
+                else rng.integers(120, size=40)
+            )
+            for j, n in enumerate(sizes):
+                taken = [np.float64(x[rows[:n]]) for x in (head.q, head.k, head.v)]
+                out = dense(*taken, head.scaling)
+                expected = [
+                    np.linalg.norm(out.mean(0) - full.mean(0)),
+                    np.linalg.norm(np.cov(out.T, bias=True) - np.cov(full.T, bias=True)),
+                    np.sqrt(np.mean(np.sum((out - full[rows[:n]]) ** 2, axis=1))),
+                ]
+                np.testing.assert_allclose(measured.errors[:, h, r, j], expected, rtol=1e-5)
+                gaps[h, r, j] = (out.mean(0) - full.mean(0), out - full[rows[:n]])
+    for r in range(3):
+        for j in range(2):
+            (mean_0, map_0), (mean_3, map_3) = gaps[0, r, j], gaps[3, r, j]
+            product = (out_of[0] @ mean_0) @ (out_of[3] @ mean_3)
+            scale = np.linalg.norm(out_of[0] @ mean_0) * np.linalg.norm(out_of[3] @ mean_3)
+            assert measured.products[0, r, j, 0, 3] == pytest.approx(product, abs=1e-4 * scale)
+            products = np.sum((map_0 @ out_of[0].T) * (map_3 @ out_of[3].T), axis=1)
+            scale = np.abs(products).mean()
+            assert measured.products[1, r, j, 0, 3] == pytest.approx(
+                products.mean(), abs=1e-4 * scale
+            )
+
+
+def test_a_subset_of_queries_stands_for_all(monkeypatch):
+    """With few reference queries the reference has an error, of the size that it states."""
+    from esscher.engine.sampled import pooled, reference
+
+    cloud = collect_cloud(tiny("bert"), [words(900)], tokens=400, context=16)
+    full, _ = measure_pooled(cloud, 1, (10, 40), 2, 0, "with")
+    monkeypatch.setattr(reference, "ALL_QUERIES", 100)
+    monkeypatch.setattr(reference, "SUBSET", 200)
+    monkeypatch.setattr(reference, "COARSE", 100)
+    monkeypatch.setattr(pooled, "MAP_QUERIES", 50)
+    some, numbers = measure_pooled(cloud, 1, (10, 40), 2, 0, "with")
+    assert np.all(full.reference_error == 0)
+    assert np.all(some.reference_error > 0)
+    assert len(numbers[0].participation) == 200
+    # the mean is compared with a reference that is off by no more than a few of its errors
+    gap = np.abs(full.errors[0, -1] - some.errors[0, -1])
+    assert np.all(gap < 4 * some.reference_error[-1])
+    assert np.allclose(full.relative, some.relative, rtol=0.2)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "mpnet"])
+def test_context_errors_by_hand(name, monkeypatch):
+    monkeypatch.setattr(context, "keys_apart", lambda received: np.array([2]))
+    loaded = tiny(name)
+    (passage,) = read_passages(loaded, [words(80)], tokens=40, context=48, keep_short=True)
+    rng = np.random.default_rng(0)
+    asking, keys = split(len(passage.ids), passage.is_delimiter, loaded.causal, rng)
+    if loaded.causal:
+        assert keys.max() < asking.min()
+    sizes = (4, 12)
+    for _, capture in iterate_passages(loaded, [passage], layers=[1]):
+        weights_out = head_weights(loaded, 1).W_o
+        measured, numbers, sinks = measure_context(
+            capture, asking, keys, sizes, 2, 5, 0, OutputProjection.of(weights_out)
+        )  # fmt: skip
+        stream = random_stream(5, "probe context", 1, 0)
+        picks = [stream.integers(len(keys), size=24) for _ in range(2)]
+        gaps = {}
+        for h in range(4):
+            np.testing.assert_array_equal(sinks[h], [2])
+            logits = capture.logits(0, h).numpy()[asking][:, np.delete(keys, 2)]
+            value = capture.v[0, h // capture.group].double().numpy()[np.delete(keys, 2)]
+            weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+            full = weights @ value
+            np.testing.assert_allclose(numbers[h].outputs, full, atol=1e-5)
+            for r, pick in enumerate(picks):
+                # heads share the draws; what falls on the sink is skipped
+                drawn = pick[pick != 2][:12]
+                rows = drawn - (drawn > 2)
+                for j, n in enumerate(sizes):
+                    part = np.exp(logits[:, rows[:n]])
+                    out = part @ value[rows[:n]] / part.sum(axis=1, keepdims=True)
+                    error = np.sqrt(np.mean(np.sum((out - full) ** 2, axis=1)))
+                    assert measured.errors[2, h, r, j] == pytest.approx(error, rel=1e-4, abs=1e-6)
+                    gaps[h, r, j] = weights_out[h] @ (out.mean(0) - full.mean(0))
+        for r in range(2):
+            for j in range(2):
+                vectors = np.array([gaps[h, r, j] for h in range(4)])
+                found = measured.products[0, r, j]
+                np.testing.assert_allclose(found, vectors @ vectors.T, atol=1e-3 * found.max())
+                # the layer's own error behind the projection is the sum of all of them
+                whole = np.sum(vectors.sum(axis=0) ** 2)
+                assert found.sum() == pytest.approx(whole, abs=2e-3 * found.max())
+
+
+def test_queries_of_a_window_see_all_keys(monkeypatch):
+    monkeypatch.setattr(context, "FEWEST_KEYS", 2)
+    loaded = tiny("gemma2")
+    (passage,) = read_passages(loaded, [words(80)], tokens=40, context=48, keep_short=True)
+    asking, keys = split(len(passage.ids), passage.is_delimiter, True, np.random.default_rng(0))
+    for _, capture in iterate_passages(loaded, [passage], layers=[0, 1]):
+        near, seen = _within_window(capture, asking, keys)
+        assert len(near) >= 1
+        assert len(seen) >= 2
+        assert torch.isfinite(capture.logits(0, 0)[near][:, seen]).all()
+        if capture.window is None:
+            assert len(seen) == len(keys)
+    monkeypatch.undo()
+    for _, capture in iterate_passages(loaded, [passage], layers=[0]):
+        with pytest.raises(InputError, match="a window of 5 tokens"):
+            _within_window(capture, asking, keys)
+
+
+def test_a_sample_that_misses_the_heavy_key():
+    """Weights of what is left must not vanish."""
+    from esscher.engine.sampled.context import _sampled
+
+    logits = torch.tensor([[0.0, 300.0, 1.0]])
+    value = torch.tensor([[1.0], [5.0], [2.0]])
+    outputs = _sampled(logits, value, [np.array([0, 2])], (1, 2))[0]
+    assert outputs[0].item() == 1.0
+    expected = (1 + 2 * np.e) / (1 + np.e)
+    assert outputs[1].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_share_of_delimiters():
+    loaded = tiny("bert")
+    (passage,) = read_passages(loaded, [words(60)], tokens=30, context=40, keep_short=True)
+    for _, capture in iterate_passages(loaded, [passage], layers=[0]):
+        shares = delimiter_shares(capture, passage.is_delimiter)
+        text = np.flatnonzero(~passage.is_delimiter)
+        weights = torch.softmax(capture.logits(0, 2), dim=-1).numpy()[text]
+        expected = weights[:, passage.is_delimiter].sum(axis=1).mean()
+        assert shares[2] == pytest.approx(expected, rel=1e-5)
+
+
+def test_moments_are_those_of_the_head():
+    cloud = collect_cloud(tiny("bert"), [words(400)], tokens=120, context=16)
+    _, numbers = measure_pooled(cloud, 0, (10,), 1, 0, "with")
+    head = cloud.layer(0).head(1).as_head()
+    moments = CoupledMoments.of(numbers[1].tilts, numbers[1].keys)
+    assert moments.horizon == pytest.approx(head.horizon, rel=1e-6)
+    assert moments.frobenius == pytest.approx(head.frobenius, rel=1e-6)
+    assert moments.tau == pytest.approx(np.linalg.norm(head.tau), rel=1e-6)
+    assert moments.log_burn_in == pytest.approx(head.frobenius**2 + moments.tau**2, rel=1e-6)
+
+
+def test_draws_skip_the_sinks_of_a_head():
+    """Uniform on the kept keys, and the same tokens for heads with different sinks."""
+    from esscher.engine.sampled.context import _skipping
+
+    rng = np.random.default_rng(0)
+    pick = rng.integers(10, size=60_000)
+    kept = np.delete(np.arange(10), [0, 7])
+    rows = _skipping(pick, kept, 10, 30_000, rng)
+    counts = np.bincount(rows, minlength=8)
+    assert len(counts) == 8
+    assert np.all(np.abs(counts - 3750) < 5 * np.sqrt(3750))
+    np.testing.assert_array_equal(kept[rows], pick[~np.isin(pick, [0, 7])][:30_000])
+    # nearly all keys are sinks: the head draws more of its own
+    few = _skipping(pick[:100], np.array([4, 5]), 10, 100, np.random.default_rng(1))
+    assert len(few) == 100
+    assert set(few) == {0, 1}
