@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 import esscher
@@ -62,14 +63,19 @@ RENAMED: dict[str, dict[str, str]] = {
 }
 #: Commands that only print: what they print as JSON is compared.
 PRINTED = {
-    "theory": "theory --horizon 1.5 --sizes 1e3:1e8 --json",
-    "theory-spectrum": "theory --spectrum 1.5,0.7,0.2 --tau 0.3 --sizes 1e2:1e5 --json",
+    "theory": "theory --horizon 1.5 --sizes 1e3:1e8 --queries population --json",
+    "theory-spectrum": "theory --spectrum 1.5,0.7,0.2 --tau 0.3 --sizes 1e2:1e5 "
+    "--queries population --json",
     "hardmax": "hardmax --dim 3 --sizes 1e2:1e4 --json",
     "reproduce": "reproduce hardmax --scale quick --json",
 }
 #: Fields that were added, and such that follow from others; the rest has to be where it was.
-ADDED = {"cells", "headline", "configuration.exponents"}
-DERIVED = {"configuration.sizes"}
+ADDED = {
+    "cells", "kind", "headline", "law", "predictions", "run", "configuration.replicates",
+    "configuration.precision", "configuration.max_replicates", "configuration.predict",
+    "configuration.exponents",
+}  # fmt: skip
+DERIVED = {"configuration.sizes", "configuration.engine"}
 #: Fields that are gone.
 GONE = {"configuration.layout"}
 #: Fields that moved: where a value stands now, and where it stood.
@@ -151,6 +157,9 @@ def differences_of(name: str, before: Path, after: Path) -> Iterator[str]:
         return
     one, two = before / name, after / name
     yield from trees(read(one / "results.json"), read(two / "results.json"), "results")
+    if (one / "limit.npz").exists() and (two / "parts" / "limit.json").exists():
+        yield from sweep_differences(one, two)
+        return
     cells = sorted(path.name for path in (one / "parts").iterdir())
     others = sorted(path.name for path in (two / "parts").iterdir())
     if cells != others:
@@ -163,6 +172,29 @@ def differences_of(name: str, before: Path, after: Path) -> Iterator[str]:
                 yield f"{cell}: other numbers"
         else:
             yield from trees(read(left), read(right), cell)
+
+
+def sweep_differences(one: Path, two: Path) -> Iterator[str]:
+    """Differences of the cells of a sweep from those of before it was a study like others."""
+    before = {f"replicate-{path.stem}": path for path in (one / "parts").iterdir()}
+    after = {path.stem: path for path in (two / "parts").glob("replicate-*.parquet")}
+    if before.keys() != after.keys():
+        yield f"replicates {sorted(before)} and {sorted(after)}"
+        return
+    for name, path in before.items():
+        if not pd.read_parquet(path).equals(pd.read_parquet(after[name])):
+            yield f"{name}: other numbers"
+    limit = np.load(one / "limit.npz")
+    about = json.loads((two / "parts" / "limit.json").read_text())["about"]
+    covariance = pd.read_parquet(two / "parts" / "limit.parquet")["covariance"].to_numpy()
+    if not np.array_equal(limit["covariances"].ravel(), covariance):
+        yield "limit: other covariances"
+    for name in ("means", "methods", "mean_error", "cov_error"):
+        if limit[name].tolist() != about[name]:
+            yield f"limit: other {name}"
+    predicted = json.loads((one / "predictions.json").read_text())["scales"]
+    found = json.loads((two / "parts" / "predictions.json").read_text())["about"]["scales"]
+    yield from trees(predicted, found, "predictions")
 
 
 def read(path: Path) -> Any:

@@ -26,8 +26,7 @@ from esscher.studies.reproduce import (
     universality,
 )
 from esscher.studies.reproduce.study import Study, geometric
-from esscher.studies.sweep import pool, sweep
-from esscher.studies.sweep.arguments import make_configuration
+from esscher.studies.sweep import SweepStudy, sweep, work
 from esscher.studies.sweep.predictions import predict_scales
 
 #: Largest sizes at which sweeps are measured.
@@ -43,7 +42,7 @@ def cpu(function, *arguments) -> float:
 def replicate_seconds(study: Study, largest: int) -> float:
     """CPU seconds of the second replicate; the first warms up."""
     seconds = []
-    measure = pool.measure_part
+    measure = work.measure_cell
 
     def timed(*arguments):
         start = time.process_time()
@@ -51,13 +50,13 @@ def replicate_seconds(study: Study, largest: int) -> float:
         seconds.append(time.process_time() - start)
         return part
 
-    pool.measure_part = timed
+    work.measure_cell = timed
     try:
         sizes = geometric(largest / 10, largest, len(study.sizes))
         options = {k: v for k, v in study.options.items() if k != "predict"}
         sweep(study.head, sizes, 3, 0, scales=study.scales, progress=False, **options)
     finally:
-        pool.measure_part = measure
+        work.measure_cell = measure
     return min(seconds[1:])
 
 
@@ -75,10 +74,8 @@ def sweep_hours(study: Study) -> tuple[float, str]:
 
 
 def prediction_hours(study: Study) -> float:
-    configuration = make_configuration(
-        study.head, study.sizes, 0, study.scales[:1], "tokens", None, "float32", "cpu", "auto", None
-    )
-    return cpu(predict_scales, study.head, configuration) * len(study.scales) / 3600
+    one = SweepStudy(study.head, study.sizes, scales=study.scales[:1]).filled()
+    return cpu(predict_scales, study.head, one) * len(study.scales) / 3600
 
 
 def main() -> None:

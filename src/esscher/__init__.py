@@ -70,7 +70,8 @@ from esscher.math.theory import (
     pointwise_error,
     predict,
 )
-from esscher.studies.sweep import ErrorCurve, SweepInterrupted, load_curve, sweep
+from esscher.runs.study import Interrupted
+from esscher.studies.sweep import Sweep, sweep
 
 if TYPE_CHECKING:
     from esscher.engine.models import LoadedModel, load_model, wrap_model
@@ -103,7 +104,6 @@ __all__ = [
     "Curve",
     "Depth",
     "Domains",
-    "ErrorCurve",
     "EsscherError",
     "Exponents",
     "FiniteTokens",
@@ -112,6 +112,7 @@ __all__ = [
     "GaussianStack",
     "Head",
     "InputError",
+    "Interrupted",
     "Laplace",
     "Law",
     "LoadedModel",
@@ -127,7 +128,7 @@ __all__ = [
     "Sphere",
     "StackLimit",
     "StudentT",
-    "SweepInterrupted",
+    "Sweep",
     "Tails",
     "Tokens",
     "UndefinedError",
@@ -153,7 +154,6 @@ __all__ = [
     "limit_moments",
     "load",
     "load_context",
-    "load_curve",
     "load_deep",
     "load_model",
     "load_plan",

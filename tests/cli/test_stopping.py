@@ -16,8 +16,10 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli import main, stopping
-from esscher.cli.stopping import REQUEUE, REQUEUE_VARIABLE, STOPPED, TERMINATED
-from esscher.studies.sweep import engine, load_curve
+from esscher.cli.stopping import REQUEUE, REQUEUE_VARIABLE, STOPPED, TERMINATED, Terminated
+from esscher.runs.progress import Reporter
+from esscher.runs.registry import load
+from esscher.studies.sweep import SweepStudy, work
 from esscher.studies.sweep import sweep as run_sweep
 from esscher.studies.sweep.measure import METRICS
 
@@ -42,7 +44,7 @@ def run(*words: str) -> Result:
 
 def terminate_at(monkeypatch: pytest.MonkeyPatch, replicate: int, times: int = 1) -> None:
     """Let SIGTERM arrive while a replicate is measured."""
-    original = engine.measure_replicate
+    original = work.measure_replicate
 
     def measured(plan, r):
         if r == replicate:
@@ -50,7 +52,7 @@ def terminate_at(monkeypatch: pytest.MonkeyPatch, replicate: int, times: int = 1
                 signal.raise_signal(signal.SIGTERM)
         return original(plan, r)
 
-    monkeypatch.setattr(engine, "measure_replicate", measured)
+    monkeypatch.setattr(work, "measure_replicate", measured)
 
 
 def test_a_stored_run_asks_to_be_queued_again(
@@ -63,7 +65,7 @@ def test_a_stored_run_asks_to_be_queued_again(
     assert "exit code 75, queue the job again" in result.output
     monkeypatch.undo()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    assert len(load_curve(tmp_path / "run").replicates) == 2
+    assert load(tmp_path / "run").replicates == 2
     assert run(*SWEEP, "--replicates", "4", "--out", str(tmp_path / "run")).exit_code == 0
 
 
@@ -98,23 +100,23 @@ def test_a_bad_code_is_an_error_at_the_start(
     )  # it runs no cells, and looks at no code
 
 
-def test_a_second_signal_does_not_break_the_storing(
+def test_a_second_signal_does_not_break_the_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from esscher.studies.sweep import engine
+    original, ended = Reporter.__exit__, []
 
-    original = engine.Run.write_results
-
-    def written(self, results):
+    def ending(self, *stop):
+        ended.append(stop[0])
         signal.raise_signal(signal.SIGTERM)
-        original(self, results)
+        original(self, *stop)
 
-    monkeypatch.setattr(engine.Run, "write_results", written)
+    monkeypatch.setattr(Reporter, "__exit__", ending)
     terminate_at(monkeypatch, 2, times=2)
     result = run(*SWEEP, "--replicates", "4", "--out", str(tmp_path / "run"))
     assert result.exit_code == REQUEUE
-    assert load_curve(tmp_path / "run").to_dict()["replicates"] == 2
-    assert (tmp_path / "run" / "results.json").exists()
+    assert ended == [Terminated]
+    assert "stopped (Terminated): 2 of 4" in (tmp_path / "run" / "run.log").read_text()
+    assert load(tmp_path / "run").replicates == 2
 
 
 @pytest.mark.parametrize(
@@ -129,21 +131,21 @@ def test_the_signal_counts_whatever_became_of_its_exception(
         except KeyboardInterrupt:
             raise error from None
 
-    monkeypatch.setattr(engine, "measure_replicate", measured)
+    monkeypatch.setattr(work, "measure_replicate", measured)
     result = run(*SWEEP, "--replicates", "4", "--out", str(tmp_path / "run"))
     assert result.exit_code == REQUEUE, result.output
     assert "Run the same command again" in result.output
 
 
 def test_while_results_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from esscher.cli import sweep as command
+    from esscher.cli import study as command
 
     out = ("--replicates", "3", "--no-predict", "--out", str(tmp_path / "run"))
-    monkeypatch.setattr(command, "print_curve", lambda curve: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(command, "print_result", lambda *a: signal.raise_signal(signal.SIGTERM))
     result = run(*SWEEP, *out)
     assert result.exit_code == REQUEUE
-    assert load_curve(tmp_path / "run").complete
-    monkeypatch.setattr(command, "print_curve", lambda curve: signal.raise_signal(signal.SIGINT))
+    assert load(tmp_path / "run").complete
+    monkeypatch.setattr(command, "print_result", lambda *a: signal.raise_signal(signal.SIGINT))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     assert run(*SWEEP, *out).exit_code == STOPPED
 
@@ -192,9 +194,7 @@ def test_the_line_that_resumes_can_be_run(tmp_path: Path, monkeypatch: pytest.Mo
 def test_stopped_before_there_is_a_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    from esscher.cli import sweep as command
-
-    monkeypatch.setattr(command, "run_sweep", lambda *a, **k: signal.raise_signal(number))
+    monkeypatch.setattr(SweepStudy, "run", lambda study: signal.raise_signal(number))
     result = run(*SWEEP, "--out", str(tmp_path / "run"))
     assert result.exit_code == {signal.SIGINT: STOPPED, signal.SIGTERM: REQUEUE}[number]
     assert f"Stopped before {tmp_path / 'run'} was made" in result.stderr
@@ -242,7 +242,7 @@ def test_a_signal_to_all_processes(tmp_path: Path, workers: int) -> None:
         start_new_session=True,
     )  # fmt: skip
     end = time.monotonic() + 90
-    while len(list((out / "parts").glob("*.parquet"))) < 3:
+    while len(list((out / "parts").glob("replicate-*.json"))) < 3:
         assert child.poll() is None, child.communicate()
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -254,10 +254,10 @@ def test_a_signal_to_all_processes(tmp_path: Path, workers: int) -> None:
     done = int(re.search(r"Stopped with (\d+) replicates", error)[1])
     assert "Traceback" not in error
     assert "memory" not in error
-    curve = load_curve(out)
-    assert len(curve.replicates) == done
+    curve = load(out)
+    assert curve.replicates == done
     # Two workers are not equally fast: 0, 1 and 3 may be stored when 2 is still being measured.
-    first = curve.replicates[:3]
+    first = list(curve.numbers[:3])
     same = run_sweep(
         esscher.gaussian_head(1.0, 3), [50, 700], int(max(first)) + 1, 3, progress=False
     )

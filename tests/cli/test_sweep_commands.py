@@ -16,11 +16,12 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli import main
-from esscher.cli.sweep import geometric_scales
+from esscher.cli.options import geometric_numbers
 from esscher.core.shown import with_error
 from esscher.runs.lock import run_lock
-from esscher.studies.sweep import engine, load_curve
+from esscher.runs.registry import load
 from esscher.studies.sweep import sweep as run_sweep
+from esscher.studies.sweep import work
 from tests.cli.printed import table_of
 
 SMALL = ("--dim", "2", "--horizon", "0.5", "--sizes", "10:90:3", "--replicates", "3")
@@ -87,7 +88,7 @@ def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:
     run("sweep", "sphere", *SMALL, "--out", str(tmp_path / "a" / "one"))
     precise = ("--precision", "0.001", "--max-replicates", "5", "--alpha", "0.5,1")
     run("sweep", "signs", *SMALL, *precise, "--out", str(tmp_path / "b"))
-    (tmp_path / "b" / "parts" / "000002.parquet").unlink()
+    (tmp_path / "b" / "parts" / "replicate-000002.json").unlink()
     run("sweep", "cube", *SMALL, "--out", str(tmp_path / "c"))
     (tmp_path / "d" / "parts").mkdir(parents=True)
     (tmp_path / "d" / "config.json").write_text("{")
@@ -103,7 +104,7 @@ def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:
         ("d", None, "damaged"),
     ]
     assert rows[1]["horizons"] == [0.25, 0.5]
-    done = len(list((tmp_path / "b" / "parts").iterdir()))
+    done = len(list((tmp_path / "b" / "parts").glob("replicate-*.json")))
     assert [rows[1][key] for key in ("done", "asked", "precision")] == [done, None, 0.001]
     names = ("run", "kind", "of", "horizon", "sizes", "replicates", "state")
     assert [tuple(row[name] for name in names) for row in table_of(table, "Runs below")] == [
@@ -146,8 +147,8 @@ def test_spectrum_and_tau(tmp_path: Path) -> None:
 
 
 def test_scale_grids() -> None:
-    np.testing.assert_allclose(geometric_scales("0.01:10:4"), [0.01, 0.1, 1.0, 10.0])
-    np.testing.assert_allclose(geometric_scales("1,3"), [1.0, 3.0])
+    np.testing.assert_allclose(geometric_numbers("0.01:10:4", "--alpha"), [0.01, 0.1, 1.0, 10.0])
+    np.testing.assert_allclose(geometric_numbers("1,3", "--alpha"), [1.0, 3.0])
 
 
 BAD = [
@@ -159,7 +160,10 @@ BAD = [
     (("sweep", "gaussian", *SMALL, "--alpha", "0:2:3"), "above 0"),
     (("sweep", "gaussian", *SMALL, "--alpha", "1:2:1.5"), "whole number"),
     (("sweep", "gaussian", *SMALL, "--alpha", "x:2:3"), "'x' is not a number"),
-    (("sweep", "gaussian", *SMALL, "--alpha=-1,1"), "positive"),
+    (
+        ("sweep", "gaussian", *SMALL, "--alpha=-1,1"),
+        "scales is [-1.0, 1.0]; each entry must be a number above 0",
+    ),
     (("sweep", "gaussian", *SMALL, "--seed", "-1"), "seed is -1"),
     (("sweep", "gaussian", *SMALL, "--workers", "0"), "workers is 0"),
     (("sweep", "gaussian", *SMALL, "--device", "abacus"), "abacus"),
@@ -185,12 +189,12 @@ def test_another_configuration_and_a_damaged_part_are_clear_errors(tmp_path: Pat
     result = run("sweep", "gaussian", *SMALL, *out, "--seed", "5")
     assert result.exit_code == 2
     assert "seed: stored 0, now 5" in result.output
-    part = tmp_path / "run" / "parts" / "000001.parquet"
+    part = tmp_path / "run" / "parts" / "replicate-000001.parquet"
     part.write_bytes(part.read_bytes()[:-9])
     for arguments in (("sweep", "gaussian", *SMALL, *out), ("show", str(tmp_path / "run"))):
         result = run(*arguments)
         assert result.exit_code == 2
-        assert f"{part} is damaged" in result.output
+        assert f"{part.with_suffix('.json')} is damaged" in result.output
     part.unlink()
     assert run("sweep", "gaussian", *SMALL, *out).exit_code == 0
 
@@ -205,10 +209,8 @@ def test_every_command_has_help_with_an_example() -> None:
 
 CHILD = """
 from esscher.cli import main
-from esscher.cli.sweep import sweep
 
 if __name__ == "__main__":
-    main.add_command(sweep)
     main()
 """
 
@@ -226,7 +228,7 @@ def test_a_stopped_sweep_says_how_to_resume(
         env=os.environ | {"PYTHONPATH": str(Path(esscher.__file__).parents[1])},
     )
     end = time.monotonic() + 60
-    while len(list((out / "parts").glob("*.parquet"))) < 2:
+    while len(list((out / "parts").glob("replicate-*.json"))) < 2:
         assert time.monotonic() < end
         assert child.poll() is None
         time.sleep(0.01)
@@ -234,7 +236,7 @@ def test_a_stopped_sweep_says_how_to_resume(
     error = child.communicate(timeout=30)[1].decode()
     assert child.returncode == code, error
     assert "Traceback" not in error
-    done = len(load_curve(out).replicates)
+    done = load(out).replicates
     assert f"Stopped with {done} replicates stored in {out}" in error
     assert f"esscher sweep gaussian {' '.join(shape)} --out '{out}'" in error
 
@@ -243,7 +245,7 @@ def test_a_stopped_sweep_without_a_run_says_so(monkeypatch: pytest.MonkeyPatch) 
     def stopped(plan: object, replicate: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine, "measure_replicate", stopped)
+    monkeypatch.setattr(work, "measure_replicate", stopped)
     result = run("sweep", "gaussian", *SMALL)
     assert result.exit_code == 130
     assert "Nothing is stored" in result.output

@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 
 import esscher
-from esscher.studies.sweep.engine import measure_part
+from esscher.runs.cells import Cell
 from esscher.studies.sweep.measure import Plan
-from esscher.studies.sweep.parts import Part
+from esscher.studies.sweep.work import measure_cell
 
 #: Workers import esscher and these tests from where this process has them.
 PLACES = (Path(esscher.__file__).parents[1], Path(__file__).parents[2])
@@ -167,6 +167,6 @@ def identity(value: Any) -> Any:
     return os.getpid(), value
 
 
-def deadly_replicate(plan: Plan, replicate: int, depth: int) -> Part:
+def deadly_replicate(plan: Plan, replicate: int, depth: int) -> Cell:
     """Replicate 1 kills its worker; all others are measured."""
-    return measure_part(plan, int(deadly(1.0)) if replicate == 1 else replicate, depth)
+    return measure_cell(plan, int(deadly(1.0)) if replicate == 1 else replicate, depth)

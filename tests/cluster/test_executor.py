@@ -16,9 +16,10 @@ from esscher.runs.cells import Cell, open_run
 from esscher.runs.cluster import Cluster, connect_cluster
 from esscher.runs.executors import FailedCells, Serial, Task, compute_cells
 from esscher.runs.progress import Reporter
+from esscher.runs.registry import load
 from esscher.studies.reproduce.cells import compute_all
 from esscher.studies.reproduce.hardmax import _measure
-from esscher.studies.sweep import engine, load_curve
+from esscher.studies.sweep import work
 from tests.cluster.processes import (
     deadly,
     deadly_replicate,
@@ -85,14 +86,14 @@ def test_a_command_names_a_deadly_replicate_and_tries_it_again(
     words = ["sweep", "gaussian", "--horizon", "1", "--dim", "2", "--sizes", "20:80:3"]
     words += ["--replicates", "4", "--no-predict", "--out", str(tmp_path / "run")]
     words += ["--scheduler", cluster._address]
-    monkeypatch.setattr(engine, "measure_part", deadly_replicate)
+    monkeypatch.setattr(work, "measure_cell", deadly_replicate)
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2, done.output
-    assert "1 cell could not be computed (replicate-1: it kills its workers)" in done.stderr
-    assert load_curve(tmp_path / "run").replicates.tolist() == [0, 2, 3]
+    assert "1 cell could not be computed (replicate-000001: it kills its workers)" in done.stderr
+    assert load(tmp_path / "run").numbers == (0, 2, 3)
     monkeypatch.undo()
     assert CliRunner().invoke(main, words).exit_code == 0
-    assert load_curve(tmp_path / "run").complete
+    assert load(tmp_path / "run").complete
 
 
 def good_cell(x: float) -> Cell:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from esscher.studies.sweep.store import read_run
+from esscher.runs.registry import load
 from tests.engine.models.folders import WORDS, decoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 
@@ -67,7 +67,7 @@ def a_sweep(replicates: int) -> Subject:
     """A sweep whose replicates take about 30 ms each."""
     words = "sweep gaussian --dim 4 --horizon 1 --sizes 50,2000 --seed 7 --no-predict --replicates"
     return Subject(
-        (*words.split(), str(replicates)), "sweep", "*.parquet", True, (), _sweep_numbers
+        (*words.split(), str(replicates)), "sweep", "replicate-*.json", True, (), _sweep_numbers
     )
 
 
@@ -94,14 +94,13 @@ def results(folder: Path) -> dict[str, Any]:
 
 def _sweep_numbers(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Parts also hold the seconds they took; so the errors are compared, not the files."""
-    run = read_run(folder)
-    found = {}
-    for name in names:
-        replicate = int(name.split(".")[0])
-        data = (folder / "parts" / name).read_bytes()
-        part = run.layout.decode(data, replicate, name)
-        found[name] = hashlib.sha256(part.errors.tobytes()).hexdigest()
-    return found
+    swept = load(folder)
+    raw = np.stack(list(swept.errors.values()))
+    found = {
+        f"replicate-{number:06d}.json": hashlib.sha256(raw[:, :, place].tobytes()).hexdigest()
+        for place, number in enumerate(swept.numbers)
+    }
+    return {name: found[name] for name in names}
 
 
 def _cell_bytes(folder: Path, names: Sequence[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from esscher.studies.sweep import load_curve
+from esscher.runs.registry import load
 from tests.soak.processes import ENVIRONMENT
 from tests.soak.subjects import a_sweep
 
@@ -80,7 +80,7 @@ def test_terminated_queued_again_and_finished(tmp_path: Path, site_code: str | N
 
     job = start(tmp_path, environment)
     end = time.monotonic() + 90
-    while len(list((run / "parts").glob("*.parquet"))) < 3:
+    while len(list((run / "parts").glob("replicate-*.json"))) < 3:
         assert job.poll() is None, job.communicate()
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -96,7 +96,7 @@ def test_terminated_queued_again_and_finished(tmp_path: Path, site_code: str | N
     error = job.communicate(timeout=120)[1]
     assert job.returncode == 0, error
     assert told.read_text() == "requeue 4711\n"  # not again
-    assert load_curve(run).complete
+    assert load(run).complete
     for name, data in kept.items():
         assert (run / "parts" / name).read_bytes() == data
     numbers = a_sweep(REPLICATES)

@@ -48,6 +48,21 @@ def geometric_sizes(text: str, smallest: int = 2, option: str = "--sizes") -> Ar
     return as_sizes(grid, option, smallest)
 
 
+def geometric_numbers(text: str, option: str) -> Array:
+    """Read ``a:b:k`` (k numbers in geometric progression), or ``a,b,c``."""
+    parts = text.split(":")
+    if len(parts) == 1:
+        return numbers(text, option)
+    if len(parts) != 3:
+        raise InputError(f"{option} is {text!r}; write first:last:count or a list a,b,c")
+    first, last, count = numbers(",".join(parts), option)
+    if not 0 < first < last:
+        raise InputError(f"{option} is {text!r}; it must start above 0 and end above its start")
+    if count != int(count) or not 2 <= count <= 10_000:
+        raise InputError(f"{option} is {text!r}; the count must be a whole number of at least 2")
+    return np.geomspace(first, last, int(count))
+
+
 def whole_numbers(text: str | None, option: str) -> list[int] | None:
     """Read ``0,3`` or ``0-5`` or both; None for an option that was not given."""
     if text is None:

@@ -20,7 +20,6 @@ from esscher.cli.runs import list_runs, show
 from esscher.cli.schema import schema
 from esscher.cli.stopping import terminable
 from esscher.cli.study import study_command
-from esscher.cli.sweep import sweep
 from esscher.cli.theory import theory
 from esscher.core.errors import EsscherError
 from esscher.core.untrusted import printable
@@ -84,7 +83,6 @@ for command in (
     deep,
     theory,
     hardmax,
-    sweep,
     reproduce,
     list_runs,
     show,

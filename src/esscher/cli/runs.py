@@ -13,19 +13,15 @@ import click
 from esscher.cli.endings import finish
 from esscher.cli.options import plain_console, plain_table, print_json
 from esscher.cli.study import print_result
-from esscher.cli.sweep import print_curve
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign, shortened
-from esscher.runs import RunResult, run_kind
-from esscher.runs import read_run as read_cells
+from esscher.runs import RunResult, read_run, run_kind
 from esscher.runs.folder import CONFIG, PARTS
 from esscher.runs.lock import is_locked
-from esscher.runs.registry import STUDIES, load
+from esscher.runs.registry import STUDIES, load, study_named
 from esscher.show.stored import READERS
-from esscher.studies.sweep.engine import load_curve
-from esscher.studies.sweep.store import Run, read_run
 
-#: What prints a kind of run; sweeps are shown here.
+#: What prints a kind of run that is no study.
 SHOWN_BY = {
     "plan": ("esscher.cli.plan", "print_plan"),
     "context": ("esscher.cli.plan", "print_context"),
@@ -79,18 +75,13 @@ def show(run: Path, as_json: bool) -> None:
             result = load(run)
             finish(result.to_dict, lambda: print_result(result), as_json, None)
         return
-    if kind is not None:
-        read, show_found = _ways(run, kind)
-        with foreign(run):
-            found = read(run)
-            finish(found.to_dict, lambda: show_found(found), as_json, None)
+    if kind is None:
+        read_run(run)  # says what is wrong with it
         return
+    read, show_found = _ways(run, kind)
     with foreign(run):
-        curve = load_curve(run)
-        if as_json:
-            print_json({"law": curve.configuration["head"]["law"]} | curve.to_dict())
-            return
-        print_curve(curve)
+        found = read(run)
+        finish(found.to_dict, lambda: show_found(found), as_json, None)
 
 
 def _ways(run: Path, kind: str) -> tuple[Callable[[Path], RunResult], Callable[[Any], None]]:
@@ -98,7 +89,7 @@ def _ways(run: Path, kind: str) -> tuple[Callable[[Path], RunResult], Callable[[
     if kind not in SHOWN_BY:
         raise InputError(
             f"{run} holds a run of kind {shortened(kind)}; this version of Esscher shows "
-            f"{', '.join(['sweep', *SHOWN_BY])}"
+            f"{', '.join([*SHOWN_BY, *STUDIES])}"
         )
     return _named(*READERS[kind]), _named(*SHOWN_BY[kind])
 
@@ -121,45 +112,19 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 
 def _row(path: Path, below: Path) -> dict[str, Any]:
     name = str(path.relative_to(below))
-    kind = run_kind(path)
-    if kind is not None:
-        return _cell_row(path, name)
     try:
         run = read_run(path)
-        head, scales = run.configuration["head"], run.configuration["scales"]
-        sizes, request = run.configuration["sizes"], run.request
-        horizons = [head["horizon"] * scale for scale in scales]
-        law = head["law"] or head["kind"]
-        done = len(run.part_paths())
-        state = _state(run, done)
-    except (InputError, LookupError, TypeError, ValueError):
-        return _damaged(name)
-    return {
-        "run": name,
-        "kind": "sweep",
-        "law": law,
-        "horizons": horizons,
-        "sizes": sizes,
-        "done": done,
-        "asked": request.replicates if request.precision is None else None,
-        "precision": request.precision,
-        "state": state,
-    }
-
-
-def _cell_row(path: Path, name: str) -> dict[str, Any]:
-    """A run made of cells; how many there are is said by its kind."""
-    try:
-        run = read_cells(path)
         results = run.read_results() or {}
-        subject, done = str(run.about["subject"]), len(run.names())
+        beside = study_named(run.kind).beside if run.kind in STUDIES else frozenset()
+        subject, done = str(run.about["subject"]), len(set(run.names()) - beside)
         sizes = list(run.configuration.get("sizes", run.configuration.get("budgets", [])))
         _grid(sizes)
-        horizons = sorted(h["horizon"] for h in results.get("heads") or [] if "horizon" in h)
+        horizons = _horizons(results, run.configuration)
         _grid(horizons)
+        asked, precision = run.request.get("replicates"), run.request.get("precision")
+        _grid([asked or 0, precision or 0])
     except (InputError, LookupError, TypeError, ValueError):
         return _damaged(name)
-    state = "running" if is_locked(path) else "complete" if results.get("complete") else "stopped"
     return {
         "run": name,
         "kind": run.kind,
@@ -167,10 +132,26 @@ def _cell_row(path: Path, name: str) -> dict[str, Any]:
         "horizons": horizons,
         "sizes": sizes,
         "done": done,
-        "asked": None,
-        "precision": None,
-        "state": state,
+        "asked": asked if precision is None else None,
+        "precision": precision,
+        "state": _state(path, results, run.request, done),
     }
+
+
+def _horizons(results: dict[str, Any], configuration: dict[str, Any]) -> list[float]:
+    """Horizons of a model's heads, or of a head at all scales."""
+    if "head" in configuration and "scales" in configuration:
+        return [configuration["head"]["horizon"] * scale for scale in configuration["scales"]]
+    return sorted(h["horizon"] for h in results.get("heads") or [] if "horizon" in h)
+
+
+def _state(path: Path, results: dict[str, Any], request: dict[str, Any], done: int) -> str:
+    """Running, complete or stopped: results may be of fewer cells, or of another request."""
+    if is_locked(path):
+        return "running"
+    answered = results.get("configuration") or {}
+    current = results.get("cells", done) == done and request.items() <= answered.items()
+    return "complete" if results.get("complete") and current else "stopped"
 
 
 def _damaged(name: str) -> dict[str, Any]:
@@ -178,22 +159,14 @@ def _damaged(name: str) -> dict[str, Any]:
     return {"run": name, "kind": None, **blank, "state": "damaged"}
 
 
-def _state(run: Run, done: int) -> str:
-    if is_locked(run.folder):
-        return "running"
-    results = run.read_results() or {}
-    if results.get("complete") and results.get("replicates") == done:
-        enough = run.request.precision is not None or done >= run.request.replicates
-        return "complete" if enough else "stopped"
-    return "stopped"
-
-
 def _cells(row: dict[str, Any]) -> tuple[str, str, str]:
     if row["sizes"] is None:
         return "", "", ""
-    precise = row["precision"] is not None
-    wanted = f"for +-{row['precision']:g}" if precise else f"of {row['asked']}"
-    if row["kind"] != "sweep":
+    if row["precision"] is not None:
+        wanted = f"for +-{row['precision']:g}"
+    elif row["asked"] is not None:
+        wanted = f"of {row['asked']}"
+    else:
         wanted = "cell" if row["done"] == 1 else "cells"
     return _grid(row["horizons"]), _grid(row["sizes"]), f"{row['done']} {wanted}"
 

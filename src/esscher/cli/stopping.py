@@ -21,7 +21,7 @@ import click
 
 from esscher.core.errors import EsscherError, InputError
 from esscher.runs.executors import SchedulerLost
-from esscher.studies.sweep.engine import SweepInterrupted
+from esscher.runs.study import Interrupted
 
 #: Exit code of a command that was stopped by Ctrl-C, by convention 128 + SIGINT.
 STOPPED = 130
@@ -85,7 +85,7 @@ def requeue_code() -> int:
 def how_to_resume(stop: BaseException, out: Path | None) -> str:
     """What to tell a user whose command was stopped."""
     why = ""
-    if isinstance(stop, SweepInterrupted):
+    if isinstance(stop, Interrupted):
         why = f"{stop.reason}. " if stop.reason else ""
     elif isinstance(stop, SchedulerLost | EsscherError | OSError):
         why = f"{stop}. "
@@ -93,7 +93,7 @@ def how_to_resume(stop: BaseException, out: Path | None) -> str:
         return f"{why}Stopped. Nothing is stored; with --out RUN a run can be resumed."
     if not (out.is_dir() and any(out.iterdir())):
         return f"{why}Stopped before {out} was made. Run the same command again:\n  {_command()}"
-    done = f" with {stop.done} replicates stored" if isinstance(stop, SweepInterrupted) else ""
+    done = f" with {stop.done} {stop.unit} stored" if isinstance(stop, Interrupted) else ""
     return f"{why}Stopped{done} in {out}. Run the same command again to resume:\n  {_command()}"
 
 

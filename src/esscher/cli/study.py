@@ -16,6 +16,7 @@ from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import (
     check_figure,
     check_output,
+    geometric_numbers,
     geometric_sizes,
     named_sources,
     numbers,
@@ -23,15 +24,17 @@ from esscher.cli.options import (
     whole_numbers,
 )
 from esscher.cli.stopping import resumable
+from esscher.cli.synthetic import HEAD, head_parameters, synthetic_head
 from esscher.core.options import Option, options_of
+from esscher.math.laws import STANDARD_LAWS
 from esscher.runs.model_study import said_of_other
 from esscher.runs.registry import has_part, part_of, study_named
 from esscher.runs.result import Result
 from esscher.runs.study import Study
 from esscher.show.tables import as_table
 
-#: Form of options that are given several times, each with a name of its own.
-NAMED = "NAME=SOURCE"
+#: Forms of lists of numbers, and of options that are given several times, each with a name.
+LISTS, NAMED = ("LIST", "A:B:K"), "NAME=SOURCE"
 #: Options that all commands of studies have, besides those of the study.
 OPTIONS: tuple[click.Parameter, ...] = (
     click.Option(
@@ -57,12 +60,13 @@ OPTIONS: tuple[click.Parameter, ...] = (
 def study_command(name: str) -> click.Command:
     """Build the command of a study."""
     study = study_named(name)
-    parameters = [_parameter(option) for option in _ordered(study)]
+    head = head_parameters() if _has_head(study) else []
+    parameters = [_parameter(option, study) for option in _ordered(study)]
     return _Command(
         study,
         name,
         callback=_callback(study),
-        params=[p for p in parameters if p is not None] + list(OPTIONS),
+        params=[*head, *(p for p in parameters if p is not None), *OPTIONS],
         help=_help(study),
     )
 
@@ -109,13 +113,20 @@ def _help(study: type[Study[Any]]) -> str:
     subjects = [
         f"{option.metavar}: {option.help}" for option in options_of(study) if _is_argument(option)
     ]
+    if _has_head(study):
+        subjects.insert(0, f"LAW: Law of the tokens: {', '.join(STANDARD_LAWS)}.")
     resumes = "Stopped or killed, the same command with --out resumes."
     examples = "\n".join(["\b", "Examples:", *(f"  {line}" for line in study.examples)])
     return "\n\n".join([cleandoc(study.__doc__ or ""), *subjects, resumes, examples])
 
 
 def _is_argument(option: Option) -> bool:
-    return option.default is MISSING and option.metavar not in (None, NAMED)
+    return option.default is MISSING and option.metavar not in (None, NAMED, *LISTS)
+
+
+def _has_head(study: type[Study[Any]]) -> bool:
+    """Whether it is about a head, which the command line describes by a law and a few numbers."""
+    return "head" in study.sources
 
 
 def _ordered(study: type[Study[Any]]) -> list[Option]:
@@ -124,9 +135,10 @@ def _ordered(study: type[Study[Any]]) -> list[Option]:
     return sorted(options_of(study), key=lambda o: (o.name not in study.first, o.name not in own))
 
 
-def _parameter(option: Option) -> click.Parameter | None:
-    if option.command is None:
+def _parameter(option: Option, study: type[Study[Any]]) -> click.Parameter | None:
+    if option.command is None or (option.name == "head" and _has_head(study)):
         return None
+    default = study.command_defaults.get(option.name, option.default)
     kind = _plain_type(option.type)
     flag = option.flag
     settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
@@ -135,12 +147,14 @@ def _parameter(option: Option) -> click.Parameter | None:
     if _is_argument(option):
         return click.Argument([option.name], metavar=option.metavar)
     if kind is bool:
-        both = f"{flag}/--no-{flag[2:]}" if option.default else flag
-        return click.Option([both, option.name], is_flag=True, default=option.default, **settings)
+        both = f"{flag}/--no-{flag[2:]}" if default else flag
+        return click.Option([both, option.name], is_flag=True, default=default, **settings)
     if option.default is MISSING:
         settings["required"] = True
     else:
-        settings |= {"default": option.default, "show_default": option.default is not None}
+        if option.metavar in LISTS and default is not None:
+            default = ",".join(f"{value:g}" for value in default)
+        settings |= {"default": default, "show_default": default is not None}
     if get_origin(kind) is Literal:
         settings["type"] = click.Choice([str(value) for value in get_args(kind)])
     elif kind is Path:
@@ -160,7 +174,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _callback(study: type[Study[Any]]) -> Callable[..., None]:
-    lists = {o.name: o for o in options_of(study) if o.metavar in ("LIST", "A:B:K", NAMED)}
+    lists = {o.name: o for o in options_of(study) if o.metavar in (*LISTS, NAMED)}
 
     def call(
         *,
@@ -176,6 +190,8 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
         check_output(save, "--save")
         for name, option in lists.items():
             options[name] = _listed(option, options[name])
+        if _has_head(study):
+            options["head"] = synthetic_head(**{name: options.pop(name) for name in HEAD})
         out = options["out"]
         workers = options.pop("workers")
         with resumable(out), chosen_cluster(scheduler, cluster, workers) as executor:
@@ -202,9 +218,11 @@ def _listed(option: Option, text: Any) -> Any:
     flag = option.flag
     if option.metavar == NAMED:
         return named_sources(text, flag)
-    if option.metavar == "A:B:K":
-        return geometric_sizes(text, _smallest(option), flag)
     whole = _plain_type(get_args(_plain_type(option.type))[0]) is int
+    if option.metavar == "A:B:K":
+        if not whole:
+            return geometric_numbers(text, flag)
+        return geometric_sizes(text, _smallest(option), flag)
     return whole_numbers(text, flag) if whole else numbers(text, flag)
 
 

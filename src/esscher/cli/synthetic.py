@@ -11,7 +11,7 @@ from esscher.cli.options import numbers
 from esscher.core.errors import InputError
 from esscher.core.validation import as_dim
 from esscher.math.heads import WeightHead, law_head
-from esscher.math.laws import standard_law
+from esscher.math.laws import STANDARD_LAWS, standard_law
 
 OPTIONS = (
     click.option("--horizon", type=float, help="Attention horizon H; the spectrum is flat."),
@@ -22,11 +22,26 @@ OPTIONS = (
 )
 
 
+#: What describes a head: the law, and these options.
+HEAD = ("law", "horizon", "dim", "spectrum", "tau", "df")
+
+
 def head_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that :func:`synthetic_head` reads, in this order, to a command."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command
+
+
+def head_parameters() -> list[click.Parameter]:
+    """Return LAW and the options that :func:`synthetic_head` reads, for a command that is built."""
+
+    def described() -> None:
+        """Hold the options."""
+
+    held: Any = head_options(described)
+    law = click.Argument(["law"], metavar="LAW")
+    return [law, *reversed(held.__click_params__)]
 
 
 def synthetic_head(
@@ -38,6 +53,8 @@ def synthetic_head(
     df: float,
 ) -> WeightHead:
     """Build the head that the options describe, over a standard law."""
+    if law not in STANDARD_LAWS:
+        raise InputError(f"there is no law {law!r}; choose from {', '.join(STANDARD_LAWS)}")
     if (horizon is None) == (spectrum is None):
         raise InputError("give either --horizon or --spectrum, e.g. --horizon 1.5")
     values = None if spectrum is None else numbers(spectrum, "--spectrum")

@@ -39,10 +39,10 @@ CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
 @click.option("--sizes", metavar="A:B[:K]", help="Predict error curves at these n, e.g. 1e3:1e12.")
 @click.option(
     "--queries",
-    type=click.Choice(["population", "tokens"]),
-    default="population",
+    type=click.Choice(["tokens", "population"]),
+    default="tokens",
     show_default=True,
-    help="Queries independent of the keys, or the tokens themselves.",
+    help="The tokens themselves, or queries independent of the keys.",
 )
 @click.option("--check", is_flag=True, help=f"Simulate sizes up to {CHECK_SIZE} beside them.")
 @click.option("--simulate", "extremes", is_flag=True, help="Simulate every n from its extremes.")

@@ -148,7 +148,7 @@ def allowed(message: str, kind: Any = None) -> str:
         The type; its values are listed if it has only a few.
     """
     rule = message.replace("`", "").replace(" | null", " or null")
-    if rule.startswith("Invalid enum value"):
+    if rule.startswith(("Invalid enum value", "Invalid value")):
         values = get_args(kind) if get_origin(kind) is Literal else ()
         return (
             f"one of {', '.join(map(str, values))}" if values else "one of the values it may have"

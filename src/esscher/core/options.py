@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -51,8 +51,7 @@ def option(
     stored
         Whether results depend on it: then it is part of the configuration of a run.
     changeable
-        Whether results depend on it, but cells do not: a run is resumed with another value, and
-        only its results say which one they are for.
+        Whether results depend on it, but no cell does: a run is resumed with another value.
     command
         Its name on the command line, if it has another one there; None if it has none.
     **bounds
@@ -119,7 +118,7 @@ def options_of(study: type) -> tuple[Option, ...]:
             Option(
                 name=name,
                 type=get_args(hint)[0],
-                annotation=hint,
+                annotation=_bounded(hint),
                 help=metas[-1].description or "",
                 metavar=extra["metavar"],
                 stored=extra["stored"],
@@ -129,6 +128,15 @@ def options_of(study: type) -> tuple[Option, ...]:
             )
         )
     return tuple(found)
+
+
+def _bounded(hint: Any) -> Any:
+    """A type with its bounds; where None is allowed as well, they are those of the other type."""
+    kind, *about = get_args(hint)
+    rest = [part for part in get_args(kind) if part is not NoneType]
+    if get_origin(kind) in (Union, UnionType) and len(rest) == 1:
+        return Annotated[rest[0], *about] | None
+    return hint
 
 
 def checked(option: Option, value: Any) -> Any:
@@ -153,8 +161,11 @@ def checked(option: Option, value: Any) -> Any:
                 raise msgspec.ValidationError("Expected `float` that is finite")
         return msgspec.convert(given, option.annotation)
     except msgspec.ValidationError as error:
+        said, _, place = str(error).partition(" - at `")
+        shown = given if isinstance(value, np.ndarray | np.generic) else value
+        each = "each entry" if "[" in place else "it"
         raise InputError(
-            f"{option.name} is {shortened(value)}; it must be {allowed(str(error), option.type)}"
+            f"{option.name} is {shortened(shown)}; {each} must be {allowed(said, option.type)}"
             + _meant(option, given)
         ) from error
 

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from esscher.core.atomic import clean_leftovers, write_atomically
-from esscher.core.codec import Hash, Name, Record, as_json, as_record
+from esscher.core.codec import Hash, Name, Record, as_json, as_record, as_tree
 from esscher.core.errors import InputError
 from esscher.core.untrusted import (
     check_folder,
@@ -126,7 +127,9 @@ class CellRun:
     about
         Contents of its ``config.json``: kind, subject, configuration, versions, date.
     cell
-        Type of what its cells say besides their tables.
+        Type of what its cells say besides their tables. Cells of a type are read once.
+    on_disk
+        Whether cells are stored in the directory, or in memory only.
     doing
         Told what is done before the next cell can be begun; nothing ends it.
     """
@@ -135,15 +138,27 @@ class CellRun:
     about: dict[str, Any]
     cell: type[Any] | None = None
     doing: Callable[[str], None] = _quiet
+    on_disk: bool = True
+    _known: dict[str, Cell] = field(default_factory=dict)
 
     def typed(self, cell: type[Any]) -> CellRun:
         """Return the run with cells of a type."""
-        return replace(self, cell=cell)
+        return replace(self, cell=cell, _known={})
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """All that the results are a function of."""
+        """All that the cells are a function of."""
         return dict(self.about["configuration"])
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """Options that may change from one start to the next, as they were given last."""
+        return dict(self.about.get("request", {}))
+
+    @cached_property
+    def identity(self) -> str:
+        """Hash of the configuration: every cell says to which run it belongs."""
+        return hashlib.sha256(json.dumps(self.configuration, sort_keys=True).encode()).hexdigest()
 
     @property
     def kind(self) -> str:
@@ -152,17 +167,26 @@ class CellRun:
 
     def names(self) -> list[str]:
         """Names of the cells that are there."""
+        if not self.on_disk:
+            return sorted(self._known)
         parts = check_folder(self.folder, PARTS)
         return sorted(path.stem for path in parts.glob("*.json") if _NAME.fullmatch(path.stem))
 
     def write(self, name: str, cell: Cell) -> None:
         """Store one cell."""
         paths = self._paths(name)
-        data = _parquet(cell.table)
-        digest = hashlib.sha256(data).hexdigest()
-        about = {"schema": SCHEMA, "cell": name, "sha256": digest, "about": cell.about}
-        write_atomically(paths["parquet"], data)
-        write_atomically(paths["json"], as_json(about))
+        tree = as_tree(cell.about)
+        if self.on_disk:
+            data = _parquet(cell.table)
+            digest = hashlib.sha256(data).hexdigest()
+            about = {
+                "schema": SCHEMA, "cell": name, "run": self.identity, "sha256": digest,
+                "about": tree,
+            }  # fmt: skip
+            write_atomically(paths["parquet"], data)
+            write_atomically(paths["json"], as_json(about))
+        if self.cell is not None:  # as it would be read
+            self._known[name] = Cell(as_record(tree, self.cell, name), cell.table)
 
     def read(self, name: str) -> Cell | None:
         """One cell, or None if it is not there.
@@ -172,6 +196,8 @@ class CellRun:
         InputError
             If it is damaged.
         """
+        if name in self._known or not self.on_disk:
+            return self._known.get(name)
         paths = self._paths(name)
         try:
             stored = read_json(paths["json"], limits.PART, follow=False)
@@ -185,14 +211,20 @@ class CellRun:
             if version != SCHEMA:
                 raise InputError(f"its layout version is {shortened(version)}, not {SCHEMA}")
             check(stored, known(self.kind), "cell", paths["json"].name)
+            if stored["cell"] != name:
+                raise InputError(f"it holds {shortened(stored['cell'])}")
+            if stored.get("run", self.identity) != self.identity:
+                raise InputError("it belongs to a run with another configuration")
             if hashlib.sha256(data).hexdigest() != stored["sha256"]:
                 raise InputError("its checksum does not match")
             table = read_table(data, paths["parquet"].name)
             # what pandas noted about its own types is nothing that a stranger may decide
             about = stored["about"]
-            if self.cell is not None:
-                about = as_record(about, self.cell, paths["json"].name)
-            return Cell(about, table.to_pandas(ignore_metadata=True))
+            if self.cell is None:
+                return Cell(about, table.to_pandas(ignore_metadata=True))
+            about = as_record(about, self.cell, paths["json"].name)
+            self._known[name] = Cell(about, table.to_pandas(ignore_metadata=True))
+            return self._known[name]
         except (ValueError, LookupError, TypeError) as error:
             raise self.damaged(name, error) from error
 
@@ -227,7 +259,11 @@ class CellRun:
 
 @contextmanager
 def open_run(
-    folder: Path, kind: str, subject: str, configuration: dict[str, Any]
+    folder: Path,
+    kind: str,
+    subject: str,
+    configuration: dict[str, Any],
+    request: dict[str, Any] | None = None,
 ) -> Iterator[CellRun]:
     """Set up a run directory, or take up the one that is there, and hold its lock.
 
@@ -240,7 +276,9 @@ def open_run(
     subject
         The law or model that is measured, for lists of runs.
     configuration
-        All that the results are a function of, as JSON holds it.
+        All that the cells are a function of, as JSON holds it.
+    request
+        Options that may change from one start of a run to the next; the last ones are stored.
 
     Raises
     ------
@@ -262,20 +300,41 @@ def open_run(
         if config.exists():
             run = read_run(folder, kind)
             check_same(folder, run.configuration, wanted)
+            if request is not None and run.request != request:
+                run = CellRun(folder, run.about | {"request": request, "command": command()})
+                write_atomically(config, as_json(run.about))
         else:
-            about = {
-                "schema": SCHEMA,
-                "kind": kind,
-                "subject": subject,
-                "created": datetime.now(UTC).isoformat(timespec="seconds"),
-                "configuration": wanted,
-                "versions": versions(),
+            about = _about(kind, subject, wanted, request) | {
                 "git_revision": git_revision(),
                 "command": command(),
             }
             write_atomically(config, as_json(about))
             run = CellRun(folder, about)
         yield run
+
+
+@contextmanager
+def run_in_memory(
+    kind: str, subject: str, configuration: dict[str, Any], request: dict[str, Any]
+) -> Iterator[CellRun]:
+    """Set up a run whose cells are kept in memory; its directory lasts as long as the block."""
+    with run_folder(None) as folder:
+        yield CellRun(folder, _about(kind, subject, configuration, request), on_disk=False)
+
+
+def _about(
+    kind: str, subject: str, configuration: dict[str, Any], request: dict[str, Any] | None
+) -> dict[str, Any]:
+    """What a run says about itself."""
+    return {
+        "schema": SCHEMA,
+        "kind": kind,
+        "subject": subject,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "configuration": configuration,
+        **({"request": request} if request else {}),
+        "versions": versions(),
+    }
 
 
 def read_run(folder: Path, kind: str | None = None) -> CellRun:
@@ -288,13 +347,8 @@ def read_run(folder: Path, kind: str | None = None) -> CellRun:
     kind
         The kind of run that is expected; any if left out.
     """
-    config = folder / CONFIG
     about = read_about(folder)
     found, schema = about.get("kind"), about.get("schema")
-    if found is None:
-        raise InputError(
-            f"{config} is damaged (it has no 'kind'); restore it, or choose another directory"
-        )
     if kind is not None and found != kind:
         raise InputError(f"{folder} holds a run of kind {shortened(found)}, not {kind!r}")
     if schema != SCHEMA:
@@ -306,7 +360,7 @@ def read_run(folder: Path, kind: str | None = None) -> CellRun:
 
 
 def run_kind(folder: Path) -> str | None:
-    """Kind of the run that a directory holds; None if it is no run made of cells.
+    """Kind of the run that a directory holds; None if it is no run.
 
     Whether the directory is a sound run is another question, which reading it answers.
     """

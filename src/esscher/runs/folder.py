@@ -13,8 +13,6 @@ from esscher.core.untrusted import check_folder, limits, read_json, shortened
 from esscher.engine.models.same_weights import SAMPLE, compare_weights, said_of_types
 from esscher.runs.schema import check, known, read_checked
 
-#: The kind of runs that are not made of cells, and do not say so.
-SWEEP = "sweep"
 CONFIG, RESULTS, LOG, PARTS = "config.json", "results.json", "run.log", "parts"
 #: Characters of a value that a message shows.
 _SHOWN = 160
@@ -55,7 +53,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     config = folder / CONFIG
     try:
         found = read_json(config, follow=False)
-        kind = found.get("kind", SWEEP) if isinstance(found, dict) else SWEEP
+        kind = found.get("kind") if isinstance(found, dict) else None
         if not isinstance(kind, str):
             raise InputError(f"{config} is damaged: kind is {shortened(kind)}; it must be a string")
         check(found, known(kind), "config", str(config))

@@ -21,6 +21,7 @@ from esscher.runs.study import Study, configuration_type, finish, stored_study
 #: Command, function and kind of run, and where the study is defined.
 STUDIES = {
     "probe": "esscher.studies.probe.study:ProbeStudy",
+    "sweep": "esscher.studies.sweep.study:SweepStudy",
     "sparse": "esscher.studies.sparse.study:SparseStudy",
     "sparse-law": "esscher.studies.sparse.study:SparseLawStudy",
     "tails": "esscher.studies.tails.study:TailsStudy",
@@ -71,7 +72,7 @@ def load(path: str | Path) -> Result[Any]:
         return result_of(read_json(place, limits.RESULTS), str(place))
     run = read_run(place)
     kind = study_named(run.kind)
-    study = stored_study(kind, run.configuration, str(place / CONFIG))
+    study = stored_study(kind, run.configuration | run.request, str(place / CONFIG))
     return finish(run.typed(kind.cell), study)
 
 

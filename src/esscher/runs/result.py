@@ -20,12 +20,17 @@ from esscher.runs.folder import RESULTS
 from esscher.show.drawing import Drawing, Plot, draw, offered
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
-    from esscher.runs.cells import CellRun
+    from esscher.runs.cells import Cell, CellRun
     from esscher.runs.study import Study
 
 S = TypeVar("S", bound="Study[Any]")
+
+#: Metadata of a field that is no part of the stored result.
+NOT_STORED = {"stored": False}
 
 
 class Header(Record, frozen=True, kw_only=True):
@@ -75,6 +80,10 @@ class Result(ABC, Generic[S]):
     def shown(self) -> list[pd.DataFrame]:
         """Return the tables that stand for the results where they are printed."""
         return [self.table()]
+
+    def with_cells(self, cells: Mapping[str, Cell], run: CellRun) -> Self:
+        """Return the stored result with what only its cells hold; by default that is nothing."""
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, lists and strings: what ``--json`` prints."""
@@ -146,11 +155,22 @@ class Result(ABC, Generic[S]):
         return f"<p>{html.escape(self.headline)}</p>{''.join(tables)}"
 
     @classmethod
-    def of(cls, run: CellRun, study: S, cells: int, headline: str, **body: Any) -> Self:
-        """Return the result of a run from what was put together."""
+    def of(
+        cls,
+        run: CellRun,
+        study: S,
+        cells: int,
+        headline: str,
+        complete: bool | None = None,
+        **body: Any,
+    ) -> Self:
+        """Return the result of a run from what was put together.
+
+        It is complete if all cells that the study names are there, unless ``complete`` is given.
+        """
         return cls(
             study=study,
-            complete=cells == len(study.cells()),
+            complete=cells == len(study.cells()) if complete is None else complete,
             cells=cells,
             versions=run.about["versions"],
             created=run.about["created"],
@@ -162,10 +182,17 @@ class Result(ABC, Generic[S]):
 
 @cache
 def body_type(result: type[Result[Any]]) -> type[Any]:
-    """Return the record of what a kind of result has besides the header."""
+    """Return the record of what a kind of result has besides the header.
+
+    Fields marked with ``NOT_STORED`` are left out.
+    """
     hints = get_type_hints(result, include_extras=True)
     common = {field.name for field in fields(Result)}
-    own = [(f.name, hints[f.name]) for f in fields(result) if f.name not in common]
+    own = [
+        (f.name, hints[f.name])
+        for f in fields(result)
+        if f.name not in common and f.metadata != NOT_STORED
+    ]
     return msgspec.defstruct(result.__name__, own, bases=(Record,), frozen=True, kw_only=True)
 
 
@@ -181,7 +208,7 @@ def result_from(tree: Any, study: Study[Any], place: str, folder: Path | None) -
     kind: type[Result[Any]] = study.result
     body = as_record(tree, body_type(kind), place)
     return kind(
-        study=study.as_answered(header.configuration),
+        study=study,
         complete=header.complete,
         cells=header.cells,
         versions=header.versions,
@@ -193,10 +220,12 @@ def result_from(tree: Any, study: Study[Any], place: str, folder: Path | None) -
 
 
 def read_result(run: CellRun, study: Study[Any]) -> Any:
-    """Return the result that a run has stored; None if there is none."""
+    """Return the result that a run has stored; None if there is none, or it is of other options."""
     path = run.folder / RESULTS
     try:
         tree = read_json(path, limits.RESULTS, follow=False)
+        if as_record(tree, Header, str(path)).configuration != study.configuration():
+            return None
         return result_from(tree, study, str(path), run.folder)
     except FileNotFoundError:
         return None

@@ -20,11 +20,9 @@ import fastjsonschema
 from esscher.core.errors import InputError
 from esscher.core.untrusted import limits, printable, read_json, shortened
 
-#: What there are schemas of: kinds of runs; ``run`` is what all have in common, ``cloud`` and
-#: ``experiment`` are other files.
+#: What there are schemas of: kinds of runs; ``run`` is what all have in common.
 KINDS = (
-    "run", "deep", "plan", "context", "sweep", "cloud",
-    "experiment",
+    "run", "deep", "plan", "context",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, replace
 from functools import cache
 from inspect import Signature, cleandoc
@@ -31,10 +32,9 @@ from typing import (
 import msgspec
 
 from esscher.core.codec import Record, as_record, as_tree
-from esscher.core.errors import InputError
 from esscher.core.options import checked, option, options_of
-from esscher.runs.cells import Cell, CellRun, open_run, run_folder
-from esscher.runs.executors import CellExecutor, Task, chosen_executor
+from esscher.runs.cells import Cell, CellRun, open_run, run_in_memory
+from esscher.runs.executors import CellExecutor, SchedulerLost, Task, chosen_executor
 from esscher.runs.folder import LOG
 from esscher.runs.place import check_run_place
 from esscher.runs.progress import Reporter
@@ -43,6 +43,24 @@ from esscher.runs.result import Result, read_result
 R = TypeVar("R", bound="Result[Any]")
 R_co = TypeVar("R_co", bound="Result[Any]", covariant=True)
 P = ParamSpec("P")
+
+
+class Interrupted(KeyboardInterrupt):
+    """A study was stopped. What it had stored is kept, and the same call resumes it.
+
+    Attributes
+    ----------
+    done, unit
+        How many of what were there.
+    folder
+        Directory of the run; None if there is none.
+    reason
+        Why it stopped, if not by Ctrl-C.
+    """
+
+    def __init__(self, done: int, unit: str, folder: Path | None, reason: str = "") -> None:
+        super().__init__(f"{reason or 'stopped'} after {done} {unit}")
+        self.done, self.unit, self.folder, self.reason = done, unit, folder, reason
 
 
 class Work(Protocol):
@@ -56,7 +74,8 @@ class Work(Protocol):
     def batches(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
         """Yield tasks by the name of their cell; those of one batch are stored before the next.
 
-        Cells that are stored already may be among them: they are not computed again.
+        Cells that are stored already may be among them: they are not computed again. There may be
+        more cells than the study names: those that depend on what earlier ones found.
         """
         ...
 
@@ -81,8 +100,8 @@ class Study(ABC, Generic[R_co]):
     name: ClassVar[str]
     #: What a progress bar counts.
     unit: ClassVar[str] = "cells"
-    #: What a cell says besides its table.
-    cell: ClassVar[type[Any]]
+    #: What a cell says besides its table: a record, or a union of records with tags.
+    cell: ClassVar[Any]
     #: What comes of it.
     result: ClassVar[type[Result[Any]]]
     #: Lines that ``--help`` shows.
@@ -121,7 +140,7 @@ class Study(ABC, Generic[R_co]):
 
     @abstractmethod
     def cells(self) -> Sequence[str]:
-        """Names of all cells of a study that is filled in."""
+        """Names of all cells of a study that is filled in, as far as they are known beforehand."""
 
     @abstractmethod
     def filled(self) -> Study[R_co]:
@@ -148,6 +167,8 @@ class Study(ABC, Generic[R_co]):
         InputError
             For options that cannot be used, before anything is loaded; a directory of another run;
             a damaged cell; cells that no worker could compute.
+        Interrupted
+            On Ctrl-C (it is a ``KeyboardInterrupt``), or if the scheduler of a cluster is lost.
         """
         asked = self.checked()
         with chosen_executor(asked.workers, asked.executor) as executor:
@@ -155,15 +176,24 @@ class Study(ABC, Generic[R_co]):
             check_run_place(asked.out, self.name, ready.cell_configuration(known=True))
             work = ready.prepare(executor)
             study = work.study
-            with (
-                run_folder(asked.out) as folder,
-                open_run(folder, self.name, study.subject, study.cell_configuration()) as opened,
-            ):
-                run = opened.typed(self.cell)
-                with Reporter(folder / LOG, asked.progress, self.unit) as reporter:
-                    _compute(work, run, reporter, executor)
-                found: R_co = finish(run, study, write=True)
+            with study.opened(asked.out) as run:
+                try:
+                    log = run.folder / LOG if run.on_disk else None
+                    with Reporter(log, asked.progress, self.unit) as reporter:
+                        _compute(work, run, reporter, executor)
+                except KeyboardInterrupt as stop:
+                    reason = str(stop) if isinstance(stop, SchedulerLost) else ""
+                    done = len(set(run.names()) - self.beside)
+                    raise Interrupted(done, self.unit, asked.out, reason) from None
+                found: R_co = finish(run, study, write=run.on_disk)
                 return found
+
+    @contextmanager
+    def opened(self, out: Path | None) -> Iterator[CellRun]:
+        """Open the run of a study with nothing left open: in a directory, or in memory."""
+        about = self.name, self.subject, self.cell_configuration(), self.request()
+        with run_in_memory(*about) if out is None else open_run(out, *about) as run:
+            yield run.typed(self.cell)
 
     def checked(self) -> Self:
         """Return the study with every option of the type it is described by."""
@@ -206,38 +236,35 @@ class Study(ABC, Generic[R_co]):
 
     def configuration(self) -> dict[str, Any]:
         """Return all that the result is a function of, as JSON holds it."""
-        stored = [o.name for o in options_of(type(self)) if o.stored]
-        return dict(as_tree({name: getattr(self, name) for name in stored}))
+        return self.cell_configuration() | self.request()
 
     def cell_configuration(self, known: bool = False) -> dict[str, Any]:
-        """Return all that the cells are a function of: what cannot change when a run is resumed.
+        """Return all that the cells are a function of: it stays when a run is resumed.
 
         Parameters
         ----------
         known
             Leave out what is known only when model and text have been read.
         """
-        left_out = {o.name for o in options_of(type(self)) if o.changeable}
-        left_out |= self.sources if known else set()
-        stored = [o.name for o in options_of(type(self)) if o.stored and o.name not in left_out]
-        return dict(as_tree({name: getattr(self, name) for name in stored}))
+        stored = [o.name for o in options_of(type(self)) if o.stored and not o.changeable]
+        left_out = self.sources if known else frozenset()
+        return dict(as_tree({n: getattr(self, n) for n in stored if n not in left_out}))
 
-    def as_answered(self, configuration: Mapping[str, Any]) -> Self:
-        """Return the study with its changeable options as the configuration of a result has them.
+    def request(self) -> dict[str, Any]:
+        """Return the options that may change when a run is resumed."""
+        changeable = [o.name for o in options_of(type(self)) if o.stored and o.changeable]
+        return dict(as_tree({name: getattr(self, name) for name in changeable}))
 
-        Raises
-        ------
-        InputError
-            If one is missing or out of its bounds.
-        """
-        changeable = [o for o in options_of(type(self)) if o.changeable]
-        for o in changeable:
-            if o.name not in configuration:
-                raise InputError(f"configuration has no {o.name!r}")
-        return replace(self, **{o.name: checked(o, configuration[o.name]) for o in changeable})
+    def stored(self, run: CellRun) -> dict[str, Cell]:
+        """Return the cells of a run that the result is made of, as far as they are there."""
+        return {name: cell for name in self.cells() if (cell := run.read(name)) is not None}
 
     #: Options that name something to be read; in a run, a record of it stands in their place.
     sources: ClassVar[frozenset[str]] = frozenset()
+    #: Cells that are not counted: something that others are compared with.
+    beside: ClassVar[frozenset[str]] = frozenset()
+    #: Options whose default on the command line is another one.
+    command_defaults: ClassVar[Mapping[str, Any]] = {}
 
 
 def stored_study(study: type[Study[R]], configuration: Any, place: str) -> Study[R]:
@@ -265,26 +292,15 @@ def configuration_type(study: type[Study[Any]]) -> type[Any]:
 
 
 def finish(run: CellRun, study: Study[R], write: bool = False) -> R:
-    """Put the cells of a run together; results that are there already are not computed again.
-
-    What is only read (``write`` is false) answers what was asked last, as its results say.
-    """
-    cells = stored_cells(run, study)
+    """Put the cells of a run together; results that are there already are not computed again."""
+    cells = study.stored(run)
     stored: R | None = read_result(run, study)
-    if stored is not None:
-        asked = stored.study.configuration()
-        study = study if write else stored.study
-        if stored.cells == len(cells) and asked == study.configuration():
-            return stored
+    if stored is not None and stored.cells == len(cells):
+        return stored.with_cells(cells, run)
     result = study.assemble(cells, run)
     if write:
         run.write_results(result.to_dict())
     return result
-
-
-def stored_cells(run: CellRun, study: Study[Any]) -> dict[str, Cell]:
-    """Return the cells of a study that are there."""
-    return {name: cell for name in study.cells() if (cell := run.read(name)) is not None}
 
 
 def function_of(study: Callable[P, Study[R]]) -> Callable[P, R]:
@@ -320,10 +336,12 @@ def _documentation(study: type[Study[Any]]) -> str:
 
 
 def _compute(work: Work, run: CellRun, reporter: Reporter, executor: CellExecutor) -> None:
-    names = work.study.cells()
+    names = dict.fromkeys(work.study.cells())
     reporter.expect(len(names), len(names) - len(run.missing(list(names))))
     for batch in work.batches(replace(run, doing=reporter.doing)):
-        missing = run.missing(list(batch))
-        for name, found in executor.run([batch[name] for name in missing]):
+        if not batch.keys() <= names.keys():
+            names |= dict.fromkeys(batch)
+            reporter.expect(len(names), len(names) - len(run.missing(list(names))))
+        for name, found in executor.run([batch[name] for name in run.missing(list(batch))]):
             run.write(name, found)
             reporter.advance()

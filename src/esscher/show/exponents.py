@@ -30,7 +30,7 @@ from esscher.show.style import (
     shades,
     styled,
 )
-from esscher.studies.sweep import ErrorCurve
+from esscher.studies.sweep import Sweep
 
 NAMES = METRIC_NAMES
 MEASURED, PREDICTED, SHARP, PUBLISHED = BLUE, VERMILION, GREEN, GREY
@@ -44,7 +44,7 @@ AXES = {"H": "horizon H", "alpha_squared": r"$\alpha^2$"}
 
 @styled
 def draw_study(
-    curve: ErrorCurve,
+    curve: Sweep,
     table: pd.DataFrame,
     title: str,
     *,
@@ -104,10 +104,10 @@ def _list_horizons(axis: Any) -> None:
     )  # fmt: skip
 
 
-def draw_errors(axis: Any, curve: ErrorCurve, metric: str) -> None:
+def draw_errors(axis: Any, curve: Sweep, metric: str) -> None:
     """Errors against n with two standard errors, one colour per horizon; dashed: predicted."""
     mean, noise = curve.mean(metric), curve.standard_error(metric)
-    colours = shades(len(curve.scales))
+    colours = shades(len(curve.alphas))
     for s, horizon in enumerate(curve.horizons):
         spread = np.minimum(2 * np.nan_to_num(noise[s]), 0.9 * mean[s])
         error_bars(

@@ -12,11 +12,9 @@ from typing import Any
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign, shortened
 from esscher.runs import run_kind
-from esscher.runs.folder import CONFIG, PARTS, SWEEP, read_about, read_results
+from esscher.runs.folder import CONFIG, PARTS, read_about
 from esscher.runs.registry import STUDIES, load
 from esscher.runs.result import Result
-from esscher.studies.sweep.curve import ErrorCurve
-from esscher.studies.sweep.engine import load_curve
 
 #: What reads each kind of run made of cells: package and function.
 READERS = {
@@ -39,7 +37,7 @@ class StoredRun:
     kind
         ``"sweep"``, ``"probe"``, ...
     found
-        The result object: a ``Probe``, an ``ErrorCurve``, ...
+        The result object: a ``Probe``, a ``Sweep``, ...
     results
         Its results as plain numbers, lists and strings.
     about
@@ -140,8 +138,8 @@ def _read(path: Path) -> StoredRun:
         raise InputError(f"{path} is not there; give the directory of a run")
     kind = run_kind(path)
     if kind is None:
-        with foreign(path):
-            return _sweep(load_curve(path), path)
+        read_about(path)  # says what is wrong with it
+        raise InputError(f"{path} is not a run")
     if kind in STUDIES:
         with foreign(path):
             result = load(path)
@@ -149,7 +147,7 @@ def _read(path: Path) -> StoredRun:
     if kind not in READERS:
         raise InputError(
             f"{path} holds a run of kind {shortened(kind)}; this version of Esscher reports "
-            f"{', '.join(['sweep', *READERS, *STUDIES])}"
+            f"{', '.join([*READERS, *STUDIES])}"
         )
     if kind == "plan" and not (path / "plan.json").exists():
         raise _unfinished(path)
@@ -168,14 +166,12 @@ def _read_plan_file(path: Path) -> StoredRun:
 
 def _taken(found: Any) -> StoredRun:
     """A result that is there already."""
-    if isinstance(found, ErrorCurve):
-        return _sweep(found, None)
     results = found.to_dict() if isinstance(found, Result) else getattr(found, "results", None)
     kind = results.get("kind") if isinstance(results, dict) else None
     if kind not in READERS and kind not in STUDIES:
         raise InputError(
             f"{type(found).__name__} is nothing that can be reported; give the directory of a run, "
-            f"or what esscher.{', esscher.'.join(['sweep', *READERS, *STUDIES])} returned"
+            f"or what esscher.{', esscher.'.join([*READERS, *STUDIES])} returned"
         )
     assert isinstance(results, dict)
     folder = getattr(found, "folder", None)
@@ -185,38 +181,11 @@ def _taken(found: Any) -> StoredRun:
     return _checked(StoredRun(name, str(kind), found, results, about, there))
 
 
-def _sweep(curve: ErrorCurve, folder: Path | None) -> StoredRun:
-    if not len(curve.replicates):
-        raise _unfinished(folder or Path("the sweep"))
-    name = curve.configuration["head"]["law"] or "sweep" if folder is None else _name(folder)
-    results = _fitted(curve, folder) | {"kind": "sweep"}
-    return StoredRun(
-        name, "sweep", curve, results, {} if folder is None else _about(folder), folder
-    )
-
-
-def _fitted(curve: ErrorCurve, folder: Path | None) -> dict[str, Any]:
-    """Results of a sweep; those that are stored are not fitted again if they are of these parts."""
-    stored = None if folder is None else read_results(folder, SWEEP)
-    same = stored is not None and all(
-        stored.get(name) == value
-        for name, value in (
-            ("replicates", len(curve.replicates)),
-            ("complete", curve.complete),
-            ("configuration", curve.configuration),
-            ("notes", list(curve.notes)),
-        )
-    )
-    if stored is not None and same and all("fit" in scale for scale in stored["scales"]):
-        return stored
-    return curve.to_dict()  # a sweep that was stopped is stored without its fits
-
-
 def _checked(run: StoredRun) -> StoredRun:
     """Refuse a run in which nothing is measured yet."""
     measured = {
         "sparse": "patterns", "sparse-law": "patterns", "deep": "layers", "plan": "budgets",
-        "domains": "corpora",
+        "domains": "corpora", "sweep": "replicates",
     }.get(run.kind, "heads")  # fmt: skip
     if not run.results.get(measured):
         raise _unfinished(run.folder or Path(run.name))
@@ -231,7 +200,7 @@ def _unfinished(path: Path) -> NoResultsYet:
 
 def _subject(results: dict[str, Any]) -> str:
     model = results["configuration"].get("model")
-    return str(model["name"]) if model else str(results["kind"])
+    return str(model["name"]) if model else str(results.get("law") or results["kind"])
 
 
 def _name(path: Path) -> str:

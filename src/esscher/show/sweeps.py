@@ -29,31 +29,31 @@ from esscher.show.style import (
     shades,
     styled,
 )
-from esscher.studies.sweep import ErrorCurve
+from esscher.studies.sweep import Sweep
 
 #: Laws of bounded tokens, whose asymptotic exponents are 1/2, and laws without a limit.
 BOUNDED, WITHOUT_LIMIT = ("sphere", "cube", "signs", "finite"), ("laplace", "student")
 
 
-def title_of_sweep(curve: ErrorCurve, title: str | None = None) -> str:
+def title_of_sweep(curve: Sweep, title: str | None = None) -> str:
     """What was measured, unless a title is given."""
     if title is not None:
         return title
-    head = curve.configuration["head"]
+    head = curve.study.head_record
     horizons = f"H = {curve.horizons[0]:.3g}"
     if len(curve.horizons) > 1:
         horizons = f"H = {curve.horizons.min():.3g} to {curve.horizons.max():.3g}"
     state = "" if curve.complete else " (not complete)"
-    law = str(head["law"] or head["kind"])
+    law = head.tokens
     return (
-        f"{law[:1].upper()}{law[1:]} tokens, d = {head['key_dim']}, {horizons}, "
-        f"{len(curve.replicates)} replicates{state}"
+        f"{law[:1].upper()}{law[1:]} tokens, d = {head.key_dim}, {horizons}, "
+        f"{curve.replicates} replicates{state}"
     )
 
 
-def rates(curve: ErrorCurve) -> pd.DataFrame:
+def rates(curve: Sweep) -> pd.DataFrame:
     """Fitted exponents beside predicted ones, one row per scale and metric."""
-    if len(curve.sizes) < 2 or not len(curve.replicates):
+    if not curve.has_fits:
         raise InputError("the sweep has no rates: it takes a replicate and at least 2 sizes")
     rows = []
     for s, horizon in enumerate(curve.horizons):
@@ -75,7 +75,7 @@ def rates(curve: ErrorCurve) -> pd.DataFrame:
 
 
 @styled
-def draw_curve(curve: ErrorCurve, title: str | None = None, *, width: float = DOUBLE) -> Figure:
+def draw_curve(curve: Sweep, title: str | None = None, *, width: float = DOUBLE) -> Figure:
     """Draw errors against n with 95% intervals, fitted laws (solid) and predicted curves (dashed).
 
     With several horizons each has a colour; with one, the fit has its 95% band.
@@ -97,7 +97,7 @@ def draw_curve(curve: ErrorCurve, title: str | None = None, *, width: float = DO
 
 
 def _draw_rate(
-    axis: Any, curve: ErrorCurve, metric: str, scale: int, colour: Any, *, band: bool
+    axis: Any, curve: Sweep, metric: str, scale: int, colour: Any, *, band: bool
 ) -> None:
     rate = curve.rate(metric, scale)
     known = np.isfinite(rate.lower) & np.isfinite(rate.upper) & (rate.lower > 0)
@@ -136,7 +136,7 @@ def _draw_rate(
     )
 
 
-def _legend(figure: Figure, axis: Any, curve: ErrorCurve, width: float, several: bool) -> None:
+def _legend(figure: Figure, axis: Any, curve: Sweep, width: float, several: bool) -> None:
     handles, labels = axis.get_legend_handles_labels()
     points = [h for h, label in zip(handles, labels, strict=True) if not label.endswith("law")]
     names = [label for label in labels if not label.endswith("law")]
@@ -153,7 +153,7 @@ def _legend(figure: Figure, axis: Any, curve: ErrorCurve, width: float, several:
 
 @styled
 def draw_sweep_exponents(
-    curve: ErrorCurve, title: str | None = None, *, width: float = DOUBLE
+    curve: Sweep, title: str | None = None, *, width: float = DOUBLE
 ) -> Figure:
     """Draw fitted exponents against the horizon beside predicted, asymptotic and published ones."""
     table = rates(curve)
@@ -170,12 +170,12 @@ def draw_sweep_exponents(
 
 
 @styled
-def draw_sweep(curve: ErrorCurve, title: str | None = None, *, width: float = DOUBLE) -> Figure:
+def draw_sweep(curve: Sweep, title: str | None = None, *, width: float = DOUBLE) -> Figure:
     """Draw errors above and exponents below, in the layout of the published study."""
     name = title_of_sweep(curve, title)
     return draw_study(curve, rates(curve), name, width=width, **_asymptotic(curve))
 
 
-def _asymptotic(curve: ErrorCurve) -> dict[str, Any]:
-    law = curve.configuration["head"]["law"]
+def _asymptotic(curve: Sweep) -> dict[str, Any]:
+    law = curve.law
     return {"bounded": law in BOUNDED, "asymptotic": law not in WITHOUT_LIMIT}

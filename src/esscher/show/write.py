@@ -30,7 +30,7 @@ def write_report(
     Parameters
     ----------
     runs
-        Directory of a run, a result (a ``Probe``, an ``ErrorCurve``, ...), or a list of them. A
+        Directory of a run, a result (a ``Probe``, a ``Sweep``, ...), or a list of them. A
         directory that is no run stands for all runs below it.
     path
         The file; by default ``report.html`` in the directory of the first run.

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import esscher
-from esscher.studies.sweep import ErrorCurve, load_curve, sweep
+from esscher.runs.registry import load
+from esscher.studies.sweep import Sweep, sweep
 from esscher.studies.sweep.measure import METRICS
 
 REPLICATES, SIZES, SCALES = 120, [10, 60, 300], [0.5, 1.0]
@@ -50,7 +51,7 @@ def start(folder: Path, workers: int = 1) -> subprocess.Popen[bytes]:
 
 
 def stored(folder: Path) -> int:
-    return len(list((folder / "parts").glob("*.parquet")))
+    return len(list((folder / "parts").glob("replicate-*.json")))
 
 
 def wait_for_more(child: subprocess.Popen[bytes], folder: Path, before: int) -> None:
@@ -61,13 +62,13 @@ def wait_for_more(child: subprocess.Popen[bytes], folder: Path, before: int) -> 
         time.sleep(0.002)
 
 
-def finish(folder: Path | None) -> ErrorCurve:
+def finish(folder: Path | None) -> Sweep:
     head = esscher.gaussian_head(0.9, 6)
     return sweep(head, SIZES, REPLICATES, 7, scales=SCALES, out=folder)
 
 
-def assert_same(one: ErrorCurve, other: ErrorCurve) -> None:
-    np.testing.assert_array_equal(one.replicates, other.replicates)
+def assert_same(one: Sweep, other: Sweep) -> None:
+    assert one.numbers == other.numbers
     for metric in METRICS:
         np.testing.assert_array_equal(one.raw(metric), other.raw(metric))
 
@@ -87,7 +88,7 @@ def kill_often(folder: Path, kills: int, seed: int) -> None:
         child.communicate()
         assert stored(folder) >= before
         if (folder / "config.json").exists():
-            assert len(load_curve(folder).replicates) == stored(folder)
+            assert load(folder).replicates == stored(folder)
 
 
 def test_killed_four_times_equals_the_uninterrupted(tmp_path: Path) -> None:
@@ -135,10 +136,10 @@ def test_ctrl_c_stops_and_leaves_a_run_to_resume(tmp_path: Path, workers: int) -
     wait_for_more(child, folder, 0)
     os.killpg(child.pid, signal.SIGINT)
     error = child.communicate(timeout=30)[1].decode()
-    assert "SweepInterrupted" in error
+    assert "Interrupted" in error
     assert error.count("Traceback") == 1
     assert 0 < stored(folder) < REPLICATES
-    assert not load_curve(folder).complete
+    assert not load(folder).complete
     assert_same(finish(folder), finish(None))
 
 
@@ -156,4 +157,4 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     assert f"another process (pid {first.pid} on" in error
     first.communicate(timeout=60)
     assert first.returncode == 0
-    assert_same(load_curve(folder), finish(None))
+    assert_same(load(folder), finish(None))

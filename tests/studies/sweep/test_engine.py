@@ -13,15 +13,15 @@ import pytest
 import esscher
 from esscher.math.heads import Head
 from esscher.math.simulation.direct import direct_errors
-from esscher.studies.sweep import ErrorCurve, sweep
+from esscher.studies.sweep import Sweep, sweep
 from esscher.studies.sweep import measure as measuring
 from esscher.studies.sweep.measure import METRICS
 
 SIZES = [10, 40, 130]
 
 
-def assert_same(one: ErrorCurve, other: ErrorCurve) -> None:
-    np.testing.assert_array_equal(one.replicates, other.replicates)
+def assert_same(one: Sweep, other: Sweep) -> None:
+    assert one.numbers == other.numbers
     for metric in METRICS:
         np.testing.assert_array_equal(one.raw(metric), other.raw(metric))
 
@@ -55,7 +55,7 @@ def test_errors_are_those_of_the_direct_simulator(
         query_count=query_count,
         dtype="float64",
     )
-    assert curve.configuration["query_count"] == (
+    assert curve.study.query_count == (
         1024 if (queries, query_count) == ("population", None) else query_count
     )
     for s, alpha in enumerate(scales):
@@ -73,7 +73,7 @@ def test_errors_are_those_of_the_direct_simulator(
             seed=3,
             queries=queries,
             limit=(limit.mean, limit.covariance),
-            query_count=curve.configuration["query_count"],
+            query_count=curve.study.query_count,
         )
         close = {"rtol": 1e-9, "atol": 1e-12}
         np.testing.assert_allclose(
@@ -163,13 +163,13 @@ def test_a_curve_prints_and_converts_itself() -> None:
     assert "3 replicates" in repr(curve)
     assert "<table" in curve._repr_html_()
     np.testing.assert_allclose(curve.horizons, [0.5, 1.0])
-    frame = curve.to_frame()
+    frame = curve.table()
     assert len(frame) == 6
     np.testing.assert_allclose(frame["map"].iloc[:3], curve.raw("map")[0].mean(axis=0))
     np.testing.assert_allclose(
         frame["map_standard_error"].iloc[3:], curve.raw("map")[1].std(axis=0, ddof=1) / 3**0.5
     )
-    raw = curve.to_frame(raw=True)
+    raw = curve.table(raw=True)
     row = raw[(raw["alpha"] == 2.0) & (raw["replicate"] == 1) & (raw["n"] == 40)]
     assert row["cov"].item() == curve.raw("cov")[1, 1, 1]
     assert curve.seed == 4
@@ -191,9 +191,9 @@ BAD = [
     ({"seed": True}, "seed is True"),
     ({"sizes": [10, 5]}, "increasing"),
     ({"sizes": [1, 5]}, "n = 1"),
-    ({"scales": [1.0, -1.0]}, "positive"),
+    ({"scales": [1.0, -1.0]}, "each entry must be a number above 0"),
     ({"scales": [1.0, 1.0]}, "once"),
-    ({"scales": []}, "positive"),
+    ({"scales": []}, r"scales is \[\]; it must be"),
     ({"queries": "all"}, "'all'"),
     ({"query_count": 0}, "query_count is 0"),
     ({"dtype": "float16"}, "float16"),

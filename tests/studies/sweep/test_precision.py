@@ -13,14 +13,15 @@ from scipy import stats
 
 import esscher
 from esscher.core.errors import InputError
-from esscher.studies.sweep import ErrorCurve, load_curve, sweep
+from esscher.runs.registry import load
+from esscher.studies.sweep import Sweep, sweep
 from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.precision import relative_covariance, slope_half_widths
 from esscher.studies.sweep.schedule import Batch, WorkModel, counts_at, next_batch, slope_variance
 
 
-def assert_same(one: ErrorCurve, other: ErrorCurve) -> None:
-    np.testing.assert_array_equal(one.replicates, other.replicates)
+def assert_same(one: Sweep, other: Sweep) -> None:
+    assert one.numbers == other.numbers
     assert one.complete == other.complete
     for metric in METRICS:
         np.testing.assert_array_equal(one.raw(metric), other.raw(metric))
@@ -38,21 +39,21 @@ def test_precision_is_reached_and_deterministic(tmp_path: Path) -> None:
         assert_same(found, sweep(head, sizes, 8, 0, executor=threads, **PRECISE))
     out = tmp_path / "run"
     assert_same(found, sweep(head, sizes, 8, 0, out=out, **PRECISE))
-    for path in sorted((out / "parts").iterdir())[3::4]:
+    for path in sorted((out / "parts").glob("replicate-*.json"))[3::4]:
         path.unlink()
-    assert not load_curve(out).complete
+    assert not load(out).complete
     assert_same(found, sweep(head, sizes, 8, 0, out=out, **PRECISE))
-    assert_same(found, load_curve(out))
+    assert_same(found, load(out))
 
 
 def test_precision_spends_its_work_at_small_sizes() -> None:
     found = sweep(esscher.gaussian_head(0.3, 1), [20, 60, 200, 600], 8, 0, **PRECISE)
-    counts = found.counts
+    counts = np.array(found.replicates_at_size)
     assert np.all(np.diff(counts) <= 0)
     assert counts[0] > 1.5 * counts[-1]
     np.testing.assert_array_equal(np.isfinite(found.raw("map")[0]).sum(axis=0), counts)
-    assert found.to_frame()["replicates"].tolist() == counts.tolist()
-    assert len(found.to_frame(raw=True)) == counts.sum()
+    assert found.table()["replicates"].tolist() == counts.tolist()
+    assert len(found.table(raw=True)) == counts.sum()
     json.dumps(found.to_dict(), allow_nan=False)
 
 
@@ -84,7 +85,8 @@ def test_precision_that_is_not_reached_says_so() -> None:
     assert found.complete
     assert "0.001 asked for" in found.notes[0]
     work = WorkModel.for_sizes(np.array([20.0, 40.0]), None).work
-    spent = found.counts[1] + (found.counts[0] - found.counts[1]) * work[0]
+    small, large = found.replicates_at_size
+    spent = large + (small - large) * work[0]
     assert 9 - work[0] < spent <= 9
 
 

@@ -10,7 +10,8 @@ import pytest
 import esscher
 from esscher.engine.attention.outputs import attention_outputs
 from esscher.math.limits import limit_moments
-from esscher.studies.sweep import load_curve, sweep
+from esscher.runs.registry import load
+from esscher.studies.sweep import SweepStudy, sweep
 from esscher.studies.sweep.reference import measured_head, moments_of_rows, reference_outputs
 
 SIZES = [20, 60, 180]
@@ -35,8 +36,7 @@ def test_outputs_are_those_of_dense_attention(
 def test_moments_of_a_finite_reference_are_exact() -> None:
     rng = np.random.default_rng(1)
     head = esscher.array_head(*rng.standard_normal((3, 50, 2)))
-    configuration = {"scales": [1.0], "dtype": "float64", "device": "cpu"}
-    outputs = reference_outputs(head, configuration)
+    outputs = reference_outputs(head, SweepStudy(head, (50,), dtype="float64"))
     assert outputs is not None
     means, covariances = moments_of_rows(outputs)
     exact = limit_moments(head)
@@ -52,13 +52,13 @@ def test_laws_without_a_limit_are_compared_with_tokens(
     head = esscher.law_head(esscher.standard_law(law, 2), horizon=0.5)
     out = tmp_path / "run"
     curve = sweep(head, SIZES, 4, 0, queries=queries, out=out)
-    assert curve.configuration["reference_tokens"] == 4 * SIZES[-1]
+    assert curve.study.reference_tokens == 4 * SIZES[-1]
     assert "no infinite-token limit" in curve.notes[0]
     assert "720 tokens drawn once" in curve.notes[0]
-    assert load_curve(out).notes == curve.notes
+    assert load(out).notes == curve.notes
     assert np.all(curve.mean("map") > 0)
     # it is the sweep of a head from those tokens
-    same = sweep(measured_head(head, curve.configuration), SIZES, 4, 0, queries=queries)
+    same = sweep(measured_head(head, curve.study), SIZES, 4, 0, queries=queries)
     for metric in ("mean", "cov", "map"):
         np.testing.assert_array_equal(curve.raw(metric), same.raw(metric))
 
@@ -68,8 +68,8 @@ def test_a_reference_can_be_asked_for_where_there_is_a_limit() -> None:
     head = esscher.gaussian_head(0.5, 2)
     against_law = sweep(head, SIZES, 3, 0)
     curve = sweep(head, SIZES, 3, 0, reference_tokens=200)
-    assert against_law.configuration["reference_tokens"] is None
-    assert curve.configuration["reference_tokens"] == 200
+    assert against_law.study.reference_tokens is None
+    assert curve.study.reference_tokens == 200
     assert curve.notes == (
         "errors are against attention over 200 tokens drawn once, whose law the samples follow; "
         "exponents describe the approach to those tokens",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import esscher
@@ -15,15 +18,16 @@ from esscher.core.atomic import write_atomically
 from esscher.runs import progress
 from esscher.runs.lock import is_locked, run_lock
 from esscher.runs.progress import Reporter
-from esscher.studies.sweep import ErrorCurve, SweepInterrupted, engine, load_curve, sweep
+from esscher.runs.registry import load
+from esscher.runs.study import Interrupted
+from esscher.studies.sweep import Sweep, sweep, work
 from esscher.studies.sweep.measure import METRICS
-from esscher.studies.sweep.parts import Part
 from esscher.studies.sweep.provenance import hash_of
 
 SIZES = [8, 20]
 
 
-def run(out: Path | None, replicates: int = 4, **change: object) -> ErrorCurve:
+def run(out: Path | None, replicates: int = 4, **change: object) -> Sweep:
     arguments: dict[str, object] = {
         "head": esscher.gaussian_head(0.7, 2),
         "sizes": SIZES,
@@ -33,8 +37,8 @@ def run(out: Path | None, replicates: int = 4, **change: object) -> ErrorCurve:
     return sweep(replicates=replicates, out=out, **(arguments | change))  # type: ignore[arg-type]
 
 
-def assert_same(one: ErrorCurve, other: ErrorCurve) -> None:
-    np.testing.assert_array_equal(one.replicates, other.replicates)
+def assert_same(one: Sweep, other: Sweep) -> None:
+    assert one.numbers == other.numbers
     for metric in METRICS:
         np.testing.assert_array_equal(one.raw(metric), other.raw(metric))
 
@@ -52,10 +56,10 @@ def test_a_run_says_what_it_is(tmp_path: Path) -> None:
     results = json.loads((folder / "results.json").read_text())
     assert results["complete"] is True
     assert results["scales"][1]["map"]["mean"] == curve.mean("map")[1].tolist()
-    assert len(list((folder / "parts").iterdir())) == 4
+    assert len(list((folder / "parts").glob("replicate-*.json"))) == 4
     assert "ended: 4 of 4 replicates" in (folder / "run.log").read_text()
-    assert_same(curve, load_curve(folder))
-    assert load_curve(folder).complete
+    assert_same(curve, load(folder))
+    assert load(folder).complete
     assert_same(curve, run(None))
 
 
@@ -64,13 +68,13 @@ def test_resuming_computes_only_what_is_missing(
 ) -> None:
     first = run(tmp_path / "run")
     parts = tmp_path / "run" / "parts"
-    (parts / "000001.parquet").unlink()
-    (parts / ".000002.parquet.77.tmp").write_bytes(b"half")
-    assert not load_curve(tmp_path / "run").complete
+    (parts / "replicate-000001.parquet").unlink()
+    (parts / ".replicate-000002.parquet.77.tmp").write_bytes(b"half")
+    assert not load(tmp_path / "run").complete
     measured = []
-    original = engine.measure_replicate
+    original = work.measure_replicate
     monkeypatch.setattr(
-        engine, "measure_replicate", lambda plan, r: measured.append(r) or original(plan, r)
+        work, "measure_replicate", lambda plan, r: measured.append(r) or original(plan, r)
     )
     assert_same(first, run(tmp_path / "run"))
     assert measured == [1]
@@ -101,18 +105,18 @@ def test_another_configuration_is_refused(
     first = run(tmp_path / "run")
     with pytest.raises(esscher.InputError, match=words):
         run(tmp_path / "run", **change)
-    assert_same(first, load_curve(tmp_path / "run"))
+    assert_same(first, load(tmp_path / "run"))
 
 
 def test_every_truncation_and_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
     first = run(tmp_path / "run", 2)
-    path = tmp_path / "run" / "parts" / "000001.parquet"
+    path = tmp_path / "run" / "parts" / "replicate-000001.parquet"
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
     lengths = [0, 1, 4, 12, len(whole) - 1, *rng.integers(len(whole), size=20).tolist()]
     for length in lengths:
         path.write_bytes(whole[:length])
-        with pytest.raises(esscher.InputError, match=r"000001.parquet is damaged.*delete"):
+        with pytest.raises(esscher.InputError, match=r"replicate-000001.json is damaged.*delete"):
             run(tmp_path / "run", 2)
     noticed = 0
     for place in rng.integers(len(whole), size=150):
@@ -120,7 +124,7 @@ def test_every_truncation_and_every_flipped_byte_is_noticed(tmp_path: Path) -> N
         flipped[place] ^= int(rng.integers(1, 256))
         path.write_bytes(flipped)
         try:
-            read = load_curve(tmp_path / "run")
+            read = load(tmp_path / "run")
         except esscher.InputError:
             noticed += 1
         else:
@@ -130,32 +134,82 @@ def test_every_truncation_and_every_flipped_byte_is_noticed(tmp_path: Path) -> N
     assert_same(first, run(tmp_path / "run", 2))
 
 
+def copied(source: Path, name: str, target: Path, other: str) -> None:
+    """Copy the files of a cell."""
+    for ending in ("json", "parquet"):
+        data = (source / "parts" / f"{name}.{ending}").read_bytes()
+        (target / "parts" / f"{other}.{ending}").write_bytes(data)
+
+
 def test_a_part_of_another_run_or_replicate_is_noticed(tmp_path: Path) -> None:
-    run(tmp_path / "run", 2)
+    first, names = run(tmp_path / "run", 2), ("replicate-000000", "replicate-000001")
     run(tmp_path / "other", 2, seed=9)
-    parts = tmp_path / "run" / "parts"
-    foreign = (tmp_path / "other" / "parts" / "000000.parquet").read_bytes()
-    kept = (parts / "000000.parquet").read_bytes()
-    (parts / "000000.parquet").write_bytes(foreign)
+    run(tmp_path / "kept", 2)
+    copied(tmp_path / "other", names[0], tmp_path / "run", names[0])
     with pytest.raises(esscher.InputError, match="another configuration"):
         run(tmp_path / "run", 2)
-    (parts / "000000.parquet").write_bytes((parts / "000001.parquet").read_bytes())
-    with pytest.raises(esscher.InputError, match="holds replicate 1"):
+    copied(tmp_path / "kept", names[1], tmp_path / "run", names[0])
+    with pytest.raises(esscher.InputError, match=f"it holds '{names[1]}'"):
         run(tmp_path / "run", 2)
-    (parts / "000000.parquet").write_bytes(kept)
+    copied(tmp_path / "kept", names[0], tmp_path / "run", names[0])
+    assert_same(first, run(tmp_path / "run", 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda table: table.assign(n=table["n"] + 1), "rows are not those of replicate 1"),
+        (lambda table: table.assign(replicate=0), "rows are not those of replicate 1"),
+        (lambda table: table.drop(columns="map"), "no column 'map'"),
+        (lambda table: table.iloc[1:], "rows are not those of replicate 1"),
+        (lambda table: table.assign(cov="x"), "'cov' holds no numbers"),
+        (lambda table: table.assign(cov=-1.0), "no errors at its 2 sizes"),
+        (lambda table: table.assign(cov=np.nan), "no errors at its 2 sizes"),
+    ],
+)
+def test_a_table_that_is_no_replicate_is_noticed(
+    tmp_path: Path, change: Callable[[pd.DataFrame], pd.DataFrame], words: str
+) -> None:
     run(tmp_path / "run", 2)
+    (tmp_path / "run" / "results.json").unlink()
+    path = tmp_path / "run" / "parts" / "replicate-000001.parquet"
+    change(pd.read_parquet(path)).to_parquet(path, index=False)
+    about = json.loads(path.with_suffix(".json").read_text())
+    about["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    path.with_suffix(".json").write_text(json.dumps(about))
+    with pytest.raises(esscher.InputError, match=f"replicate-000001.json is damaged.*{words}"):
+        load(tmp_path / "run")
 
 
-@pytest.mark.parametrize("name", ["config.json", "limit.npz"])
+@pytest.mark.parametrize("name", ["config.json", "parts/limit.json", "parts/predictions.json"])
 def test_other_damage_is_a_clear_error(tmp_path: Path, name: str) -> None:
-    run(tmp_path / "run", 2)
+    run(tmp_path / "run", 2, predict=True)
     path = tmp_path / "run" / name
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(esscher.InputError, match=f"{name} is damaged"):
-        run(tmp_path / "run", 2)
-    path.unlink()
-    with pytest.raises(esscher.InputError, match=name):
-        run(tmp_path / "run", 2)
+        run(tmp_path / "run", 2, predict=True)
+
+
+def test_replicates_without_configuration_are_only_those_of_the_same_sweep(tmp_path: Path) -> None:
+    first = run(tmp_path / "run", 2)
+    for name in ("config.json", "results.json"):
+        (tmp_path / "run" / name).unlink()
+    with pytest.raises(esscher.InputError, match="another configuration"):
+        run(tmp_path / "run", 2, seed=9)
+    (tmp_path / "run" / "config.json").unlink()
+    assert_same(first, run(tmp_path / "run", 2))
+
+
+@pytest.mark.parametrize("name", ["limit", "predictions"])
+def test_what_stands_beside_the_replicates_is_computed_again(tmp_path: Path, name: str) -> None:
+    law = esscher.law_head(esscher.standard_law("mixture", 2), horizon=0.5)
+    first = run(tmp_path / "run", 2, head=law, predict=True)
+    assert "sampling" in first.notes[0]
+    before = (tmp_path / "run" / "parts" / f"{name}.json").read_text()
+    (tmp_path / "run" / "parts" / f"{name}.json").unlink()
+    again = run(tmp_path / "run", 2, head=law, predict=True)
+    assert (tmp_path / "run" / "parts" / f"{name}.json").read_text() == before
+    assert again.to_dict() == first.to_dict()
 
 
 def test_a_directory_with_other_things_is_left_alone(tmp_path: Path) -> None:
@@ -168,7 +222,7 @@ def test_a_directory_with_other_things_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(esscher.InputError, match=r"thesis\.tex"):
         run(tmp_path / "thesis.tex" / "run")
     with pytest.raises(esscher.InputError, match="is not a run"):
-        load_curve(tmp_path)
+        load(tmp_path)
 
 
 def test_two_at_once_are_refused(tmp_path: Path) -> None:
@@ -178,7 +232,7 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
         assert is_locked(tmp_path / "run")
         with pytest.raises(esscher.InputError, match=f"another process .pid {os.getpid()} on"):
             run(tmp_path / "run", 3)
-    assert len(run(tmp_path / "run", 3).replicates) == 3
+    assert run(tmp_path / "run", 3).replicates == 3
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
@@ -202,7 +256,7 @@ def test_a_full_disk_loses_nothing(
     monkeypatch.undo()
     folder = tmp_path / "run"
     assert not list(folder.rglob("*.tmp"))
-    assert len(load_curve(folder).replicates) >= 2
+    assert load(folder).replicates >= 2
     assert_same(run(folder, 8), run(None, 8))
 
 
@@ -214,21 +268,22 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_interrupt_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = engine.measure_replicate
+    original = work.measure_replicate
 
     def stopped(plan: object, r: int) -> object:
         if r == 2:
             raise KeyboardInterrupt
         return original(plan, r)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(engine, "measure_replicate", stopped)
-    with pytest.raises(SweepInterrupted) as stop:
+    monkeypatch.setattr(work, "measure_replicate", stopped)
+    with pytest.raises(Interrupted) as stop:
         run(tmp_path / "run")
     assert stop.value.done == 2
     assert stop.value.folder == tmp_path / "run"
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert results["complete"] is False
-    assert results["replicates"] == 2
+    assert stop.value.unit == "replicates"
+    stopped_there = load(tmp_path / "run")
+    assert not stopped_there.complete
+    assert stopped_there.replicates == 2
     monkeypatch.undo()
     assert_same(run(tmp_path / "run"), run(None))
 
@@ -236,13 +291,13 @@ def test_an_interrupt_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_interrupt_before_the_first_replicate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(plan: object, r: int) -> Part:
+    def stopped(plan: object, r: int) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine, "measure_replicate", stopped)
-    with pytest.raises(SweepInterrupted):
+    monkeypatch.setattr(work, "measure_replicate", stopped)
+    with pytest.raises(Interrupted):
         run(tmp_path / "run")
-    curve = load_curve(tmp_path / "run")
+    curve = load(tmp_path / "run")
     assert curve.raw("mean").shape == (2, 0, 2)
     assert np.isnan(curve.mean("mean")).all()
     assert curve.to_dict()["scales"][0]["mean"]["median"] == [None, None]
@@ -253,7 +308,7 @@ def test_versions_that_changed_on_the_way_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(tmp_path / "run", 2)
-    monkeypatch.setattr(engine, "versions", lambda: {"numpy": "9.9"})
+    monkeypatch.setattr(work, "versions", lambda: {"numpy": "9.9"})
     curve = run(tmp_path / "run", 3)
     assert any("different versions" in note for note in curve.notes)
 

@@ -13,17 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
+from esscher.core.codec import Hash, Name, Record, as_record
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
-from esscher.core.untrusted import map_array
+from esscher.core.untrusted import map_array, read_json
 from esscher.engine.models.selection import as_indices
 from esscher.math.heads import ArrayHead, array_head
-from esscher.runs.schema import read_checked
 
 #: Version of the layout of a cloud's folder.
 FORMAT = 1
@@ -38,6 +39,50 @@ KINDS = ("q", "k", "v")
 ROWS_AT_A_TIME = 1024
 
 Mapped = NDArray[Any]
+
+_Count: TypeAlias = Annotated[int, Meta(ge=1, le=10**12)]
+_Number: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
+_Numbers: TypeAlias = Annotated[
+    tuple[Annotated[int, Meta(ge=0, le=100_000)], ...], Meta(min_length=1, max_length=100_000)
+]
+_Versions: TypeAlias = dict[str, Annotated[str, Meta(max_length=256)] | None]
+
+
+class Manifest(Record, frozen=True, kw_only=True):
+    """What ``cloud.json`` says: where tokens come from, and which arrays there are."""
+
+    format: int
+    passages: Annotated[int, Meta(ge=1, le=10**9)]
+    rows: _Count
+    layers: _Numbers
+    heads: _Numbers
+    key_heads: _Numbers
+    group: _Number
+    head_dim: _Number
+    seed: Annotated[int, Meta(ge=0)]
+    model: dict[str, Any] | None = None
+    weight_hash: Hash = ""
+    source: Name = ""
+    text_hash: Hash = ""
+    context: _Count = 1
+    drop_delimiters: bool = False
+    versions: _Versions | None = None
+
+
+class LayerDetails(Record, frozen=True, kw_only=True):
+    """What a layer said about itself."""
+
+    scaling: float
+    softcap: Annotated[float, Meta(gt=0)] | None
+    window: Annotated[int, Meta(ge=1)] | None
+
+
+class Progress(Record, frozen=True, kw_only=True):
+    """What ``progress.json`` says: how far a cloud has got."""
+
+    passages: Annotated[int, Meta(ge=0, le=10**9)]
+    layers: dict[str, LayerDetails]
+
 
 #: In a worker, the cloud that it opened last.
 _SEEN: dict[str, CloudFile] = {}
@@ -336,17 +381,19 @@ def remove_with(cloud: CloudFile) -> None:
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Read the description of a cloud; None if there is no cloud."""
-    return _read(folder / MANIFEST, "manifest")
+    return _read(folder / MANIFEST, Manifest)
 
 
 def read_progress(folder: Path) -> dict[str, Any] | None:
     """Read how far a cloud has got; None if it has not begun."""
-    return _read(folder / PROGRESS, "progress")
+    return _read(folder / PROGRESS, Progress)
 
 
-def _read(path: Path, part: str) -> dict[str, Any] | None:
+def _read(path: Path, kind: type[Record]) -> dict[str, Any] | None:
     try:
-        return read_checked(path, "cloud", part)
+        found: dict[str, Any] = read_json(path, follow=False)
+        as_record(found, kind, str(path))
+        return found
     except OSError:
         return None
     except InputError as error:

@@ -189,7 +189,7 @@ class Prediction:
 def predict(
     head: Head,
     sizes: ArrayLike | None = None,
-    queries: str = "population",
+    queries: str = "tokens",
     moments: bool = True,
     seed: int = 0,
 ) -> Prediction:
@@ -203,8 +203,8 @@ def predict(
     sizes
         Numbers of tokens, up to 10^12 and beyond; no curves if left out.
     queries
-        ``"population"``: queries independent of the keys. ``"tokens"``: the tokens attend to each
-        other, each to itself as well.
+        ``"tokens"``: the tokens attend to each other, each to itself as well. ``"population"``:
+        queries independent of the keys.
     moments
         Whether to predict curves of mean and covariance beside the map's.
     seed

@@ -156,17 +156,16 @@ def command_words(run: StoredRun) -> list[str] | None:
         rebuilt = law_head(standard_law(head["law"], head["key_dim"]), horizon=head["horizon"])
     except (EsscherError, ValueError, TypeError, KeyError):
         return None
-    if describe_head(rebuilt)["sha256"] != head["sha256"]:
+    if describe_head(rebuilt).sha256 != head["sha256"]:
         return None
-    request = run.about.get("request", {})
     usual_count = 1024 if c["queries"] == "population" else None
     return [
         "sweep", head["law"],
         *options(
             horizon=head["horizon"], dim=head["key_dim"], sizes=c["sizes"],
             alpha=c["scales"] if c["scales"] != [1.0] else None,
-            replicates=request.get("replicates", run.results["replicates"]), seed=c["seed"],
-            precision=request.get("precision"), max_replicates=request.get("max_replicates"),
+            replicates=c["replicates"], seed=c["seed"], precision=c["precision"],
+            max_replicates=c["max_replicates"],
             queries=c["queries"],
             query_count=c["query_count"] if c["query_count"] != usual_count else None,
             dtype=c["dtype"], device=c["device"], reference_tokens=c["reference_tokens"],
@@ -331,7 +330,7 @@ def rate_table(run: StoredRun) -> Table:
 
 
 def _error_table(run: StoredRun) -> Table:
-    frame = run.found.to_frame()
+    frame = run.found.table()
     data: dict[str, list[Any]] = {
         name: frame[name].tolist() for name in ("horizon", "n", "replicates")
     }

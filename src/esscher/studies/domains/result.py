@@ -301,8 +301,6 @@ class Domains(Result["DomainsStudy"]):
         InputError
             If the run has no directory, or the rate is none.
         """
-        from esscher.runs.study import stored_cells
-
         if self.folder is None or not (self.folder / CONFIG).exists():
             raise InputError(
                 "the blocks of this result are not stored; give out= to keep them, and "
@@ -310,7 +308,7 @@ class Domains(Result["DomainsStudy"]):
             )
         study: DomainsStudy = replace(self.study, fdr=fdr).checked()
         run = read_run(self.folder, study.name).typed(study.cell)
-        return study.assemble(stored_cells(run, study), run)
+        return study.assemble(study.stored(run), run)
 
     def table(self) -> pd.DataFrame:
         """One row per head and statistic: p-values of the test of all corpora.

@@ -33,7 +33,7 @@ def run(settings: Settings) -> Finding:
     table.insert(3, "alpha_squared", table["alpha"] ** 2)
     title = (
         f"Scaling A by alpha: Gaussian tokens, d = {DIM}, H = {HORIZON} alpha, "
-        f"n = {curve.sizes[0]:g} to {curve.sizes[-1]:g}, {len(curve.replicates)} replicates"
+        f"n = {curve.sizes[0]:g} to {curve.sizes[-1]:g}, {curve.replicates} replicates"
     )
     figure = draw_study(curve, table, title, xlabel="alpha_squared")
     rows = [

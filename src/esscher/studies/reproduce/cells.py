@@ -10,10 +10,27 @@ from typing import Any
 
 from esscher import __version__
 from esscher.core.atomic import write_atomically
+from esscher.core.codec import Name, Record, as_json, as_record, as_tree
 from esscher.core.errors import InputError
-from esscher.core.untrusted import check_folder, limits, parse_json
+from esscher.core.untrusted import check_folder, limits, parse_json, read_json
 from esscher.runs.executors import CellExecutor, Serial, Task
-from esscher.runs.schema import read_checked
+
+
+class StoredCell(Record, frozen=True, kw_only=True):
+    """A file in the folder ``cells`` of an experiment.
+
+    Attributes
+    ----------
+    cell, key, version
+        What it is, all that it is a function of, and the version that computed it.
+    result
+        Plain numbers, lists and strings.
+    """
+
+    cell: Name
+    key: dict[str, Any]
+    version: Name
+    result: dict[str, Any]
 
 
 def compute_all(
@@ -57,20 +74,21 @@ class _Place:
 
     def __init__(self, folder: Path, name: str, key: dict[str, Any]) -> None:
         self.key = key
-        self._about = {"cell": name, "key": key, "version": __version__}
+        self._about: dict[str, Any] = {"cell": name, "key": key, "version": __version__}
         digest = hashlib.sha256(json.dumps(self._about, sort_keys=True).encode()).hexdigest()[:12]
         self.path = check_folder(folder, "cells") / f"{name}-{digest}.json"
 
     def read(self) -> dict[str, Any] | None:
         try:
-            stored = read_checked(self.path, "experiment", "cell", limits.PART)
+            tree = read_json(self.path, limits.PART, follow=False)
+            stored = as_record(tree, StoredCell, str(self.path))
         except (OSError, InputError):
             return None  # not there, or damaged: computed again
-        same = {field: stored[field] for field in self._about} == self._about
-        return dict(stored["result"]) if same else None
+        same = all(getattr(stored, field) == value for field, value in self._about.items())
+        return stored.result if same else None
 
     def write(self, result: dict[str, Any]) -> dict[str, Any]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self._about | {"result": result}, indent=1, allow_nan=False)
-        write_atomically(self.path, text.encode())
+        text = as_json(StoredCell(**self._about, result=as_tree(result)))
+        write_atomically(self.path, text)
         return dict(parse_json(text, str(self.path))["result"])

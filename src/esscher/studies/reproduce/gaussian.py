@@ -64,7 +64,7 @@ def run(settings: Settings) -> Finding:
         tables.append(table)
         title = (
             f"Gaussian tokens, {study.label}: n = {curve.sizes[0]:g} to {curve.sizes[-1]:g}, "
-            f"{len(curve.replicates)} replicates (dashed: predicted)"
+            f"{curve.replicates} replicates (dashed: predicted)"
         )
         figures[f"gaussian-{study.name}"] = draw_study(curve, table, title)
     table = pd.concat(tables, ignore_index=True)

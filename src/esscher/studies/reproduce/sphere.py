@@ -34,7 +34,7 @@ def run(settings: Settings) -> Finding:
     table.insert(3, "tilt", table["alpha"] / np.sqrt(DIM))
     title = (
         f"Uniform on the sphere, d = {DIM}, A = alpha I / sqrt(d): n = {curve.sizes[0]:g} to "
-        f"{curve.sizes[-1]:g}, {len(curve.replicates)} replicates"
+        f"{curve.sizes[-1]:g}, {curve.replicates} replicates"
     )
     figure = draw_study(curve, table, title, bounded=True)
     rows = []

@@ -12,7 +12,7 @@ import pandas as pd
 
 from esscher.math.heads import Head
 from esscher.runs.executors import CellExecutor
-from esscher.studies.sweep import ErrorCurve, sweep
+from esscher.studies.sweep import Sweep, sweep
 from esscher.studies.sweep.measure import METRICS
 
 #: A measured exponent agrees with a predicted one inside its interval or within this.
@@ -42,14 +42,14 @@ class Study:
     replicates: int
     options: dict[str, Any] = field(default_factory=dict)
 
-    def run(self, settings: Settings) -> ErrorCurve:
+    def run(self, settings: Settings) -> Sweep:
         """Run it, or resume it, in a directory of its own."""
         return sweep(
             self.head,
-            self.sizes,
+            tuple(self.sizes),
             self.replicates,
             settings.seed,
-            scales=self.scales,
+            scales=tuple(self.scales),
             out=settings.folder / "runs" / settings.scale / self.name,
             executor=settings.executor,
             progress=settings.progress,
@@ -62,10 +62,10 @@ def geometric(low: float, high: float, count: int) -> tuple[int, ...]:
     return tuple(int(n) for n in np.unique(np.geomspace(low, high, count).round()))
 
 
-def rate_table(study: Study, curve: ErrorCurve, metrics: Sequence[str] = METRICS) -> pd.DataFrame:
+def rate_table(study: Study, curve: Sweep, metrics: Sequence[str] = METRICS) -> pd.DataFrame:
     """Fitted exponents beside predicted ones, one row per scale and metric."""
     rows = []
-    for s, (alpha, horizon) in enumerate(zip(curve.scales, curve.horizons, strict=True)):
+    for s, (alpha, horizon) in enumerate(zip(curve.alphas, curve.horizons, strict=True)):
         for metric in metrics:
             rate = curve.rate(metric, scale=s)
             low, high = rate.interval
@@ -79,7 +79,7 @@ def rate_table(study: Study, curve: ErrorCurve, metrics: Sequence[str] = METRICS
                 "metric": metric,
                 "n_min": curve.sizes[0],
                 "n_max": curve.sizes[-1],
-                "replicates": len(curve.replicates),
+                "replicates": curve.replicates,
                 "exponent": rate.exponent,
                 "low": low,
                 "high": high,

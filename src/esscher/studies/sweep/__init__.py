@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from esscher.studies.sweep.curve import ErrorCurve
-from esscher.studies.sweep.engine import SweepInterrupted, load_curve, sweep
+from esscher.runs.study import function_of
+from esscher.studies.sweep.result import Sweep
+from esscher.studies.sweep.study import SweepStudy
 
-__all__ = ["ErrorCurve", "SweepInterrupted", "load_curve", "sweep"]
+sweep = function_of(SweepStudy)
+
+__all__ = ["Sweep", "SweepStudy", "sweep"]

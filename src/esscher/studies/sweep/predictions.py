@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.interpolate import CubicSpline
 
+from esscher.core.codec import Record
 from esscher.core.errors import UndefinedError
 from esscher.core.validation import Array
 from esscher.math.heads import Head, WeightHead
 from esscher.math.theory import Curve, exponents, log_burn_in, map_curve, moment_curves
 from esscher.math.theory.sharp_exponents import bounded_exponents
 from esscher.studies.sweep.reference import scaled_head
+
+if TYPE_CHECKING:
+    from esscher.studies.sweep.study import SweepStudy
 
 #: Sizes at which curves are computed; they are so smooth that the others can be interpolated.
 NODES = 6
@@ -25,8 +28,7 @@ FROZEN = 100.0
 SHARP = {"mean": "mean", "cov": "cov", "map": "map_rms"}
 
 
-@dataclass(frozen=True)
-class ScalePrediction:
+class ScalePrediction(Record, frozen=True, kw_only=True):
     """Predictions for one scale of a sweep.
 
     Attributes
@@ -46,29 +48,19 @@ class ScalePrediction:
     """
 
     horizon: float
-    errors: dict[str, list[float]]
+    errors: dict[str, tuple[float, ...]]
     sharp: dict[str, float]
     paper_reference: float
     paper_bound: float
     log_burn_in: float
-    notes: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain numbers, lists and strings."""
-        return asdict(self) | {"notes": list(self.notes)}
-
-    @classmethod
-    def from_dict(cls, stored: dict[str, Any]) -> ScalePrediction:
-        """Read back what :meth:`to_dict` returned."""
-        return cls(**(stored | {"notes": tuple(stored["notes"])}))
+    notes: tuple[str, ...]
 
 
-def predict_scales(head: Head, configuration: dict[str, Any]) -> tuple[ScalePrediction, ...]:
-    """Predicted errors at the sizes of a sweep, for each of its scales."""
-    sizes, queries, seed = (configuration[name] for name in ("sizes", "queries", "seed"))
+def predict_scales(head: Head, study: SweepStudy) -> tuple[ScalePrediction, ...]:
+    """Predict errors at the sizes of a sweep, for each of its scales."""
     return tuple(
-        predict_scale(scaled_head(head, alpha), sizes, queries, seed)
-        for alpha in configuration["scales"]
+        predict_scale(scaled_head(head, alpha), study.sizes, study.queries, study.seed)
+        for alpha in study.scales
     )
 
 
@@ -85,7 +77,7 @@ def predict_scale(head: Head, sizes: Sequence[int], queries: str, seed: int) -> 
         notes.append("curves are predicted for Gaussian tokens with the same second moments")
     n = np.asarray(sizes, dtype=np.float64)
     nodes = n[np.unique(np.linspace(0, len(n) - 1, NODES).round().astype(int))]
-    errors: dict[str, list[float]] = {}
+    errors: dict[str, tuple[float, ...]] = {}
     if log_burn_in(head) > FROZEN * np.log(n[-1]):
         notes.append("every query is frozen at these sizes by far: no curve is predicted")
     else:
@@ -108,9 +100,9 @@ def predict_scale(head: Head, sizes: Sequence[int], queries: str, seed: int) -> 
     )
 
 
-def _at(sizes: Array, curve: Curve) -> list[float]:
+def _at(sizes: Array, curve: Curve) -> tuple[float, ...]:
     """A curve at all sizes, interpolated in log-log coordinates."""
     if len(curve.sizes) == len(sizes):
-        return [float(error) for error in curve.error]
+        return tuple(float(error) for error in curve.error)
     spline = CubicSpline(np.log(curve.sizes), np.log(curve.error))
-    return [float(error) for error in np.exp(spline(np.log(sizes)))]
+    return tuple(float(error) for error in np.exp(spline(np.log(sizes))))

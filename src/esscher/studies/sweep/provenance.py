@@ -5,25 +5,47 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
+from msgspec import Meta
 
+from esscher.core.codec import Hash, Name, Record
 from esscher.math.heads import Head, WeightHead
 from esscher.math.laws import Law
 
+_Dim: TypeAlias = Annotated[int, Meta(ge=1, le=10**6)]
+_Size: TypeAlias = Annotated[float, Meta(ge=0)]
 
-def describe_head(head: Head) -> dict[str, Any]:
+
+class HeadRecord(Record, frozen=True, kw_only=True):
     """What a configuration says about a head; the hash covers every number in it."""
-    return {
-        "kind": type(head).__name__,
-        "law": head.law.name if isinstance(head, WeightHead) else None,
-        "key_dim": head.key_dim,
-        "value_dim": head.value_dim,
-        "horizon": head.horizon,
-        "frobenius": head.frobenius,
-        "sha256": hash_of(head),
-    }
+
+    kind: Name
+    law: Name | None
+    key_dim: _Dim
+    value_dim: _Dim
+    horizon: _Size
+    frobenius: _Size
+    sha256: Hash
+
+    @property
+    def tokens(self) -> str:
+        """What its tokens are called: their law, or the kind of head."""
+        return self.law or self.kind
+
+
+def describe_head(head: Head) -> HeadRecord:
+    """Describe a head for the configuration of a run."""
+    return HeadRecord(
+        kind=type(head).__name__,
+        law=head.law.name if isinstance(head, WeightHead) else None,
+        key_dim=head.key_dim,
+        value_dim=head.value_dim,
+        horizon=head.horizon,
+        frobenius=head.frobenius,
+        sha256=hash_of(head),
+    )
 
 
 def hash_of(thing: object) -> str:

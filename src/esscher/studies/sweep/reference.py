@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.heads import ArrayHead, Head, WeightHead
 from esscher.math.limits import NoLimit, limit_moments, missing_limit
+
+if TYPE_CHECKING:
+    from esscher.studies.sweep.study import SweepStudy
 
 #: Queries for limits that have to be sampled: at least this many, and this many times n_max, so
 #: that the reference adds half a percent to the error at n_max.
@@ -62,20 +65,20 @@ def scaled_head(head: Head, alpha: float) -> Head:
     )
 
 
-def measured_head(head: Head, configuration: dict[str, Any]) -> Head:
+def measured_head(head: Head, study: SweepStudy) -> Head:
     """Return the head whose tokens are drawn: the given one, or tokens drawn from it once."""
-    count = configuration["reference_tokens"]
+    count = study.reference_tokens
     if count is None:
         return head
-    tokens = head.sample(count, random_stream(configuration["seed"], "reference"))
+    tokens = head.sample(count, random_stream(study.seed, "reference"))
     return ArrayHead(tokens.tilts, tokens.keys, tokens.values)
 
 
-def reference_outputs(head: Head, configuration: dict[str, Any]) -> Array | None:
+def reference_outputs(head: Head, study: SweepStudy) -> Array | None:
     """The limit's outputs at all rows of a head from arrays, axes [scale, row, d_v]; else None."""
     if not isinstance(head, ArrayHead) or len(head.keys) > ALL_ROWS:
         return None
-    scales = configuration["scales"]
+    scales = study.scales
     # Imported here: `import esscher` must not cost the import of torch.
     from esscher.engine.attention.outputs import attention_outputs
 
@@ -84,14 +87,12 @@ def reference_outputs(head: Head, configuration: dict[str, Any]) -> Array | None
         head.keys,
         head.values,
         scales=scales,
-        dtype=configuration["dtype"],
-        device=configuration["device"],
+        dtype=study.dtype,
+        device=study.device,
     )
 
 
-def reference_moments(
-    head: Head, outputs: Array | None, configuration: dict[str, Any]
-) -> Reference:
+def reference_moments(head: Head, outputs: Array | None, study: SweepStudy) -> Reference:
     """Moments of the limit for every scale.
 
     Parameters
@@ -100,14 +101,14 @@ def reference_moments(
         The head whose tokens are drawn.
     outputs
         What :func:`reference_outputs` found: their moments are those of the limit, exactly.
-    configuration
-        Of the sweep. With queries from the population errors are measured against the limit at the
+    study
+        The sweep. With queries from the population errors are measured against the limit at the
         queries themselves, and the moments are left at 0.
     """
-    d, scales = head.value_dim, configuration["scales"]
+    d, scales = head.value_dim, study.scales
     means, covariances = np.zeros((len(scales), d)), np.zeros((len(scales), d, d))
     errors = np.zeros((2, len(scales)))
-    if configuration["queries"] == "population":
+    if study.queries == "population":
         methods = ["at the queries themselves"] * len(scales)
         return Reference(means, covariances, tuple(methods), *errors)
     if outputs is not None:
@@ -115,9 +116,9 @@ def reference_moments(
         methods = [f"attention over all {len(outputs[0])} tokens"] * len(scales)
         return Reference(means, covariances, tuple(methods), *errors)
     methods = []
-    samples = max(SAMPLES_PER_TOKEN * configuration["sizes"][-1], FEWEST_SAMPLES)
+    samples = max(SAMPLES_PER_TOKEN * study.sizes[-1], FEWEST_SAMPLES)
     for s, alpha in enumerate(scales):
-        scaled, seed = scaled_head(head, alpha), configuration["seed"]
+        scaled, seed = scaled_head(head, alpha), study.seed
         found = limit_moments(scaled, FEWEST_SAMPLES, seed)
         if not isinstance(found, NoLimit) and found.method == "sampling":
             found = limit_moments(scaled, samples, seed, "sampling")
@@ -137,16 +138,16 @@ def moments_of_rows(outputs: Array) -> tuple[Array, Array]:
     return means, centred.transpose(0, 2, 1) @ centred / outputs.shape[1]
 
 
-def reference_notes(head: Head, configuration: dict[str, Any]) -> tuple[str, ...]:
+def reference_notes(head: Head, study: SweepStudy) -> tuple[str, ...]:
     """Say that tokens stand for the law, and why."""
-    count = configuration["reference_tokens"]
+    count = study.reference_tokens
     if count is None:
         return ()
-    seed = configuration["seed"]
+    seed = study.seed
     missing = next(
         (
             found
-            for alpha in configuration["scales"][::-1]
+            for alpha in study.scales[::-1]
             if (found := missing_limit(scaled_head(head, alpha), EXISTENCE_SAMPLES, seed))
         ),
         None,

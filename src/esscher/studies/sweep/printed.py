@@ -1,0 +1,78 @@
+"""The result in a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from esscher.core.shown import counted, plain_count, with_error
+from esscher.show.tables import PlainConsole, PlainTable
+from esscher.studies.sweep.measure import METRICS
+from esscher.studies.sweep.result import Sweep
+
+
+def print_result(found: Sweep, console: PlainConsole, everything: bool = False) -> None:
+    """Print the errors at every scale and size, and how fast they fall."""
+    head = found.study.head_record
+    state = "" if found.complete else " (not complete)"
+    console.say(
+        f"{counted(found.replicates, 'replicate')}{state} of {head.tokens} tokens, "
+        f"d = {head.key_dim}, queries: {found.queries}, seed {found.seed}",
+    )
+    for note in found.notes:
+        console.say(f"Note: {note}.")
+    for alpha, rows in found.table().groupby("alpha", sort=False):
+        horizon = rows["horizon"].iloc[0]
+        table = PlainTable(
+            f"Errors at horizon H = {horizon:.4g} (alpha = {alpha:.4g})", least=("median",)
+        )
+        for name in ("n", "mean", "median", "cov", "median", "map", "median"):
+            table.add_column(name, justify="right")
+        for row in rows.to_dict("records"):
+            table.add_row(plain_count(row["n"]), *_cells(row))
+        console.print(table)
+    if found.has_fits:
+        _print_rates(console, found)
+    console.explain(
+        "Errors of the mean output, of its covariance (Frobenius norm) and of the map (rms): "
+        "mean and median over replicates, in brackets the standard error of the last digit.",
+    )
+
+
+def _print_rates(console: PlainConsole, found: Sweep) -> None:
+    table = PlainTable(
+        "Exponents beta of error ~ C n^-beta, 95% intervals",
+        least=("bound", "ref.", "sharp", "predicted"),
+    )
+    for name in ("H", "of", "beta", "interval", "predicted", "sharp", "ref.", "bound"):
+        table.add_column(name, justify="left" if name == "of" else "right")
+    table.add_column("law")
+    warnings: list[str] = []
+    for s, scale in enumerate(found.scales):
+        for metric in METRICS:
+            fit = found.fit(metric, s)
+            lines = (fit.predicted, fit.sharp, fit.paper_reference, fit.paper_bound)
+            table.add_row(
+                f"{scale.horizon:.4g}",
+                metric,
+                f"{fit.exponent:.3f}",
+                "-".join("nan" if end is None else f"{end:.3f}" for end in fit.interval),
+                *("" if line is None else f"{line:.3f}" for line in lines),
+                fit.law + ("" if fit.trusted else " *"),
+            )
+            if not fit.trusted:
+                reasons = "; ".join(fit.reasons)
+                warnings.append(f"* H = {scale.horizon:.4g}, {metric}: {reasons}.")
+    console.print(table)
+    for warning in warnings:
+        console.say(warning)
+
+
+def _cells(row: dict[Any, Any]) -> list[str]:
+    cells = []
+    for metric in METRICS:
+        noise = row[f"{metric}_standard_error"]
+        cells.append(with_error(row[metric], noise if np.isfinite(noise) else 0.0))
+        cells.append(f"{row[f'{metric}_median']:.4g}")
+    return cells
