@@ -50,7 +50,7 @@ RUNS = {
     "--query-count 64 --budgets 16,32,64",
     "sparse-model": "sparse demo:minilm --layers 0 --heads 0,1 --context 256 --passages 3 "
     "--query-count 32 --budgets 16:128:4",
-    "deep-stack": "deep gaussian --depth 2 --dim 2 --horizon 0.4 --sizes 32:256:4 --replicates 6",
+    "deep-stack": "deep-stack --depth 2 --dim 2 --horizon 0.4 --sizes 32:256:4 --replicates 6",
     "deep-model": "deep demo:minilm --passages 2 --draws 3",
     "domains": "domains demo:minilm --text docs=demo:docs --text code=demo:code "
     "--layers 0 --heads 0-2 --blocks 3 --block-tokens 1024",
@@ -59,6 +59,7 @@ RUNS = {
 RENAMED: dict[str, dict[str, str]] = {
     "sparse-law": {"sparse-law": "sparse", "--query-count": "--queries"},
     "sparse-model": {"--query-count": "--queries"},
+    "deep-stack": {"deep-stack": "deep gaussian"},
 }
 #: Commands that only print: what they print as JSON is compared.
 PRINTED = {
@@ -68,7 +69,9 @@ PRINTED = {
     "reproduce": "reproduce hardmax --scale quick --json",
 }
 #: Fields that were added; the rest of a result has to be where it was.
-ADDED = {"cells"}
+ADDED = {"cells", "limit", "eligible", "terciles"}
+#: Fields that are gone, since the kind of the run says the same.
+GONE = {"configuration.stack"}
 #: Fields that moved: where a value stands now, and where it stood.
 MOVED = {
     "configuration.model.weight_hash": "configuration.weight_hash",
@@ -77,8 +80,21 @@ MOVED = {
     "configuration.text.hash": "configuration.text_hash",
     "configuration.query_count": "configuration.queries",
 }
-#: Kinds that were one before.
-KINDS = {"sparse-law": "sparse"}
+#: The same in one run only.
+MOVED_IN = {
+    "deep-model": {
+        "sizes": "budgets",
+        "configuration.sizes": "configuration.budgets",
+        "configuration.keys": "configuration.modes",
+        "terciles.keys": "terciles.mode",
+    },
+}
+#: Values that are written in another way now.
+WRITTEN = {
+    ("kind", "sparse-law"): "sparse",
+    ("kind", "deep-stack"): "deep",
+    ("configuration.keys", "both"): ["independent", "shared"],
+}
 #: Fields that say when and where, not what.
 PASSING = {"created", "git_revision", "command", "versions", "seconds", "out", "folder", "sha256"}
 
@@ -108,7 +124,8 @@ def make_runs(folder: Path, only: str | None) -> int:
         if printed.exists() or (wanted is not None and name not in wanted):
             continue
         before = {} if hasattr(esscher, "load") else RENAMED.get(name, {})
-        command = [sys.executable, "-m", "esscher", *(before.get(w, w) for w in words.split())]
+        asked = " ".join(before.get(word, word) for word in words.split())
+        command = [sys.executable, "-m", "esscher", *asked.split()]
         if name in RUNS:
             command += ["--out", str(folder / name), "--json"]
         start = time.monotonic()
@@ -141,11 +158,16 @@ def compare_runs(before: Path, after: Path) -> int:
 
 def differences_of(name: str, before: Path, after: Path) -> Iterator[str]:
     """Differences of one run: what it printed, its results, its cells."""
-    yield from trees(read(before / f"{name}.json"), read(after / f"{name}.json"), "printed")
+    moved = MOVED | MOVED_IN.get(name, {})
+
+    def compare(left: Path, right: Path, place: str) -> Iterator[str]:
+        return trees(read(left, {}), read(right, moved), place)
+
+    yield from compare(before / f"{name}.json", after / f"{name}.json", "printed")
     if name not in RUNS:
         return
     one, two = before / name, after / name
-    yield from trees(read(one / "results.json"), read(two / "results.json"), "results")
+    yield from compare(one / "results.json", two / "results.json", "results")
     cells = sorted(path.name for path in (one / "parts").iterdir())
     others = sorted(path.name for path in (two / "parts").iterdir())
     if cells != others:
@@ -157,16 +179,16 @@ def differences_of(name: str, before: Path, after: Path) -> Iterator[str]:
             if not pd.read_parquet(left).equals(pd.read_parquet(right)):
                 yield f"{cell}: other numbers"
         else:
-            yield from trees(read(left), read(right), cell)
+            yield from compare(left, right, cell)
 
 
-def read(path: Path) -> Any:
+def read(path: Path, moved: dict[str, str]) -> Any:
     """Contents of a JSON file."""
     tree = json.loads(path.read_text())
-    return flat(tree) if isinstance(tree, dict) else tree
+    return flat(tree, moved) if isinstance(tree, dict) else tree
 
 
-def flat(tree: dict[str, Any], place: str = "") -> dict[str, Any]:
+def flat(tree: dict[str, Any], moved: dict[str, str], place: str = "") -> dict[str, Any]:
     """Fields of nested objects by their path, as they were called before they moved."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
@@ -174,11 +196,10 @@ def flat(tree: dict[str, Any], place: str = "") -> dict[str, Any]:
         if name in PASSING:
             continue
         if isinstance(value, dict):
-            found |= flat(value, f"{path}.")
-        elif path == "kind":
-            found[path] = KINDS.get(value, value)
-        else:
-            found[MOVED.get(path, path)] = value
+            found |= flat(value, moved, f"{path}.")
+        elif path not in GONE:
+            known = isinstance(value, str)
+            found[moved.get(path, path)] = WRITTEN.get((path, value), value) if known else value
     return found
 
 

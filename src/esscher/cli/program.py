@@ -8,7 +8,6 @@ import click
 
 from esscher import __version__
 from esscher.cli.completion import complete_values, completion
-from esscher.cli.deep import deep
 from esscher.cli.domains import domains
 from esscher.cli.endings import quiet_if_unread
 from esscher.cli.figure import figure
@@ -83,7 +82,6 @@ for command in (
     probe,
     plan,
     *map(study_command, STUDIES),
-    deep,
     domains,
     theory,
     hardmax,

@@ -30,7 +30,6 @@ SHOWN_BY = {
     "probe": ("esscher.cli.probe", "print_probe"),
     "plan": ("esscher.cli.plan", "print_plan"),
     "context": ("esscher.cli.plan", "print_context"),
-    "deep": ("esscher.cli.deep", "print_depth"),
     "domains": ("esscher.cli.domains", "print_domains"),
 }
 

@@ -19,6 +19,8 @@ from esscher.runs.study import Study, configuration_type, finish, stored_study
 
 #: Command, function and kind of run, and where the study is defined.
 STUDIES = {
+    "deep": "esscher.studies.deep.study:DeepStudy",
+    "deep-stack": "esscher.studies.deep.study:DeepStackStudy",
     "sparse": "esscher.studies.sparse.study:SparseStudy",
     "sparse-law": "esscher.studies.sparse.study:SparseLawStudy",
     "tails": "esscher.studies.tails.study:TailsStudy",

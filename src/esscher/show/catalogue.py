@@ -179,17 +179,17 @@ CATALOGUE: dict[str, dict[str, Drawing]] = {
     },
 }  # fmt: skip
 CATALOGUE["sparse-law"] = CATALOGUE["sparse"]
+CATALOGUE["deep-stack"] = CATALOGUE["deep"]
 #: Drawings that take the result object, not its results, by module.
 _OBJECTS = ("heatmaps", "probes", "manyheads", "depth", "tails", "sweeps", "figures")
 #: Classes of results, to make an object of a dictionary.
 _CLASSES = {
     "probe": "esscher.studies.probe:Probe",
-    "deep": "esscher.studies.deep:Depth",
 }
 #: What is empty in the results of a run in which nothing is measured yet.
 _MEASURED = {
     "probe": "heads", "tails": "heads", "context": "heads", "sparse": "patterns",
-    "sparse-law": "patterns", "deep": "layers",
+    "sparse-law": "patterns", "deep": "layers", "deep-stack": "layers",
 }  # fmt: skip
 #: Narrowest and widest figure, in inches.
 NARROW, WIDE = 2.0, 20.0

@@ -21,7 +21,6 @@ from esscher.studies.sweep.engine import load_curve
 #: What reads each kind of run made of cells: package and function.
 READERS = {
     "probe": ("esscher.studies.probe", "load_probe"),
-    "deep": ("esscher.studies.deep", "load_deep"),
     "domains": ("esscher.studies.domains", "load_domains"),
     "plan": ("esscher.studies.plan", "load_plan"),
     "context": ("esscher.studies.plan", "load_context"),
@@ -217,7 +216,8 @@ def _fitted(curve: ErrorCurve, folder: Path | None) -> dict[str, Any]:
 def _checked(run: StoredRun) -> StoredRun:
     """Refuse a run in which nothing is measured yet."""
     measured = {
-        "sparse": "patterns", "sparse-law": "patterns", "deep": "layers", "plan": "budgets",
+        "sparse": "patterns", "sparse-law": "patterns", "deep": "layers",
+        "deep-stack": "layers", "plan": "budgets",
         "domains": "corpora",
     }.get(run.kind, "heads")  # fmt: skip
     if not run.results.get(measured):

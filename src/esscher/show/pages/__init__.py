@@ -40,7 +40,8 @@ class PageMaker(Protocol):
 
 #: Kinds of runs that can be reported: the module here of the name before the dash makes the page.
 KINDS = (
-    "probe", "plan", "context", "tails", "deep", "sparse", "sparse-law", "domains", "sweep",
+    "probe", "plan", "context", "tails", "deep", "deep-stack", "sparse", "sparse-law", "domains",
+    "sweep",
 )  # fmt: skip
 
 
