@@ -61,7 +61,7 @@ def cards(run: StoredRun) -> list[Card]:
     growth = run.found.growth[curve][j]
     if growth is not None:
         out.append(Card(shown(growth.factor, "d3"), "growth factor per layer",
-                        f"{n}; {_ends(growth['interval'], 'd3')}"))  # fmt: skip
+                        f"{n}; {_ends(growth.interval, 'd3')}"))  # fmt: skip
     fit = layers[-1].fit[curve]
     if fit is not None:
         out.append(Card(shown(fit.exponent, "d3"), "exponent after the last layer",
@@ -277,8 +277,10 @@ def _end_table(found: Deep, name: str) -> Table:
 
 
 def _terciles(run: StoredRun) -> Table:
-    terciles, sizes = run.found.terciles, run.found.sizes
-    rows = [(name, about) for name, about in terciles.heads.items()]
+    found: Deep = run.found
+    terciles, sizes = found.terciles, found.sizes
+    assert terciles is not None  # or there is no table
+    rows = [(name, about) for name, about in terciles.heads.items() if name in terciles.error]
     middle = len(sizes) // 2
     errors = [terciles.error[name] for name, _ in rows]
     low, high = ends_of(error.interval[middle] for error in errors)
@@ -304,7 +306,7 @@ def _terciles(run: StoredRun) -> Table:
             "error_low": low,
             "error_high": high,
         },
-        caption=f"One third of the heads of the {terciles['scope']} is sampled at a time, the "
+        caption=f"One third of the heads of the {terciles.scope} is sampled at a time, the "
         "others are dense. Errors are of the last layer, with 95% intervals over passages.",
     )  # fmt: skip
 

@@ -105,7 +105,12 @@ class Deep(Result["AnyDeep"]):
         if any((p.ratio is None) != (name == "dense") for name, p in perplexity.items()):
             raise InputError("its perplexities have no ratio to the dense one")
         third = self.terciles
-        if third is not None and not (variants - self.growth.keys()) <= third.heads.keys():
+        thirds = variants - self.growth.keys()
+        if third is not None and (
+            not thirds <= third.heads.keys()
+            or third.error.keys() != thirds
+            or third.common.keys() != thirds
+        ):
             raise InputError("its terciles are not those that were sampled")
 
     def _lengths(self) -> Iterator[int]:
