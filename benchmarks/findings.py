@@ -65,7 +65,7 @@ def commands(data: Path) -> dict[str, dict[str, list[str]]]:
             "sparse-smollm2": ["sparse", "demo:smollm2", "--context", "2048"],
         },
         "deep": {
-            "deep-gaussian": ["deep", "gaussian", "--depth", "24"],
+            "deep-gaussian": ["deep-stack", "--depth", "24"],
             "deep-minilm": ["deep", "demo:minilm"],
             "deep-smollm2": ["deep", "demo:smollm2"],
         },

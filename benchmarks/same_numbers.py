@@ -51,7 +51,7 @@ RUNS = {
     "--query-count 64 --budgets 16,32,64",
     "sparse-model": "sparse demo:minilm --layers 0 --heads 0,1 --context 256 --passages 3 "
     "--query-count 32 --budgets 16:128:4",
-    "deep-stack": "deep gaussian --depth 2 --dim 2 --horizon 0.4 --sizes 32:256:4 --replicates 6",
+    "deep-stack": "deep-stack --depth 2 --dim 2 --horizon 0.4 --sizes 32:256:4 --replicates 6",
     "deep-model": "deep demo:minilm --passages 2 --draws 3",
     "domains": "domains demo:minilm --text docs=demo:docs --text code=demo:code "
     "--layers 0 --heads 0-2 --blocks 3 --block-tokens 1024",
@@ -60,6 +60,7 @@ RUNS = {
 RENAMED: dict[str, dict[str, str]] = {
     "sparse-law": {"sparse-law": "sparse", "--query-count": "--queries"},
     "sparse-model": {"--query-count": "--queries"},
+    "deep-stack": {"deep-stack": "deep gaussian"},
 }
 #: Commands that only print: what they print as JSON is compared.
 PRINTED = {
@@ -73,11 +74,11 @@ PRINTED = {
 ADDED = {
     "cells", "kind", "headline", "law", "predictions", "run", "configuration.replicates",
     "configuration.precision", "configuration.max_replicates", "configuration.predict",
-    "configuration.exponents",
+    "configuration.exponents", "limit", "eligible", "terciles",
 }  # fmt: skip
 DERIVED = {"configuration.sizes", "configuration.engine"}
 #: Fields that are gone.
-GONE = {"configuration.layout"}
+GONE = {"configuration.layout", "configuration.stack"}
 #: Fields that moved: where a value stands now, and where it stood.
 MOVED = {
     "configuration.model.weight_hash": "configuration.weight_hash",
@@ -88,8 +89,21 @@ MOVED = {
     "configuration.texts": "configuration.corpora",
     "configuration.fdr": "alpha",
 }
-#: Kinds that were one before.
-KINDS = {"sparse-law": "sparse"}
+#: The same in one run only.
+MOVED_IN = {
+    "deep-model": {
+        "sizes": "budgets",
+        "configuration.sizes": "configuration.budgets",
+        "configuration.keys": "configuration.modes",
+        "terciles.keys": "terciles.mode",
+    },
+}
+#: Values that are written in another way now.
+WRITTEN = {
+    ("kind", "sparse-law"): "sparse",
+    ("kind", "deep-stack"): "deep",
+    ("configuration.keys", "both"): ["independent", "shared"],
+}
 #: Fields that say when and where, not what.
 PASSING = {"created", "git_revision", "command", "versions", "seconds", "out", "folder", "sha256"}
 
@@ -119,7 +133,8 @@ def make_runs(folder: Path, only: str | None) -> int:
         if printed.exists() or (wanted is not None and name not in wanted):
             continue
         before = {} if hasattr(esscher, "load") else RENAMED.get(name, {})
-        command = [sys.executable, "-m", "esscher", *(before.get(w, w) for w in words.split())]
+        asked = " ".join(before.get(word, word) for word in words.split())
+        command = [sys.executable, "-m", "esscher", *asked.split()]
         if name in RUNS:
             command += ["--out", str(folder / name), "--json"]
         start = time.monotonic()
@@ -152,11 +167,16 @@ def compare_runs(before: Path, after: Path) -> int:
 
 def differences_of(name: str, before: Path, after: Path) -> Iterator[str]:
     """Differences of one run: what it printed, its results, its cells."""
-    yield from trees(read(before / f"{name}.json"), read(after / f"{name}.json"), "printed")
+    moved = MOVED | MOVED_IN.get(name, {})
+
+    def compare(left: Path, right: Path, place: str) -> Iterator[str]:
+        return trees(read(left, {}), read(right, moved), place)
+
+    yield from compare(before / f"{name}.json", after / f"{name}.json", "printed")
     if name not in RUNS:
         return
     one, two = before / name, after / name
-    yield from trees(read(one / "results.json"), read(two / "results.json"), "results")
+    yield from compare(one / "results.json", two / "results.json", "results")
     if (one / "limit.npz").exists() and (two / "parts" / "limit.json").exists():
         yield from sweep_differences(one, two)
         return
@@ -171,7 +191,7 @@ def differences_of(name: str, before: Path, after: Path) -> Iterator[str]:
             if not pd.read_parquet(left).equals(pd.read_parquet(right)):
                 yield f"{cell}: other numbers"
         else:
-            yield from trees(read(left), read(right), cell)
+            yield from compare(left, right, cell)
 
 
 def sweep_differences(one: Path, two: Path) -> Iterator[str]:
@@ -197,13 +217,13 @@ def sweep_differences(one: Path, two: Path) -> Iterator[str]:
     yield from trees(predicted, found, "predictions")
 
 
-def read(path: Path) -> Any:
+def read(path: Path, moved: dict[str, str]) -> Any:
     """Contents of a JSON file."""
     tree = json.loads(path.read_text())
-    return flat(tree) if isinstance(tree, dict) else tree
+    return flat(tree, moved) if isinstance(tree, dict) else tree
 
 
-def flat(tree: dict[str, Any], place: str = "") -> dict[str, Any]:
+def flat(tree: dict[str, Any], moved: dict[str, str], place: str = "") -> dict[str, Any]:
     """Fields of nested objects by their path, as they were called before they moved."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
@@ -211,11 +231,10 @@ def flat(tree: dict[str, Any], place: str = "") -> dict[str, Any]:
         if name in PASSING:
             continue
         if isinstance(value, dict):
-            found |= flat(value, f"{path}.")
-        elif path == "kind":
-            found[path] = KINDS.get(value, value)
-        else:
-            found[MOVED.get(path, path)] = value
+            found |= flat(value, moved, f"{path}.")
+        elif path not in GONE:
+            known = isinstance(value, str)
+            found[moved.get(path, path)] = WRITTEN.get((path, value), value) if known else value
     return found
 
 

@@ -12,8 +12,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from esscher.core.errors import InputError
+from esscher.runs.registry import load
 from esscher.show.depth import draw_depth
-from esscher.studies.deep import Depth, load_deep
+from esscher.studies.deep import Deep
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
 #: Rows of a table of layers that the page shows; all of them are in the CSV file.
@@ -21,7 +22,7 @@ SHOWN = 8
 
 
 def deep_finding(runs: Sequence[Path]) -> Finding:
-    """Make the page from stored runs of ``esscher deep``: Gaussian stacks and models.
+    """Make the page from stored runs of ``esscher deep`` and ``deep-stack``.
 
     Parameters
     ----------
@@ -36,24 +37,24 @@ def deep_finding(runs: Sequence[Path]) -> Finding:
     figures: dict[str, Figure] = {}
     trouble: list[str] = []
     for folder in runs:
-        found = load_deep(folder)
+        found = _read(folder)
         if not found.layers:
             raise InputError(f"{folder} has no complete cell yet; run its command again")
         name = _name(found, set(figures))
-        configuration = found.results["configuration"]
+        configuration = found.study.configuration()
         if not found.complete:
-            trouble.append(f"{name} is incomplete: {found.results['cells']} cells are there.")
+            trouble.append(f"{name} is incomplete: {found.cells} cells are there.")
         if found.is_gaussian:
             sections.append(_stack_section(found))
-            tables[f"{name}-limit"] = found.limit_frame()
-            limits = found.results["limit"]
+            tables[f"{name}-limit"] = found.limit_table()
+            limits = found.to_dict()["limit"]
             wrong = [limit["layer"] for limit in limits if limit["agrees"] is not True]
             if wrong:
                 trouble.append(f"{name}: the recursion is not confirmed in layers {wrong}.")
         else:
             sections.append(_model_section(found, configuration))
-            tables[f"{name}-end"] = found.end_frame()
-        tables[f"{name}-layers"] = found.to_frame()
+            tables[f"{name}-end"] = found.end_table()
+        tables[f"{name}-layers"] = found.table()
         figures[name] = draw_depth(found)
     return Finding(
         "deep",
@@ -65,9 +66,21 @@ def deep_finding(runs: Sequence[Path]) -> Finding:
     )
 
 
-def _name(found: Depth, taken: set[str]) -> str:
+def _read(run: Path) -> Deep:
+    found = load(run)
+    if not isinstance(found, Deep):
+        raise InputError(f"{run} holds a run of kind {found.study.name!r}, not of deep stacks")
+    return found
+
+
+def _layers(found: Deep) -> list[dict[str, Any]]:
+    """The layers as plain numbers, lists and strings."""
+    return list(found.to_dict()["layers"])
+
+
+def _name(found: Deep, taken: set[str]) -> str:
     """Name of a run's tables and figure: what was measured, numbered if it occurs twice."""
-    configuration = found.results["configuration"]
+    configuration = found.study.configuration()
     subject = "gaussian" if found.is_gaussian else str(configuration["model"]["name"])
     plain = "deep-" + re.sub(r"[^a-z0-9]+", "-", subject.lower()).strip("-")
     name, number = plain, 2
@@ -76,11 +89,11 @@ def _name(found: Depth, taken: set[str]) -> str:
     return name
 
 
-def _stack_section(found: Depth) -> str:
-    configuration, sizes = found.results["configuration"], found.sizes
+def _stack_section(found: Deep) -> str:
+    configuration, sizes = found.study.configuration(), found.sizes
     rows = []
-    for layer in _some(found.layers):
-        limit = found.results["limit"][layer["layer"]]
+    for layer in _some(_layers(found)):
+        limit = found.to_dict()["limit"][layer["layer"]]
         rows.append(
             {
                 "depth": layer["layer"] + 1,
@@ -93,7 +106,7 @@ def _stack_section(found: Depth) -> str:
                 "largest deviation from the recursion": _deviation(limit),
             }
         )
-    agree = [limit["agrees"] for limit in found.results["limit"]]
+    agree = [limit["agrees"] for limit in found.to_dict()["limit"]]
     return "\n\n".join(
         [
             f"## Gaussian stack of {configuration['depth']} layers",
@@ -110,20 +123,20 @@ def _stack_section(found: Depth) -> str:
     )
 
 
-def _model_section(found: Depth, configuration: dict[str, Any]) -> str:
+def _model_section(found: Deep, configuration: dict[str, Any]) -> str:
     model = configuration["model"]
     kind = "decoder: a reduced cache" if model["causal"] else "encoder"
     parts = [
         f"## {model['name']} ({kind})",
         f"{configuration['passages']} passages of {configuration['context']} tokens of "
-        f"{configuration['text']}, {configuration['draws']} draws, seed {configuration['seed']}. "
-        f"{found.headline}",
+        f"{configuration['text']['source']}, {configuration['draws']} draws, seed "
+        f"{configuration['seed']}. {found.headline}",
         _exponent_sentence(found),
         markdown_table(_layer_table(found)),
         "End of the model, with 95% intervals over passages:",
         markdown_table(_end_table(found)),
     ]
-    terciles = found.results["terciles"]
+    terciles = found.to_dict()["terciles"]
     if terciles is not None:
         middle = len(found.sizes) // 2
         where = "in each layer" if terciles["scope"] == "layer" else "in the whole model"
@@ -145,17 +158,17 @@ def _model_section(found: Depth, configuration: dict[str, Any]) -> str:
             for name, about in terciles["heads"].items()
         ]
         parts += [
-            f"Thirds of the heads by horizon, {where}; while one is sampled ({terciles['mode']}) "
+            f"Thirds of the heads by horizon, {where}; while one is sampled ({terciles['keys']}) "
             f"the others attend to all keys (n = {found.sizes[middle]} in the last columns):",
             markdown_table(pd.DataFrame(rows), 2),
         ]
     return "\n\n".join(parts)
 
 
-def _exponent_sentence(found: Depth) -> str:
-    out = []
-    for mode in found.layers[0]["fit"]:
-        fits = [layer["fit"][mode] for layer in found.layers if layer["fit"][mode] is not None]
+def _exponent_sentence(found: Deep) -> str:
+    out, layers = [], _layers(found)
+    for mode in layers[0]["fit"]:
+        fits = [layer["fit"][mode] for layer in layers if layer["fit"][mode] is not None]
         if not fits:
             continue
         values = [fit["exponent"] for fit in fits]
@@ -169,11 +182,11 @@ def _exponent_sentence(found: Depth) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else "One budget gives no exponents."
 
 
-def _layer_table(found: Depth) -> pd.DataFrame:
+def _layer_table(found: Deep) -> pd.DataFrame:
     middle = len(found.sizes) // 2
     n = found.sizes[middle]
     rows = []
-    for layer in _some(found.layers):
+    for layer in _some(_layers(found)):
         row: dict[str, Any] = {"layer": layer["layer"]}
         for mode in layer["error"]:
             row |= {
@@ -185,8 +198,8 @@ def _layer_table(found: Depth) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _end_table(found: Depth) -> pd.DataFrame:
-    end = found.results["end"]
+def _end_table(found: Deep) -> pd.DataFrame:
+    end = found.to_dict()["end"]
     titles = {"kl": "KL (nats)", "top1": "same top token", "perplexity": "perplexity",
               "cosine": "cosine"}  # fmt: skip
     variants = next(iter(end.values()))

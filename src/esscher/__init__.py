@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from esscher.runs.registry import load
     from esscher.show.catalogue import figure, figures_of
     from esscher.show.write import write_report
-    from esscher.studies.deep import Depth, deep, load_deep
+    from esscher.studies.deep import Deep, deep, deep_stack
     from esscher.studies.domains import Domains, domains
     from esscher.studies.plan import (
         ContextUse,
@@ -102,7 +102,7 @@ __all__ = [
     "ContextUse",
     "Cube",
     "Curve",
-    "Depth",
+    "Deep",
     "Domains",
     "EsscherError",
     "Exponents",
@@ -141,6 +141,7 @@ __all__ = [
     "context_lengths",
     "cov_constant",
     "deep",
+    "deep_stack",
     "domains",
     "exponents",
     "figure",
@@ -154,7 +155,6 @@ __all__ = [
     "limit_moments",
     "load",
     "load_context",
-    "load_deep",
     "load_model",
     "load_plan",
     "make_law",
@@ -185,7 +185,7 @@ __all__ = [
 #: What brings torch and transformers with it, by package: imported when it is first asked for.
 _LAZY = {
     "esscher.studies.domains": ("Domains", "domains"),
-    "esscher.studies.deep": ("Depth", "deep", "load_deep"),
+    "esscher.studies.deep": ("Deep", "deep", "deep_stack"),
     "esscher.studies.reproduce": ("reproduce",),
     "esscher.studies.tails": ("Tails", "tails"),
     "esscher.engine.models": ("LoadedModel", "load_model", "wrap_model"),

@@ -77,8 +77,8 @@ def test_halves_are_cut_between_paragraphs(tmp_path):
 
 
 def test_deep(tmp_path):
-    esscher.deep("gaussian", depth=2, dim=2, sizes=[16, 32, 64], replicates=6, out=tmp_path / "g")
-    esscher.deep(tiny("llama"), prose(), context=48, passages=2, draws=2, budgets=[4, 10, 28],
+    esscher.deep_stack(depth=2, dim=2, sizes=[16, 32, 64], replicates=6, out=tmp_path / "g")
+    esscher.deep(tiny("llama"), prose(), context=48, passages=2, draws=2, sizes=[4, 10, 28],
                  out=tmp_path / "llama")  # fmt: skip
     finding = deep_finding([tmp_path / "g", tmp_path / "llama"])
     page = finding.write(tmp_path / "page").read_text()

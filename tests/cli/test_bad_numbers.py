@@ -14,7 +14,7 @@ COMMANDS = {
     "hardmax": ["--sizes=100,200", "--replicates=2"],
     "sweep": ["gaussian", "--horizon=0.5", "--sizes=16,32", "--replicates=2"],
     "sparse-law": ["gaussian", "--horizon=0.5", "--tokens=64", "--replicates=8", "--budgets=8,16"],
-    "deep": ["gaussian", "--sizes=16,32", "--replicates=2", "--depth=1", "--dim=1"],
+    "deep-stack": ["--sizes=16,32", "--replicates=2", "--depth=1", "--dim=1"],
 }
 LISTS = {"--sizes", "--budgets", "--spectrum", "--tau", "--alpha"}
 

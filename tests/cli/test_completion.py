@@ -57,7 +57,7 @@ def test_names() -> None:
     assert "sphere" in offered("sweep", "")
     assert offered("sweep", "gau") == ["gaussian"]
     assert offered("theory", "--law", "stu") == ["student"]
-    assert offered("deep", "") == ["demo:minilm", "demo:smollm2", "gaussian"]
+    assert offered("deep", "") == ["demo:minilm", "demo:smollm2"]
     assert offered("sparse", "") == ["demo:minilm", "demo:smollm2"]
     assert offered("sparse-law", "gau") == ["gaussian"]
     assert offered("reproduce", "") == [

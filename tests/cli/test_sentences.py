@@ -31,7 +31,7 @@ def test_patterns_are_named_without_markup(tmp_path):
     assert "\nwindow keeps the exponent" in output
 
 
-@pytest.mark.parametrize("kind", ["probe", "deep-model", "tails", "domains"])
+@pytest.mark.parametrize("kind", ["probe", "deep", "tails", "domains"])
 def test_what_is_to_be_known_about_a_model_is_said(kind, tmp_path):
     run = unpack(kind, tmp_path)
     note = "logits carry a bias by relative position"

@@ -16,7 +16,7 @@ from esscher.show.tables import PlainConsole, PlainTable
 from tests.fuzz.damage import unpack
 
 RUNS = (
-    "probe", "sweep", "sparse-law", "deep", "deep-model", "tails", "domains", "plan", "context",
+    "probe", "sweep", "sparse-law", "deep", "deep-stack", "tails", "domains", "plan", "context",
 )  # fmt: skip
 WIDTHS = (40, 60, 80, 100)
 WIDE = 400

@@ -56,8 +56,8 @@ COMMANDS = {
     " --budgets 8:32:3 --query-count 16",
     "sparse model": "sparse {}/decoder --text {}/one.txt --context 96 --passages 2 --budgets 8:32:3"
     " --query-count 8",
-    "deep stack": "deep gaussian --depth 3 --dim 3 --sizes 32:128:3 --replicates 3",
-    "deep model": "deep {}/decoder --text {}/one.txt --context 96 --passages 2 --budgets 8,24",
+    "deep stack": "deep-stack --depth 3 --dim 3 --sizes 32:128:3 --replicates 3",
+    "deep model": "deep {}/decoder --text {}/one.txt --context 96 --passages 2 --sizes 8,24",
     "domains": "domains {}/encoder --text one={}/one.txt --text two={}/two.txt --blocks 3"
     " --block-tokens 120 --context 40",
     "tails": "tails {}/encoder --text {}/one.txt --tokens 1200 --context 40",

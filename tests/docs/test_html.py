@@ -18,7 +18,7 @@ from esscher.runs.result import RunResult
 RESULTS = (
     "ContextUse",
     "Curve",
-    "Depth",
+    "Deep",
     "Domains",
     "ErrorCurve",
     "Plan",

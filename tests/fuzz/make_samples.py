@@ -44,13 +44,12 @@ def make(folder: Path) -> None:
         "gaussian", horizon=0.5, dim=2, tokens=256, replicates=8, query_count=16,
         budgets=[16, 32, 64], patterns="window,topk", out=folder / "sparse-law",
     )  # fmt: skip
+    esscher.deep_stack(
+        depth=2, dim=2, horizon=0.4, sizes=[32, 64, 128], replicates=4, out=folder / "deep-stack"
+    )
     esscher.deep(
-        "gaussian", depth=2, dim=2, horizon=0.4, sizes=[32, 64, 128], replicates=4,
+        llama, text(), context=48, passages=2, draws=2, sizes=[4, 10, 28], keys="shared",
         out=folder / "deep",
-    )  # fmt: skip
-    esscher.deep(
-        llama, text(), context=48, passages=2, draws=2, budgets=[4, 10, 28], mode="shared",
-        out=folder / "deep-model",
     )  # fmt: skip
     esscher.tails(
         bert, text(), tokens=600, context=48, layers=[0], heads=[0, 3], out=folder / "tails"

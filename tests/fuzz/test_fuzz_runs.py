@@ -23,7 +23,7 @@ KINDS = (
     "sweep",
     "sparse-law",
     "deep",
-    "deep-model",
+    "deep-stack",
     "tails",
     "domains",
     "plan",

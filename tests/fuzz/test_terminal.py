@@ -28,7 +28,7 @@ def test_control_characters_are_written_out():
 
 SLOW = [
     pytest.param(kind, marks=pytest.mark.slow)
-    for kind in ("probe", "domains", "tails", "sparse-law", "deep")
+    for kind in ("probe", "domains", "tails", "sparse-law", "deep-stack")
 ]
 
 

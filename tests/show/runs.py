@@ -77,13 +77,13 @@ def _sparse() -> Any:
     )  # fmt: skip
 
 
+def _deep_stack() -> Any:
+    return esscher.deep_stack(depth=3, dim=2, horizon=0.4, sizes=[32, 64, 128], replicates=8)
+
+
 def _deep() -> Any:
-    return esscher.deep("gaussian", depth=3, dim=2, horizon=0.4, sizes=[32, 64, 128], replicates=8)
-
-
-def _deep_model() -> Any:
     return esscher.deep(
-        _model("llama"), _text(), context=48, passages=2, draws=2, budgets=[4, 10, 28]
+        _model("llama"), _text(), context=48, passages=2, draws=2, sizes=[4, 10, 28]
     )
 
 
@@ -151,7 +151,7 @@ _MAKERS = {
     "sparse": _sparse,
     "sparse-law": _sparse_law,
     "deep": _deep,
-    "deep-model": _deep_model,
+    "deep-stack": _deep_stack,
     "tails": _tails,
     "domains": _domains,
     "plan": _plan,

@@ -91,8 +91,8 @@ def test_variants_differ_in_what_they_offer():
     assert "layers" not in offered(*make("probe-one"))
     assert "limit" in offered(*make("sparse-law"))
     assert "limit" not in offered(*make("sparse"))
-    assert {"growth", "limit"} <= set(offered(*make("deep")))
-    assert {"end", "terciles"} <= set(offered(*make("deep-model")))
+    assert {"growth", "limit"} <= set(offered(*make("deep-stack")))
+    assert {"end", "terciles"} <= set(offered(*make("deep")))
     kind, plan = make("plan")
     unchecked = plan.results | {"check": None}
     assert list(offered(kind, unchecked)) == ["plan", "budgets", "predicted"]
@@ -220,21 +220,21 @@ def test_verdicts_of_sparse_patterns():
 
 
 def test_errors_by_layer():
-    for name, curve in (("deep", "map"), ("deep-model", "independent")):
+    for name, curve in (("deep-stack", "map"), ("deep", "independent")):
         _, found = make(name)
         curves = points(drawn(name, "errors").axes[0])
         for j, (at, bars) in enumerate(curves):
-            errors = [layer["error"][curve]["mean"][j] for layer in found.layers]
-            ends = [layer["error"][curve]["interval"][j] for layer in found.layers]
+            errors = [layer.error[curve].mean[j] for layer in found.layers]
+            ends = [layer.error[curve].interval[j] for layer in found.layers]
             np.testing.assert_allclose(at[:, 1], errors)
             np.testing.assert_allclose(bars[:, 1, 1], np.array(ends)[:, 1])
 
 
 def test_end_of_a_model():
-    _, found = make("deep-model")
-    axis = drawn("deep-model", "end").axes[0]
+    _, found = make("deep")
+    axis = drawn("deep", "end").axes[0]
     for (at, _), mode in zip(points(axis), ("independent", "shared"), strict=True):
-        end = found.results["end"]["kl"][mode]["mean"]
+        end = found.end.kl[mode].mean
         np.testing.assert_allclose(at, np.transpose([found.sizes, end]))
 
 

@@ -43,7 +43,9 @@ def test_every_kind_that_is_stored_has_a_page():
     assert {*KINDS, *STUDIES} == {"sweep", *READERS, *STUDIES}
 
 
-@pytest.mark.parametrize("name", ["probe", "sparse", "deep", "tails", "plan", "context"])
+@pytest.mark.parametrize(
+    "name", ["probe", "sparse", "deep", "deep-stack", "tails", "plan", "context"]
+)
 def test_the_answer_comes_first_and_every_value_is_escaped(name, tmp_path):
     found = make(name)[1]
     text = written(found, tmp_path)
@@ -51,7 +53,7 @@ def test_the_answer_comes_first_and_every_value_is_escaped(name, tmp_path):
     before = text[: text.index('id="data"')]
     answer = re.search(r'<p class="answer">(.*?)</p>', before)[1]
     assert html.unescape(answer) == found.headline
-    if name != "deep":
+    if name != "deep-stack":
         assert html.escape(HOSTILE, quote=False) in before
     assert HOSTILE not in before
     assert "<b>" not in before
@@ -192,7 +194,7 @@ def test_the_interval_of_a_median_covers_it():
         "--no-predict",
         "sparse-law gaussian --horizon 0.5 --dim 2 --tokens 128 --replicates 8 --query-count 8 "
         "--budgets 16,32 --patterns random,topk",
-        "deep gaussian --depth 2 --dim 2 --sizes 16,32 --replicates 4",
+        "deep-stack --depth 2 --dim 2 --sizes 16,32 --replicates 4",
     ],
 )
 def test_the_command_is_remembered_and_can_be_rebuilt(words, tmp_path):

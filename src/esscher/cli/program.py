@@ -8,7 +8,6 @@ import click
 
 from esscher import __version__
 from esscher.cli.completion import complete_values, completion
-from esscher.cli.deep import deep
 from esscher.cli.endings import quiet_if_unread
 from esscher.cli.figure import figure
 from esscher.cli.hardmax import hardmax
@@ -80,7 +79,6 @@ for command in (
     study_command("probe"),
     plan,
     *map(study_command, STUDIES),
-    deep,
     theory,
     hardmax,
     reproduce,

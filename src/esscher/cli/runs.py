@@ -25,7 +25,6 @@ from esscher.show.stored import READERS
 SHOWN_BY = {
     "plan": ("esscher.cli.plan", "print_plan"),
     "context": ("esscher.cli.plan", "print_context"),
-    "deep": ("esscher.cli.deep", "print_depth"),
 }
 
 

@@ -22,6 +22,8 @@ from esscher.runs.study import Study, configuration_type, finish, stored_study
 STUDIES = {
     "probe": "esscher.studies.probe.study:ProbeStudy",
     "sweep": "esscher.studies.sweep.study:SweepStudy",
+    "deep": "esscher.studies.deep.study:DeepStudy",
+    "deep-stack": "esscher.studies.deep.study:DeepStackStudy",
     "sparse": "esscher.studies.sparse.study:SparseStudy",
     "sparse-law": "esscher.studies.sparse.study:SparseLawStudy",
     "tails": "esscher.studies.tails.study:TailsStudy",

@@ -6,7 +6,7 @@ The main figure of a kind stands first. Nothing that draws is imported before it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 from esscher.core.errors import InputError
 from esscher.math.theory import Prediction
 from esscher.runs.folder import CONFIG
-from esscher.runs.registry import STUDIES, has_part, result_of
+from esscher.runs.registry import has_part, result_of
 from esscher.runs.result import Result
 
 if TYPE_CHECKING:
@@ -168,16 +168,13 @@ CATALOGUE: dict[str, dict[str, Drawing]] = {
     },
 }  # fmt: skip
 CATALOGUE["sparse-law"] = CATALOGUE["sparse"]
+CATALOGUE["deep-stack"] = CATALOGUE["deep"]
 #: Drawings that take the result object, not its results, by module.
 _OBJECTS = ("heatmaps", "probes", "manyheads", "depth", "sweeps", "figures")
-#: Classes of results, to make an object of a dictionary.
-_CLASSES = {
-    "deep": "esscher.studies.deep:Depth",
-}
 #: What is empty in the results of a run in which nothing is measured yet.
 _MEASURED = {
     "probe": "heads", "context": "heads", "sparse": "patterns",
-    "sparse-law": "patterns", "deep": "layers",
+    "sparse-law": "patterns", "deep": "layers", "deep-stack": "layers",
 }  # fmt: skip
 #: Narrowest and widest figure, in inches.
 NARROW, WIDE = 2.0, 20.0
@@ -349,10 +346,4 @@ def _results(found: Any) -> Any:
 def _object(kind_of_run: str, found: Any) -> Any:
     if not isinstance(found, dict):
         return found
-    if kind_of_run in STUDIES:
-        return result_of(found | {"kind": kind_of_run}, f"the result of this {kind_of_run}")
-    module, name = _CLASSES[kind_of_run].split(":")
-    made = getattr(import_module(module), name)
-    return (
-        made(found, Path()) if "folder" in {field.name for field in fields(made)} else made(found)
-    )
+    return result_of(found | {"kind": kind_of_run}, f"the result of this {kind_of_run}")

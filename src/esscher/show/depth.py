@@ -31,8 +31,8 @@ from esscher.show.style import (
     styled,
 )
 from esscher.show.titles import title_of
-from esscher.studies.deep import Depth
-from esscher.studies.deep.arguments import TERCILES
+from esscher.studies.deep import Deep
+from esscher.studies.deep.records import TERCILES, Curve
 
 #: Curves of a Gaussian stack, modes and terciles of a model.
 COLOURS = METRIC_COLOURS | {
@@ -44,7 +44,7 @@ NAMES = {"map": "map (rms)", "mean": "mean", "cov": "covariance"}
 
 
 @styled
-def draw_depth(found: Depth, title: str | None = None, *, width: float = DOUBLE) -> Figure:
+def draw_depth(found: Deep, title: str | None = None, *, width: float = DOUBLE) -> Figure:
     """Draw a Gaussian stack (errors, growth, exponents, limit) or a model (errors, exponents, end).
 
     Error bars are 95% intervals, as the results have them.
@@ -54,19 +54,19 @@ def draw_depth(found: Depth, title: str | None = None, *, width: float = DOUBLE)
     shown = [part for part in parts if part is not draw_terciles or _terciles(found)]
     across = columns(width, len(shown), 3.0)
     height = 0.3 + 2.5 * -(-len(shown) // across)
-    figure = new_figure(width, height, title_of(found.results, title))
+    figure = new_figure(width, height, title_of(found.to_dict(), title))
     for axis, part in zip(panels(figure, len(shown), across), shown, strict=True):
         part(axis, found)
     return figure
 
 
-def single(part: Callable[[Any, Depth], None]) -> Callable[..., Figure]:
+def single(part: Callable[[Any, Deep], None]) -> Callable[..., Figure]:
     """A figure of one panel."""
 
     @styled
-    def draw(found: Depth, title: str | None = None, *, width: float = DOUBLE) -> Figure:
+    def draw(found: Deep, title: str | None = None, *, width: float = DOUBLE) -> Figure:
         height = min(0.75 * width, 3.2)
-        figure = new_figure(width, height + 0.2, title_of(found.results, title))
+        figure = new_figure(width, height + 0.2, title_of(found.to_dict(), title))
         part(figure.subplots(), found)
         return figure
 
@@ -74,22 +74,22 @@ def single(part: Callable[[Any, Depth], None]) -> Callable[..., Figure]:
     return draw
 
 
-def draw_layer_errors(axis: Any, found: Depth) -> None:
+def draw_layer_errors(axis: Any, found: Deep) -> None:
     """Relative error against the layer, one colour per n; dashed: the other mode, middle n."""
-    curve = "map" if found.is_gaussian else next(iter(found.layers[0]["error"]))
-    layers = [layer["layer"] for layer in found.layers]
+    curve = "map" if found.is_gaussian else next(iter(found.layers[0].error))
+    layers = [layer.layer for layer in found.layers]
     colours = shades(len(found.sizes))
     for j, n in enumerate(found.sizes):
-        values = [layer["error"][curve]["mean"][j] for layer in found.layers]
-        ends = [layer["error"][curve]["interval"][j] for layer in found.layers]
+        values = [layer.error[curve].mean[j] for layer in found.layers]
+        ends = [layer.error[curve].interval[j] for layer in found.layers]
         error_bars(
             axis, layers, values, _ends(values, ends), color=colours[j], markersize=2.4,
             linestyle="-", linewidth=0.9, capsize=0, label=f"{n}",
         )  # fmt: skip
-    for other in found.layers[0]["error"] if not found.is_gaussian else ():
+    for other in found.layers[0].error if not found.is_gaussian else ():
         if other != curve:
             middle = len(found.sizes) // 2
-            values = [layer["error"][other]["mean"][middle] for layer in found.layers]
+            values = [layer.error[other].mean[middle] for layer in found.layers]
             axis.plot(
                 layers, values, "--", color=colours[middle], linewidth=GUIDE,
                 label=f"{found.sizes[middle]}, {other}",
@@ -100,18 +100,19 @@ def draw_layer_errors(axis: Any, found: Depth) -> None:
     axis.legend(title="n", fontsize=NOTE - 0.5, title_fontsize=NOTE, ncols=2, columnspacing=0.8)
 
 
-def draw_layer_exponents(axis: Any, found: Depth) -> None:
+def draw_layer_exponents(axis: Any, found: Deep) -> None:
     """Exponents by layer with 95% intervals; hollow: not to be trusted."""
-    for curve in found.layers[0]["fit"]:
-        rows = [layer for layer in found.layers if layer["fit"][curve] is not None]
-        fits = [layer["fit"][curve] for layer in rows]
-        if not fits:
+    for curve in found.layers[0].fit:
+        by_layer = [(layer.layer, layer.fit[curve]) for layer in found.layers]
+        known = [(at, fit) for at, fit in by_layer if fit is not None]
+        if not known:
             continue
-        at = np.array([layer["layer"] for layer in rows]) + 0.18 * _shift(curve)
-        values = [fit["exponent"] for fit in fits]
+        fits = [fit for _, fit in known]
+        at = np.array([at for at, _ in known]) + 0.18 * _shift(curve)
+        values = [fit.exponent for fit in fits]
         error_bars(
-            axis, at, values, _ends(values, [fit["interval"] for fit in fits]),
-            hollow=[not fit["trusted"] for fit in fits], color=COLOURS[curve],
+            axis, at, values, _ends(values, [fit.interval for fit in fits]),
+            hollow=[not fit.trusted for fit in fits], color=COLOURS[curve],
             marker=MARKERS.get(curve, "o"), markersize=2.8, capsize=0,
         )  # fmt: skip
         axis.plot(
@@ -125,16 +126,16 @@ def draw_layer_exponents(axis: Any, found: Depth) -> None:
     axis.legend(fontsize=NOTE, ncols=3, loc="upper center", columnspacing=0.8, handletextpad=0.2)
 
 
-def draw_growth(axis: Any, found: Depth) -> None:
+def draw_growth(axis: Any, found: Deep) -> None:
     """Ratio of the error to that of the layer before, at the largest n."""
-    for curve in found.layers[0]["growth"]:
-        steps = [(layer["layer"], layer["growth"][curve][-1]) for layer in found.layers]
+    for curve in found.layers[0].growth:
+        steps = [(layer.layer, layer.growth[curve][-1]) for layer in found.layers]
         there = [(i, step) for i, step in steps if step is not None]
         if there:
-            values = [step["factor"] for _, step in there]
+            values = [step.factor for _, step in there]
             error_bars(
                 axis, [i + 0.18 * _shift(curve) for i, _ in there], values,
-                _ends(values, [step["interval"] for _, step in there]), color=COLOURS[curve],
+                _ends(values, [step.interval for _, step in there]), color=COLOURS[curve],
                 marker=MARKERS.get(curve, "o"), markersize=2.8, capsize=0,
                 label=NAMES.get(curve, curve),
             )  # fmt: skip
@@ -144,18 +145,18 @@ def draw_growth(axis: Any, found: Depth) -> None:
         axis.legend(fontsize=NOTE)
 
 
-def draw_limit(axis: Any, found: Depth) -> None:
+def draw_limit(axis: Any, found: Deep) -> None:
     """Deviations of the measured limit from the recursion, in standard errors."""
-    limits = [limit for limit in found.results["limit"] if limit["standard_error"] is not None]
+    limits = [limit for limit in found.limit if limit.standard_error is not None]
     for limit in limits:
-        scores = (np.array(limit["measured"]) - limit["exact"]) / limit["standard_error"]
+        scores = limit.deviations
         axis.plot(
-            np.full(len(scores), limit["layer"]), scores, ".", color=COLOURS["map"], markersize=2
+            np.full(len(scores), limit.layer), scores, ".", color=COLOURS["map"], markersize=2
         )
     if limits:
-        at = [limit["layer"] for limit in limits]
+        at = [limit.layer for limit in limits]
         for side in (1, -1):
-            bound = [side * limit["bound"] for limit in limits]
+            bound = [side * (limit.bound or np.nan) for limit in limits]
             words = "95% bound of the largest" if side > 0 else None
             axis.plot(at, bound, color=GREY, linewidth=GUIDE, label=words)
         low, high = axis.get_ylim()
@@ -165,63 +166,62 @@ def draw_limit(axis: Any, found: Depth) -> None:
     _by_layer(axis, "standard errors", "measured limit minus recursion")
 
 
-def draw_end(axis: Any, found: Depth) -> None:
+def draw_end(axis: Any, found: Deep) -> None:
     """Divergence of the model's end from dense against the keys drawn, all heads sampled."""
-    variants = list(found.layers[0]["error"])
+    variants = list(found.layers[0].error)
     _draw_damage(axis, found, {name: name for name in variants})
     axis.set_title("end of the model, all heads sampled")
 
 
-def draw_terciles(axis: Any, found: Depth) -> None:
+def draw_terciles(axis: Any, found: Deep) -> None:
     """The same with only a third of the heads sampled, by horizon."""
-    about = found.results["terciles"]["heads"]
+    terciles = found.terciles
+    assert terciles is not None  # or the figure is not offered
     names = {
-        name: f"{name} H ({about[name]['horizon_min']:.1f} to {about[name]['horizon_max']:.1f})"
-        for name in _terciles(found)
+        name: f"{name} H ({_shown(about.horizon_min)} to {_shown(about.horizon_max)})"
+        for name, about in terciles.heads.items()
+        if name in _terciles(found)
     }
     _draw_damage(axis, found, names)
-    mode = found.results["terciles"]["mode"]
-    axis.set_title(f"one third of the heads sampled, {mode}")
+    axis.set_title(f"one third of the heads sampled, {terciles.keys}")
 
 
-def damage_of(found: Depth) -> str:
-    """What is measured at the end of a model."""
-    return "kl" if "kl" in found.results["end"] else "cosine"
+def _shown(horizon: float | None) -> str:
+    return "?" if horizon is None else f"{horizon:.1f}"
 
 
-def _terciles(found: Depth) -> list[str]:
+def _terciles(found: Deep) -> list[str]:
     """Terciles that were measured."""
-    if found.results.get("terciles") is None:
+    if found.terciles is None:
         return []
-    return [name for name in TERCILES if name in found.results["end"].get(damage_of(found), {})]
+    return [name for name in TERCILES if name in found.end.damage]
 
 
-def _draw_damage(axis: Any, found: Depth, variants: dict[str, str]) -> None:
-    damage = damage_of(found)
-    curves = found.results["end"].get(damage, {})
+def _draw_damage(axis: Any, found: Deep, variants: dict[str, str]) -> None:
+    curves, is_kl = found.end.damage, bool(found.end.kl)
     for variant, words in variants.items():
         if variant not in curves:
             continue
-        values, ends = _damage(curves[variant], damage)
-        fit = curves[variant]["fit"]
-        slope = "" if fit is None else rf": $n^{{-{fit['exponent']:.2f}}}$"
+        values, ends = _damage(curves[variant], is_kl)
+        fit = curves[variant].fit
+        slope = "" if fit is None else rf": $n^{{-{fit.exponent:.2f}}}$"
         error_bars(
             axis, found.sizes, values, _ends(values, ends), color=COLOURS[variant],
             marker=MARKERS.get(variant, "o"), linestyle="-", label=f"{words}{slope}",
         )  # fmt: skip
     logarithmic(axis, "x")
     logarithmic(axis, "y")
-    label = "KL to dense (nats per token)" if damage == "kl" else "1 - cosine to dense"
+    label = "KL to dense (nats per token)" if is_kl else "1 - cosine to dense"
     finish(axis, "keys drawn n", label)
     axis.legend(fontsize=NOTE)
 
 
-def _damage(curve: dict[str, Any], damage: str) -> tuple[list[float], list[Any]]:
+def _damage(curve: Curve, is_kl: bool) -> tuple[list[float], list[Any]]:
     """What falls to 0 as n grows, with its intervals."""
-    if damage == "kl":
-        return curve["mean"], curve["interval"]
-    ends = [None if end is None else [1 - end[1], 1 - end[0]] for end in curve["interval"]]
-    return [1 - value for value in curve["mean"]], ends
+    if is_kl:
+        return list(curve.mean), list(curve.interval)
+    ends = [None if end is None else [1 - end[1], 1 - end[0]] for end in curve.interval]
+    return [1 - value for value in curve.mean], ends
 
 
 def _ends(values: Any, ends: list[Any]) -> Any:

@@ -18,7 +18,6 @@ from esscher.runs.result import Result
 
 #: What reads each kind of run made of cells: package and function.
 READERS = {
-    "deep": ("esscher.studies.deep", "load_deep"),
     "plan": ("esscher.studies.plan", "load_plan"),
     "context": ("esscher.studies.plan", "load_context"),
 }
@@ -184,7 +183,8 @@ def _taken(found: Any) -> StoredRun:
 def _checked(run: StoredRun) -> StoredRun:
     """Refuse a run in which nothing is measured yet."""
     measured = {
-        "sparse": "patterns", "sparse-law": "patterns", "deep": "layers", "plan": "budgets",
+        "sparse": "patterns", "sparse-law": "patterns", "deep": "layers",
+        "deep-stack": "layers", "plan": "budgets",
         "domains": "corpora", "sweep": "replicates",
     }.get(run.kind, "heads")  # fmt: skip
     if not run.results.get(measured):

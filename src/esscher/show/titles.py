@@ -40,13 +40,13 @@ def _tails(results: dict[str, Any]) -> str:
 
 def _deep(results: dict[str, Any]) -> str:
     c = results["configuration"]
-    if "stack" in c:
+    if results["kind"] == "deep-stack":
         return (
             f"Gaussian stack: {c['depth']} layers, d = {c['dim']}, H = {c['horizon']:g}, "
             f"residual {c['residual']:g}, {c['replicates']} replicates"
         )
     return (
-        f"{_model(c)} on {c['text']}: {c['passages']} passages of {c['context']} tokens, "
+        f"{_model(c)} on {c['text']['source']}: {c['passages']} passages of {c['context']} tokens, "
         f"{c['draws']} draws"
     )
 
@@ -78,6 +78,7 @@ _TITLES = {
     "context": _context,
     "tails": _tails,
     "deep": _deep,
+    "deep-stack": _deep,
     "sparse": _sparse,
     "sparse-law": _sparse,
     "domains": _domains,

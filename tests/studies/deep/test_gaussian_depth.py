@@ -43,12 +43,12 @@ def test_the_measured_limit_of_depth_12_is_the_recursion(depth_12):
     found = compare_with_recursion(moments_of(cells, 12), SIZES, limit)
     for layer in found:
         # 6 means and 21 covariances; Student with 47 degrees of freedom, Bonferroni at 95%
-        assert layer["entries"] == 27
-        assert layer["bound"] == pytest.approx(stats.t.ppf(1 - 0.05 / 54, 47))
+        assert layer.entries == 27
+        assert layer.bound == pytest.approx(stats.t.ppf(1 - 0.05 / 54, 47))
     # one look at depth 12 at that level; all layers together at Bonferroni over layers as well
-    assert found[-1]["agrees"]
+    assert found[-1].agrees
     bound = stats.t.ppf(1 - 0.05 / (2 * 27 * 12), 47)
-    assert max(layer["largest"] for layer in found) < bound
+    assert max(layer.largest for layer in found) < bound
 
 
 def test_another_recursion_is_refused(depth_12):
@@ -57,8 +57,8 @@ def test_another_recursion_is_refused(depth_12):
     _, wrong = random_stack(12, 6, 1e-9, tau=0.2, seed=3)
     np.testing.assert_allclose(wrong.means[1], limit.means[1], atol=0.01)
     found = compare_with_recursion(moments_of(cells, 12), SIZES, wrong)
-    assert not found[-1]["agrees"]
-    assert found[-1]["largest"] > 2 * found[-1]["bound"]
+    assert not found[-1].agrees
+    assert found[-1].largest > 2 * found[-1].bound
 
 
 def test_no_verdict_where_the_samples_are_far_from_their_limit():
@@ -69,22 +69,22 @@ def test_no_verdict_where_the_samples_are_far_from_their_limit():
     tilted, _ = random_stack(2, 4, 0.3, tau=2.5)
     assert "below the burn-in of layer 0" in doubts(tilted, 64, small)[1]
     assert doubts(tilted, 10_000, small) == [None, None]
-    found = esscher.deep("gaussian", depth=2, dim=2, horizon=3, sizes=[32, 64], replicates=8)
-    assert found.results["limit"][-1]["largest"] > found.results["limit"][-1]["bound"]
-    assert found.results["limit"][-1]["agrees"] is None
+    found = esscher.deep_stack(depth=2, dim=2, horizon=3, sizes=[32, 64], replicates=8)
+    assert found.limit[-1].largest > found.limit[-1].bound
+    assert found.limit[-1].agrees is None
     assert "cannot be seen here" in found.headline
 
 
 def test_noise_that_agrees_with_anything_is_no_verdict():
     """Layers of gain 2 amplify errors beyond the tokens: small deviations mean nothing then."""
-    found = esscher.deep(
-        "gaussian", depth=6, dim=4, output_scale=2.0, sizes=[64, 128, 256], replicates=12
+    found = esscher.deep_stack(
+        depth=6, dim=4, output_scale=2.0, sizes=[64, 128, 256], replicates=12
     )
-    last = found.results["limit"][-1]
-    assert found.layers[-1]["error"]["map"]["mean"][-2] > 1
-    assert last["largest"] < last["bound"]
-    assert last["agrees"] is None
-    assert "agree with anything" in last["doubt"]
+    last = found.limit[-1]
+    assert found.layers[-1].error["map"].mean[-2] > 1
+    assert last.largest < last.bound
+    assert last.agrees is None
+    assert "agree with anything" in last.doubt
     assert "equals" not in found.headline
 
 
@@ -161,9 +161,9 @@ def test_growth_factors_cover_the_truth():
     for trial in range(60):
         noise = random_stream(trial, "test growth").lognormal(0.0, 0.3, (24, 4))
         found = growth_factors(level * noise, 0)
-        assert found["steps"][0] is None
-        for factor, step in zip(factors, found["steps"][1:], strict=True):
-            covered += step["interval"][0] <= factor <= step["interval"][1]
+        assert found.steps[0] is None
+        for factor, step in zip(factors, found.steps[1:], strict=True):
+            covered += step.interval[0] <= factor <= step.interval[1]
     # nominal 95% of 180, four binomial standard errors
     assert covered >= 180 * 0.95 - 4 * np.sqrt(180 * 0.95 * 0.05)
 
@@ -171,34 +171,34 @@ def test_growth_factors_cover_the_truth():
 def test_deep_on_a_stack(tmp_path):
     out = tmp_path / "run"
     options = {"depth": 3, "dim": 3, "sizes": [32, 64, 128, 256], "replicates": 8, "seed": 1}
-    found = esscher.deep("gaussian", out=out, **options)
+    found = esscher.deep_stack(out=out, **options)
     assert found.complete
     assert found.is_gaussian
     json.dumps(found.to_dict(), allow_nan=False)
-    assert [layer["layer"] for layer in found.layers] == [0, 1, 2]
+    assert [layer.layer for layer in found.layers] == [0, 1, 2]
     for layer in found.layers:
-        assert set(layer["error"]) == set(layer["fit"]) == {"map", "mean", "cov"}
-        assert layer["fit"]["map"]["sharp"] == pytest.approx(0.5)
-    assert len(found.to_frame()) == 3 * 3 * 4
-    assert len(found.limit_frame()) == 3
-    assert found.end_frame().empty
+        assert set(layer.error) == set(layer.fit) == {"map", "mean", "cov"}
+        assert layer.fit["map"].sharp == pytest.approx(0.5)
+    assert len(found.table()) == 3 * 3 * 4
+    assert len(found.limit_table()) == 3
+    assert found.end_table().empty
     assert "recursion" in found.headline
     assert "exponent" in repr(found)
     assert "<table" in found._repr_html_()
-    assert esscher.load_deep(out).to_dict() == found.to_dict()
+    assert esscher.load(out).to_dict() == found.to_dict()
     # a replicate that is gone is computed again, to the same
     for kind in ("json", "parquet"):
         (out / "parts" / f"replicate-5.{kind}").unlink()
-    assert not esscher.load_deep(out).complete
-    again = esscher.deep("gaussian", out=out, **options)
+    assert not esscher.load(out).complete
+    again = esscher.deep_stack(out=out, **options)
     assert again.to_dict() == found.to_dict()
 
 
 def test_one_replicate_has_no_intervals():
-    found = esscher.deep("gaussian", depth=1, dim=2, sizes=[16, 64], replicates=1)
+    found = esscher.deep_stack(depth=1, dim=2, sizes=[16, 64], replicates=1)
     json.dumps(found.to_dict(), allow_nan=False)
-    assert found.layers[0]["error"]["map"]["interval"] == [None, None]
-    assert found.results["limit"][0]["agrees"] is None
+    assert found.layers[0].error["map"].interval == (None, None)
+    assert found.limit[0].agrees is None
     assert "recursion" not in found.headline
 
 
@@ -215,14 +215,12 @@ BAD = [
     ({"replicates": 0}, "replicates is 0"),
     ({"seed": -1}, "seed is -1"),
     ({"seed": True}, "seed is True"),
-    ({"budgets": [8, 16]}, "budgets is for models"),
-    ({"mode": "shared"}, "mode is for models"),
-    ({"text": "demo:docs"}, "text is for models"),
+    ({"dim": 10**6}, "dim is 1000000; it must be a whole number of at most 4096"),
 ]
 
 
 @pytest.mark.parametrize(("change", "message"), BAD)
 def test_bad_input(change, message, tmp_path):
     with pytest.raises(InputError, match=message):
-        esscher.deep("gaussian", out=tmp_path / "run", **change)
+        esscher.deep_stack(out=tmp_path / "run", **change)
     assert not (tmp_path / "run").exists()

@@ -12,18 +12,20 @@ import esscher
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.reading import compare_laws
+from esscher.math.statistics import LAWS
 from esscher.math.statistics.means import exponentials, mean_and_interval
 from esscher.runs.executors import Task
-from esscher.studies.deep.horizons import TERCILES, describe_terciles, head_horizons, split_terciles
+from esscher.studies.deep.headlines import falls
+from esscher.studies.deep.horizons import describe_terciles, head_horizons, split_terciles
 from esscher.studies.deep.measure import LAYER_METRICS, PassageMeasurement
-from esscher.studies.deep.result import _fall
+from esscher.studies.deep.records import TERCILES
 from esscher.studies.deep.sampling import KeyDraws, sampled_attention
 from esscher.studies.probe import probe
 from tests.engine.models.demo import demo_model
 from tests.engine.text.test_passages import words
 from tests.studies.deep.test_sampled_keys import reader_of, tiny
 
-SMALL = {"context": 48, "passages": 2, "draws": 2, "budgets": [4, 10, 28]}
+SMALL = {"context": 48, "passages": 2, "draws": 2, "sizes": [4, 10, 28]}
 TEXT = [words(400)]
 
 
@@ -43,35 +45,34 @@ def test_results_have_everything(name, measured):
     json.dumps(results, allow_nan=False)
     assert found.complete
     assert not found.is_gaussian
-    assert [layer["layer"] for layer in found.layers] == [0, 1, 2]
+    assert [layer.layer for layer in found.layers] == [0, 1, 2]
     for layer in found.layers:
-        for mode in ("independent", "shared"):
-            for part in ("error", "typical", "common", "attention", "fresh"):
-                assert len(layer[part][mode]["mean"]) == len(layer[part][mode]["interval"]) == 3
-            assert (layer["growth"][mode][0] is None) == (layer["layer"] == 0)
-            assert {"exponent", "interval", "trusted"} <= set(layer["fit"][mode])
+        for way in ("independent", "shared"):
+            for part in (layer.error, layer.typical, layer.common, layer.attention, layer.fresh):
+                assert len(part[way].mean) == len(part[way].interval) == 3
+            assert (layer.growth[way][0] is None) == (layer.layer == 0)
+            assert layer.fit[way].law in LAWS
     numbers = {"llama": {"kl", "top1", "perplexity"}, "bert": {"cosine"}}[name]
     assert set(results["end"]) == numbers
     for quantity in numbers:
         for variant in ("independent", "shared", *TERCILES):
             assert len(results["end"][quantity][variant]["mean"]) == 3
-    assert len(found.to_frame()) == 3 * 2 * 3
-    assert set(found.end_frame()["variant"]) >= {"independent", "shared", *TERCILES}
-    assert sum(t["heads"] for t in results["terciles"]["heads"].values()) == 12
+    assert len(found.table()) == 3 * 2 * 3
+    assert set(found.end_table()["variant"]) >= {"independent", "shared", *TERCILES}
+    assert sum(t.heads for t in found.terciles.heads.values()) == 12
     assert "keys drawn in every layer" in found.headline
     assert "exponent" in repr(found)
     assert "<table" in found._repr_html_()
+    assert esscher.load(found.folder).to_dict() == results
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_the_first_layer_errs_by_its_own_sample_only(name, measured):
     """Its inputs are those of the dense model: all of its error is fresh."""
     first, last = measured[name].layers[0], measured[name].layers[-1]
-    for mode in ("independent", "shared"):
-        np.testing.assert_allclose(
-            first["fresh"][mode]["mean"], first["attention"][mode]["mean"], rtol=1e-4
-        )
-        whole, fresh = (np.array(last[part][mode]["mean"]) for part in ("attention", "fresh"))
+    for way in ("independent", "shared"):
+        np.testing.assert_allclose(first.fresh[way].mean, first.attention[way].mean, rtol=1e-4)
+        whole, fresh = (np.array(part[way].mean) for part in (last.attention, last.fresh))
         assert np.all(np.abs(whole - fresh) > 1e-3 * whole)
 
 
@@ -130,11 +131,11 @@ def test_terciles(scope):
     assert [sum(map(len, found[t].values())) for t in TERCILES] == [10, 10, 10]
     about = describe_terciles(horizons, found)
     if scope == "model":
-        assert about["low"]["horizon_max"] <= about["middle"]["horizon_min"]
-        assert about["middle"]["horizon_max"] <= about["high"]["horizon_min"]
+        assert about["low"].horizon_max <= about["middle"].horizon_min
+        assert about["middle"].horizon_max <= about["high"].horizon_min
     else:
         assert {len(hs) for t in TERCILES for hs in found[t].values()} == {2}
-        assert {about[t]["mean_layer"] for t in TERCILES} == {2.0}
+        assert {about[t].mean_layer for t in TERCILES} == {2.0}
         for layer, row in enumerate(horizons):
             assert row[list(found["low"][layer])].max() < row[list(found["high"][layer])].min()
 
@@ -166,7 +167,7 @@ def test_a_stopped_run_resumes_to_the_same(stop, tmp_path, monkeypatch, measured
     with pytest.raises(KeyboardInterrupt):
         esscher.deep(loaded, TEXT, out=out, **SMALL)
     monkeypatch.undo()
-    partial = esscher.load_deep(out)
+    partial = esscher.load(out)
     assert not partial.complete
     json.dumps(partial.to_dict(), allow_nan=False)
     repr(partial)
@@ -177,8 +178,8 @@ def test_a_stopped_run_resumes_to_the_same(stop, tmp_path, monkeypatch, measured
 
 
 def test_fewer_parts_can_be_asked_for():
-    options = SMALL | {"mode": "shared", "terciles": "none", "passages": 1, "draws": 1}
-    found = esscher.deep(tiny("gpt2"), TEXT, **(options | {"budgets": [9]}))
+    options = SMALL | {"keys": "shared", "terciles": "none", "passages": 1, "draws": 1}
+    found = esscher.deep(tiny("gpt2"), TEXT, **(options | {"sizes": [9]}))
     results = found.to_dict()
     json.dumps(results, allow_nan=False)
     assert results["terciles"] is None
@@ -189,21 +190,19 @@ def test_fewer_parts_can_be_asked_for():
 
 
 BAD = [
-    ({"mode": "same"}, "mode is 'same'"),
+    ({"keys": "same"}, "keys is 'same'; it must be one of independent, shared, both"),
     ({"terciles": "head"}, "terciles is 'head'"),
     ({"context": 500}, "reads at most"),
     ({"context": 8}, "at least 16"),
     (
-        {"budgets": [8, 40]},
-        "budgets go up to 40, but a context of 48 has only 36 keys",
+        {"sizes": [8, 40]},
+        "sizes go up to 40, but a context of 48 has only 36 keys",
     ),
-    ({"budgets": [0, 4]}, "budgets"),
+    ({"sizes": [0, 4]}, "sizes is"),
     ({"passages": 40}, "only 8 whole passages of 48 tokens, but 40"),
     ({"passages": 0}, "passages is 0"),
     ({"draws": 0}, "draws is 0"),
     ({"seed": -1}, "seed is -1"),
-    ({"depth": 12}, "depth is for Gaussian stacks"),
-    ({"sizes": [2, 3]}, "sizes is for Gaussian stacks"),
 ]
 
 
@@ -218,23 +217,23 @@ def test_bad_input(change, message, tmp_path):
 def test_the_real_encoder_loses_its_error_with_more_keys():
     found = esscher.deep(
         demo_model("demo:minilm"), "demo:docs", context=256, passages=3, draws=2,
-        budgets=[32, 64, 128, 224], mode="independent", terciles="none",
+        sizes=[32, 64, 128, 224], keys="independent", terciles="none",
     )  # fmt: skip
-    cosine = found.results["end"]["cosine"]["independent"]["mean"]
+    cosine = found.end.cosine["independent"].mean
     assert np.all(np.diff(cosine) > 0)
     assert cosine[-1] > 0.95
-    errors = np.array([layer["error"]["independent"]["mean"] for layer in found.layers])
+    errors = np.array([layer.error["independent"].mean for layer in found.layers])
     assert np.all(np.diff(errors, axis=1) < 0)
 
 
 @pytest.mark.parametrize(
     ("exponent", "interval", "said"),
     [
-        (1.02, [0.94, 1.1], "KL falls like n^-1 (0.94 to 1.1)."),
-        (-0.236, [-0.5, 0.03], "cannot be told here (exponent -0.24 (-0.5 to 0.03))."),
-        (-0.3, [-0.4, -0.2], "KL rises with n (exponent -0.3 (-0.4 to -0.2))."),
-        (0.3, [None, None], "cannot be told here (exponent 0.3)."),
+        (1.02, (0.94, 1.1), "KL falls like n^-1 (0.94 to 1.1)."),
+        (-0.236, (-0.5, 0.03), "cannot be told here (exponent -0.24 (-0.5 to 0.03))."),
+        (-0.3, (-0.4, -0.2), "KL rises with n (exponent -0.3 (-0.4 to -0.2))."),
+        (0.3, (None, None), "cannot be told here (exponent 0.3)."),
     ],
 )
 def test_how_fast_it_falls(exponent, interval, said):
-    assert said in _fall("KL", exponent, interval)
+    assert said in falls("KL", exponent, interval)

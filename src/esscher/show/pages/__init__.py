@@ -43,7 +43,8 @@ class PageMaker(Protocol):
 
 #: Kinds of runs that can be reported: the module here of the name before the dash makes the page.
 KINDS = (
-    "probe", "plan", "context", "deep", "sparse", "sparse-law", "domains", "sweep",
+    "probe", "plan", "context", "deep", "deep-stack", "sparse", "sparse-law", "domains",
+    "sweep",
 )  # fmt: skip
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from esscher.show.content import Axis, Card, Chart, Column, Line, Part, Plot, Series, Table
 from esscher.show.frames import data_of, ends_of
 from esscher.show.numbers import between, shown
 from esscher.show.provenance import model_options, options
 from esscher.show.stored import StoredRun
-from esscher.studies.deep import Depth
+from esscher.studies.deep import Deep
+from esscher.studies.deep.records import Curve, Perplexity
 
 NAME = "Error through depth"
 NAMES = {"map": "map", "mean": "mean", "cov": "covariance"}
@@ -37,8 +36,8 @@ def subject(run: StoredRun) -> str:
             f"{c['residual']:g}, {c['replicates']} replicates"
         )
     return (
-        f"{c['model']['name']} on {c['text']}, {c['passages']} passages of {c['context']:,} "
-        f"tokens, {c['draws']} draws"
+        f"{c['model']['name']} on {c['text']['source']}, {c['passages']} passages of "
+        f"{c['context']:,} tokens, {c['draws']} draws"
     )
 
 
@@ -49,72 +48,71 @@ def answer(run: StoredRun) -> str:
 
 def cards(run: StoredRun) -> list[Card]:
     """Errors of the first and last layer, growth, and the end."""
-    found: Depth = run.found
-    layers, curve = found.layers, next(iter(found.layers[0]["error"]))
+    found: Deep = run.found
+    layers, curve = found.layers, next(iter(found.layers[0].error))
     j = len(found.sizes) - 1 if found.is_gaussian else len(found.sizes) // 2
     n = f"n = {found.sizes[j]:,}"
     out = []
     for name, layer in (("first", layers[0]), ("last", layers[-1])):
-        error = layer["error"][curve]
-        ends = error["interval"][j]
-        out.append(Card(shown(error["mean"][j], "p2"), f"error after the {name} layer",
+        error = layer.error[curve]
+        ends = error.interval[j]
+        out.append(Card(shown(error.mean[j], "p2"), f"error after the {name} layer",
                         f"{n}; {_ends(ends, 'p2')}"))  # fmt: skip
-    growth = run.results["growth"][curve][j]
+    growth = run.found.growth[curve][j]
     if growth is not None:
-        out.append(Card(shown(growth["factor"], "d3"), "growth factor per layer",
-                        f"{n}; {_ends(growth['interval'], 'd3')}"))  # fmt: skip
-    fit = layers[-1]["fit"][curve]
+        out.append(Card(shown(growth.factor, "d3"), "growth factor per layer",
+                        f"{n}; {_ends(growth.interval, 'd3')}"))  # fmt: skip
+    fit = layers[-1].fit[curve]
     if fit is not None:
-        out.append(Card(shown(fit["exponent"], "d3"), "exponent after the last layer",
-                        _ends(fit["interval"], "d3")))  # fmt: skip
+        out.append(Card(shown(fit.exponent, "d3"), "exponent after the last layer",
+                        _ends(fit.interval, "d3")))  # fmt: skip
     return out
 
 
 def parts(run: StoredRun) -> list[Part]:
     """Errors, exponents, growth; then the limit, or the end of the model."""
-    found: Depth = run.found
+    found: Deep = run.found
     out: list[Part] = [_errors(found), _exponents(found), _growth(found)]
     if found.is_gaussian:
         out.append(_limit(found))
     else:
         out += [_end(found), _end_table(found, run.name)]
-        if run.results["terciles"] is not None:
+        if run.found.terciles is not None:
             out.append(_terciles(run))
     return [*out, _layer_table(found, run.name)]
 
 
 def command_words(run: StoredRun) -> list[str]:
-    """``deep MODEL|gaussian ...``."""
+    """``deep MODEL ...`` or ``deep-stack ...``."""
     c = run.configuration
     if run.found.is_gaussian:
         return [
-            "deep", "gaussian",
+            "deep-stack",
             *options(
                 depth=c["depth"], dim=c["dim"], horizon=c["horizon"], residual=c["residual"],
                 output_scale=c["output_scale"], tau=c["tau"], sizes=c["sizes"],
                 replicates=c["replicates"], seed=c["seed"], out=run.name,
             ),
         ]  # fmt: skip
-    modes = c["modes"]
     return [
         "deep", c["model"]["name"],
         *options(
-            text=c["text"], budgets=c["budgets"], context=c["context"], passages=c["passages"],
-            draws=c["draws"], mode=modes[0] if len(modes) == 1 else "both",
-            terciles=c["terciles"] or "none", seed=c["seed"],
+            text=c["text"]["source"], sizes=c["sizes"], context=c["context"],
+            passages=c["passages"], draws=c["draws"], keys=c["keys"], terciles=c["terciles"],
+            seed=c["seed"],
             **model_options(c), out=run.name,
         ),
     ]  # fmt: skip
 
 
-def _errors(found: Depth) -> Chart:
-    at = [layer["layer"] for layer in found.layers]
+def _errors(found: Deep) -> Chart:
+    at = [layer.layer for layer in found.layers]
     views = []
-    for curve in found.layers[0]["error"]:
+    for curve in found.layers[0].error:
         series = []
         for j, n in enumerate(found.sizes):
-            low, high = ends_of(layer["error"][curve]["interval"][j] for layer in found.layers)
-            errors = [layer["error"][curve]["mean"][j] for layer in found.layers]
+            low, high = ends_of(layer.error[curve].interval[j] for layer in found.layers)
+            errors = [layer.error[curve].mean[j] for layer in found.layers]
             shade = _share(j, len(found.sizes))
             series.append(Series(f"n = {n:,}", at, errors, low, high, mode="both", shade=shade))
         views.append(Plot(_name(curve), Axis("layer"), Axis("relative error", log=True), series))
@@ -132,16 +130,17 @@ def _errors(found: Depth) -> Chart:
     )
 
 
-def _exponents(found: Depth) -> Chart:
+def _exponents(found: Deep) -> Chart:
     series = []
-    for curve in found.layers[0]["fit"]:
-        rows = [layer for layer in found.layers if layer["fit"][curve] is not None]
-        fits = [layer["fit"][curve] for layer in rows]
-        low, high = ends_of(fit["interval"] for fit in fits)
+    for curve in found.layers[0].fit:
+        by_layer = [(layer.layer, layer.fit[curve]) for layer in found.layers]
+        known = [(at, fit) for at, fit in by_layer if fit is not None]
+        fits = [fit for _, fit in known]
+        low, high = ends_of(fit.interval for fit in fits)
         series.append(
-            Series(_name(curve), [layer["layer"] for layer in rows],
-                   [fit["exponent"] for fit in fits], low, high, mode="points",
-                   colour=PAINT.get(curve, "blue"), hollow=[not fit["trusted"] for fit in fits])
+            Series(_name(curve), [at for at, _ in known],
+                   [fit.exponent for fit in fits], low, high, mode="points",
+                   colour=PAINT.get(curve, "blue"), hollow=[not fit.trusted for fit in fits])
         )  # fmt: skip
     return Chart(
         "Exponents by layer",
@@ -160,19 +159,19 @@ def _exponents(found: Depth) -> Chart:
     )
 
 
-def _growth(found: Depth) -> Chart:
+def _growth(found: Deep) -> Chart:
     views = []
     for j in sorted({len(found.sizes) - 1, len(found.sizes) // 2, 0}, reverse=True):
         series = []
-        for curve in found.layers[0]["growth"]:
+        for curve in found.layers[0].growth:
             rows = [
-                (layer["layer"], step)
+                (layer.layer, step)
                 for layer in found.layers
-                if (step := layer["growth"][curve][j]) is not None
+                if (step := layer.growth[curve][j]) is not None
             ]
-            low, high = ends_of(step["interval"] for _, step in rows)
+            low, high = ends_of(step.interval for _, step in rows)
             series.append(
-                Series(_name(curve), [at for at, _ in rows], [s["factor"] for _, s in rows],
+                Series(_name(curve), [at for at, _ in rows], [s.factor for _, s in rows],
                        low, high, mode="points", colour=PAINT.get(curve, "blue"))
             )  # fmt: skip
         views.append(
@@ -187,15 +186,14 @@ def _growth(found: Depth) -> Chart:
     )
 
 
-def _limit(found: Depth) -> Chart:
-    limits = [limit for limit in found.results["limit"] if limit["standard_error"] is not None]
+def _limit(found: Deep) -> Chart:
+    limits = [limit for limit in found.limit if limit.standard_error is not None]
     at, scores = [], []
     for limit in limits:
-        found_scores = (np.array(limit["measured"]) - limit["exact"]) / limit["standard_error"]
-        at += [limit["layer"]] * len(found_scores)
-        scores += found_scores.tolist()
-    layers = [limit["layer"] for limit in limits]
-    bound = [limit["bound"] for limit in limits]
+        at += [limit.layer] * len(limit.deviations)
+        scores += limit.deviations
+    layers = [limit.layer for limit in limits]
+    bound = [limit.bound for limit in limits]
     return Chart(
         "Measured limit against the exact recursion",
         [
@@ -212,10 +210,10 @@ def _limit(found: Depth) -> Chart:
     )  # fmt: skip
 
 
-def _end(found: Depth) -> Chart:
+def _end(found: Deep) -> Chart:
     sizes, views = found.sizes, []
     for name, (words, title, log) in END.items():
-        curves = found.results["end"].get(name)
+        curves = found.end.quantities.get(name)
         if not curves:
             continue
         series = []
@@ -243,26 +241,27 @@ def _end(found: Depth) -> Chart:
     )
 
 
-def _damage(name: str, curve: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+def _damage(name: str, curve: Curve) -> tuple[list[Any], list[Any]]:
     """Values with intervals; of perplexity the ratio to the dense one, of the cosine 1 minus it."""
-    if name == "perplexity":
-        return curve["ratio"], curve["ratio_interval"]
+    if isinstance(curve, Perplexity):
+        return list(curve.ratio or ()), list(curve.ratio_interval or ())
     if name == "cosine":
-        ends = [None if end is None else [1 - end[1], 1 - end[0]] for end in curve["interval"]]
-        return [1 - value for value in curve["mean"]], ends
-    return curve["mean"], curve["interval"]
+        ends = [None if end is None else [1 - end[1], 1 - end[0]] for end in curve.interval]
+        return [1 - value for value in curve.mean], ends
+    return list(curve.mean), list(curve.interval)
 
 
-def _variant(found: Depth, variant: str) -> str:
-    terciles = found.results["terciles"]
+def _variant(found: Deep, variant: str) -> str:
+    terciles = found.terciles
     if variant not in ("low", "middle", "high") or terciles is None:
         return f"{variant} samples"
-    about = terciles["heads"][variant]
-    return f"{variant} third (H {about['horizon_min']:.1f} to {about['horizon_max']:.1f})"
+    about = terciles.heads[variant]
+    low, high = shown(about.horizon_min, "d1"), shown(about.horizon_max, "d1")
+    return f"{variant} third (H {low} to {high})"
 
 
-def _end_table(found: Depth, name: str) -> Table:
-    frame = found.end_frame()
+def _end_table(found: Deep, name: str) -> Table:
+    frame = found.end_table()
     return Table(
         title="The end of the model in numbers",
         name=f"{name}-end",
@@ -278,11 +277,13 @@ def _end_table(found: Depth, name: str) -> Table:
 
 
 def _terciles(run: StoredRun) -> Table:
-    terciles, sizes = run.results["terciles"], run.found.sizes
-    rows = [(name, about) for name, about in terciles["heads"].items()]
+    found: Deep = run.found
+    terciles, sizes = found.terciles, found.sizes
+    assert terciles is not None  # or there is no table
+    rows = [(name, about) for name, about in terciles.heads.items() if name in terciles.error]
     middle = len(sizes) // 2
-    errors = [terciles["error"][name] for name, _ in rows]
-    low, high = ends_of(error["interval"][middle] for error in errors)
+    errors = [terciles.error[name] for name, _ in rows]
+    low, high = ends_of(error.interval[middle] for error in errors)
     return Table(
         title="Heads by their horizon",
         name=f"{run.name}-terciles",
@@ -296,22 +297,22 @@ def _terciles(run: StoredRun) -> Table:
         ],
         data={
             "third": [name for name, _ in rows],
-            "heads": [about["heads"] for _, about in rows],
-            "horizon": [about["horizon_median"] for _, about in rows],
-            "horizon_low": [about["horizon_min"] for _, about in rows],
-            "horizon_high": [about["horizon_max"] for _, about in rows],
-            "layer": [about["mean_layer"] for _, about in rows],
-            "error": [error["mean"][middle] for error in errors],
+            "heads": [about.heads for _, about in rows],
+            "horizon": [about.horizon_median for _, about in rows],
+            "horizon_low": [about.horizon_min for _, about in rows],
+            "horizon_high": [about.horizon_max for _, about in rows],
+            "layer": [about.mean_layer for _, about in rows],
+            "error": [error.mean[middle] for error in errors],
             "error_low": low,
             "error_high": high,
         },
-        caption=f"One third of the heads of the {terciles['scope']} is sampled at a time, the "
+        caption=f"One third of the heads of the {terciles.scope} is sampled at a time, the "
         "others are dense. Errors are of the last layer, with 95% intervals over passages.",
     )  # fmt: skip
 
 
-def _layer_table(found: Depth, name: str) -> Table:
-    frame = found.to_frame()
+def _layer_table(found: Deep, name: str) -> Table:
+    frame = found.table()
     frame["error_low"] = frame["error"] - 1.96 * frame["standard_error"].astype(float)
     frame["error_high"] = frame["error"] + 1.96 * frame["standard_error"].astype(float)
     frame["curve"] = [_name(curve) for curve in frame["curve"]]

@@ -13,14 +13,15 @@ of the token itself: the noise would then agree with any recursion.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from scipy import stats
 
 from esscher.core.validation import Array
 from esscher.math.limits import GaussianStack, StackLimit
 from esscher.math.statistics import LEVEL
+from esscher.studies.deep.records import LayerLimit
 from esscher.studies.deep.simulate import moment_entries
 
 #: Squared horizon from which on the map's mean squared error no longer falls like 1/n.
@@ -75,7 +76,7 @@ def compare_with_recursion(
     sizes: tuple[int, int],
     limit: StackLimit,
     doubt: Sequence[str | None] | None = None,
-) -> list[dict[str, Any]]:
+) -> tuple[LayerLimit, ...]:
     """Measured limit of every layer against the recursion.
 
     Parameters
@@ -88,49 +89,34 @@ def compare_with_recursion(
         The exact recursion.
     doubt
         By layer, why there is no verdict; see :func:`doubts`.
-
-    Returns
-    -------
-    list of dict
-        By layer: ``largest``, the largest deviation in standard errors; ``bound``, what the
-        largest of so many stays below with probability 0.95 if the recursion is right (Student,
-        Bonferroni); ``agrees``, the verdict, None if there is none; ``doubt``, why; ``rms``, the
-        root mean square of the deviations, 1 for pure noise; ``resolution``, the median standard
-        error relative to the mean variance of a coordinate: what could be seen; ``measured``,
-        ``standard_error`` and ``exact`` entry by entry.
     """
     measured = extrapolate(moments, sizes)
     count, _, entries = measured.shape
     out = []
     for i in range(limit.depth):
         exact = moment_entries(limit.means[i + 1], limit.covariances[i + 1])
-        found: dict[str, Any] = {
-            "layer": i,
-            "entries": entries,
-            "measured": measured[:, i].mean(axis=0).tolist(),
-            "exact": exact.tolist(),
-            "standard_error": None,
-            "largest": None,
-            "rms": None,
-            "resolution": None,
-            "bound": None,
-            "agrees": None,
-            "doubt": None if doubt is None else doubt[i],
-        }
+        found = LayerLimit(
+            layer=i,
+            entries=entries,
+            measured=tuple(measured[:, i].mean(axis=0).tolist()),
+            exact=tuple(exact.tolist()),
+            doubt=None if doubt is None else doubt[i],
+        )
         if count > 1:
             error = measured[:, i].std(axis=0, ddof=1) / np.sqrt(count)
             scores = (measured[:, i].mean(axis=0) - exact) / error
             bound = float(stats.t.ppf(1 - (1 - LEVEL) / (2 * entries), count - 1))
             largest = float(np.abs(scores).max())
-            found |= {
-                "standard_error": error.tolist(),
-                "largest": largest,
-                "rms": float(np.sqrt(np.mean(scores**2))),
-                "resolution": float(
+            found = replace(
+                found,
+                standard_error=tuple(error.tolist()),
+                largest=largest,
+                rms=float(np.sqrt(np.mean(scores**2))),
+                resolution=float(
                     np.median(error) / (np.trace(limit.covariances[i + 1]) / limit.means.shape[1])
                 ),
-                "bound": bound,
-                "agrees": None if found["doubt"] else bool(largest <= bound),
-            }
+                bound=bound,
+                agrees=None if found.doubt else bool(largest <= bound),
+            )
         out.append(found)
-    return out
+    return tuple(out)

@@ -13,8 +13,8 @@ from esscher.core.validation import Array
 from esscher.engine.models import LayerInputs
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import keys_apart
-from esscher.studies.deep.arguments import TERCILES
 from esscher.studies.deep.passes import SampledPassage
+from esscher.studies.deep.records import TERCILES, TercileHeads
 
 
 def head_horizons(reader: SampledPassage) -> Array:
@@ -79,17 +79,17 @@ def split_terciles(horizons: Array, scope: str) -> dict[str, dict[int, tuple[int
 
 def describe_terciles(
     horizons: Array, terciles: Mapping[str, Mapping[int, tuple[int, ...]]]
-) -> dict[str, dict[str, float]]:
+) -> dict[str, TercileHeads]:
     """How many heads each tercile has, their horizons, and how deep they lie on average."""
     out = {}
     for name, by_layer in terciles.items():
         own = [(layer, head) for layer, heads in by_layer.items() for head in heads]
         values = np.array([horizons[place] for place in own])
-        out[name] = {
-            "heads": len(own),
-            "horizon_min": float(values.min()) if len(values) else float("nan"),
-            "horizon_median": float(np.median(values)) if len(values) else float("nan"),
-            "horizon_max": float(values.max()) if len(values) else float("nan"),
-            "mean_layer": float(np.mean([layer for layer, _ in own])) if own else float("nan"),
-        }
+        out[name] = TercileHeads(
+            heads=len(own),
+            horizon_min=float(values.min()) if own else None,
+            horizon_median=float(np.median(values)) if own else None,
+            horizon_max=float(values.max()) if own else None,
+            mean_layer=float(np.mean([layer for layer, _ in own])) if own else None,
+        )
     return out

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from esscher.engine.models import LayerInputs
 from esscher.engine.reading import Pass, compare_laws, surprise
-from esscher.runs import Cell
+from esscher.runs.cells import Cell
 from esscher.studies.deep.passes import SampledPassage
+from esscher.studies.deep.records import DeepCell
 from esscher.studies.deep.sampling import KeyDraws, sampled_attention
 
 #: Numbers of a layer. ``residual``, ``typical``: relative error of the tokens behind its block,
@@ -40,30 +41,30 @@ class PassageMeasurement:
     def cell(
         self,
         variants: Mapping[str, tuple[str, Mapping[int, Collection[int]] | None]],
-        budgets: Sequence[int],
+        sizes: Sequence[int],
         draws: int,
         seed: int,
     ) -> Cell:
-        """Measure some variants at every budget.
+        """Measure some variants at every size.
 
         Parameters
         ----------
         variants
-            By name: the mode of its samples, and the heads by layer that see the sample only (None
+            By name: how its keys are drawn, and the heads by layer that see the sample only (None
             for all heads of all layers).
-        budgets
+        sizes
             Numbers n of keys.
         draws
-            Samples per budget.
+            Samples per size.
         seed
             Seed of the samples.
         """
         rows: list[tuple[Any, ...]] = []
-        for variant, (mode, heads) in variants.items():
+        for variant, (way, heads) in variants.items():
             for draw in range(draws):
                 number = self.reader.passage.number
-                keys = KeyDraws(self.reader.certain, seed, number, mode, draw)
-                for n in budgets:
+                keys = KeyDraws(self.reader.certain, seed, number, way, draw)
+                for n in sizes:
                     found = self._errors(keys, n, heads)
                     rows += [(variant, draw, n, *entry) for entry in found]
         return Cell(self._about(), pd.DataFrame(rows, columns=COLUMNS))
@@ -108,18 +109,16 @@ class PassageMeasurement:
             return {"cosine": float(cosine)}
         return compare_laws(self.dense.end, found.end, self.reader.next_tokens)
 
-    def _about(self) -> dict[str, Any]:
-        reader = self.reader
-        about: dict[str, Any] = {
-            "passage": reader.passage.number,
-            "eligible": reader.eligible,
-            "queries": len(reader.asking),
-            "residual_norm": [float(lengths.median()) for lengths in self._lengths],
-        }
-        if reader.loaded.causal:
-            about["positions"] = len(reader.positions)
-            about["dense_nll"] = surprise(self.dense.end, reader.next_tokens)
-        return about
+    def _about(self) -> DeepCell:
+        reader, causal = self.reader, self.reader.loaded.causal
+        return DeepCell(
+            passage=reader.passage.number,
+            eligible=reader.eligible,
+            queries=len(reader.asking),
+            residual_norm=tuple(float(lengths.median()) for lengths in self._lengths),
+            positions=len(reader.positions) if causal else None,
+            dense_nll=surprise(self.dense.end, reader.next_tokens) if causal else None,
+        )
 
 
 def _lengths(values: Tensor) -> Tensor:

@@ -1,213 +1,215 @@
-"""What ``deep`` returns: errors by layer and at the end, as an object, tables, JSON."""
+"""The result: errors by layer, how they grow, and what becomes of the end."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-import pandas as pd
+from esscher.core.codec import Count
+from esscher.core.errors import InputError
+from esscher.runs.result import Result
+from esscher.studies.deep.records import (
+    Curve,
+    DeepEnd,
+    DeepLayer,
+    Growth,
+    LayerLimit,
+    Means,
+    Terciles,
+)
 
-from esscher.runs.result import RunResult
-from esscher.studies.deep.arguments import TERCILES
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from esscher.studies.deep.study import DeepStackStudy, DeepStudy
+
+    AnyDeep: TypeAlias = DeepStudy | DeepStackStudy
+
+#: Numbers of a layer of a model besides its error.
+MODEL_ERRORS = ("typical", "common", "attention", "fresh")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Depth(RunResult):
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Deep(Result["AnyDeep"]):
     """Errors of a stack by layer, how they grow, and what becomes of its end.
 
     Attributes
     ----------
-    folder
-        Directory of the run; gone already if none was given.
+    sizes
+        Numbers n of tokens (Gaussian stack) or of keys that are drawn (models).
+    layers
+        One entry per layer. Curves are the metrics of a Gaussian stack (map, mean, cov), or the
+        ways in which a model's keys are drawn.
+    growth
+        By curve and size: factor per layer, geometric mean over all of them.
+    limit
+        Of a stack: the measured limit against the recursion, by layer.
+    eligible
+        Of a model: keys that can be drawn, by passage.
+    end, terciles
+        Of a model: what becomes of its end, and thirds of the heads sampled on their own.
     """
 
-    folder: Path
+    sizes: tuple[Count, ...]
+    layers: tuple[DeepLayer, ...] = ()
+    growth: dict[str, tuple[Growth | None, ...]] = field(default_factory=dict)
+    limit: tuple[LayerLimit, ...] = ()
+    eligible: tuple[Count, ...] = ()
+    end: DeepEnd = field(default_factory=DeepEnd)
+    terciles: Terciles | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together: tables and figures go from one to another."""
+        if not self.layers:
+            return
+        curves, study = self.layers[0].error.keys(), cast("Any", self.study)
+        names = ("map", "mean", "cov") if self.is_gaussian else study.ways
+        if not curves or not curves <= set(names) or self.growth.keys() != curves:
+            raise InputError("its curves are not those that were asked for")
+        for layer in self.layers:
+            more = () if self.is_gaussian else tuple(getattr(layer, n) for n in MODEL_ERRORS)
+            if any(x is None or x.keys() != curves for x in (layer.growth, layer.fit, *more)):
+                raise InputError("its layers do not have the same curves")
+            if layer.error.keys() != curves:
+                raise InputError("its layers do not have the same curves")
+        if self.is_gaussian:
+            self._check_limit()
+        else:
+            self._check_end(study.variants)
+        if any(count != len(self.sizes) for count in self._lengths()):
+            raise InputError("its curves do not have one number per size")
+
+    def _check_limit(self) -> None:
+        if len(self.limit) != len(self.layers):
+            raise InputError("it has not the limit of every layer")
+        for limit in self.limit:
+            known = limit.standard_error
+            lists = [limit.measured, limit.exact, *([] if known is None else [known])]
+            bounded = limit.largest is None or limit.bound is not None
+            if len({len(numbers) for numbers in lists}) != 1 or not bounded:
+                raise InputError("its limits do not have the same entries")
+
+    def _check_end(self, sampled: tuple[str, ...]) -> None:
+        variants = self.end.damage.keys()
+        end = self.end
+        if not variants or not self.growth.keys() <= variants <= set(sampled):
+            raise InputError("its end is not of what was sampled")
+        if end.kl and (end.top1 is None or end.perplexity is None or end.cosine):
+            raise InputError("its end is neither that of a decoder nor that of an encoder")
+        perplexity = {} if end.perplexity is None else end.perplexity
+        if end.kl and perplexity.keys() != variants | {"dense"}:
+            raise InputError("its end is not of what was sampled")
+        if end.top1 is not None and end.top1.keys() != variants:
+            raise InputError("its end is not of what was sampled")
+        if any((p.ratio is None) != (name == "dense") for name, p in perplexity.items()):
+            raise InputError("its perplexities have no ratio to the dense one")
+        third = self.terciles
+        thirds = variants - self.growth.keys()
+        if third is not None and (
+            not thirds <= third.heads.keys()
+            or third.error.keys() != thirds
+            or third.common.keys() != thirds
+        ):
+            raise InputError("its terciles are not those that were sampled")
+
+    def _lengths(self) -> Iterator[int]:
+        """Of everything that has one number per size."""
+        yield from map(len, self.growth.values())
+        found: list[Curve] = []
+        for layer in self.layers:
+            yield from map(len, layer.growth.values())
+            parts = [layer.error, layer.typical, layer.common, layer.attention, layer.fresh]
+            found += [curve for part in parts for curve in (part or {}).values()]
+        for curves in self.end.quantities.values():
+            found += [curve for name, curve in curves.items() if name != "dense"]
+        for name, perplexity in (self.end.perplexity or {}).items():
+            if name == "dense":
+                yield (
+                    len(self.sizes) if len(perplexity.mean) == len(perplexity.interval) == 1 else 0
+                )
+            else:
+                yield len(perplexity.ratio or ())
+                yield len(perplexity.ratio_interval or ())
+        if self.terciles is not None:
+            third = self.terciles
+            found += [*third.error.values(), *third.common.values()]
+            found += [third.high_over_low] if third.high_over_low is not None else []
+        for curve in found:
+            yield len(curve.mean)
+            yield len(curve.interval)
+            if isinstance(curve, Means):
+                yield len(curve.standard_error)
 
     @property
     def is_gaussian(self) -> bool:
         """Whether it is a Gaussian stack, not a model."""
-        return is_gaussian(self.results)
+        return self.study.name == "deep-stack"
 
-    @property
-    def layers(self) -> list[dict[str, Any]]:
-        """One dictionary per layer."""
-        return list(self.results["layers"])
-
-    @property
-    def sizes(self) -> list[int]:
-        """Numbers n of tokens (Gaussian stack) or of keys that are drawn (models)."""
-        return sizes_of(self.results)
-
-    def to_frame(self) -> pd.DataFrame:
+    def table(self) -> pd.DataFrame:
         """Return a data frame, one row per layer, curve and n.
 
-        Curves are the metrics of a Gaussian stack (map, mean, cov), or the modes of a model's
-        samples; ``growth`` is the ratio to the error of the layer before.
+        ``growth`` is the ratio to the error of the layer before.
         """
+        import pandas as pd
+
         return pd.DataFrame(
             [row for layer in self.layers for row in _layer_rows(layer, self.sizes)]
         )
 
-    def end_frame(self) -> pd.DataFrame:
+    def end_table(self) -> pd.DataFrame:
         """Return a data frame of a model's end, one row per variant and n; empty for a stack."""
+        import pandas as pd
+
         rows = []
-        for name, curves in self.results.get("end", {}).items():
+        for name, curves in self.end.quantities.items():
             for variant, found in curves.items():
                 for j, n in enumerate(self.sizes if variant != "dense" else [None]):
-                    low, high = found["interval"][j] or (None, None)
+                    low, high = found.interval[j] or (None, None)
                     rows.append(
-                        {"quantity": name, "variant": variant, "n": n, "mean": found["mean"][j],
+                        {"quantity": name, "variant": variant, "n": n, "mean": found.mean[j],
                          "low": low, "high": high}
                     )  # fmt: skip
         return pd.DataFrame(rows)
 
-    def limit_frame(self) -> pd.DataFrame:
+    def limit_table(self) -> pd.DataFrame:
         """Return the measured limit against the recursion, by layer; empty for a model."""
+        import pandas as pd
+
         kept = ("layer", "entries", "largest", "bound", "rms", "resolution", "agrees", "doubt")
-        return pd.DataFrame(
-            [{name: found[name] for name in kept} for found in self.results.get("limit", [])]
-        )
+        return pd.DataFrame([{name: getattr(found, name) for name in kept} for found in self.limit])
 
     def shown(self) -> list[pd.DataFrame]:
         """Return errors at the largest n (exponents belong to all), and the limit or the end."""
-        table = self.to_frame()
+        table = self.table()
         largest = table if table.empty else table[table["n"] == self.sizes[-1]]
-        return [largest, self.limit_frame() if self.is_gaussian else self.end_frame()]
+        return [largest, self.limit_table() if self.is_gaussian else self.end_table()]
 
 
-def is_gaussian(results: dict[str, Any]) -> bool:
-    """Whether results are those of a Gaussian stack."""
-    return "stack" in results["configuration"]
-
-
-def sizes_of(results: dict[str, Any]) -> list[int]:
-    """Numbers n of results."""
-    return list(results["sizes"] if is_gaussian(results) else results["budgets"])
-
-
-def _layer_rows(layer: dict[str, Any], sizes: list[int]) -> list[dict[str, Any]]:
+def _layer_rows(layer: DeepLayer, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
     rows = []
-    for curve, error in layer["error"].items():
-        fit = layer["fit"][curve]
-        low, high = (None, None) if fit is None else fit["interval"]
+    for curve, error in layer.error.items():
+        fit = layer.fit[curve]
+        low, high = (None, None) if fit is None else fit.interval
         for j, n in enumerate(sizes):
-            step = layer["growth"][curve][j]
+            step = layer.growth[curve][j]
             row = {
-                "layer": layer["layer"],
+                "layer": layer.layer,
                 "curve": curve,
                 "n": n,
-                "error": error["mean"][j],
-                "standard_error": error["standard_error"][j],
-                "growth": None if step is None else step["factor"],
-                "growth_low": None if step is None else step["interval"][0],
-                "growth_high": None if step is None else step["interval"][1],
-                "exponent": None if fit is None else fit["exponent"],
+                "error": error.mean[j],
+                "standard_error": error.standard_error[j],
+                "growth": None if step is None else step.factor,
+                "growth_low": None if step is None else step.interval[0],
+                "growth_high": None if step is None else step.interval[1],
+                "exponent": None if fit is None else fit.exponent,
                 "exponent_low": low,
                 "exponent_high": high,
-                "trusted": None if fit is None else fit["trusted"],
+                "trusted": None if fit is None else fit.trusted,
             }
-            for name in ("typical", "common", "attention", "fresh"):
-                if name in layer:
-                    row[name] = layer[name][curve]["mean"][j]
+            for name in MODEL_ERRORS:
+                by_curve: dict[str, Means] | None = getattr(layer, name)
+                if by_curve is not None:
+                    row[name] = by_curve[curve].mean[j]
             rows.append(row)
     return rows
-
-
-def headline(results: dict[str, Any]) -> str:
-    """The answer in a few sentences."""
-    if not results["layers"]:
-        return "Nothing has been measured yet."
-    if is_gaussian(results):
-        return _stack_headline(results)
-    return " ".join(_model_sentences(results))
-
-
-def _stack_headline(results: dict[str, Any]) -> str:
-    layers, sizes = results["layers"], results["sizes"]
-    first, last = layers[0], layers[-1]
-    errors = [layer["error"]["map"]["mean"][-1] for layer in (first, last)]
-    text = (
-        f"At n = {sizes[-1]:,} the error of a token is {100 * errors[0]:.3g}% after one layer and "
-        f"{100 * errors[1]:.3g}% after {len(layers)}"
-    )
-    growth = results["growth"]["map"][-1]
-    if growth is not None:
-        text += f", a factor {_with_ends(growth['factor'], growth['interval'], 4)} per layer"
-    fits = [layer["fit"]["map"] for layer in (first, last)]
-    if all(fit is not None for fit in fits):
-        ends = [_with_ends(fit["exponent"], fit["interval"]) for fit in fits]
-        text += f"; its exponent is {ends[0]} after the first layer and {ends[1]} after the last"
-    limit = results["limit"][-1]
-    if limit["doubt"] is not None:
-        return f"{text}. Whether the recursion is the limit cannot be seen here: {limit['doubt']}."
-    if limit["agrees"] is None:
-        return f"{text}."
-    return (
-        f"{text}. The measured limit of depth {len(layers)} "
-        f"{'equals' if limit['agrees'] else 'DIFFERS FROM'} the recursion: the largest of "
-        f"{limit['entries']} deviations is {limit['largest']:.2f} standard errors (bound "
-        f"{limit['bound']:.2f}; a standard error is {100 * limit['resolution']:.2g}% of a "
-        "variance)."
-    )
-
-
-def _model_sentences(results: dict[str, Any]) -> list[str]:
-    budgets, end = results["budgets"], results["end"]
-    middle = len(budgets) // 2
-    mode = next(iter(results["layers"][0]["error"]))
-    eligible = round(sum(results["eligible"]) / len(results["eligible"]))
-    out = f"With {budgets[middle]} of {eligible} keys drawn in every layer ({mode}), "
-    if "kl" in end:
-        out += (
-            f"the next-token law is {_at(end['kl'][mode], middle)} nats from the dense one (KL), "
-            f"the most likely token is the same in {_at(end['top1'][mode], middle, 100)}%, and "
-            f"perplexity rises by a factor {end['perplexity'][mode]['ratio'][middle]:.3g}."
-        )
-        damage, name = end["kl"], "KL"
-    else:
-        out += f"the embedding's cosine to the dense one is {_at(end['cosine'][mode], middle)}."
-        damage, name = end["cosine"], "1 - cosine"
-    sentences = [out]
-    growth = results["growth"][mode][middle]
-    if growth is not None:
-        sentences.append(
-            "The relative error of the tokens grows by a factor "
-            f"{_with_ends(growth['factor'], growth['interval'], 4)} per layer."
-        )
-    fit = damage[mode]["fit"]
-    if fit is not None:
-        sentences.append(_fall(name, fit["exponent"], fit["interval"]))
-    terciles = results["terciles"]
-    ratio = None if terciles is None else terciles["high_over_low"]
-    if ratio is not None:
-        sentences.append(
-            f"Drawing the keys of the {TERCILES[-1]}-horizon third of the heads only does "
-            f"{_with_ends(ratio['mean'][middle], ratio['interval'][middle])} times the damage of "
-            f"the {TERCILES[0]}-horizon third."
-        )
-    return sentences
-
-
-def _fall(name: str, exponent: float, interval: list[float | None]) -> str:
-    """How fast something falls with n, if that can be told."""
-    low, high = interval
-    shown = _with_ends(exponent, interval, 2)
-    if low is None or high is None or low <= 0 <= high:
-        return f"Whether {name} falls with n cannot be told here (exponent {shown})."
-    return (
-        f"{name} falls like n^-{shown}." if low > 0 else f"{name} rises with n (exponent {shown})."
-    )
-
-
-def _at(found: dict[str, Any], j: int, factor: float = 1.0) -> str:
-    ends = found["interval"][j]
-    ends = None if ends is None else [factor * end for end in ends]
-    return _with_ends(factor * found["mean"][j], ends)
-
-
-def _with_ends(value: float, ends: list[float | None] | None, digits: int = 3) -> str:
-    if ends is None or None in ends:
-        return f"{value:.{digits}g}"
-    low, high = ends
-    return f"{value:.{digits}g} ({low:.{digits}g} to {high:.{digits}g})"

@@ -40,23 +40,23 @@ class KeySample:
 
 
 class KeyDraws:
-    """Samples of the keys of one passage: a function of (seed, passage, mode, draw, layer, n).
+    """Samples of the keys of one passage: a function of (seed, passage, way, draw, layer, n).
 
     Sizes are nested: the n keys are the first n of one random order.
     """
 
     def __init__(
-        self, certain: NDArray[np.bool_], seed: int, passage: int, mode: str, draw: int
+        self, certain: NDArray[np.bool_], seed: int, passage: int, way: str, draw: int
     ) -> None:
         self._certain = torch.from_numpy(certain)
         self._eligible = np.flatnonzero(~certain)
-        self._key = (seed, passage, mode, draw)
+        self._key = (seed, passage, way, draw)
 
     def sample(self, layer: int, n: int) -> KeySample:
-        """The n keys of a layer; the same for every layer in mode ``"shared"``."""
-        seed, passage, mode, draw = self._key
-        index = (passage, draw, layer) if mode == "independent" else (passage, draw)
-        order = random_stream(seed, f"deep {mode}", *index).permutation(self._eligible)
+        """The n keys of a layer; the same for every layer if they are ``"shared"``."""
+        seed, passage, way, draw = self._key
+        index = (passage, draw, layer) if way == "independent" else (passage, draw)
+        order = random_stream(seed, f"deep {way}", *index).permutation(self._eligible)
         drawn = torch.zeros_like(self._certain)
         drawn[torch.from_numpy(order[:n])] = True
         return KeySample(self._certain, drawn)

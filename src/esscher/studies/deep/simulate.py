@@ -13,7 +13,8 @@ from esscher.core.validation import Array
 from esscher.engine.attention.outputs import attention_outputs
 from esscher.math.laws import Gaussian
 from esscher.math.limits import GaussianStack, StackLimit
-from esscher.runs import Cell
+from esscher.runs.cells import Cell
+from esscher.studies.deep.records import StackCell
 from esscher.studies.deep.stack import depth_maps
 
 #: Errors of a layer: of each token against the affine limit of its own input, and of the moments.
@@ -94,4 +95,4 @@ def measure_replicate(
             if n in sizes[-2:]:  # the limit is extrapolated from two sizes
                 rows += [(n, i, "moment", j, float(v)) for j, v in enumerate(found.moments)]
     columns = ["n", "layer", "quantity", "entry", "value"]
-    return Cell({"replicate": replicate}, pd.DataFrame(rows, columns=columns))
+    return Cell(StackCell(replicate=replicate), pd.DataFrame(rows, columns=columns))

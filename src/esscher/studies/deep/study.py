@@ -1,0 +1,199 @@
+"""The studies: a model whose keys are sampled in every layer, and a Gaussian stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, TypeAlias
+
+import numpy as np
+from msgspec import Meta
+
+from esscher.core.errors import InputError
+from esscher.core.options import BY_MODEL, Seed, option
+from esscher.core.validation import as_sizes
+from esscher.engine.models.outline import Outline
+from esscher.engine.sampled.sizes import passage_keys
+from esscher.runs.cells import Cell, CellRun
+from esscher.runs.executors import CellExecutor
+from esscher.runs.model_study import ModelStudy
+from esscher.runs.study import Study
+from esscher.studies.deep.records import TERCILES, DeepCell, StackCell
+from esscher.studies.deep.result import Deep
+
+if TYPE_CHECKING:
+    from esscher.engine.models import AnyModel, LoadedModel
+    from esscher.math.limits import GaussianStack, StackLimit
+    from esscher.runs.study import OneBatch
+    from esscher.studies.deep.work import DeepWork
+
+#: Sizes of a Gaussian stack, unless they are given.
+SIZES = (256, 512, 1024, 2048, 4096, 8192)
+#: Longest passage of encoders and decoders unless a length is given.
+ENCODER_CONTEXT, DECODER_CONTEXT = 512, 1024
+#: Sizes of a model unless they are given: their number, the share of the keys that the last one is,
+#: and how many times the first one it is.
+COUNT, SHARE, RANGE = 5, 0.5, 8
+#: Shortest passage: fewer queries and keys say nothing.
+FEWEST_TOKENS = 16
+
+#: How the samples of different layers go together.
+Way: TypeAlias = Literal["independent", "shared"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepStudy(ModelStudy[Deep]):
+    """Measure how the error of sampled attention travels through the layers of a model.
+
+    All layers attend to n keys only, and the error is followed to the end of the model; then the
+    same with only a third of the heads, by horizon.
+    """
+
+    name = "deep"
+    cell = DeepCell
+    result = Deep
+    examples = (
+        "esscher deep demo:smollm2 --sizes 64:384:5 --out runs/deep --figure deep.png",
+        "esscher deep demo:minilm --keys shared --terciles none",
+    )
+    instead: ClassVar[Mapping[str, str]] = {"gaussian": "deep-stack"}
+
+    sizes: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=10**15)], ...],
+        option("Numbers n of keys (default: 5 up to half of the keys).", metavar="A:B:K"),
+    ] = BY_MODEL
+    context: Annotated[
+        int, option("Tokens of a passage (default 512; decoders 1024).", ge=1, le=10**9)
+    ] = BY_MODEL
+    passages: Annotated[int, option("Number of passages.", ge=1, le=10**6)] = 4
+    draws: Annotated[int, option("Samples of each size.", ge=1, le=10**6)] = 2
+    keys: Annotated[
+        Literal["independent", "shared", "both"],
+        option("New keys in every layer, the same in all, or both."),
+    ] = "both"
+    terciles: Annotated[
+        Literal["model", "layer", "none"],
+        option("Sample one third of the heads at a time, by horizon: of the model, or a layer."),
+    ] = "model"
+    seed: Seed = 0
+
+    def fill(self, model: Outline) -> DeepStudy:
+        """Choose passages and sizes that the model has."""
+        model.check_supported()
+        length = model.context(self.context, DECODER_CONTEXT if model.causal else ENCODER_CONTEXT)
+        if length < FEWEST_TOKENS:
+            too_short = model.max_positions < FEWEST_TOKENS
+            raise InputError(
+                f"context is {length}; it must be at least {FEWEST_TOKENS} tokens"
+                + (f", and {model.name} reads only {model.max_positions}" if too_short else "")
+            )
+        keys = passage_keys(model, length)
+        if self.sizes is None:
+            last = int(SHARE * keys)
+            grid = np.unique(np.geomspace(max(2, last / RANGE), last, COUNT).round())
+        else:
+            grid = as_sizes(self.sizes, smallest=1)
+            if grid[-1] >= keys:
+                raise InputError(
+                    f"sizes go up to {grid[-1]:g}, but a context of {length} has only {keys} keys "
+                    f"to draw from{' (a decoder asks with its last quarter)' * model.causal}; "
+                    f"give sizes below {keys}"
+                    + (", or a longer context" if length < model.max_positions else "")
+                )
+        return replace(self, context=length, sizes=tuple(int(n) for n in grid))
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """How the samples of different layers go together: the curves of a layer."""
+        return ("independent", "shared") if self.keys == "both" else (self.keys,)
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Names of what is measured at every size."""
+        return (*self.ways, *(TERCILES if self.terciles != "none" else ()))
+
+    def cells(self) -> list[str]:
+        """The horizons, and one cell per passage and way of sampling."""
+        names = ["horizons"] if self.terciles != "none" else []
+        parts = (*self.ways, *(("terciles",) if names else ()))
+        return names + [f"passage-{p}-{part}" for p in range(self.passages) for part in parts]
+
+    def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> DeepWork:
+        """Cut the text into passages."""
+        from esscher.studies.deep.work import read_text  # brings torch
+
+        return read_text(self, loaded, model, executor)
+
+    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Deep:
+        """Average over passages, and fit rates."""
+        from esscher.studies.deep.model_results import assemble  # brings torch
+
+        return assemble(self, cells, run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepStackStudy(Study[Deep]):
+    """Measure how the error of finite samples travels through a random stack of attention layers.
+
+    On Gaussian tokens its limit is an exact recursion, which the measured limit is compared with.
+    See :func:`esscher.studies.deep.stack.random_stack`.
+    """
+
+    name = "deep-stack"
+    unit = "replicates"
+    cell = StackCell
+    result = Deep
+    examples = (
+        "esscher deep-stack --depth 12 --dim 8 --horizon 0.5 --residual 1",
+        "esscher deep-stack --depth 24 --sizes 256:8192:6 --out runs/stack --figure stack.png",
+    )
+
+    depth: Annotated[int, option("Number of layers.", ge=1, le=10_000)] = 12
+    dim: Annotated[int, option("Dimension of the tokens.", ge=1, le=4096)] = 8
+    horizon: Annotated[float, option("Horizon of every layer.", gt=0)] = 0.5
+    residual: Annotated[float, option("Factor of the residual connection.")] = 1.0
+    output_scale: Annotated[float, option("Gain of the attention branch.", gt=0)] = 0.5
+    tau: Annotated[float, option("Length of the mean tilt.", ge=0)] = 0.0
+    sizes: Annotated[
+        tuple[Annotated[int, Meta(ge=2, le=10**15)], ...],
+        option("Numbers n of tokens (default 256:8192:6).", metavar="A:B:K"),
+    ] = BY_MODEL
+    replicates: Annotated[int, option("Samples of tokens.", ge=1, le=10**6)] = 32
+    seed: Seed = 0
+
+    def filled(self) -> Self:
+        """Fill in the sizes."""
+        sizes = SIZES if self.sizes is None else tuple(int(n) for n in as_sizes(self.sizes))
+        if len(sizes) < 2:
+            raise InputError(f"sizes is {list(sizes)}; a rate and a limit take at least 2 sizes")
+        return replace(self, sizes=sizes)
+
+    def stack(self) -> tuple[GaussianStack, StackLimit]:
+        """Draw the stack, and return it with its limit."""
+        from esscher.studies.deep.stack import random_stack
+
+        return random_stack(
+            self.depth, self.dim, self.horizon, residual=self.residual,
+            output_scale=self.output_scale, tau=self.tau, seed=self.seed,
+        )  # fmt: skip
+
+    def cells(self) -> list[str]:
+        """One cell per replicate."""
+        return [f"replicate-{number}" for number in range(self.replicates)]
+
+    def prepare(self, executor: CellExecutor) -> OneBatch:
+        """Draw the stack."""
+        from esscher.studies.deep.work import draw_stack  # brings torch
+
+        return draw_stack(self, executor)
+
+    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Deep:
+        """Average over replicates, fit rates, and compare with the recursion."""
+        from esscher.studies.deep.stack_results import assemble  # brings torch
+
+        return assemble(self, cells, run)
+
+    @property
+    def subject(self) -> str:
+        """Law of the tokens."""
+        return "gaussian"
