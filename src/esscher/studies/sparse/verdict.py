@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from esscher.math.statistics import Rate
-from esscher.studies.sparse.compare import Comparison
 from esscher.studies.sparse.records import Verdict
+
+if TYPE_CHECKING:
+    from esscher.studies.sparse.compare import Comparison
 
 KEEPS = "keeps the exponent"
 CONSTANT = "changes the constant"
