@@ -131,7 +131,7 @@ def test_the_keyboard_does_what_the_mouse_does(browser, wide):
         row = page.evaluate("Number(document.activeElement.dataset.row)")
         page.keyboard.press("Enter")
         own = found.heads[row]
-        assert selected(page) == f"Layer {own['layer']}, head {own['head']}"
+        assert selected(page) == f"Layer {own.layer}, head {own.head}"
         radio = page.get_by_role("radio", name="mean output").first
         radio.focus()
         page.keyboard.press("ArrowRight")
