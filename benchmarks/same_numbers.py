@@ -68,10 +68,11 @@ PRINTED = {
     "hardmax": "hardmax --dim 3 --sizes 1e2:1e4 --json",
     "reproduce": "reproduce hardmax --scale quick --json",
 }
-#: Fields that were added; the rest of a result has to be where it was.
-ADDED = {"cells", "limit", "eligible", "terciles"}
-#: Fields that are gone, since the kind of the run says the same.
-GONE = {"configuration.stack"}
+#: Fields that were added, and such that follow from others; the rest has to be where it was.
+ADDED = {"cells", "headline", "configuration.exponents", "limit", "eligible", "terciles"}
+DERIVED = {"configuration.sizes"}
+#: Fields that are gone.
+GONE = {"configuration.layout", "configuration.stack"}
 #: Fields that moved: where a value stands now, and where it stood.
 MOVED = {
     "configuration.model.weight_hash": "configuration.weight_hash",
@@ -79,6 +80,8 @@ MOVED = {
     "configuration.text.source": "configuration.text",
     "configuration.text.hash": "configuration.text_hash",
     "configuration.query_count": "configuration.queries",
+    "configuration.texts": "configuration.corpora",
+    "configuration.fdr": "alpha",
 }
 #: The same in one run only.
 MOVED_IN = {
@@ -209,7 +212,9 @@ def trees(one: Any, two: Any, place: str) -> Iterator[str]:
         for key in sorted(one.keys() | two.keys()):
             if key in PASSING:
                 continue
-            if key in ADDED and key not in one:
+            if key not in one and (key in ADDED or two[key] is None):
+                continue
+            if key not in two and (key in DERIVED or key in GONE):
                 continue
             if key not in one or key not in two:
                 yield f"{place}.{key} only {'before' if key in one else 'after'}"

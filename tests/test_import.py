@@ -10,7 +10,10 @@ from pkgutil import walk_packages
 import esscher
 
 #: Each takes a good part of a second, and few commands need all of them.
-LATER = ("torch", "transformers", "pandas", "pyarrow", "scipy.stats", "matplotlib", "xarray")
+LATER = (
+    "torch", "transformers", "pandas", "pyarrow", "scipy.stats", "matplotlib", "xarray", "altair",
+    "vl_convert",
+)  # fmt: skip
 
 
 def test_heavy_packages_are_loaded_when_used():

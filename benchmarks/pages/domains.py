@@ -9,12 +9,14 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from msgspec import structs
 
 from esscher.core.errors import InputError
+from esscher.runs.registry import load
 from esscher.show.domains import draw_domains
-from esscher.studies.domains import Domains, load_domains
+from esscher.studies.domains import Domains
+from esscher.studies.domains.result import Correction, RankPair, TransferPair, shares_of
 from esscher.studies.domains.statistics import BY_NAME
-from esscher.studies.domains.variance import SOURCES
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
 
@@ -33,22 +35,24 @@ def domains_finding(runs: Sequence[Path]) -> Finding:
     tables: dict[str, pd.DataFrame] = {}
     figures: dict[str, Figure] = {}
     for folder in runs:
-        found = load_domains(folder)
-        if not found.results["blocks"]:
+        found = load(folder)
+        if not isinstance(found, Domains):
+            raise InputError(f"{folder} holds a run of {found.study.name}, not of domains")
+        if not found.blocks:
             raise InputError(f"{folder}: {found.headline} Run its command again.")
         name = _name(found, set(figures))
         if not found.complete:
-            trouble.append(f"{name} is incomplete: {found.results['cells']} blocks are there.")
+            trouble.append(f"{name} is incomplete: {found.cells} blocks are there.")
         sections.append(_section(found))
         tables |= {
             f"{name}-corpora": found.medians(),
-            f"{name}-tests": found.to_frame(),
-            f"{name}-pairs": _pairs(found.results),
-            f"{name}-variance": found.variance(),
-            f"{name}-ranks": _ranks(found.results),
-            f"{name}-plans": pd.DataFrame(_plans(found.results)),
+            f"{name}-tests": found.table(),
+            f"{name}-pairs": _pairs(found),
+            f"{name}-variance": found.variance_table(),
+            f"{name}-ranks": _ranks(found),
+            f"{name}-plans": pd.DataFrame(_plans(found)),
         }
-        figures[name] = draw_domains(found.results)
+        figures[name] = draw_domains(found.to_dict())
     return Finding(
         "domains",
         "Domains: what changes between corpora, and what does not",
@@ -61,7 +65,7 @@ def domains_finding(runs: Sequence[Path]) -> Finding:
 
 def _name(found: Domains, taken: set[str]) -> str:
     """Name of a run's tables and figure: the model, numbered if it occurs twice."""
-    subject = str(found.results["configuration"]["model"]["name"])
+    subject = found.study.model_record.name
     plain = "domains-" + re.sub(r"[^a-z0-9]+", "-", subject.lower()).strip("-")
     name, number = plain, 2
     while name in taken:
@@ -70,60 +74,60 @@ def _name(found: Domains, taken: set[str]) -> str:
 
 
 def _section(found: Domains) -> str:
-    results = found.results
-    configuration, test = results["configuration"], results["correction"]
-    level = 100 * results["alpha"]
+    study, test = found.study, found.correction
+    assert test is not None
+    level = 100 * study.fdr
     parts = [
-        f"## {configuration['model']['name']}",
+        f"## {study.model_record.name}",
         f"**{found.headline}**",
-        f"{len(results['units'])} heads, {len(results['corpora'])} corpora, {results['blocks']} "
-        f"blocks of {configuration['block_tokens']:,} tokens each, {configuration['mode']} mode, "
-        f"seed {configuration['seed']}. All corpora: permutation test with "
-        f"{test['permutations']:,} permutations of the blocks; {test['omnibus_found']:,} of "
-        f"{test['omnibus_tests']:,} heads and statistics differ at a false discovery rate of "
-        f"{level:g}%, {test['omnibus_found_holm']:,} family-wise (Holm). Pairs: Welch's t; "
-        f"{test['pairs_found']:,} of {test['pair_tests']:,} differ, "
-        f"{test['pairs_found_holm']:,} family-wise." + _check(test, results["alpha"]),
+        f"{len(found.units)} heads, {len(found.corpora)} corpora, {found.blocks} "
+        f"blocks of {study.block_tokens:,} tokens each, {study.mode} mode, "
+        f"seed {study.seed}. All corpora: permutation test with "
+        f"{test.permutations:,} permutations of the blocks; {test.omnibus_found:,} of "
+        f"{test.omnibus_tests:,} heads and statistics differ at a false discovery rate of "
+        f"{level:g}%, {test.omnibus_found_holm:,} family-wise (Holm). Pairs: Welch's t; "
+        f"{test.pairs_found:,} of {test.pair_tests:,} differ, "
+        f"{test.pairs_found_holm:,} family-wise." + _check(test, study.fdr),
         "Medians over the heads, with the interval over blocks:",
-        markdown_table(_medians(results)),
+        markdown_table(_medians(found)),
         f"The largest differences between two corpora, with intervals of which {100 - level:g}% "
         "hold (ratios of b to a, or differences b - a of k-hat and of shares):",
         markdown_table(_strongest(found)),
         "Where the variance comes from, in percent with standard errors over blocks; how many heads"
         " differ; and whether heads keep their ranks (mean Spearman correlation of half the blocks "
         "with the other half of the same corpus, and with as many of another):",
-        markdown_table(_variance(results)),
+        markdown_table(_variance(found)),
         "Tokens for 10% error: ratio of b to a over all heads (simultaneous interval), and the "
         "share of heads that need at least twice as many on one of the two; the largest ten:",
-        markdown_table(_plan_table(results)),
+        markdown_table(_plan_table(found)),
     ]
     return "\n\n".join(parts)
 
 
-def _check(test: dict[str, Any], alpha: float) -> str:
-    if test["halves_rejected"] is None:
+def _check(test: Correction, fdr: float) -> str:
+    if test.halves_rejected is None:
         return ""
     return (
-        f" Between halves of the same corpus Welch's p is below {alpha:g} in "
-        f"{100 * test['halves_rejected']:.1f}% of {test['halves_tests']:,} tests, where nothing "
+        f" Between halves of the same corpus Welch's p is below {fdr:g} in "
+        f"{100 * test.halves_rejected:.1f}% of {test.halves_tests:,} tests, where nothing "
         "differs."
     )
 
 
-def _medians(results: dict[str, Any]) -> pd.DataFrame:
+def _medians(found: Domains) -> pd.DataFrame:
     rows = []
-    for corpus in results["corpora"]:
-        row = {"corpus": corpus["name"], "unknown tokens": f"{100 * corpus['unknown']:.1f}%"}
-        for name, found in corpus["median"].items():
-            low, high = found["interval"]
-            row[BY_NAME[name].short] = f"{_three(found['value'])} ({_three(low)} to {_three(high)})"
+    for corpus in found.corpora:
+        row = {"corpus": corpus.name, "unknown tokens": f"{100 * corpus.unknown:.1f}%"}
+        for name, median in corpus.median.items():
+            low, high = median.interval
+            row[BY_NAME[name].short] = f"{_three(median.value)} ({_three(low)} to {_three(high)})"
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 def _strongest(found: Domains) -> pd.DataFrame:
     rows = []
-    for row in found.strongest().to_dict("records"):
+    for row in found.strongest_table().to_dict("records"):
         interval = f"{_three(row['low'])} to {_three(row['high'])}"
         shown = {key: row[key] for key in ("statistic", "head", "a", "b")}
         shown |= {"b to a": _three(row["effect"]), "interval": interval}
@@ -131,56 +135,58 @@ def _strongest(found: Domains) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["statistic"])
 
 
-def _variance(results: dict[str, Any]) -> pd.DataFrame:
+def _variance(found: Domains) -> pd.DataFrame:
     rows = []
-    for name, parts in results["variance"].items():
+    for name, parts in found.variance.items():
         if parts is None:
             continue
         row = {"of": BY_NAME[name].title}
-        for source in SOURCES:
-            share, error = parts["shares"][source], parts["standard_errors"][source]
-            row[source] = f"{100 * share:.1f} +- {100 * error:.1f}"
-        rank = results["rank"][name] or {}
+        errors = shares_of(parts.standard_errors)
+        for source, share in shares_of(parts.shares).items():
+            row[source] = f"{100 * share:.1f} +- {100 * errors[source]:.1f}"
+        rank = found.rank[name]
         row |= {
-            "heads that differ": str(results["counts"][name]["heads"]),
-            "Holm": str(results["counts"][name]["heads_holm"]),
-            "rank within": _three(rank.get("within")),
-            "rank between": _three(rank.get("between")),
+            "heads that differ": str(found.counts[name].heads),
+            "Holm": str(found.counts[name].heads_holm),
+            "rank within": "" if rank is None else _three(rank.within),
+            "rank between": "" if rank is None else _three(rank.between),
         }
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _pairs(results: dict[str, Any]) -> pd.DataFrame:
+def _pairs(found: Domains) -> pd.DataFrame:
     """Heads that differ, by statistic and pair; every single head is in the stored run."""
     rows = []
-    for name, test in results["tests"].items():
-        for pair in test["pairs"]:
-            kept = {key: pair[key] for key in ("a", "b", "heads", "heads_holm")}
+    for name, test in found.tests.items():
+        for pair in test.pairs:
+            kept = {key: getattr(pair, key) for key in ("a", "b", "heads", "heads_holm")}
             rows.append({"statistic": name} | kept)
     return pd.DataFrame(rows)
 
 
-def _ranks(results: dict[str, Any]) -> pd.DataFrame:
+def _ranks(found: Domains) -> pd.DataFrame:
     rows = []
-    for name, found in results["rank"].items():
-        for pair in found["pairs"] if found else []:
-            low, high = pair["interval"]
-            rows.append({"statistic": name} | pair | {"low": low, "high": high})
-    return pd.DataFrame(rows).drop(columns="interval", errors="ignore")
+    for name, ranks in found.rank.items():
+        for pair in ranks.pairs if ranks else ():
+            rows.append({"statistic": name} | _with_ends(pair))
+    return pd.DataFrame(rows)
 
 
-def _plans(results: dict[str, Any]) -> list[dict[str, Any]]:
-    rows = []
-    for pair in results["transfer"]["pairs"]:
-        low, high = pair["interval"]
-        kept = {key: value for key, value in pair.items() if key != "interval"}
-        rows.append(kept | {"low": low, "high": high})
-    return rows
+def _plans(found: Domains) -> list[dict[str, Any]]:
+    assert found.transfer is not None
+    return [_with_ends(pair) for pair in found.transfer.pairs]
 
 
-def _plan_table(results: dict[str, Any]) -> pd.DataFrame:
-    rows = sorted(_plans(results), key=lambda row: -max(row["twice_on_a"], row["twice_on_b"]))
+def _with_ends(pair: RankPair | TransferPair) -> dict[str, Any]:
+    """The fields of a pair, with the ends of its interval for the interval."""
+    row = structs.asdict(pair)
+    low, high = row.pop("interval")
+    return row | {"low": low, "high": high}
+
+
+def _plan_table(found: Domains) -> pd.DataFrame:
+    rows = sorted(_plans(found), key=lambda row: -max(row["twice_on_a"], row["twice_on_b"]))
     return pd.DataFrame(
         [
             {

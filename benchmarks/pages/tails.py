@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from esscher.core.errors import InputError
 from esscher.math.tails import VERDICTS
 from esscher.runs.registry import load
-from esscher.show.tails import draw_tails
+from esscher.show.drawing import Plot
 from esscher.studies.reproduce.finding import Finding, markdown_table
 from esscher.studies.tails import Tails
 
@@ -41,7 +40,7 @@ def tails_finding(runs: Sequence[Path]) -> Finding:
         raise InputError("there are no runs to make a page of; give directories of esscher tails")
     sections, trouble = [], []
     tables: dict[str, pd.DataFrame] = {}
-    figures: dict[str, Figure] = {}
+    figures: dict[str, Plot] = {}
     for folder in runs:
         found = load(folder)
         assert isinstance(found, Tails)
@@ -53,7 +52,7 @@ def tails_finding(runs: Sequence[Path]) -> Finding:
             trouble.append(f"{name} is incomplete: {count} layers are there.")
         sections.append(_section(found))
         tables |= {f"{name}-heads": found.table(), f"{name}-layers": found.layers_table()}
-        figures[name] = draw_tails(found)
+        figures[name] = found.plot()
     return Finding(
         "tails",
         "Tails: are the tokens of real models sub-Gaussian?",

@@ -51,7 +51,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Why it is so", ("docs/theory", "docs/extreme-lengths", "docs/accuracy", "docs/related")),
     ("What came out", (FINDINGS,)),
     ("Reference", ("docs/reference/commands", "docs/command-line", "docs/reference/api/index")),
-    ("Project", ("CONTRIBUTING", "SECURITY", "CHANGELOG")),
+    ("Project", ("docs/architecture", "CONTRIBUTING", "SECURITY", "CHANGELOG")),
 )
 #: The API reference exists in the site only, so the landing page names it without a link.
 API_REFERENCE = (

@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from esscher.show.catalogue import figure, figures_of
     from esscher.show.write import write_report
     from esscher.studies.deep import Deep, deep, deep_stack
-    from esscher.studies.domains import Domains, domains, load_domains
+    from esscher.studies.domains import Domains, domains
     from esscher.studies.plan import (
         ContextUse,
         Plan,
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
         load_plan,
         plan,
     )
-    from esscher.studies.probe import Probe, load_probe, probe
+    from esscher.studies.probe import Probe, probe
     from esscher.studies.reproduce import reproduce
     from esscher.studies.sparse import Sparse, sparse, sparse_law
     from esscher.studies.tails import Tails, tails
@@ -155,10 +155,8 @@ __all__ = [
     "load",
     "load_context",
     "load_curve",
-    "load_domains",
     "load_model",
     "load_plan",
-    "load_probe",
     "make_law",
     "map_constant",
     "map_curve",
@@ -186,7 +184,7 @@ __all__ = [
 
 #: What brings torch and transformers with it, by package: imported when it is first asked for.
 _LAZY = {
-    "esscher.studies.domains": ("Domains", "domains", "load_domains"),
+    "esscher.studies.domains": ("Domains", "domains"),
     "esscher.studies.deep": ("Deep", "deep", "deep_stack"),
     "esscher.studies.reproduce": ("reproduce",),
     "esscher.studies.tails": ("Tails", "tails"),
@@ -199,7 +197,7 @@ _LAZY = {
         "load_plan",
         "plan",
     ),
-    "esscher.studies.probe": ("Probe", "load_probe", "probe"),
+    "esscher.studies.probe": ("Probe", "probe"),
     "esscher.show.catalogue": ("figure", "figures_of"),
     "esscher.show.write": ("write_report",),
     "esscher.runs.cluster": ("connect_cluster",),

@@ -81,8 +81,8 @@ def test_json(place):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--text", "a=@a.txt"], "1 corpus given; comparing takes at least two"),
-        ([], "no corpus given"),
+        (["--text", "a=@a.txt"], "there is only one corpus; comparing takes at least two"),
+        ([], "there are no corpora"),
         (["--text", "@a.txt", "--text", "b=@b.txt"], "has no name"),
         (["--text", "=@a.txt", "--text", "b=@b.txt"], "has no name"),
         (["--text", "a=", "--text", "b=@b.txt"], "has no source"),
@@ -91,7 +91,7 @@ def test_json(place):
         (["--text", "a=@a.txt", "--text", "b=@b.txt", "--blocks", "50"], "only 1,500 tokens"),
         (["--text", "a=@a.txt", "--text", "b=@b.txt", "--layers", "9"], "layers contains 9"),
         (["--text", "a=@a.txt", "--text", "b=@b.txt", "--figure", "x.txt"], "must end in"),
-        (["--text", "a=@a.txt", "--text", "b=@b.txt", "--alpha", "2"], "alpha is 2"),
+        (["--text", "a=@a.txt", "--text", "b=@b.txt", "--fdr", "2"], "fdr is 2"),
     ],
 )
 def test_bad_input_ends_with_a_message(arguments, words, place):

@@ -74,6 +74,7 @@ def test_values_of_the_right_kind_are_taken(name, value, wanted):
         ("share", float("nan"), "share is nan; it must be a number that is finite"),
         ("tilt", float("inf"), "tilt is inf; it must be a number that is finite"),
         ("tilt", "a", "tilt is 'a'; it must be a list"),
+        ("share", 25, "it must be a number of at most 1.0; did you mean 0.25?"),
         ("mode", "c", "mode is 'c'; it must be one of a, b"),
         ("layers", "01", "layers is '01'; it must be a list"),
         ("layers", 5, "layers is 5; it must be a list"),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
 from esscher.cli.options import check_figure, plain_console, plain_table
 from esscher.core.errors import InputError
+from esscher.core.untrusted import foreign
+from esscher.runs import Result, run_kind
+from esscher.runs.registry import STUDIES, has_part, load
 
 #: Dots per inch that make sense.
 FEWEST, MOST = 30, 2400
@@ -63,6 +67,11 @@ def figure(
     from esscher.show.files import write_figure
 
     inches = as_width(width)
+    name = run_kind(run)
+    if name in STUDIES and has_part(name, "charts"):
+        with foreign(run):
+            draw_result(load(run), run, kind, output, chosen, inches, dpi, title, listing)
+        return
     kind_of_run, found = read(run)
     if listing:
         table = plain_table(f"Figures of {run} ({kind_of_run})")
@@ -77,6 +86,34 @@ def figure(
     drawn = draw(kind_of_run, found, name, heads=chosen, width=inches, title=None if title else "")
     path = Path(f"{run.resolve().stem}-{name}.png") if output is None else output
     write_figure(drawn, path, dpi)
+    click.echo(f"Figure: {path}")
+
+
+def draw_result(
+    found: Result[Any],
+    run: Path,
+    kind: str | None,
+    output: Path | None,
+    heads: list[tuple[int, int]] | None,
+    inches: float,
+    dpi: int,
+    title: bool,
+    listing: bool,
+) -> None:
+    """List the charts of a result, or draw one of them into a file."""
+    offered = found.charts()
+    if listing:
+        table = plain_table(f"Figures of {run} ({found.study.name})")
+        table.add_column("--kind", no_wrap=True)
+        table.add_column("shows")
+        for name, about in offered.items():
+            table.add_row(name, about)
+        plain_console().print(table)
+        return
+    chart = found.plot(kind, heads=heads, title=None if title else "")
+    name = next(iter(offered)) if kind is None else kind
+    path = Path(f"{run.resolve().stem}-{name}.png") if output is None else output
+    chart.save(path, width=inches, dpi=dpi)
     click.echo(f"Figure: {path}")
 
 

@@ -68,6 +68,26 @@ def whole_numbers(text: str | None, option: str) -> list[int] | None:
     return numbers
 
 
+def named_sources(texts: Sequence[str], option: str) -> dict[str, str]:
+    """Read ``NAME=SOURCE`` options; a name is given once."""
+    named: dict[str, str] = {}
+    for text in texts:
+        name, mark, source = text.partition("=")
+        name = name.strip()
+        if not mark or not name or not source:
+            raise InputError(
+                f"{option} {text!r} has no {'source' if mark and name else 'name'}; write "
+                "NAME=SOURCE, such as wiki=articles.txt"
+            )
+        if name in named:
+            raise InputError(
+                f"{option} {text!r}: the name {name!r} is taken by {named[name]!r}; give every "
+                "one a name of its own"
+            )
+        named[name] = source
+    return named
+
+
 def check_figure(path: Path | None, option: str = "--figure") -> None:
     """Refuse a figure of an unknown format or at a bad place before anything is computed."""
     if path is not None and path.suffix.lower() not in FORMATS:

@@ -8,13 +8,11 @@ import click
 
 from esscher import __version__
 from esscher.cli.completion import complete_values, completion
-from esscher.cli.domains import domains
 from esscher.cli.endings import quiet_if_unread
 from esscher.cli.figure import figure
 from esscher.cli.hardmax import hardmax
 from esscher.cli.man import man
 from esscher.cli.plan import plan
-from esscher.cli.probe import probe
 from esscher.cli.report import report
 from esscher.cli.reproduce import reproduce
 from esscher.cli.runs import list_runs, show
@@ -79,10 +77,9 @@ def main() -> None:
 
 
 for command in (
-    probe,
+    study_command("probe"),
     plan,
     *map(study_command, STUDIES),
-    domains,
     theory,
     hardmax,
     sweep,

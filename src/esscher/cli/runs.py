@@ -27,10 +27,8 @@ from esscher.studies.sweep.store import Run, read_run
 
 #: What prints a kind of run; sweeps are shown here.
 SHOWN_BY = {
-    "probe": ("esscher.cli.probe", "print_probe"),
     "plan": ("esscher.cli.plan", "print_plan"),
     "context": ("esscher.cli.plan", "print_context"),
-    "domains": ("esscher.cli.domains", "print_domains"),
 }
 
 

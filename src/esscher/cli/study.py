@@ -17,6 +17,7 @@ from esscher.cli.options import (
     check_figure,
     check_output,
     geometric_sizes,
+    named_sources,
     numbers,
     plain_console,
     whole_numbers,
@@ -24,11 +25,13 @@ from esscher.cli.options import (
 from esscher.cli.stopping import resumable
 from esscher.core.options import Option, options_of
 from esscher.runs.model_study import said_of_other
-from esscher.runs.registry import part_of, study_named
+from esscher.runs.registry import has_part, part_of, study_named
 from esscher.runs.result import Result
 from esscher.runs.study import Study
 from esscher.show.tables import as_table
 
+#: Form of options that are given several times, each with a name of its own.
+NAMED = "NAME=SOURCE"
 #: Options that all commands of studies have, besides those of the study.
 OPTIONS: tuple[click.Parameter, ...] = (
     click.Option(
@@ -85,16 +88,20 @@ class _Command(click.Command):
 def print_result(found: Result[Any], everything: bool = False) -> None:
     """Print a result for people: as its study does, or the headline and the tables."""
     console = plain_console()
-    try:
-        own = part_of(found.study.name, "printed")
-    except ModuleNotFoundError as error:
-        if not (error.name or "").endswith(".printed"):
-            raise
-        console.say(found.headline, "bold")
-        for frame in found.shown():
-            console.print(as_table(frame))
+    if has_part(found.study.name, "printed"):
+        part_of(found.study.name, "printed").print_result(found, console, everything)
         return
-    own.print_result(found, console, everything)
+    console.say(found.headline, "bold")
+    for frame in found.shown():
+        console.print(as_table(frame))
+
+
+def draw_figure(name: str, found: Result[Any], path: Path) -> None:
+    """Draw the main figure of a result into a file."""
+    if has_part(name, "charts"):
+        found.plot().save(path)
+    else:
+        save_figure(name, found, path)
 
 
 def _help(study: type[Study[Any]]) -> str:
@@ -108,7 +115,7 @@ def _help(study: type[Study[Any]]) -> str:
 
 
 def _is_argument(option: Option) -> bool:
-    return option.default is MISSING and option.metavar is not None
+    return option.default is MISSING and option.metavar not in (None, NAMED)
 
 
 def _ordered(study: type[Study[Any]]) -> list[Option]:
@@ -121,10 +128,12 @@ def _parameter(option: Option) -> click.Parameter | None:
     if option.command is None:
         return None
     kind = _plain_type(option.type)
+    flag = option.flag
+    settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    if option.metavar == NAMED:
+        return click.Option([flag, option.name], multiple=True, **settings)
     if _is_argument(option):
         return click.Argument([option.name], metavar=option.metavar)
-    flag = f"--{(option.command or option.name).replace('_', '-')}"
-    settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
     if kind is bool:
         both = f"{flag}/--no-{flag[2:]}" if option.default else flag
         return click.Option([both, option.name], is_flag=True, default=option.default, **settings)
@@ -151,7 +160,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _callback(study: type[Study[Any]]) -> Callable[..., None]:
-    lists = {o.name: o for o in options_of(study) if o.metavar in ("LIST", "A:B:K")}
+    lists = {o.name: o for o in options_of(study) if o.metavar in ("LIST", "A:B:K", NAMED)}
 
     def call(
         *,
@@ -171,7 +180,8 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
         workers = options.pop("workers")
         with resumable(out), chosen_cluster(scheduler, cluster, workers) as executor:
             found = study(**options, executor=executor).run()
-        save_figure(study.name, found, figure)
+        if figure is not None:
+            draw_figure(study.name, found, figure)
         if save is not None:
             found.save(save)
         finish(
@@ -185,11 +195,13 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
     return call
 
 
-def _listed(option: Option, text: str | None) -> Any:
-    """The numbers that an option such as ``0-5`` or ``64:2048:6`` stands for."""
+def _listed(option: Option, text: Any) -> Any:
+    """The values that an option such as ``0-5``, ``64:2048:6`` or ``wiki=a.txt`` stands for."""
     if text is None:
         return None
-    flag = f"--{option.name.replace('_', '-')}"
+    flag = option.flag
+    if option.metavar == NAMED:
+        return named_sources(text, flag)
     if option.metavar == "A:B:K":
         return geometric_sizes(text, _smallest(option), flag)
     whole = _plain_type(get_args(_plain_type(option.type))[0]) is int

@@ -35,6 +35,7 @@ def option(
     *,
     metavar: str | None = None,
     stored: bool = True,
+    changeable: bool = False,
     command: str | None = "",
     **bounds: Any,
 ) -> Meta:
@@ -45,15 +46,19 @@ def option(
     help
         One or two sentences.
     metavar
-        Form of a list on the command line: ``LIST`` (0,3 or 0-5), ``A:B:K`` (a geometric grid).
+        Form of several values on the command line: ``LIST`` (0,3 or 0-5), ``A:B:K`` (a geometric
+        grid), ``NAME=SOURCE`` (given several times).
     stored
         Whether results depend on it: then it is part of the configuration of a run.
+    changeable
+        Whether results depend on it, but cells do not: a run is resumed with another value, and
+        only its results say which one they are for.
     command
         Its name on the command line, if it has another one there; None if it has none.
     **bounds
         ``ge``, ``gt``, ``le``, ``lt``, as :class:`msgspec.Meta` takes them.
     """
-    extra = {"metavar": metavar, "stored": stored, "command": command}
+    extra = {"metavar": metavar, "stored": stored, "changeable": changeable, "command": command}
     return Meta(description=help, extra=extra, **bounds)
 
 
@@ -77,7 +82,7 @@ class Option:
         Its type, without the description.
     annotation
         Its type, with bounds, as msgspec checks it.
-    help, metavar, stored, command
+    help, metavar, stored, changeable, command
         See :func:`option`.
     default
         Its default; ``MISSING`` if it must be given.
@@ -89,8 +94,14 @@ class Option:
     help: str
     metavar: str | None
     stored: bool
+    changeable: bool
     command: str | None
     default: Any
+
+    @property
+    def flag(self) -> str:
+        """The option on the command line."""
+        return f"--{(self.command or self.name).replace('_', '-')}"
 
 
 @cache
@@ -112,6 +123,7 @@ def options_of(study: type) -> tuple[Option, ...]:
                 help=metas[-1].description or "",
                 metavar=extra["metavar"],
                 stored=extra["stored"],
+                changeable=extra["changeable"],
                 command=extra["command"],
                 default=field.default,
             )
@@ -143,7 +155,15 @@ def checked(option: Option, value: Any) -> Any:
     except msgspec.ValidationError as error:
         raise InputError(
             f"{option.name} is {shortened(value)}; it must be {allowed(str(error), option.type)}"
+            + _meant(option, given)
         ) from error
+
+
+def _meant(option: Option, given: Any) -> str:
+    """A percentage where a share is wanted is taken for a slip."""
+    bounds = [b for m in option.annotation.__metadata__ for b in (m.le, m.lt) if b is not None]
+    percent = isinstance(given, int | float) and 2 <= given <= 100
+    return f"; did you mean {given / 100:g}?" if percent and bounds and min(bounds) <= 1 else ""
 
 
 def _plain(value: Any, whole: bool) -> Any:

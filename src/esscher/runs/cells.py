@@ -12,7 +12,7 @@ import io
 import json
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from esscher.core.atomic import clean_leftovers, write_atomically
-from esscher.core.codec import as_json, as_record
+from esscher.core.codec import Hash, Name, Record, as_json, as_record
 from esscher.core.errors import InputError
 from esscher.core.untrusted import (
     check_folder,
@@ -55,10 +55,48 @@ _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9.]+)*")
 _LONGEST = 120
 
 
+def _quiet(what: str) -> None:
+    """Tell nobody."""
+
+
 def _no_rows() -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame()
+
+
+class About(Record, frozen=True, kw_only=True):
+    """Contents of a run's ``config.json``.
+
+    Attributes
+    ----------
+    schema
+        Version of the layout.
+    kind, subject
+        Name of the study, and of what it measured.
+    created, versions, git_revision, command
+        When and by what the run was begun.
+    configuration
+        The study's options.
+    """
+
+    schema: int
+    kind: Name
+    subject: Name
+    created: Name
+    configuration: dict[str, Any]
+    versions: dict[str, str | None]
+    git_revision: str | None = None
+    command: list[str] | None = None
+
+
+class Part(Record, frozen=True, kw_only=True):
+    """Contents of a cell's JSON file: its name, the checksum of its table, and the rest."""
+
+    schema: int
+    cell: Name
+    sha256: Hash
+    about: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +127,14 @@ class CellRun:
         Contents of its ``config.json``: kind, subject, configuration, versions, date.
     cell
         Type of what its cells say besides their tables.
+    doing
+        Told what is done before the next cell can be begun; nothing ends it.
     """
 
     folder: Path
     about: dict[str, Any]
     cell: type[Any] | None = None
+    doing: Callable[[str], None] = _quiet
 
     def typed(self, cell: type[Any]) -> CellRun:
         """Return the run with cells of a type."""

@@ -1,4 +1,4 @@
-"""Studies of a model on a text: what they have in common."""
+"""Studies of a model, and of a model on a text: what they have in common."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ else:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelStudy(Study[R_co]):
-    """Base of the studies that read a text with a model."""
+class WithModel(Study[R_co]):
+    """Base of the studies that load a model."""
 
-    sources: ClassVar[frozenset[str]] = frozenset({"model", "text"})
-    first: ClassVar[tuple[str, ...]] = ("model", "text", "column")
+    sources: ClassVar[frozenset[str]] = frozenset({"model"})
+    first: ClassVar[tuple[str, ...]] = ("model",)
 
     model: Annotated[
         ModelLike,
@@ -40,14 +40,6 @@ class ModelStudy(Study[R_co]):
             metavar="MODEL",
         ),
     ] = field(kw_only=False)
-    text: Annotated[
-        TextSource,
-        option("File, folder, -, demo:docs, demo:code, hf:NAME; in Python also a list of strings."),
-    ] = field(default="demo:docs", kw_only=False)
-    column: Annotated[
-        str | None,
-        option("Column of a .jsonl or .parquet file that holds the text.", stored=False),
-    ] = None
     device: Annotated[str, option("cpu, or a device of PyTorch.", stored=False)] = "cpu"
     dtype: Annotated[str, option("Type of the model's weights.", stored=False)] = "float32"
     revision: Annotated[str | None, option("Revision of a model from a hub.", stored=False)] = None
@@ -85,13 +77,13 @@ class ModelStudy(Study[R_co]):
         self.check_texts()
         return replace(study, model=choice)
 
+    @abstractmethod
     def check_texts(self) -> None:
-        """Refuse a text that cannot be read."""
-        check_text(self.text, self.column)
+        """Refuse texts that cannot be read."""
 
     def prepare(self, executor: CellExecutor) -> Work:
         """Load the model and read the text."""
-        loaded, model = self.choice.for_tasks(executor.remote, self.progress)
+        loaded, model = self.choice.for_tasks(executor.remote, self.progress, executor.share)
         return self.fill(loaded.outline).read(loaded, model, executor)
 
     @property
@@ -110,16 +102,49 @@ class ModelStudy(Study[R_co]):
         assert isinstance(self.model, ModelRecord)
         return self.model
 
-    @property
-    def text_record(self) -> TextRecord:
-        """The text of a study that has been read."""
-        assert isinstance(self.text, TextRecord)
-        return self.text
+    def usual(self, name: str) -> bool:
+        """Whether an option has the value that the model gives it."""
+        value = getattr(self, name)
+        if name in ("layers", "heads"):
+            return bool(value == tuple(range(getattr(self.model_record, name))))
+        return super().usual(name)
+
+    def command_words(self) -> list[str] | None:
+        """Return the words of the command, with the type of the weights if it is no usual one."""
+        words, dtype = super().command_words(), self.model_record.dtype
+        return words if words is None or dtype == "float32" else [*words, "--dtype", dtype]
 
     @property
     def subject(self) -> str:
         """Name of the model."""
         return self.model_record.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelStudy(WithModel[R_co]):
+    """Base of the studies that read a text with a model."""
+
+    sources: ClassVar[frozenset[str]] = frozenset({"model", "text"})
+    first: ClassVar[tuple[str, ...]] = ("model", "text", "column")
+
+    text: Annotated[
+        TextSource,
+        option("File, folder, -, demo:docs, demo:code, hf:NAME; in Python also a list of strings."),
+    ] = field(default="demo:docs", kw_only=False)
+    column: Annotated[
+        str | None,
+        option("Column of a .jsonl or .parquet file that holds the text.", stored=False),
+    ] = None
+
+    def check_texts(self) -> None:
+        """Refuse a text that cannot be read."""
+        check_text(self.text, self.column)
+
+    @property
+    def text_record(self) -> TextRecord:
+        """The text of a study that has been read."""
+        assert isinstance(self.text, TextRecord)
+        return self.text
 
 
 def said_of_other(subject: str, study: str) -> str:

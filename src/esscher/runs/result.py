@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, get_type_hints
 
 import msgspec
 
@@ -16,6 +17,7 @@ from esscher.core.codec import Count, Name, Record, as_json, as_record, as_tree
 from esscher.core.errors import InputError
 from esscher.core.untrusted import limits, read_json
 from esscher.runs.folder import RESULTS
+from esscher.show.drawing import Drawing, Plot, draw, offered
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,6 +90,41 @@ class Result(ABC, Generic[S]):
         body = {name: getattr(self, name) for name in body_type(type(self)).__struct_fields__}
         return header | dict(as_tree(body))
 
+    def charts(self) -> dict[str, str]:
+        """Return the names of the charts that this result offers, and what they show."""
+        return {one.name: one.about for one in offered(self._drawings(), self)}
+
+    def plot(
+        self,
+        kind: str | None = None,
+        *,
+        heads: Sequence[tuple[int, int]] | None = None,
+        title: str | None = None,
+    ) -> Plot:
+        """Draw a chart, which notebooks show and its ``save`` writes.
+
+        Parameters
+        ----------
+        kind
+            Name of the chart, see :meth:`charts`; the main one if left out.
+        heads
+            (layer, head) of the heads to draw, for charts of single heads.
+        title
+            Above everything; None: what was measured; empty: none.
+
+        Raises
+        ------
+        InputError
+            If there is no such chart, or this result has not what it shows.
+        """
+        return draw(self._drawings(), self, kind, heads=heads, title=title)
+
+    def _drawings(self) -> Sequence[Drawing]:
+        from esscher.runs.registry import part_of
+
+        found: Sequence[Drawing] = part_of(self.study.name, "charts").DRAWINGS
+        return found
+
     def save(self, path: str | Path) -> None:
         """Write everything into a JSON file, which :func:`esscher.load` reads."""
         write_atomically(Path(path), as_json(self.to_dict()))
@@ -144,7 +181,7 @@ def result_from(tree: Any, study: Study[Any], place: str, folder: Path | None) -
     kind: type[Result[Any]] = study.result
     body = as_record(tree, body_type(kind), place)
     return kind(
-        study=study,
+        study=study.as_answered(header.configuration),
         complete=header.complete,
         cells=header.cells,
         versions=header.versions,
@@ -170,6 +207,37 @@ def read_result(run: CellRun, study: Study[Any]) -> Any:
             f"{said}; delete {RESULTS} and run the same command again, which computes it anew "
             "from the parts"
         ) from error
+
+
+class OfHead(Protocol):
+    """A record about a head."""
+
+    @property
+    def layer(self) -> int:
+        """Number of its layer."""
+        ...
+
+    @property
+    def head(self) -> int:
+        """Its number in the layer."""
+        ...
+
+
+H = TypeVar("H", bound=OfHead)
+
+
+def head_of(heads: Iterable[H], layer: int, head: int) -> H:
+    """Return what is known about one head.
+
+    Raises
+    ------
+    InputError
+        If it was not measured.
+    """
+    for found in heads:
+        if (found.layer, found.head) == (layer, head):
+            return found
+    raise InputError(f"head {layer}.{head} was not measured; table() lists those that were")
 
 
 # Results of the studies that are still of dictionaries.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from functools import cache
 from inspect import Signature, cleandoc
 from pathlib import Path
@@ -31,6 +31,7 @@ from typing import (
 import msgspec
 
 from esscher.core.codec import Record, as_record, as_tree
+from esscher.core.errors import InputError
 from esscher.core.options import checked, option, options_of
 from esscher.runs.cells import Cell, CellRun, open_run, run_folder
 from esscher.runs.executors import CellExecutor, Task, chosen_executor
@@ -151,12 +152,12 @@ class Study(ABC, Generic[R_co]):
         asked = self.checked()
         with chosen_executor(asked.workers, asked.executor) as executor:
             ready = asked.filled()
-            check_run_place(asked.out, self.name, ready.configuration(known=True))
+            check_run_place(asked.out, self.name, ready.cell_configuration(known=True))
             work = ready.prepare(executor)
             study = work.study
             with (
                 run_folder(asked.out) as folder,
-                open_run(folder, self.name, study.subject, study.configuration()) as opened,
+                open_run(folder, self.name, study.subject, study.cell_configuration()) as opened,
             ):
                 run = opened.typed(self.cell)
                 with Reporter(folder / LOG, asked.progress, self.unit) as reporter:
@@ -175,21 +176,65 @@ class Study(ABC, Generic[R_co]):
 
     @property
     def subject(self) -> str:
-        """What is measured, for lists of runs."""
+        """Name of what is measured, for lists of runs."""
         return self.name
 
-    def configuration(self, known: bool = False) -> dict[str, Any]:
-        """Return all that the result is a function of, as JSON holds it.
+    def usual(self, name: str) -> bool:
+        """Whether an option has the value that it would have if it were left out."""
+        return getattr(self, name) is None
+
+    def command_words(self) -> list[str] | None:
+        """Return the words of the command after ``esscher``; None if no command does the same."""
+        words = [self.name]
+        for one in options_of(type(self)):
+            value = getattr(self, one.name)
+            if (
+                one.command is None
+                or not one.stored
+                or value == one.default
+                or self.usual(one.name)
+            ):
+                continue
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            if one.default is MISSING and one.metavar:
+                words.insert(1, text)
+            elif isinstance(value, bool):
+                words.append(one.flag if value else f"--no-{one.flag[2:]}")
+            else:
+                words += [one.flag, text]
+        return words
+
+    def configuration(self) -> dict[str, Any]:
+        """Return all that the result is a function of, as JSON holds it."""
+        stored = [o.name for o in options_of(type(self)) if o.stored]
+        return dict(as_tree({name: getattr(self, name) for name in stored}))
+
+    def cell_configuration(self, known: bool = False) -> dict[str, Any]:
+        """Return all that the cells are a function of: what cannot change when a run is resumed.
 
         Parameters
         ----------
         known
             Leave out what is known only when model and text have been read.
         """
-        found = {o.name: getattr(self, o.name) for o in options_of(type(self)) if o.stored}
-        if known:
-            found = {name: value for name, value in found.items() if name not in self.sources}
-        return dict(as_tree(found))
+        left_out = {o.name for o in options_of(type(self)) if o.changeable}
+        left_out |= self.sources if known else set()
+        stored = [o.name for o in options_of(type(self)) if o.stored and o.name not in left_out]
+        return dict(as_tree({name: getattr(self, name) for name in stored}))
+
+    def as_answered(self, configuration: Mapping[str, Any]) -> Self:
+        """Return the study with its changeable options as the configuration of a result has them.
+
+        Raises
+        ------
+        InputError
+            If one is missing or out of its bounds.
+        """
+        changeable = [o for o in options_of(type(self)) if o.changeable]
+        for o in changeable:
+            if o.name not in configuration:
+                raise InputError(f"configuration has no {o.name!r}")
+        return replace(self, **{o.name: checked(o, configuration[o.name]) for o in changeable})
 
     #: Options that name something to be read; in a run, a record of it stands in their place.
     sources: ClassVar[frozenset[str]] = frozenset()
@@ -210,22 +255,36 @@ def stored_study(study: type[Study[R]], configuration: Any, place: str) -> Study
 @cache
 def configuration_type(study: type[Study[Any]]) -> type[Any]:
     """Return the record of a study's configuration: its stored options, all of them definite."""
-    fields = [(o.name, o.annotation) for o in options_of(study) if o.stored]
+    fields = [
+        (o.name, o.annotation, o.default) if o.changeable else (o.name, o.annotation)
+        for o in options_of(study)
+        if o.stored
+    ]
     name = study.__name__.removesuffix("Study") + "Configuration"
     return msgspec.defstruct(name, fields, bases=(Record,), frozen=True, kw_only=True)
 
 
 def finish(run: CellRun, study: Study[R], write: bool = False) -> R:
-    """Put the cells of a run together; results that are there already are not computed again."""
-    names = study.cells()
-    cells = {name: cell for name in names if (cell := run.read(name)) is not None}
+    """Put the cells of a run together; results that are there already are not computed again.
+
+    What is only read (``write`` is false) answers what was asked last, as its results say.
+    """
+    cells = stored_cells(run, study)
     stored: R | None = read_result(run, study)
-    if stored is not None and stored.cells == len(cells):
-        return stored
+    if stored is not None:
+        asked = stored.study.configuration()
+        study = study if write else stored.study
+        if stored.cells == len(cells) and asked == study.configuration():
+            return stored
     result = study.assemble(cells, run)
     if write:
         run.write_results(result.to_dict())
     return result
+
+
+def stored_cells(run: CellRun, study: Study[Any]) -> dict[str, Cell]:
+    """Return the cells of a study that are there."""
+    return {name: cell for name in study.cells() if (cell := run.read(name)) is not None}
 
 
 def function_of(study: Callable[P, Study[R]]) -> Callable[P, R]:
@@ -263,7 +322,7 @@ def _documentation(study: type[Study[Any]]) -> str:
 def _compute(work: Work, run: CellRun, reporter: Reporter, executor: CellExecutor) -> None:
     names = work.study.cells()
     reporter.expect(len(names), len(names) - len(run.missing(list(names))))
-    for batch in work.batches(run):
+    for batch in work.batches(replace(run, doing=reporter.doing)):
         missing = run.missing(list(batch))
         for name, found in executor.run([batch[name] for name in missing]):
             run.write(name, found)

@@ -6,7 +6,7 @@ The main figure of a kind stands first. Nothing that draws is imported before it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 from esscher.core.errors import InputError
 from esscher.math.theory import Prediction
 from esscher.runs.folder import CONFIG
+from esscher.runs.registry import STUDIES, has_part, result_of
 from esscher.runs.result import Result
 
 if TYPE_CHECKING:
@@ -68,11 +69,6 @@ def _no_check(results: Any) -> str | None:
 def _no_limit(results: Any) -> str | None:
     known = all("limit" in found["curve"] for found in results["patterns"].values())
     return None if known else "tokens of a model have no known infinite-token limit"
-
-
-def _no_hidden(results: Any) -> str | None:
-    known = any(layer["hidden"] is not None for layer in results["layers"])
-    return None if known else "the tokens of whole layers were not measured"
 
 
 def _no_stack(results: Any) -> str | None:
@@ -135,13 +131,6 @@ CATALOGUE: dict[str, dict[str, Drawing]] = {
             missing=_no_terciles,
         ),
     },
-    "tails": {
-        "heads": Drawing("tails:draw_tails", "tails of every head's keys, layer by head"),
-        "verdicts": Drawing("tails:draw_verdicts", "the verdicts alone"),
-        "layers": Drawing(
-            "tails:draw_hidden", "tails of the tokens in every layer", missing=_no_hidden
-        ),
-    },
     "domains": {
         "domains": Drawing("domains:draw_domains", "layers by corpus, heads, and variance"),
         "layers": Drawing("domains:draw_domain_layers", "every statistic over layers, by corpus"),
@@ -181,14 +170,10 @@ CATALOGUE: dict[str, dict[str, Drawing]] = {
 CATALOGUE["sparse-law"] = CATALOGUE["sparse"]
 CATALOGUE["deep-stack"] = CATALOGUE["deep"]
 #: Drawings that take the result object, not its results, by module.
-_OBJECTS = ("heatmaps", "probes", "manyheads", "depth", "tails", "sweeps", "figures")
-#: Classes of results, to make an object of a dictionary.
-_CLASSES = {
-    "probe": "esscher.studies.probe:Probe",
-}
+_OBJECTS = ("heatmaps", "probes", "manyheads", "depth", "sweeps", "figures")
 #: What is empty in the results of a run in which nothing is measured yet.
 _MEASURED = {
-    "probe": "heads", "tails": "heads", "context": "heads", "sparse": "patterns",
+    "probe": "heads", "context": "heads", "sparse": "patterns",
     "sparse-law": "patterns", "deep": "layers", "deep-stack": "layers",
 }  # fmt: skip
 #: Narrowest and widest figure, in inches.
@@ -202,7 +187,7 @@ def figure(
     heads: Sequence[tuple[int, int]] | None = None,
     width: float | str = "double",
     title: str | None = None,
-) -> Figure:
+) -> Any:
     """Draw a figure of a stored run, or of results that are there already.
 
     Parameters
@@ -254,6 +239,8 @@ def read(run: Any) -> tuple[str, Any]:
 
 def offered(kind_of_run: str, found: Any) -> dict[str, str]:
     """What :func:`figures_of` returns, for results that were read."""
+    if _has_charts(found):
+        return dict(found.charts())
     results = _results(found)
     return {
         name: drawing.about
@@ -270,7 +257,7 @@ def draw(
     heads: Sequence[tuple[int, int]] | None = None,
     width: float | str = "double",
     title: str | None = None,
-) -> Figure:
+) -> Any:
     """Draw one of the figures that a kind of run offers.
 
     Parameters
@@ -287,6 +274,8 @@ def draw(
     InputError
         If there is no such figure, or this run has not what it shows.
     """
+    if _has_charts(found):
+        return found.plot(name, heads=heads, title=title)
     drawings = _drawings(kind_of_run)
     chosen = next(iter(drawings)) if name is None else name
     if chosen not in drawings:
@@ -313,6 +302,10 @@ def draw(
             f"the results of this {kind_of_run} are not what this version of Esscher writes "
             f"({type(error).__name__}: {error}); run its command again, which makes them anew"
         ) from error
+
+
+def _has_charts(found: Any) -> bool:
+    return isinstance(found, Result) and has_part(found.study.name, "charts")
 
 
 def as_width(width: float | str) -> float:
@@ -351,10 +344,6 @@ def _results(found: Any) -> Any:
 
 
 def _object(kind_of_run: str, found: Any) -> Any:
-    if not isinstance(found, dict):
-        return found
-    module, name = _CLASSES[kind_of_run].split(":")
-    made = getattr(import_module(module), name)
-    return (
-        made(found, Path()) if "folder" in {field.name for field in fields(made)} else made(found)
-    )
+    if isinstance(found, dict) and kind_of_run in STUDIES:
+        return result_of(found | {"kind": kind_of_run}, f"the result of this {kind_of_run}")
+    return found

@@ -170,6 +170,24 @@ class Chart:
     part: str = "chart"
 
 
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A chart that is a specification of its own.
+
+    Attributes
+    ----------
+    title, caption
+        Above and below it.
+    chart
+        Altair's chart.
+    """
+
+    title: str
+    chart: Any
+    caption: str = ""
+    part: str = "drawn"
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a table.
@@ -350,7 +368,29 @@ class Card:
     note: str = ""
 
 
-Part = Chart | Table | Explorer | Prose
+Part = Chart | Drawn | Table | Explorer | Prose
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a study says about one of its results, besides its headline and its charts.
+
+    Attributes
+    ----------
+    name
+        The kind of study in words.
+    subject
+        What was measured, in a line.
+    cards
+        Numbers that matter.
+    tables
+        All numbers.
+    """
+
+    name: str
+    subject: str
+    cards: Sequence[Card]
+    tables: Sequence[Table]
 
 
 @dataclass(frozen=True)

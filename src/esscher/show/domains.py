@@ -166,7 +166,7 @@ def draw_pairs(
     finish(
         axis, "", "",
         f"{results['statistics'][statistic]['title']}\n"
-        f"above: FDR {results['alpha']:g}, below: Holm",
+        f"above: FDR {results['configuration']['fdr']:g}, below: Holm",
         grid=None,
     )  # fmt: skip
     return figure
@@ -248,7 +248,7 @@ def _heatmap(
     for (layer, head), share, p in zip(units, test["share"], test["adjusted"], strict=True):
         at = layers.index(layer), heads.index(head)
         grid[at] = np.nan if share is None else share
-        chance[at] = p is None or p > results["alpha"]
+        chance[at] = p is None or p > results["configuration"]["fdr"]
     title = f"{results['statistics'][name]['title']}:\nvariance between corpora"
     draw_grid(
         figure, axis, grid, layers, heads, title, colours=SHARES, limits=(0.0, 1.0),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import math
 from dataclasses import fields, is_dataclass, replace
@@ -18,7 +16,9 @@ from markupsafe import Markup
 
 from esscher import __version__
 from esscher.core.errors import InputError
-from esscher.show.content import Bars, Chart, Explorer, Grid, Page, Part, Plot, Table
+from esscher.show.content import Bars, Chart, Drawn, Explorer, Grid, Page, Part, Plot, Table
+from esscher.show.embed import chart_data, chart_style, library, place, policy
+from esscher.show.embed import script as chart_script
 
 #: Marks our own files, so that nothing else is overwritten.
 GENERATOR = "Esscher report"
@@ -65,30 +65,38 @@ def as_data(value: Any) -> str:
 
 
 def _html(pages: list[Page], title: str) -> bytes:
-    shown, data = [], {}
+    shown: list[dict[str, Any]] = []
+    data: dict[str, Any] = {}
+    charts: dict[str, Any] = {}
     for number, page in enumerate(pages, start=1):
         parts = []
         for k, part in enumerate(page.parts, start=1):
             name = f"part-{number}-{k}"
             about = _about(page, part) | {"id": name}
-            if part.part != "prose" and not about.get("of_explorer"):
+            if isinstance(part, Drawn):
+                charts[name] = part.chart
+                about["place"] = place(name, part.chart, f"{part.title}. {part.caption}")
+            elif part.part != "prose" and not about.get("of_explorer"):
                 data[name] = part
             parts.append(about)
         whole = {field.name: getattr(page, field.name) for field in fields(page)}
         shown.append(whole | {"id": number, "parts": parts})
-    plotly, script = _plotly(), _script()
+    older = any(isinstance(part, Chart | Explorer) for page in pages for part in page.parts)
+    scripts = [_plotly()] if older else []
+    scripts += [library(), chart_script()] if charts else []
+    scripts.append(_script())
     # What is marked as markup are files of ours or of plotly, and data without any markup in it.
     text = _template().render(
         pages=shown,
         title=title,
-        policy=_policy(plotly, script),
+        policy=policy(*scripts),
         generator=f"{GENERATOR} {__version__}",
         version=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        style=Markup(_asset("report.css")),
+        style=Markup(_asset("report.css") + (chart_style() if charts else "")),
         data=Markup(as_data(data)),
-        plotly=Markup(plotly),
-        script=Markup(script),
+        charts=Markup(chart_data(charts)) if charts else "",
+        scripts=[Markup(script) for script in scripts],
     )
     return text.encode("utf-8", "replace")
 
@@ -99,6 +107,8 @@ def _about(page: Page, part: Part) -> dict[str, Any]:
     if isinstance(part, Chart):
         words = part.description or describe(part)
         return about | {"caption": part.caption, "height": part.height, "description": words}
+    if isinstance(part, Drawn):
+        return about | {"caption": part.caption}
     if isinstance(part, Table):
         return about | {"caption": part.caption, "of_explorer": _listed(page, part)}
     if isinstance(part, Explorer):
@@ -177,18 +187,6 @@ def _plain(value: Any) -> Any:
         kept = (field.name for field in fields(value) if field.name not in NOT_DATA)
         return {name: _plain(getattr(value, name)) for name in kept}
     return value
-
-
-def _policy(*scripts: str) -> str:
-    """Only these scripts may run, nothing is loaded, nothing is sent."""
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'"
-        for s in scripts
-    )
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
 
 
 @cache

@@ -20,8 +20,6 @@ from esscher.studies.sweep.engine import load_curve
 
 #: What reads each kind of run made of cells: package and function.
 READERS = {
-    "probe": ("esscher.studies.probe", "load_probe"),
-    "domains": ("esscher.studies.domains", "load_domains"),
     "plan": ("esscher.studies.plan", "load_plan"),
     "context": ("esscher.studies.plan", "load_context"),
 }

@@ -13,7 +13,7 @@ def title_of(results: dict[str, Any], title: str | None = None) -> str:
 def _probe(results: dict[str, Any]) -> str:
     c = results["configuration"]
     return (
-        f"{_model(c)} on {c['text']}, {c['mode']}, {c['tokens']:,} tokens, "
+        f"{_model(c)} on {c['text']['source']}, {c['mode']}, {c['tokens']:,} tokens, "
         f"n = {c['sizes'][0]} to {c['sizes'][-1]}, {c['replicates']} replicates"
     )
 
@@ -61,9 +61,9 @@ def _sparse(results: dict[str, Any]) -> str:
 
 def _domains(results: dict[str, Any]) -> str:
     c = results["configuration"]
-    blocks = results.get("blocks", 0)  # none in a run that was stopped at once
+    blocks = results["blocks"]  # 0 in a run that was stopped at once
     return (
-        f"{_model(c)}, {c['mode']} mode: {len(c['corpora'])} corpora, {blocks} blocks of "
+        f"{_model(c)}, {c['mode']} mode: {len(c['texts'])} corpora, {blocks} blocks of "
         f"{c['block_tokens']:,} tokens each"
     )
 

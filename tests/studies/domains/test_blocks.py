@@ -9,8 +9,9 @@ import pytest
 
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
-from esscher.studies.domains.arguments import check_corpora
-from esscher.studies.domains.blocks import BlockShape, block_passages, cut_blocks, read_corpus
+from esscher.studies.domains.blocks import block_passages, cut_blocks
+from esscher.studies.domains.study import BlockShape, DomainsStudy
+from esscher.studies.domains.work import read_corpora
 from tests.engine.models.folders import WORDS, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 
@@ -18,6 +19,11 @@ from tests.engine.models.tiny import tiny_model
 @pytest.fixture(scope="module")
 def bert():
     return wrap_model(tiny_model("bert").model, encoder_tokenizer(), name="tiny bert")
+
+
+def read_corpus(name, source):
+    (found,) = read_corpora({name: source})
+    return found
 
 
 def lines(count, seed=0):
@@ -104,4 +110,4 @@ def test_unreadable_corpora_are_named(tmp_path):
 )
 def test_bad_corpora(texts, words):
     with pytest.raises(InputError, match=words):
-        check_corpora(texts)
+        DomainsStudy("demo:minilm", texts).check_texts()

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import esscher
-import esscher.studies.domains.run as running
+import esscher.studies.domains.work as running
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
+from esscher.runs.cells import Cell
 from esscher.show.domains import draw_domains
-from esscher.studies.domains import Domains, domains, load_domains
+from esscher.studies.domains import Domains, domains
 from esscher.studies.domains.statistics import STATISTICS
 from tests.engine.models.demo import demo_model
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
@@ -44,34 +45,34 @@ def test_results_have_everything(name, tmp_path):
     loaded = tiny(name)
     options = POOLED if name == "bert" else SEQUENCES
     if name == "bert":  # the 60 keys of the tiny decoder are too few to sample from
-        options = options | {"measure": True, "replicates": 3}
+        options = options | {"exponents": True, "replicates": 3}
     found = domains(loaded, THREE, layers=[0, 2], heads=[0, 3], out=tmp_path / "run", **options)
     assert isinstance(found, Domains)
     assert found.complete
-    assert found.results["configuration"]["mode"] == ("pooled" if name == "bert" else "context")
-    assert found.corpora == list(THREE)
+    assert found.study.mode == ("pooled" if name == "bert" else "context")
+    assert [corpus.name for corpus in found.corpora] == list(THREE)
     json.dumps(found.to_dict(), allow_nan=False)
-    assert {"corpora", "tests", "variance", "rank", "headline", "transfer"} <= set(found.results)
-    assert found.results["units"] == [[layer, head] for layer in (0, 2) for head in (0, 3)]
-    assert set(found.results["statistics"]) >= {"tokens", "ess", "horizon", "khat"}
-    assert ("exponent" in found.results["statistics"]) == (name == "bert")
-    for test in found.results["tests"].values():
-        assert len(test["omnibus"]["p"]) == 4
-        assert [(pair["a"], pair["b"]) for pair in test["pairs"]] == [
+    assert {"corpora", "tests", "variance", "rank", "headline", "transfer"} <= set(found.to_dict())
+    assert found.units == tuple((layer, head) for layer in (0, 2) for head in (0, 3))
+    assert set(found.statistics) >= {"tokens", "ess", "horizon", "khat"}
+    assert ("exponent" in found.statistics) == (name == "bert")
+    for test in found.tests.values():
+        assert len(test.omnibus.p) == 4
+        assert [(pair.a, pair.b) for pair in test.pairs] == [
             ("one", "two"), ("one", "few words"), ("two", "few words"),
         ]  # fmt: skip
-    for pair in found.results["tests"]["tokens"]["pairs"]:
-        for low, effect, high in zip(pair["low"], pair["effect"], pair["high"], strict=True):
+    for pair in found.tests["tokens"].pairs:
+        for low, effect, high in zip(pair.low, pair.effect, pair.high, strict=True):
             assert low <= effect <= high
-    assert len(found.to_frame()) == 4 * len(found.results["statistics"])
-    assert len(found.differences()) == 3 * len(found.to_frame())
+    assert len(found.table()) == 4 * len(found.statistics)
+    assert len(found.differences()) == 3 * len(found.table())
     assert len(found.medians()) == 3
-    shares = found.variance()[["head", "corpus", "head x corpus", "block", "rest"]]
+    shares = found.variance_table()[["head", "corpus", "head x corpus", "block", "rest"]]
     assert shares.sum(axis=1).to_numpy() == pytest.approx(1)
     assert "Corpora differ" in repr(found)
     assert "<table" in found._repr_html_()
-    assert load_domains(tmp_path / "run").to_dict() == found.to_dict()
-    assert len(draw_domains(found.results).axes) >= 6
+    assert esscher.load(tmp_path / "run").to_dict() == found.to_dict()
+    assert len(draw_domains(found.to_dict()).axes) >= 6
 
 
 def test_what_differs_is_found_and_what_does_not_is_not():
@@ -88,16 +89,16 @@ def test_what_differs_is_found_and_what_does_not_is_not():
     distinct = found.medians().set_index("corpus")["distinct"]
     assert distinct["few words"] == pytest.approx(9 / 120)
     # the check within corpora is of the same blocks
-    assert found.results["correction"]["halves_rejected"] < 0.08
+    assert found.correction.halves_rejected < 0.08
 
 
 def test_a_statistic_that_is_the_same_everywhere_is_left_out():
     # no delimiters at all: the share is 0 in every block
     loaded = demo_free("llama")
     found = domains(loaded, THREE, layers=[0], heads=[0, 1], **SEQUENCES)
-    assert "delimiters" not in found.results["statistics"]
+    assert "delimiters" not in found.statistics
     known = {statistic.name for statistic in STATISTICS}
-    assert set(found.results["statistics"]) < known
+    assert set(found.statistics) < known
 
 
 def demo_free(name):
@@ -119,7 +120,7 @@ def stopped_after(count, folder, monkeypatch, **options):
         patched.setattr(running, "measure_block", stops)
         with pytest.raises(KeyboardInterrupt):
             domains(tiny("bert"), THREE, out=folder, **options)
-    return load_domains(folder)
+    return esscher.load(folder)
 
 
 def test_a_stopped_run_resumes_to_the_same(tmp_path, monkeypatch):
@@ -132,7 +133,7 @@ def test_a_stopped_run_resumes_to_the_same(tmp_path, monkeypatch):
     assert "Corpora differ" in repr(part)
     again = domains(tiny("bert"), THREE, out=tmp_path / "run", **options)
     without = [{k: v for k, v in r.items() if k != "created"} for r in
-               (whole.results, again.results)]  # fmt: skip
+               (whole.to_dict(), again.to_dict())]  # fmt: skip
     assert without[0] == without[1]
 
 
@@ -141,21 +142,75 @@ def test_a_run_stopped_at_once_says_so(tmp_path, monkeypatch):
     part = stopped_after(2, tmp_path / "run", monkeypatch, **options)
     assert "2 of 12 blocks are measured: too few" in part.headline
     assert repr(part) == part.headline
-    assert part.to_frame().empty
+    assert part.table().empty
     assert part.medians().empty
-    assert draw_domains(part.results).texts
+    assert draw_domains(part.to_dict()).texts
 
 
-def test_another_alpha_needs_no_new_run(tmp_path):
+def test_another_rate_needs_no_new_run(tmp_path):
     loaded = tiny("bert")
     options = POOLED | {"layers": [1], "heads": [0, 3], "out": tmp_path / "run"}
     first = domains(loaded, THREE, **options)
-    strict = load_domains(tmp_path / "run", alpha=0.001)
-    assert strict.results["alpha"] == 0.001
-    assert strict.results["counts"]["any"]["heads"] <= first.results["counts"]["any"]["heads"]
-    assert load_domains(tmp_path / "run").to_dict() == first.to_dict()
-    again = domains(loaded, THREE, alpha=0.2, **options)
-    assert load_domains(tmp_path / "run").to_dict() == again.to_dict()
+    strict = esscher.load(tmp_path / "run").at(fdr=0.001)
+    assert strict.study.fdr == 0.001
+    assert strict.counts["any"].heads <= first.counts["any"].heads
+    assert esscher.load(tmp_path / "run").to_dict() == first.to_dict()
+    with pytest.raises(InputError, match=r"fdr is 0\.9"):
+        first.at(fdr=0.9)
+    again = domains(loaded, THREE, fdr=0.2, **options)
+    assert again.to_dict() == first.at(fdr=0.2).to_dict()
+    assert esscher.load(tmp_path / "run").to_dict() == again.to_dict()
+
+
+def test_a_result_without_a_directory_cannot_be_redone():
+    found = domains(tiny("bert"), THREE, layers=[1], heads=[0], **POOLED)
+    with pytest.raises(InputError, match="give out= to keep them"):
+        found.at(fdr=0.01)
+
+
+def test_a_saved_result_is_read_again(tmp_path):
+    found = domains(tiny("bert"), THREE, fdr=0.1, layers=[1], heads=[0, 3], **POOLED)
+    found.save(tmp_path / "domains.json")
+    again = esscher.load(tmp_path / "domains.json")
+    assert again.study.fdr == 0.1
+    assert again.to_dict() == found.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda r: r["tests"]["tokens"]["omnibus"]["p"].pop(), "not of all heads"),
+        (lambda r: r["tests"]["tokens"]["pairs"][0].update(a="else"), "not of its corpora"),
+        (lambda r: r["variance"].pop("tokens"), "same statistics"),
+        (lambda r: r["statistics"].update(other={"title": "t", "scale": "s"}), "same statistics"),
+        (lambda r: r["layers"]["tokens"].pop("one"), "layers are not of its corpora"),
+        (lambda r: r.update(transfer=None), "no tests"),
+        (lambda r: r["configuration"].pop("fdr"), "has no 'fdr'"),
+        (lambda r: r["configuration"].update(fdr=2), "fdr is 2"),
+        (lambda r: r["correction"].update(permutations="x"), "correction.permutations is 'x'"),
+    ],
+)
+def test_results_that_do_not_fit_together_are_refused(damage, words, tmp_path):
+    domains(tiny("bert"), THREE, layers=[1], heads=[0, 3], out=tmp_path / "run", **POOLED)
+    path = tmp_path / "run" / "results.json"
+    tree = json.loads(path.read_text())
+    damage(tree)
+    path.write_text(json.dumps(tree))
+    with pytest.raises(InputError, match=words):
+        esscher.load(tmp_path / "run")
+
+
+def test_a_block_of_other_heads_is_refused(tmp_path, monkeypatch):
+    measured, seen = running.measure_block, []
+
+    def other(*arguments):
+        cell = measured(*arguments)
+        seen.append(1)
+        return Cell(cell.about, cell.table[::-1]) if len(seen) == 4 else cell
+
+    monkeypatch.setattr(running, "measure_block", other)
+    with pytest.raises(InputError, match="not of the same heads"):
+        domains(tiny("bert"), THREE, layers=[1], heads=[0, 3], out=tmp_path / "run", **POOLED)
 
 
 def test_another_text_is_refused(tmp_path):
@@ -174,12 +229,13 @@ def test_another_text_is_refused(tmp_path):
         ({"context": 500}, "at most 80"),
         ({"mode": "context", "block_tokens": 50}, "do not hold a passage"),
         ({"mode": "else"}, "one of pooled, context"),
-        ({"alpha": 0}, "alpha is 0"),
-        ({"alpha": "x"}, "alpha is 'x'"),
+        ({"fdr": 0}, "fdr is 0; it must be a number above 0"),
+        ({"fdr": 5}, r"did you mean 0\.05"),
+        ({"fdr": "x"}, "fdr is 'x'"),
         ({"seed": -1}, "seed is -1"),
         ({"layers": [7]}, "layers contains 7"),
-        ({"measure": True, "replicates": 0}, "replicates"),
-        ({"measure": True, "mode": "context", "context": 30, "block_tokens": 50}, "it takes 40"),
+        ({"exponents": True, "replicates": 0}, "replicates"),
+        ({"exponents": True, "mode": "context", "context": 30, "block_tokens": 50}, "it takes 40"),
         ({"blocks": 60}, "4,000 tokens"),
     ],
 )
@@ -195,7 +251,7 @@ def test_the_real_encoder():
         layers=[0], heads=[0, 5], blocks=3, block_tokens=200, context=210,
     )  # fmt: skip
     assert found.complete
-    assert found.results["units"] == [[0, 0], [0, 5]]
+    assert found.units == ((0, 0), (0, 5))
 
 
 def test_numbers_that_do_not_exist_are_left_out(tmp_path, monkeypatch):
@@ -209,8 +265,8 @@ def test_numbers_that_do_not_exist_are_left_out(tmp_path, monkeypatch):
 
     monkeypatch.setattr(running, "measure_block", without)
     found = domains(tiny("bert"), THREE, layers=[1], heads=[0, 3], **POOLED)
-    test = found.results["tests"]["khat"]["omnibus"]
-    assert test["p"][0] is None
-    assert test["p"][1] is not None
+    test = found.tests["khat"].omnibus
+    assert test.p[0] is None
+    assert test.p[1] is not None
     json.dumps(found.to_dict(), allow_nan=False)
-    assert draw_domains(found.results).axes
+    assert draw_domains(found.to_dict()).axes

@@ -35,9 +35,7 @@ def test_shares_add_up_and_the_ratio_is_that_of_the_components():
     found = components(made([4.0, 0.2, 0.3, 0.1, 0.1]))
     assert sum(found.share) == pytest.approx(1)
     shares = dict(zip(SOURCES, found.share, strict=True))
-    assert found.ratio == pytest.approx(
-        shares["head"] / (shares["corpus"] + shares["head x corpus"])
-    )
+    assert found.ratio == pytest.approx(shares["head"] / (shares["corpus"] + shares["both"]))
     low, high = found.ratio_interval
     assert low < found.ratio < high
 
@@ -62,7 +60,7 @@ def test_nothing_to_split():
     found = components(plain)
     assert found.share[0] == pytest.approx(1)
     assert found.ratio == np.inf
-    assert found.to_dict()["head_over_corpus"] is None
+    assert found.record().head_over_corpus is None
 
 
 def test_spearman_is_that_of_scipy():
@@ -78,15 +76,15 @@ def test_ranks_within_and_between():
     same = heads + 0.5 * rng.standard_normal((40, 3, 6))
     found = rank_agreement(same, ["a", "b", "c"], seed=0)
     # corpora that do not differ agree as well as halves of one
-    assert found["between"] == pytest.approx(found["within"], abs=0.02)
-    assert len(found["pairs"]) == 3
-    for pair in found["pairs"]:
-        low, high = pair["interval"]
-        assert low < pair["spearman"] < high
+    assert found.between == pytest.approx(found.within, abs=0.02)
+    assert len(found.pairs) == 3
+    for pair in found.pairs:
+        low, high = pair.interval
+        assert low < pair.spearman < high
     other = same.copy()
     other[:, 2] = rng.standard_normal((40, 1)) + 0.5 * rng.standard_normal((40, 6))
     found = rank_agreement(other, ["a", "b", "c"], seed=0)
-    assert found["between"] < found["within"] - 0.3
+    assert found.between < found.within - 0.3
     assert rank_agreement(same[:3], ["a", "b", "c"], seed=0) is None
 
 
@@ -95,12 +93,12 @@ def test_a_plan_is_off_by_the_factor_that_was_planted():
     logs = 2 * rng.standard_normal((50, 1, 1)) + 0.02 * rng.standard_normal((50, 2, 6))
     logs[:, 1] += np.log(3)
     found = plan_transfer(logs, ["a", "b"], 0.05, seed=0)
-    assert found["factor"] == pytest.approx(3, rel=0.02)
-    assert found["factor_within"] < 1.03
-    (pair,) = found["pairs"]
-    low, high = pair["interval"]
+    assert found.factor == pytest.approx(3, rel=0.02)
+    assert found.factor_within < 1.03
+    (pair,) = found.pairs
+    low, high = pair.interval
     error = 0.02 * np.sqrt(2 / (50 * 6))
-    assert abs(np.log(pair["ratio"] / 3)) < 4 * error
-    assert low < pair["ratio"] < high < 1.05 * low
-    assert pair["twice_on_b"] == 1
-    assert pair["twice_on_a"] == 0
+    assert abs(np.log(pair.ratio / 3)) < 4 * error
+    assert low < pair.ratio < high < 1.05 * low
+    assert pair.twice_on_b == 1
+    assert pair.twice_on_a == 0

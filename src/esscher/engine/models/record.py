@@ -52,3 +52,6 @@ class ModelRecord(Record, frozen=True, kw_only=True):
     note: Name = ""
     weight_hash: Hash = ""
     weight_sample: Annotated[str, Meta(pattern="^[0-9a-f]{0,512}$")] = ""
+
+    def __str__(self) -> str:
+        return self.name

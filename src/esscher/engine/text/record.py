@@ -18,3 +18,6 @@ class TextRecord(Record, frozen=True, kw_only=True):
 
     source: Name
     hash: Hash
+
+    def __str__(self) -> str:
+        return self.source

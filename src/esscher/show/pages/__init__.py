@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
-from esscher.show.content import Card, Page, Part
+from esscher.runs.registry import STUDIES, has_part, part_of
+from esscher.runs.result import Result
+from esscher.show.content import Card, Drawn, Page, Part, Summary
+from esscher.show.drawing import offered
 from esscher.show.provenance import command, configuration_text, provenance
 from esscher.show.stored import StoredRun
 
@@ -40,13 +43,38 @@ class PageMaker(Protocol):
 
 #: Kinds of runs that can be reported: the module here of the name before the dash makes the page.
 KINDS = (
-    "probe", "plan", "context", "tails", "deep", "deep-stack", "sparse", "sparse-law", "domains",
-    "sweep",
+    "probe", "plan", "context", "deep", "deep-stack", "sparse", "sparse-law", "domains", "sweep",
 )  # fmt: skip
+
+
+def study_page(run: StoredRun) -> Page:
+    """The page of a study's result: its headline, its cards, its charts and its tables."""
+    found: Result[Any] = run.found
+    summary: Summary = part_of(run.kind, "page").summary(found, run.name)
+    drawings = offered(part_of(run.kind, "charts").DRAWINGS, found)
+    text, note = command(run, found.study.command_words())
+    return Page(
+        title=run.name,
+        kind=summary.name,
+        subject=summary.subject,
+        answer=found.headline,
+        complete=found.complete,
+        cards=summary.cards,
+        parts=[
+            *(Drawn(d.heading, d.draw(found), d.caption) for d in drawings if d.heading),
+            *summary.tables,
+        ],
+        provenance=provenance(run),
+        command=text,
+        command_note=note,
+        configuration=configuration_text(run),
+    )
 
 
 def make_page(run: StoredRun) -> Page:
     """The page of one run."""
+    if run.kind in STUDIES and has_part(run.kind, "page"):
+        return study_page(run)
     maker = _maker(run.kind)
     text, note = command(run, maker.command_words(run))
     return Page(

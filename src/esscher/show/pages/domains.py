@@ -46,7 +46,7 @@ def subject(run: StoredRun) -> str:
     """Model and corpora."""
     c = run.configuration
     return (
-        f"{c['model']['name']} on {len(c['corpora'])} corpora, {c['blocks']} blocks of "
+        f"{c['model']['name']} on {len(c['texts'])} corpora, {c['blocks']} blocks of "
         f"{c['block_tokens']:,} tokens each, {c['mode']}"
     )
 
@@ -59,13 +59,13 @@ def answer(run: StoredRun) -> str:
 def cards(run: StoredRun) -> list[Card]:
     """Heads that differ, ranks, transfer."""
     r = run.results
-    if "counts" not in r:
+    if not r["counts"]:
         return []
     units = len(r["units"])
     out = [
         Card(f"{r['counts']['any']['heads']} of {units}", "heads differ between corpora",
-             f"false discovery rate {r['alpha']:.0%}; {r['counts']['any']['heads_holm']} "
-             "family-wise"),
+             f"false discovery rate {r['configuration']['fdr']:.0%}; "
+             f"{r['counts']['any']['heads_holm']} family-wise"),
     ]  # fmt: skip
     tokens = r["variance"].get("tokens")
     # A number may be missing: few heads and blocks give no interval, and no ranks.
@@ -111,12 +111,12 @@ def parts(run: StoredRun) -> list[Part]:
 def command_words(run: StoredRun) -> list[str]:
     """``domains MODEL ...``."""
     c = run.configuration
-    texts = [word for x in c["corpora"] for word in ("--text", f"{x['name']}={x['source']}")]
+    texts = [word for x in c["texts"] for word in ("--text", f"{x['name']}={x['source']}")]
     return [
         "domains", c["model"]["name"], *texts,
         *options(
             blocks=c["blocks"], block_tokens=c["block_tokens"], mode=c["mode"],
-            context=c["context"], alpha=run.results["alpha"], measure=bool(c["sizes"]),
+            context=c["context"], fdr=c["fdr"], exponents=c["exponents"],
             replicates=c["replicates"] or None, seed=c["seed"], **model_options(c), out=run.name,
         ),
     ]  # fmt: skip
@@ -213,7 +213,8 @@ def _explorer(run: StoredRun, table: Table) -> Explorer:
             own[f"{name}_low"] = [p["low"][i] for p in tests]
             own[f"{name}_high"] = [p["high"][i] for p in tests]
             own[f"{name}_chance"] = [
-                p["adjusted"][i] is None or p["adjusted"][i] > r["alpha"] for p in tests
+                p["adjusted"][i] is None or p["adjusted"][i] > r["configuration"]["fdr"]
+                for p in tests
             ]
         curves.append(own)
     first = table.data[f"{names[0]}_share"]
@@ -307,7 +308,7 @@ def _pairs(run: StoredRun) -> Chart:
         "Pairs of corpora",
         views,
         caption=f"Number of heads, of {total}, in which two corpora differ (false discovery rate "
-        f"{r['alpha']:.0%}).",
+        f"{r['configuration']['fdr']:.0%}).",
         selector="Count",
     )
 
@@ -324,7 +325,7 @@ def _strongest(found: Domains, name: str) -> Table:
             Column("effect", "effect", "s3", "low", "high", help="ratio or difference, b to a"),
             Column("adjusted_p", "adjusted p", "s2"),
         ],
-        data=data_of(found.strongest()),
+        data=data_of(found.strongest_table()),
         caption="By the near ends of their intervals.",
     )
 

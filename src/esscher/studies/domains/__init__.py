@@ -1,29 +1,11 @@
-"""The same probe on several corpora: what changes between them beyond chance."""
+"""The same heads on several corpora: what changes between them beyond chance."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from esscher.runs.study import function_of
+from esscher.studies.domains.result import Domains
+from esscher.studies.domains.study import DomainsStudy
 
-if TYPE_CHECKING:
-    from esscher.studies.domains.entry import domains
-    from esscher.studies.domains.result import Domains
-    from esscher.studies.domains.run import load_domains
+domains = function_of(DomainsStudy)
 
-__all__ = ["Domains", "domains", "load_domains"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import what reads models only when it is asked for: it brings torch and transformers."""
-    if name == "domains":
-        from esscher.studies.domains.entry import domains
-
-        return domains
-    if name == "load_domains":
-        from esscher.studies.domains.run import load_domains
-
-        return load_domains
-    if name == "Domains":
-        from esscher.studies.domains.result import Domains
-
-        return Domains
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["Domains", "DomainsStudy", "domains"]

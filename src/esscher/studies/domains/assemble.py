@@ -1,91 +1,111 @@
-"""From the numbers of all blocks to what is said about the corpora, as plain numbers."""
+"""From the numbers of all blocks to what is said about the corpora."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 from scipy import stats
 
+from esscher.core.codec import Estimate
 from esscher.core.validation import Array
-from esscher.runs import Cell
+from esscher.runs.cells import Cell, CellRun
 from esscher.studies.domains.comparison import varies
 from esscher.studies.domains.ranks import plan_transfer, rank_agreement
+from esscher.studies.domains.result import (
+    Corpus,
+    CorpusNumbers,
+    Domains,
+    LayerMean,
+    Ranks,
+    Scale,
+    Transfer,
+    Variance,
+)
 from esscher.studies.domains.statistics import BY_NAME, STATISTICS, Statistic
-from esscher.studies.domains.tested import rounded, run_tests
+from esscher.studies.domains.tested import AllTests, rounded, run_tests
 from esscher.studies.domains.variance import components
 
+if TYPE_CHECKING:
+    from esscher.studies.domains.study import DomainsStudy
 
-def assemble(
-    cells: list[list[Cell]], about: dict[str, Any], complete: bool, alpha: float
-) -> dict[str, Any]:
-    """Compare corpora.
+#: Fewest blocks of every corpus from which anything is compared.
+FEWEST = 3
+#: Columns of a block's table that say which head it is.
+UNIT = ["layer", "head"]
 
-    Parameters
-    ----------
-    cells
-        Cells by corpus and block, as many blocks of every corpus, at least two.
-    about
-        What the run says about itself.
-    complete
-        Whether these are all blocks.
-    alpha
-        False discovery rate, and one minus the level of intervals.
-    """
-    configuration = about["configuration"]
-    names = [corpus["name"] for corpus in configuration["corpora"]]
-    seed = configuration["seed"]
+
+def assemble(study: DomainsStudy, cells: Mapping[str, Cell], run: CellRun) -> Domains:
+    """Compare corpora by as many blocks of each as all have."""
+    found: list[list[Cell]] = [[] for _ in study.corpora]
+    first: Cell | None = None
+    for name, (corpus, block) in study.places().items():
+        cell = cells.get(name)
+        if cell is not None and len(found[corpus]) == block:
+            first = cell if first is None else first
+            _check_alike(run, name, cell, first)
+            found[corpus].append(cell)
+    blocks = min(len(row) for row in found)
+    if blocks < FEWEST:
+        wanted = len(study.cells())
+        headline = f"{len(cells)} of {wanted} blocks are measured: too few to compare corpora yet."
+        return Domains.of(run, study, len(cells), headline, blocks=0)
+    return _compared(study, [row[:blocks] for row in found], len(cells), run)
+
+
+def _check_alike(run: CellRun, name: str, cell: Cell, first: Cell) -> None:
+    """Refuse a table that is not of the heads and statistics of the first."""
+    columns = list(cell.table.columns)
+    if {*UNIT, "tokens"} <= set(columns) and columns == list(first.table.columns):
+        numbers = all(np.issubdtype(kind, np.number) for kind in cell.table.dtypes)
+        if numbers and cell.table[UNIT].equals(first.table[UNIT]):
+            return
+    raise run.damaged(name, "its table is not of the same heads and statistics as the others")
+
+
+def _compared(study: DomainsStudy, cells: list[list[Cell]], count: int, run: CellRun) -> Domains:
+    fdr, seed = study.fdr, study.seed
+    names = [corpus.name for corpus in study.corpora]
     first = cells[0][0].table
     used = [s for s in STATISTICS if s.name in first.columns]
     raw = {s.name: _grid(cells, s.name) for s in used}
     # what is the same everywhere (delimiters of a model without any) is no statistic
     used = [s for s in used if s.name == "tokens" or np.ptp(np.nan_to_num(raw[s.name])) > 0]
     values = {s.name: s.forward(raw[s.name]) for s in used}
-    whole = np.concatenate([values[s.name] for s in used])
-    units = first[["layer", "head"]].to_numpy()
-    tests = run_tests(values, used, names, units, alpha, seed)
-    results = {
-        "kind": "domains",
-        "complete": complete,
-        "configuration": configuration,
-        "versions": about["versions"],
-        "created": about["created"],
-        "alpha": alpha,
-        "blocks": whole.shape[2],
-        "units": units.tolist(),
-        "statistics": {
-            s.name: {"title": s.title, "scale": "ratio" if s.logarithmic else "difference"}
+    units = first[UNIT].to_numpy()
+    tested = run_tests(values, used, names, units, fdr, seed)
+    variance = {s.name: _components(values[s.name]) for s in used}
+    transfer = plan_transfer(values["tokens"], names, fdr, seed)
+    blocks = len(cells[0])
+    headline = _headline(tested, variance["tokens"], transfer, len(units), fdr)
+    if count < len(study.cells()):
+        headline += f" So far from {blocks} blocks of every corpus."
+    return Domains.of(
+        run,
+        study,
+        count,
+        headline,
+        blocks=blocks,
+        units=tuple((int(layer), int(head)) for layer, head in units),
+        statistics={
+            s.name: Scale(title=s.title, scale="ratio" if s.logarithmic else "difference")
             for s in used
         },
-        "corpora": [
-            _corpus(c, configuration["corpora"][c], cells[c], values, alpha)
-            for c in range(len(names))
-        ],
-        **tests,
-        "variance": {s.name: _components(values[s.name]) for s in used},
-        "rank": {s.name: _ranks(values[s.name], names, seed) for s in used},
-        "transfer": plan_transfer(values["tokens"], names, alpha, seed),
-        "layers": {s.name: _layers(values[s.name], units, s, names, alpha) for s in used},
-    }
-    results["headline"] = headline(results)
-    return results
-
-
-def nothing_yet(about: dict[str, Any], done: int, wanted: int, alpha: float) -> dict[str, Any]:
-    """Results of a run of which too little is there to compare anything."""
-    return {
-        "kind": "domains",
-        "complete": False,
-        "configuration": about["configuration"],
-        "versions": about["versions"],
-        "created": about["created"],
-        "alpha": alpha,
-        "blocks": 0,
-        "headline": f"{done} of {wanted} blocks are measured: too few to compare corpora yet.",
-    }
+        corpora=tuple(
+            _corpus(c, corpus, cells[c], values, fdr) for c, corpus in enumerate(study.corpora)
+        ),
+        tests=tested.tests,
+        counts=tested.counts,
+        correction=tested.correction,
+        strongest=tested.strongest,
+        variance=variance,
+        rank={s.name: _ranks(values[s.name], names, seed) for s in used},
+        transfer=transfer,
+        layers={s.name: _layers(values[s.name], units, s, names, fdr) for s in used},
+    )
 
 
 def _grid(cells: list[list[Cell]], name: str) -> Array:
@@ -105,33 +125,39 @@ def _known(values: Array) -> Array | None:
     return values[np.isfinite(values).all(axis=(1, 2))]
 
 
-def _components(values: Array) -> dict[str, Any] | None:
+def _components(values: Array) -> Variance | None:
     known = _known(values)
     found = None if known is None else components(known)
-    return None if found is None else found.to_dict()
+    return None if found is None else found.record()
 
 
-def _ranks(values: Array, names: list[str], seed: int) -> dict[str, Any] | None:
+def _ranks(values: Array, names: list[str], seed: int) -> Ranks | None:
     known = _known(values)
     return None if known is None else rank_agreement(known, names, seed)
 
 
 def _corpus(
-    index: int, about: dict[str, Any], cells: list[Cell], values: dict[str, Array], alpha: float
-) -> dict[str, Any]:
+    index: int, about: Corpus, cells: Sequence[Cell], values: dict[str, Array], fdr: float
+) -> CorpusNumbers:
     medians = {}
     for name, found in values.items():
         statistic = BY_NAME[name]
         # the median over heads is one number per block; its interval is over the blocks
         by_block = _over_heads(np.nanmedian, found[:, index])
-        low, middle, high = _interval(by_block, alpha)
-        medians[name] = {
-            "value": rounded(statistic.backward(np.array(middle))),
-            "interval": [rounded(statistic.backward(np.array(end))) for end in (low, high)],
-        }
-    shares = {key: float(np.mean([cell.about[key] for cell in cells])) for key in
-              ("tokens", "distinct", "unknown")}  # fmt: skip
-    return about | shares | {"median": medians}
+        low, middle, high = (
+            rounded(statistic.backward(np.array(x))) for x in _interval(by_block, fdr)
+        )
+        medians[name] = Estimate(value=middle, interval=(low, high))
+    return CorpusNumbers(
+        name=about.name,
+        source=about.source,
+        text_hash=about.text_hash,
+        characters=about.characters,
+        tokens=float(np.mean([cell.about.tokens for cell in cells])),
+        distinct=float(np.mean([cell.about.distinct for cell in cells])),
+        unknown=float(np.mean([cell.about.unknown for cell in cells])),
+        median=medians,
+    )
 
 
 def _over_heads(summary: Callable[..., Any], values: Array) -> Array:
@@ -141,69 +167,54 @@ def _over_heads(summary: Callable[..., Any], values: Array) -> Array:
         return np.asarray(summary(values, axis=0))
 
 
-def _interval(blocks: Array, alpha: float) -> tuple[float, float, float]:
+def _interval(blocks: Array, fdr: float) -> tuple[float, float, float]:
     """Lower end, mean and upper end of Student's interval over blocks (last axis)."""
     middle, count = float(blocks.mean()), len(blocks)
     error = float(blocks.std(ddof=1)) / np.sqrt(count)
-    half = float(stats.t.ppf(1 - alpha / 2, count - 1)) * error
+    half = float(stats.t.ppf(1 - fdr / 2, count - 1)) * error
     return middle - half, middle, middle + half
 
 
 def _layers(
-    values: Array, units: Any, statistic: Statistic, names: list[str], alpha: float
-) -> dict[str, list[dict[str, Any]]]:
+    values: Array, units: NDArray[np.int64], statistic: Statistic, names: list[str], fdr: float
+) -> dict[str, tuple[LayerMean, ...]]:
     """Mean over the heads of a layer, by corpus, with an interval over blocks."""
-    out: dict[str, list[dict[str, Any]]] = {}
+    out: dict[str, tuple[LayerMean, ...]] = {}
     for c, name in enumerate(names):
         rows = []
         for layer in np.unique(units[:, 0]):
             by_block = _over_heads(np.nanmean, values[units[:, 0] == layer, c])
-            ends = [rounded(statistic.backward(np.array(x))) for x in _interval(by_block, alpha)]
-            rows.append({"layer": int(layer), "low": ends[0], "value": ends[1], "high": ends[2]})
-        out[name] = rows
+            low, value, high = (
+                rounded(statistic.backward(np.array(x))) for x in _interval(by_block, fdr)
+            )
+            rows.append(LayerMean(layer=int(layer), low=low, value=value, high=high))
+        out[name] = tuple(rows)
     return out
 
 
-def headline(results: dict[str, Any]) -> str:
+def _headline(
+    tested: AllTests, variance: Variance | None, transfer: Transfer, heads: int, fdr: float
+) -> str:
     """The answer in a few sentences."""
-    counts, total = results["counts"]["any"], len(results["units"])
-    rate = f"{100 * results['alpha']:g}%"
+    counts = tested.counts["any"]
     sentences = [
-        f"Corpora differ beyond chance in {counts['heads']} of {total} heads (false discovery rate "
-        f"{rate}; {counts['heads_holm']} family-wise)."
+        f"Corpora differ beyond chance in {counts.heads} of {heads} heads (false discovery rate "
+        f"{100 * fdr:g}%; {counts.heads_holm} family-wise)."
     ]
-    variance = results["variance"].get("tokens")
-    if variance is not None and variance["head_over_corpus"]:
-        low, high = variance["head_over_corpus_interval"]
-        ratio, most, least = variance["head_over_corpus"], "head", "corpus"
+    if variance is not None and variance.head_over_corpus:
+        low, high = variance.head_over_corpus_interval
+        ratio, most, least = variance.head_over_corpus, "head", "corpus"
         if ratio < 1:
             ratio, most, least = 1 / ratio, least, most
-            low, high = (1 / high, 1 / low) if high is not None and low > 0 else (None, None)
+            low, high = (1 / high, 1 / low) if high is not None and low else (None, None)
         within = "" if high is None else f" (95%: {low:.2g} to {high:.2g})"
         sentences.append(
             f"For the tokens that 10% output error takes, which {most} it is matters {ratio:.2g} "
             f"times as much as which {least}{within}."
         )
-    transfer = results["transfer"]
     sentences.append(
         "A number of tokens planned on one corpus is off by a factor of "
-        f"{transfer['factor']:.2f} on another for a typical head, and by "
-        f"{transfer['factor_within']:.2f} on other text of the same corpus."
+        f"{transfer.factor:.2f} on another for a typical head, and by "
+        f"{transfer.factor_within:.2f} on other text of the same corpus."
     )
-    if not results["complete"]:
-        sentences.append(f"So far from {results['blocks']} blocks of every corpus.")
     return " ".join(sentences)
-
-
-def differences(results: dict[str, Any]) -> pd.DataFrame:
-    """Every comparison of two corpora: one row per statistic, head and pair."""
-    rows = []
-    for name, found in results.get("tests", {}).items():
-        for pair in found["pairs"]:
-            for (layer, head), effect, low, high, p in zip(
-                results["units"], pair["effect"], pair["low"], pair["high"], pair["adjusted"],
-                strict=True,
-            ):  # fmt: skip
-                rows.append((name, layer, head, pair["a"], pair["b"], effect, low, high, p))
-    columns = ["statistic", "layer", "head", "a", "b", "effect", "low", "high", "adjusted_p"]
-    return pd.DataFrame(rows, columns=columns)

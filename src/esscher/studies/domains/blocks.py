@@ -8,21 +8,15 @@ place drawn at random in it.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.models import LoadedModel
-from esscher.engine.text import Document, Passage, TextSource, passages, read_text
-from esscher.engine.text.documents import source_name
-from esscher.engine.text.packing import BETWEEN
-from esscher.studies.domains.arguments import BlockShape
+from esscher.engine.text import Passage, passages, read_text
+from esscher.studies.domains.study import BlockShape
 
-#: Characters of a corpus that are looked at; a longer one is used up to there.
-LONGEST = 20_000_000
 #: Characters in which the beginning of a line, or else of a word, is looked for.
 SEARCHED = 1_000
 #: Characters of a token that are tried first; doubled while a block is too short.
@@ -30,13 +24,13 @@ FIRST_GUESS = 6
 
 
 @dataclass(frozen=True, eq=False)
-class Corpus:
+class CorpusText:
     """A text with a name.
 
     Attributes
     ----------
     name, source
-        What the user calls it, and where it comes from.
+        The user's name of it, and where it comes from.
     text
         Its documents, with a blank line between two of them.
     """
@@ -45,40 +39,8 @@ class Corpus:
     source: str
     text: str
 
-    def summary(self) -> dict[str, str | int]:
-        """What stored runs say about it."""
-        digest = hashlib.sha256(self.text.encode("utf-8", "replace")).hexdigest()
-        return {
-            "name": self.name,
-            "source": self.source,
-            "text_hash": digest,
-            "characters": len(self.text),
-        }
 
-
-def read_corpus(name: str, source: TextSource) -> Corpus:
-    """Read a corpus, up to 20 million characters.
-
-    Raises
-    ------
-    InputError
-        For a source that cannot be read; the message names the corpus.
-    """
-    try:
-        text = "".join(_pieces(read_text(source, limit_chars=LONGEST)))
-    except InputError as error:
-        raise InputError(f"corpus {name!r}: {error}") from error
-    return Corpus(name, source_name(source), text)
-
-
-def _pieces(documents: Iterator[Document]) -> Iterator[str]:
-    for i, document in enumerate(documents):
-        if i and not document.part:
-            yield BETWEEN
-        yield document.text
-
-
-def cut_blocks(loaded: LoadedModel, corpus: Corpus, shape: BlockShape, seed: int) -> list[str]:
+def cut_blocks(loaded: LoadedModel, corpus: CorpusText, shape: BlockShape, seed: int) -> list[str]:
     """The texts of a corpus' blocks, each with enough tokens.
 
     Raises
@@ -141,7 +103,7 @@ def _start(text: str, low: int, high: int, at: float) -> int:
     return place
 
 
-def _too_short(loaded: LoadedModel, corpus: Corpus, shape: BlockShape) -> InputError:
+def _too_short(loaded: LoadedModel, corpus: CorpusText, shape: BlockShape) -> InputError:
     stream = passages(loaded, read_text([corpus.text]), context=shape.context)
     tokens = sum(passage.text_tokens for passage in stream)
     needed = shape.count * shape.tokens

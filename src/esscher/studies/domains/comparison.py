@@ -34,7 +34,7 @@ from scipy import stats
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 
-#: Fewest and most permutations; between them, twice what a corrected p-value of alpha takes.
+#: Fewest and most permutations; between them, twice what a corrected p-value of fdr takes.
 FEWEST, MOST = 20_000, 100_000
 #: How far a corpus' variance is drawn to the mean over the corpora.
 SHRINK = 0.3
@@ -83,7 +83,7 @@ def varies(values: Array) -> NDArray[np.bool_]:
     return known & (spread > CONSTANT * np.maximum(size, CONSTANT))
 
 
-def omnibus(values: Array, alpha: float, seed: int) -> Omnibus:
+def omnibus(values: Array, fdr: float, seed: int) -> Omnibus:
     """Permutation test of every row of [row, corpus, block]."""
     rows, corpora, blocks = values.shape
     tested = varies(values)
@@ -91,7 +91,7 @@ def omnibus(values: Array, alpha: float, seed: int) -> Omnibus:
     arrangements = math.factorial(corpora * blocks) // (
         math.factorial(blocks) ** corpora * math.factorial(corpora)
     )
-    wanted = int(np.clip(np.ceil(2 * max(tested.sum(), 1) / alpha), FEWEST, MOST))
+    wanted = int(np.clip(np.ceil(2 * max(tested.sum(), 1) / fdr), FEWEST, MOST))
     exact = corpora == 2 and arrangements <= wanted
     count = arrangements if exact else wanted
     if tested.any():
@@ -272,11 +272,11 @@ def half_splits(blocks: int, seed: int) -> list[tuple[NDArray[np.int64], NDArray
     return splits
 
 
-def halves_check(values: Array, alpha: float, seed: int) -> tuple[int, int]:
+def halves_check(values: Array, fdr: float, seed: int) -> tuple[int, int]:
     """Welch's test where nothing differs: between the halves of each corpus, in all splits.
 
-    Returns how many of the p-values are at most ``alpha``, and how many there are. A share near or
-    below alpha says that the p-values of pairs can be believed on these blocks.
+    Returns how many of the p-values are at most ``fdr``, and how many there are. A share near or
+    below fdr says that the p-values of pairs can be believed on these blocks.
     """
     rejected = made = 0
     for side, rest in half_splits(values.shape[2], seed):
@@ -287,6 +287,6 @@ def halves_check(values: Array, alpha: float, seed: int) -> tuple[int, int]:
             one.mean(axis=2), two.mean(axis=2),
             one.var(axis=2, ddof=1) / len(side), two.var(axis=2, ddof=1) / len(rest), len(side),
         )  # fmt: skip
-        rejected += int(np.count_nonzero(p <= alpha))
+        rejected += int(np.count_nonzero(p <= fdr))
         made += int(np.count_nonzero(np.isfinite(p)))
     return rejected, made

@@ -19,9 +19,10 @@ from esscher.engine.sampled.pooled import measure_pooled
 from esscher.engine.text import Passage, collect_cloud, visit_passages
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import find_sinks, received_exponent
-from esscher.runs import Cell
-from esscher.studies.domains.arguments import DomainsRequest
+from esscher.runs.cells import Cell
 from esscher.studies.domains.blocks import block_passages
+from esscher.studies.domains.result import BlockCell
+from esscher.studies.domains.study import DomainsStudy
 from esscher.studies.domains.tokens import MOST, tokens_for
 
 #: Relative output error for which tokens are counted.
@@ -30,7 +31,9 @@ TOLERANCE = 0.1
 LOOKED_AT = 2
 
 
-def measure_block(loaded: LoadedModel, text: str, block: int, request: DomainsRequest) -> Cell:
+def measure_block(
+    loaded: LoadedModel, text: str, block: int, study: DomainsStudy, sizes: tuple[int, ...]
+) -> Cell:
     """Measure every head on one block: a table with one row per head, one column per statistic.
 
     Parameters
@@ -42,53 +45,65 @@ def measure_block(loaded: LoadedModel, text: str, block: int, request: DomainsRe
     block
         Its number in its corpus, which decides on the random numbers. Blocks of the same number
         share them between corpora: what differs between corpora is then due to the text alone.
-    request
+    study
         What to measure.
+    sizes
+        Sizes of samples for exponents.
     """
-    seed = int(random_stream(request.seed, "corpus block seed", block).integers(2**31))
-    found = block_passages(loaded, text, request.shape)
-    measure = _pooled if request.mode == "pooled" else _context
-    rows = measure(loaded, text, found, request, seed)
+    seed = int(random_stream(study.seed, "corpus block seed", block).integers(2**31))
+    found = block_passages(loaded, text, study.shape)
+    measure = _pooled if study.mode == "pooled" else _context
+    rows = measure(loaded, text, found, study, sizes, seed)
     ids = np.concatenate([passage.ids[~passage.is_delimiter] for passage in found])
     unknown = getattr(loaded.tokenizer, "unk_token_id", None)
-    about: dict[str, Any] = {
-        "tokens": len(ids),
-        "distinct": len(np.unique(ids)) / len(ids),
-        "unknown": 0.0 if unknown is None else float(np.mean(ids == unknown)),
-    }
+    about = BlockCell(
+        tokens=len(ids),
+        distinct=len(np.unique(ids)) / len(ids),
+        unknown=0.0 if unknown is None else float(np.mean(ids == unknown)),
+    )
     return Cell(about, pd.DataFrame(rows))
 
 
 def _pooled(
-    loaded: LoadedModel, text: str, found: list[Passage], request: DomainsRequest, seed: int
+    loaded: LoadedModel,
+    text: str,
+    found: list[Passage],
+    study: DomainsStudy,
+    sizes: tuple[int, ...],
+    seed: int,
 ) -> list[dict[str, Any]]:
-    shares: dict[int, list[Array]] = {layer: [] for layer in request.layers}
+    shares: dict[int, list[Array]] = {layer: [] for layer in study.layers}
 
     def look(passage: Passage, capture: LayerCapture) -> None:
         shares[capture.layer].append(delimiter_shares(capture, passage.is_delimiter))
 
-    visit_passages(loaded, found[:LOOKED_AT], look, layers=request.layers)
+    visit_passages(loaded, found[:LOOKED_AT], look, layers=study.layers)
     cloud = collect_cloud(
-        loaded, [text], tokens=request.block_tokens, context=request.context,
-        layers=request.layers, heads=request.heads, seed=seed,
+        loaded, [text], tokens=study.block_tokens, context=study.context,
+        layers=study.layers, heads=study.heads, seed=seed,
     )  # fmt: skip
     rows = []
-    for layer in request.layers:
+    for layer in study.layers:
         measured, numbers = measure_pooled(
-            cloud, layer, request.sizes or (2,), request.replicates, seed, "with"
+            cloud, layer, sizes or (2,), study.replicates, seed, "with"
         )
         share = np.mean(shares[layer], axis=0)
         for h, head in enumerate(measured.heads):
             row = {"layer": layer, "head": head} | head_numbers(numbers[h], None, seed)
             row["delimiters"] = float(share[head])
-            if request.sizes:
+            if sizes:
                 row["exponent"] = exponent(measured, h)
             rows.append(row)
     return rows
 
 
 def _context(
-    loaded: LoadedModel, text: str, found: list[Passage], request: DomainsRequest, seed: int
+    loaded: LoadedModel,
+    text: str,
+    found: list[Passage],
+    study: DomainsStudy,
+    sizes: tuple[int, ...],
+    seed: int,
 ) -> list[dict[str, Any]]:
     tables = []
     for passage in found:
@@ -105,19 +120,19 @@ def _context(
         ) -> None:
             with torch.inference_mode():
                 measured, numbers, sinks = measure_context(
-                    capture, asking, keys, request.sizes or (2,), request.replicates, seed,
+                    capture, asking, keys, sizes or (2,), study.replicates, seed,
                     passage.number,
                 )  # fmt: skip
                 shares = delimiter_shares(capture, passage.is_delimiter)
-            for h in request.heads:
+            for h in study.heads:
                 row: dict[str, Any] = {"layer": capture.layer, "head": h}
                 row |= head_numbers(numbers[h], sinks[h], seed)
                 row["delimiters"] = float(shares[h])
-                if request.sizes:
+                if sizes:
                     row["exponent"] = exponent(measured, h)
                 rows.append(row)
 
-        visit_passages(loaded, [passage], sink, layers=request.layers)
+        visit_passages(loaded, [passage], sink, layers=study.layers)
         tables.append(rows)
     # several passages of a block: their mean
     return [

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from esscher.core.validation import Array
 from esscher.studies.domains.comparison import half_splits
+from esscher.studies.domains.result import Ends, RankPair, Ranks, Transfer, TransferPair
 
 #: A head that needs this many times the tokens that a plan gives it is counted.
 TWICE = 2.0
@@ -24,7 +24,7 @@ def spearman(first: Array, second: Array) -> float:
     return float(a @ b) / size if size > 0 else float("nan")
 
 
-def rank_agreement(values: Array, names: list[str], seed: int) -> dict[str, Any] | None:
+def rank_agreement(values: Array, names: Sequence[str], seed: int) -> Ranks | None:
     """Rank correlation of the heads between corpora, from [head, corpus, block].
 
     Intervals by leaving out one block of both corpora at a time, on Fisher's scale. Noise of the
@@ -37,38 +37,38 @@ def rank_agreement(values: Array, names: list[str], seed: int) -> dict[str, Any]
         return None
     middle = values.mean(axis=2)
     left_out = np.array([np.delete(values, b, axis=2).mean(axis=2) for b in range(blocks)])
-    pairs: list[dict[str, Any]] = []
+    pairs = []
     for a, b in combinations(range(corpora), 2):
         found = spearman(middle[:, a], middle[:, b])
         others = np.array([spearman(part[:, a], part[:, b]) for part in left_out])
         pairs.append(
-            {
-                "a": names[a],
-                "b": names[b],
-                "spearman": _plain(found),
-                "interval": _fisher(found, others),
-            }
+            RankPair(
+                a=names[a],
+                b=names[b],
+                spearman=_plain(found),
+                interval=_fisher(found, others),
+            )
         )
     within, between = _halves(values, seed, spearman)
-    known = [pair["spearman"] for pair in pairs if pair["spearman"] is not None]
-    return {
-        "median": _plain(float(np.median(known))) if known else None,
-        "within": _plain(within),
-        "between": _plain(between),
-        "pairs": pairs,
-    }
+    known = [pair.spearman for pair in pairs if pair.spearman is not None]
+    return Ranks(
+        median=_plain(float(np.median(known))) if known else None,
+        within=_plain(within),
+        between=_plain(between),
+        pairs=tuple(pairs),
+    )
 
 
-def _fisher(found: float, left_out: Array) -> list[float | None]:
+def _fisher(found: float, left_out: Array) -> Ends:
     """95% interval by the jackknife on the scale atanh(r)."""
     count = len(left_out)
     if not np.isfinite(found) or not np.isfinite(left_out).all():
-        return [None, None]
+        return None, None
     z = np.arctanh(np.clip(left_out, -0.999999, 0.999999))
     spread = float(np.sqrt((count - 1) ** 2 / count * z.var(ddof=1)))
     centre = float(np.arctanh(np.clip(found, -0.999999, 0.999999)))
     half = float(stats.t.ppf(0.975, count - 1)) * spread
-    return [float(np.tanh(centre - half)), float(np.tanh(centre + half))]
+    return float(np.tanh(centre - half)), float(np.tanh(centre + half))
 
 
 def _halves(
@@ -85,7 +85,7 @@ def _halves(
     return _mean(within), _mean(between)
 
 
-def plan_transfer(logs: Array, names: list[str], alpha: float, seed: int) -> dict[str, Any]:
+def plan_transfer(logs: Array, names: Sequence[str], fdr: float, seed: int) -> Transfer:
     """How wrong tokens planned on one corpus are on another, from ln(tokens) [head, corpus, block].
 
     ``factor``: by how much the number of tokens of a typical head (the median) is off, up or down,
@@ -104,25 +104,25 @@ def plan_transfer(logs: Array, names: list[str], alpha: float, seed: int) -> dic
         one, two = texts[a].var(ddof=1) / blocks, texts[b].var(ddof=1) / blocks
         total = one + two
         freedom = (blocks - 1) * total**2 / (one**2 + two**2) if total > 0 else blocks - 1
-        half = stats.t.ppf(1 - alpha / (2 * count), freedom) * np.sqrt(total)
+        half = stats.t.ppf(1 - fdr / (2 * count), freedom) * np.sqrt(total)
         ratio = texts[b].mean() - texts[a].mean()
         single = middle[:, b] - middle[:, a]
         pairs.append(
-            {
-                "a": names[a],
-                "b": names[b],
-                "ratio": float(np.exp(ratio)),
-                "interval": [float(np.exp(ratio - half)), float(np.exp(ratio + half))],
-                "typical_factor": float(np.exp(np.median(np.abs(single)))),
-                "twice_on_b": float(np.mean(single >= np.log(TWICE))),
-                "twice_on_a": float(np.mean(single <= -np.log(TWICE))),
-            }
+            TransferPair(
+                a=names[a],
+                b=names[b],
+                ratio=float(np.exp(ratio)),
+                interval=(float(np.exp(ratio - half)), float(np.exp(ratio + half))),
+                typical_factor=float(np.exp(np.median(np.abs(single)))),
+                twice_on_b=float(np.mean(single >= np.log(TWICE))),
+                twice_on_a=float(np.mean(single <= -np.log(TWICE))),
+            )
         )
-    return {
-        "factor": float(np.exp(between)),
-        "factor_within": float(np.exp(within)),
-        "pairs": pairs,
-    }
+    return Transfer(
+        factor=float(np.exp(between)),
+        factor_within=float(np.exp(within)),
+        pairs=tuple(pairs),
+    )
 
 
 def _mean(values: list[float]) -> float:

@@ -1,47 +1,332 @@
-"""What a comparison of corpora returns: as an object, as tables, as JSON."""
+"""The result: what differs between corpora, and how much."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import pandas as pd
+from msgspec import Meta
 
-from esscher.runs.result import RunResult
-from esscher.studies.domains.assemble import differences
+from esscher.core.codec import Count, Estimate, Hash, Index, Name, Record
+from esscher.core.errors import InputError
+from esscher.runs.cells import read_run
+from esscher.runs.folder import CONFIG
+from esscher.runs.result import Result
 from esscher.studies.domains.statistics import BY_NAME
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Domains(RunResult):
-    """What differs between corpora, and how much.
+    from esscher.studies.domains.study import DomainsStudy
+
+#: Ends of an interval; missing where there is none.
+Ends: TypeAlias = tuple[float | None, float | None]
+#: One number per head, in the order of ``Domains.units``.
+PerHead: TypeAlias = tuple[float | None, ...]
+
+
+class Corpus(Record, frozen=True, kw_only=True):
+    """A corpus, as runs name it.
 
     Attributes
     ----------
-    folder
-        Directory of the run; gone already if none was given.
+    name, source
+        The user's name of it, and where it comes from.
+    text_hash, characters
+        SHA-256 and length of its text.
     """
 
-    folder: Path
+    name: Name
+    source: Name
+    text_hash: Hash
+    characters: Count
 
-    @property
-    def corpora(self) -> list[str]:
-        """Names of the corpora."""
-        return [corpus["name"] for corpus in self.results["configuration"]["corpora"]]
 
-    def to_frame(self) -> pd.DataFrame:
+class BlockCell(Record, frozen=True, kw_only=True):
+    """A cell: a block of a corpus. Its table has one row per head, one column per statistic.
+
+    Attributes
+    ----------
+    tokens
+        How many there are, without delimiters.
+    distinct, unknown
+        Shares of different and of unknown tokens.
+    """
+
+    tokens: Count
+    distinct: float
+    unknown: float
+
+
+class CorpusNumbers(Corpus, frozen=True, kw_only=True):
+    """A corpus, means over its blocks, and medians of every statistic over the heads."""
+
+    tokens: float
+    distinct: float
+    unknown: float
+    median: dict[Name, Estimate]
+
+
+class Scale(Record, frozen=True, kw_only=True):
+    """A statistic in words, and whether corpora differ in it by a ratio or a difference."""
+
+    title: Name
+    scale: Name
+
+
+class Omnibus(Record, frozen=True, kw_only=True):
+    """The test of all corpora, by head: p-values and the share of variance between corpora."""
+
+    p: PerHead
+    adjusted: PerHead
+    holm: PerHead
+    share: PerHead
+
+
+class Pair(Record, frozen=True, kw_only=True):
+    """Two corpora compared: heads that differ, and effects of b over (or minus) a by head."""
+
+    a: Name
+    b: Name
+    heads: Count
+    heads_holm: Count
+    effect: PerHead
+    low: PerHead
+    high: PerHead
+    adjusted: PerHead
+
+
+class StatisticTests(Record, frozen=True, kw_only=True):
+    """All tests of a statistic."""
+
+    omnibus: Omnibus
+    pairs: tuple[Pair, ...]
+
+
+class HeadCounts(Record, frozen=True, kw_only=True):
+    """Heads in which corpora differ, by false discovery rate and family-wise."""
+
+    heads: Count
+    heads_holm: Count
+
+
+class Correction(Record, frozen=True, kw_only=True):
+    """How many tests there were, how many found something, and how far they can be believed.
+
+    Attributes
+    ----------
+    omnibus_tests, omnibus_found, omnibus_found_holm
+        Tests of all corpora.
+    permutations, smallest_p
+        Permutations behind them, and the smallest p-value that these allow.
+    pair_tests, pairs_found, pairs_found_holm
+        Tests of two corpora.
+    interval_level
+        Level of the intervals of pairs.
+    halves_rejected, halves_tests
+        Share of rejections between halves of a corpus, where nothing differs.
+    """
+
+    omnibus_tests: Count
+    omnibus_found: Count
+    omnibus_found_holm: Count
+    permutations: Count
+    smallest_p: float
+    pair_tests: Count
+    pairs_found: Count
+    pairs_found_holm: Count
+    interval_level: float
+    halves_rejected: float | None
+    halves_tests: Count
+
+
+class Difference(Record, frozen=True, kw_only=True):
+    """A large difference between two corpora in a head."""
+
+    statistic: Name
+    layer: Index
+    head: Index
+    a: Name
+    b: Name
+    effect: float
+    interval: tuple[float, float]
+    adjusted: float
+    holm: float
+
+
+class Shares(Record, frozen=True, kw_only=True, rename={"both": "head x corpus"}):
+    """Parts of a variance."""
+
+    head: float
+    corpus: float
+    both: float
+    block: float
+    rest: float
+
+
+class Variance(Record, frozen=True, kw_only=True):
+    """Where the variance of a statistic comes from.
+
+    Attributes
+    ----------
+    shares, standard_errors
+        Shares of the sources, and how sure they are.
+    head_over_corpus, head_over_corpus_interval
+        How much more the head matters than the corpus, with 95% interval; None if infinite.
+    """
+
+    shares: Shares
+    standard_errors: Shares
+    head_over_corpus: float | None
+    head_over_corpus_interval: Ends
+
+
+class RankPair(Record, frozen=True, kw_only=True):
+    """Rank correlation of the heads between two corpora."""
+
+    a: Name
+    b: Name
+    spearman: float | None
+    interval: Ends
+
+
+class Ranks(Record, frozen=True, kw_only=True):
+    """Whether heads keep their order: see :func:`~esscher.studies.domains.ranks.rank_agreement`."""
+
+    median: float | None
+    within: float | None
+    between: float | None
+    pairs: tuple[RankPair, ...]
+
+
+class TransferPair(Record, frozen=True, kw_only=True):
+    """Tokens that heads need on corpus b over those on a, and heads that need twice as many."""
+
+    a: Name
+    b: Name
+    ratio: float
+    interval: tuple[float, float]
+    typical_factor: float
+    twice_on_b: float
+    twice_on_a: float
+
+
+class Transfer(Record, frozen=True, kw_only=True):
+    """How wrong a plan is on another corpus, and on other text of the same corpus."""
+
+    factor: float
+    factor_within: float
+    pairs: tuple[TransferPair, ...]
+
+
+class LayerMean(Record, frozen=True, kw_only=True):
+    """Mean over the heads of a layer, with its interval over blocks."""
+
+    layer: Index
+    low: float | None
+    value: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Domains(Result["DomainsStudy"]):
+    """What differs between corpora, and how much; dictionaries are by statistic.
+
+    Attributes
+    ----------
+    blocks
+        Blocks of every corpus; 0 while too few are measured to compare anything.
+    units
+        Layer and head of every head that is compared.
+    statistics
+        What is compared.
+    corpora
+        Numbers of every corpus.
+    tests, counts, correction, strongest
+        Tests of all heads, heads that differ (also ``"any"``), all tests together, and the largest
+        differences.
+    variance, rank
+        Where the variance comes from, and whether heads keep their order; None where a statistic
+        is a constant of most heads.
+    transfer
+        How wrong a plan made on one corpus is on another.
+    layers
+        Means over the heads of a layer, by corpus.
+    """
+
+    blocks: Count
+    units: tuple[tuple[Index, Index], ...] = ()
+    statistics: dict[Name, Scale] = field(default_factory=dict)
+    corpora: Annotated[tuple[CorpusNumbers, ...], Meta(max_length=1000)] = ()
+    tests: dict[Name, StatisticTests] = field(default_factory=dict)
+    counts: dict[Name, HeadCounts] = field(default_factory=dict)
+    correction: Correction | None = None
+    strongest: tuple[Difference, ...] = ()
+    variance: dict[Name, Variance | None] = field(default_factory=dict)
+    rank: dict[Name, Ranks | None] = field(default_factory=dict)
+    transfer: Transfer | None = None
+    layers: dict[Name, dict[Name, tuple[LayerMean, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together: tables and figures go from one to another."""
+        if not self.blocks:
+            return
+        names, corpora = set(self.statistics), {corpus.name for corpus in self.corpora}
+        by_statistic = (self.tests, self.variance, self.rank, self.layers)
+        if self.correction is None or self.transfer is None or "any" not in self.counts:
+            raise InputError("it has blocks, but no tests")
+        if not names <= BY_NAME.keys() or any(set(part) != names for part in by_statistic):
+            raise InputError("its parts are not of the same statistics")
+        if not names <= self.counts.keys() or any(d.statistic not in names for d in self.strongest):
+            raise InputError("its parts are not of the same statistics")
+        if any(set(c.median) != names for c in self.corpora):
+            raise InputError("its corpora do not have the same statistics")
+        if any(set(found) != corpora for found in self.layers.values()):
+            raise InputError("its layers are not of its corpora")
+        for test in self.tests.values():
+            omnibus = test.omnibus
+            lists = [omnibus.p, omnibus.adjusted, omnibus.holm, omnibus.share]
+            for pair in test.pairs:
+                lists += [pair.effect, pair.low, pair.high, pair.adjusted]
+                if not {pair.a, pair.b} <= corpora:
+                    raise InputError("its pairs are not of its corpora")
+            if any(len(found) != len(self.units) for found in lists):
+                raise InputError("its tests are not of all heads")
+
+    def at(self, fdr: float) -> Domains:
+        """Return the same measurements, tested at another false discovery rate.
+
+        Raises
+        ------
+        InputError
+            If the run has no directory, or the rate is none.
+        """
+        from esscher.runs.study import stored_cells
+
+        if self.folder is None or not (self.folder / CONFIG).exists():
+            raise InputError(
+                "the blocks of this result are not stored; give out= to keep them, and "
+                "esscher.load() its directory"
+            )
+        study: DomainsStudy = replace(self.study, fdr=fdr).checked()
+        run = read_run(self.folder, study.name).typed(study.cell)
+        return study.assemble(stored_cells(run, study), run)
+
+    def table(self) -> pd.DataFrame:
         """One row per head and statistic: p-values of the test of all corpora.
 
         ``p``, ``adjusted_p`` (false discovery rate), ``holm_p`` (family-wise), ``share`` of the
         variance over the blocks that is between corpora.
         """
+        import pandas as pd
+
         rows = []
-        for name, found in self.results.get("tests", {}).items():
-            test = found["omnibus"]
-            for i, (layer, head) in enumerate(self.results["units"]):
-                row = {"statistic": name, "layer": layer, "head": head, "p": test["p"][i]}
-                row |= {"adjusted_p": test["adjusted"][i], "holm_p": test["holm"][i]}
-                rows.append(row | {"share": test["share"][i]})
+        for name, found in self.tests.items():
+            test = found.omnibus
+            for i, (layer, head) in enumerate(self.units):
+                row = {"statistic": name, "layer": layer, "head": head, "p": test.p[i]}
+                row |= {"adjusted_p": test.adjusted[i], "holm_p": test.holm[i]}
+                rows.append(row | {"share": test.share[i]})
         return pd.DataFrame(rows)
 
     def differences(self) -> pd.DataFrame:
@@ -50,54 +335,83 @@ class Domains(RunResult):
         ``effect`` is that of corpus b over (or minus) corpus a; the intervals hold for the
         discoveries together.
         """
-        return differences(self.results)
+        import pandas as pd
+
+        rows = []
+        for name, found in self.tests.items():
+            for pair in found.pairs:
+                for (layer, head), *numbers in zip(
+                    self.units, pair.effect, pair.low, pair.high, pair.adjusted, strict=True
+                ):
+                    rows.append((name, layer, head, pair.a, pair.b, *numbers))
+        columns = ["statistic", "layer", "head", "a", "b", "effect", "low", "high", "adjusted_p"]
+        return pd.DataFrame(rows, columns=columns)
 
     def medians(self) -> pd.DataFrame:
         """One row per corpus: median over the heads of each statistic, with its interval."""
+        import pandas as pd
+
         rows = []
-        for corpus in self.results.get("corpora", []):
-            row = {"corpus": corpus["name"], "distinct": corpus["distinct"]}
-            row["unknown"] = corpus["unknown"]
-            for name, found in corpus["median"].items():
-                low, high = found["interval"]
-                row |= {name: found["value"], f"{name}_low": low, f"{name}_high": high}
+        for corpus in self.corpora:
+            row: dict[str, str | float | None] = {
+                "corpus": corpus.name,
+                "distinct": corpus.distinct,
+                "unknown": corpus.unknown,
+            }
+            for name, found in corpus.median.items():
+                low, high = found.interval
+                row |= {name: found.value, f"{name}_low": low, f"{name}_high": high}
             rows.append(row)
         return pd.DataFrame(rows)
 
-    def variance(self) -> pd.DataFrame:
+    def variance_table(self) -> pd.DataFrame:
         """One row per statistic: where its variance comes from, and how sure that is."""
+        import pandas as pd
+
         rows = []
-        for name, found in self.results.get("variance", {}).items():
+        for name, found in self.variance.items():
             if found is None:
                 continue
-            row = {"statistic": name} | found["shares"]
-            row |= {f"{k} +-": error for k, error in found["standard_errors"].items()}
-            low, high = found["head_over_corpus_interval"]
-            row |= {"head / corpus": found["head_over_corpus"], "low": low, "high": high}
-            rows.append(row)
+            row: dict[str, str | float | None] = {"statistic": name}
+            row |= shares_of(found.shares)
+            row |= {f"{k} +-": error for k, error in shares_of(found.standard_errors).items()}
+            low, high = found.head_over_corpus_interval
+            rows.append(row | {"head / corpus": found.head_over_corpus, "low": low, "high": high})
         return pd.DataFrame(rows)
 
-    def strongest(self) -> pd.DataFrame:
+    def strongest_table(self) -> pd.DataFrame:
         """The largest differences of every statistic, by the near end of their intervals."""
-        rows = []
-        for found in self.results.get("strongest", []):
-            low, high = found["interval"]
-            rows.append(
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
                 {
-                    "statistic": BY_NAME[found["statistic"]].title,
-                    "head": f"{found['layer']}.{found['head']}",
-                    "a": found["a"],
-                    "b": found["b"],
-                    "effect": found["effect"],
-                    "low": low,
-                    "high": high,
-                    "adjusted_p": found["adjusted"],
+                    "statistic": BY_NAME[found.statistic].title,
+                    "head": f"{found.layer}.{found.head}",
+                    "a": found.a,
+                    "b": found.b,
+                    "effect": found.effect,
+                    "low": found.interval[0],
+                    "high": found.interval[1],
+                    "adjusted_p": found.adjusted,
                 }
-            )
-        return pd.DataFrame(rows)
+                for found in self.strongest
+            ]
+        )
 
     def shown(self) -> list[pd.DataFrame]:
         """Return medians over the heads of every corpus, without their intervals."""
         table = self.medians()
         kept = [name for name in table.columns.astype(str) if not name.endswith(("_low", "_high"))]
         return [table[kept]]
+
+
+def shares_of(shares: Shares) -> dict[str, float]:
+    """Return shares by their source."""
+    return {
+        "head": shares.head,
+        "corpus": shares.corpus,
+        "head x corpus": shares.both,
+        "block": shares.block,
+        "rest": shares.rest,
+    }

@@ -1,14 +1,26 @@
-"""All tests of a comparison, corrected for their number, as plain numbers."""
+"""All tests of a comparison, corrected for their number."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from esscher.core.validation import Array
 from esscher.math.statistics.multiple import discoveries, family_wise, selected_level
 from esscher.studies.domains.comparison import Pairs, compare_pairs, halves_check, omnibus
+from esscher.studies.domains.result import (
+    Correction,
+    Difference,
+    HeadCounts,
+    Omnibus,
+    Pair,
+    PerHead,
+    StatisticTests,
+)
 from esscher.studies.domains.statistics import Statistic
 
 #: Digits of numbers that are listed by the thousand.
@@ -17,85 +29,90 @@ DIGITS = 5
 LISTED = 3
 
 
+@dataclass(frozen=True)
+class AllTests:
+    """Tests by statistic, heads that differ, all tests together, and the largest differences."""
+
+    tests: dict[str, StatisticTests]
+    counts: dict[str, HeadCounts]
+    correction: Correction
+    strongest: tuple[Difference, ...]
+
+
 def run_tests(
     values: dict[str, Array],
-    used: list[Statistic],
-    names: list[str],
-    units: Any,
-    alpha: float,
+    used: Sequence[Statistic],
+    names: Sequence[str],
+    units: NDArray[np.int64],
+    fdr: float,
     seed: int,
-) -> dict[str, Any]:
+) -> AllTests:
     """All tests, corrected for their number: one family of all corpora, one of pairs."""
     whole = np.concatenate([values[s.name] for s in used])
     count = len(units)
-    overall = omnibus(whole, alpha, seed)
+    overall = omnibus(whole, fdr, seed)
     rate, wise = discoveries(overall.p), family_wise(overall.p)
     pairs = compare_pairs(whole)
     pair_rate, pair_wise = discoveries(pairs.p), family_wise(pairs.p)
     made = int(np.count_nonzero(np.isfinite(pairs.p)))
-    selected = int(np.count_nonzero(pair_rate <= alpha))
-    level = selected_level(selected, max(made, 1), alpha)
+    selected = int(np.count_nonzero(pair_rate <= fdr))
+    level = selected_level(selected, max(made, 1), fdr)
     low, high = pairs.intervals(level)
-    rejected, halves = halves_check(whole, alpha, seed)
-    tests: dict[str, Any] = {}
-    strongest: list[dict[str, Any]] = []
+    rejected, halves = halves_check(whole, fdr, seed)
+    tests: dict[str, StatisticTests] = {}
+    strongest: list[Difference] = []
     for i, s in enumerate(used):
         rows = slice(i * count, (i + 1) * count)
-        tests[s.name] = {
-            "omnibus": {
-                "p": rounded_list(overall.p[rows]),
-                "adjusted": rounded_list(rate[rows]),
-                "holm": rounded_list(wise[rows]),
-                "share": rounded_list(overall.share[rows]),
-            },
-            "pairs": [
-                {
-                    "a": names[a],
-                    "b": names[b],
-                    "heads": int(np.count_nonzero(pair_rate[rows, j] <= alpha)),
-                    "heads_holm": int(np.count_nonzero(pair_wise[rows, j] <= alpha)),
-                    "effect": rounded_list(s.backward(pairs.difference[rows, j])),
-                    "low": rounded_list(s.backward(low[rows, j])),
-                    "high": rounded_list(s.backward(high[rows, j])),
-                    "adjusted": rounded_list(pair_rate[rows, j]),
-                }
+        tests[s.name] = StatisticTests(
+            omnibus=Omnibus(
+                p=_listed(overall.p[rows]),
+                adjusted=_listed(rate[rows]),
+                holm=_listed(wise[rows]),
+                share=_listed(overall.share[rows]),
+            ),
+            pairs=tuple(
+                Pair(
+                    a=names[a],
+                    b=names[b],
+                    heads=int(np.count_nonzero(pair_rate[rows, j] <= fdr)),
+                    heads_holm=int(np.count_nonzero(pair_wise[rows, j] <= fdr)),
+                    effect=_listed(s.backward(pairs.difference[rows, j])),
+                    low=_listed(s.backward(low[rows, j])),
+                    high=_listed(s.backward(high[rows, j])),
+                    adjusted=_listed(pair_rate[rows, j]),
+                )
                 for j, (a, b) in enumerate(pairs.pairs)
-            ],
-        }
+            ),
+        )
         strongest += _strongest(s, pairs, rows, low, high, pair_rate, pair_wise, names, units)
-    return {
-        "tests": tests,
-        "counts": _counts(used, rate, wise, count, alpha),
-        "correction": {
-            "omnibus_tests": int(np.count_nonzero(np.isfinite(overall.p))),
-            "omnibus_found": int(np.count_nonzero(rate <= alpha)),
-            "omnibus_found_holm": int(np.count_nonzero(wise <= alpha)),
-            "permutations": overall.permutations,
-            "smallest_p": overall.smallest,
-            "pair_tests": made,
-            "pairs_found": selected,
-            "pairs_found_holm": int(np.count_nonzero(pair_wise <= alpha)),
-            "interval_level": level,
-            "halves_rejected": rejected / halves if halves else None,
-            "halves_tests": halves,
-        },
-        "strongest": strongest,
-    }
+    correction = Correction(
+        omnibus_tests=int(np.count_nonzero(np.isfinite(overall.p))),
+        omnibus_found=int(np.count_nonzero(rate <= fdr)),
+        omnibus_found_holm=int(np.count_nonzero(wise <= fdr)),
+        permutations=overall.permutations,
+        smallest_p=overall.smallest,
+        pair_tests=made,
+        pairs_found=selected,
+        pairs_found_holm=int(np.count_nonzero(pair_wise <= fdr)),
+        interval_level=level,
+        halves_rejected=rejected / halves if halves else None,
+        halves_tests=halves,
+    )
+    return AllTests(tests, _counts(used, rate, wise, count, fdr), correction, tuple(strongest))
 
 
 def _counts(
-    used: list[Statistic], rate: Array, wise: Array, count: int, alpha: float
-) -> dict[str, Any]:
+    used: Sequence[Statistic], rate: Array, wise: Array, count: int, fdr: float
+) -> dict[str, HeadCounts]:
     """Heads in which corpora differ, by statistic and in any."""
-    grids = [grid.reshape(len(used), count) <= alpha for grid in (rate, wise)]
+    some, sure = (grid.reshape(len(used), count) <= fdr for grid in (rate, wise))
     out = {
-        s.name: {"heads": int(grids[0][i].sum()), "heads_holm": int(grids[1][i].sum())}
+        s.name: HeadCounts(heads=int(some[i].sum()), heads_holm=int(sure[i].sum()))
         for i, s in enumerate(used)
     }
-    out["any"] = {
-        "heads": int(grids[0].any(axis=0).sum()),
-        "heads_holm": int(grids[1].any(axis=0).sum()),
-    }
+    out["any"] = HeadCounts(
+        heads=int(some.any(axis=0).sum()), heads_holm=int(sure.any(axis=0).sum())
+    )
     return out
 
 
@@ -107,9 +124,9 @@ def _strongest(
     high: Array,
     rate: Array,
     wise: Array,
-    names: list[str],
-    units: Any,
-) -> list[dict[str, Any]]:
+    names: Sequence[str],
+    units: NDArray[np.int64],
+) -> list[Difference]:
     """The largest differences of a statistic by the near end of their interval, one per head."""
     near = np.maximum(np.maximum(low[rows], -high[rows]), 0.0)
     near = np.where(np.isfinite(near), near, 0.0)
@@ -122,27 +139,29 @@ def _strongest(
         j, at = int(best[h]), rows.start + int(h)
         a, b = pairs.pairs[j]
         found.append(
-            {
-                "statistic": s.name,
-                "layer": int(units[h, 0]),
-                "head": int(units[h, 1]),
-                "a": names[a],
-                "b": names[b],
-                "effect": rounded(s.backward(pairs.difference[at, j])),
-                "interval": [rounded(s.backward(ends[at, j])) for ends in (low, high)],
-                "adjusted": rounded(rate[at, j]),
-                "holm": rounded(wise[at, j]),
-            }
+            Difference(
+                statistic=s.name,
+                layer=int(units[h, 0]),
+                head=int(units[h, 1]),
+                a=names[a],
+                b=names[b],
+                effect=_digits(s.backward(pairs.difference[at, j])),
+                interval=(_digits(s.backward(low[at, j])), _digits(s.backward(high[at, j]))),
+                adjusted=_digits(rate[at, j]),
+                holm=_digits(wise[at, j]),
+            )
         )
     return found
 
 
 def rounded(value: Any) -> float | None:
-    """A number as JSON holds it, with five digits; None if it is not finite."""
-    number = float(value)
-    return float(f"{number:.{DIGITS}g}") if np.isfinite(number) else None
+    """A number with five digits; None if it is not finite."""
+    return _digits(value) if np.isfinite(float(value)) else None
 
 
-def rounded_list(values: Array) -> list[float | None]:
-    """Numbers as JSON holds them, None for those that are not finite."""
-    return [rounded(value) for value in values]
+def _digits(value: Any) -> float:
+    return float(f"{float(value):.{DIGITS}g}")
+
+
+def _listed(values: Array) -> PerHead:
+    return tuple(rounded(value) for value in values)

@@ -14,14 +14,15 @@ expected mean squares of this balanced design, solved for the components (negati
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from esscher.core.validation import Array
+from esscher.studies.domains.result import Shares, Variance
 
-SOURCES = ("head", "corpus", "head x corpus", "block", "rest")
+#: Order of the components: the fields of ``Shares``.
+SOURCES = ("head", "corpus", "both", "block", "rest")
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,15 @@ class Components:
     ratio: float
     ratio_interval: tuple[float, float]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers; None for infinity."""
-        shown = [value if np.isfinite(value) else None for value in (*self.ratio_interval,)]
-        return {
-            "shares": dict(zip(SOURCES, self.share, strict=True)),
-            "standard_errors": dict(zip(SOURCES, self.share_error, strict=True)),
-            "head_over_corpus": self.ratio if np.isfinite(self.ratio) else None,
-            "head_over_corpus_interval": shown,
-        }
+    def record(self) -> Variance:
+        """Return what is stored; None stands for infinity."""
+        low, high = (end if np.isfinite(end) else None for end in self.ratio_interval)
+        return Variance(
+            shares=Shares(**dict(zip(SOURCES, self.share, strict=True))),
+            standard_errors=Shares(**dict(zip(SOURCES, self.share_error, strict=True))),
+            head_over_corpus=self.ratio if np.isfinite(self.ratio) else None,
+            head_over_corpus_interval=(low, high),
+        )
 
 
 def components(values: Array) -> Components | None:

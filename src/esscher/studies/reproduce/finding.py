@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from esscher.core.atomic import write_atomically
 from esscher.core.errors import InputError
+from esscher.show.drawing import Plot
 from esscher.show.files import figure_bytes
 
 #: Formats in which every figure is written.
@@ -39,7 +40,7 @@ class Finding:
     title: str
     text: str
     tables: dict[str, pd.DataFrame]
-    figures: dict[str, Figure]
+    figures: Mapping[str, Figure | Plot]
     trouble: tuple[str, ...] = field(default=())
 
     def write(self, folder: Path, formats: Sequence[str] = FORMATS) -> Path:
@@ -62,7 +63,11 @@ class Finding:
             write_atomically(folder / f"{name}.csv", text.encode())
         for name, figure in self.figures.items():
             for kind in formats:
-                write_atomically(folder / f"{name}.{kind}", figure_bytes(figure, f".{kind}"))
+                path = folder / f"{name}.{kind}"
+                if isinstance(figure, Plot):
+                    figure.save(path)
+                else:
+                    write_atomically(path, figure_bytes(figure, f".{kind}"))
         page = folder / f"{self.name}.md"
         write_atomically(page, self._page().encode())
         return page

@@ -1,0 +1,210 @@
+"""Heatmaps: a number or a word per layer and head, and the choice of one of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import altair as alt
+from altair.typing import ChartType
+
+from esscher.show.chart import CLICKED, canvas, finite, tip
+from esscher.show.scales import Row, Series
+from esscher.show.theme import PICK, SIZES, SMALL, TICK, log_ticks
+
+#: Height of a layer; of a heatmap at least and at most. In points.
+LAYER, SHORT, TALL = 7.2, 97.0, 245.0
+#: Width of a heatmap until it is laid out.
+WIDTH = 96.0
+#: Most ticks along layers and heads.
+UP, ACROSS = 10, 7
+
+
+def heatmap(
+    rows: Iterable[Row],
+    field: str,
+    title: str,
+    *,
+    log: bool = False,
+    ends: tuple[float, float] | None = None,
+    colours: str = SIZES,
+    columns: str = "head",
+    pick: alt.Parameter | None = None,
+) -> ChartType:
+    """Draw a number per layer and head as colour; a cross marks a cell without one.
+
+    Parameters
+    ----------
+    rows
+        With ``layer``, the field of the columns, and the number.
+    field, title
+        Name of the number in the rows, and above the panel.
+    log
+        Whether colours are logarithmic.
+    ends
+        Numbers at the ends of the colours; None: those of the data. Where numbers lie beyond, the
+        bar of colours says so with ``≤`` and ``≥``.
+    colours
+        Name of the map from numbers to colours.
+    columns
+        Field along x.
+    pick
+        Selection of a cell: see :func:`picking`.
+    """
+    data = [
+        {"layer": row["layer"], columns: row[columns], field: finite(row[field], log)}
+        for row in rows
+    ]
+    known = [row[field] for row in data if row[field] is not None]
+    low, high = ends or ((min(known), max(known)) if known else (1.0, 10.0))
+    if not high > low:  # one number only
+        low, high = (low / 1.5, low * 1.5) if log else (low - 0.5, low + 0.5)
+    label = TICK
+    if known and max(known) > high:
+        label = f"(datum.value >= {high} ? '≥ ' : '') + ({label})"
+    if known and min(known) < low:
+        label = f"(datum.value <= {low} ? '≤ ' : '') + ({label})"
+    grid = _Grid(data, columns)
+    fill = alt.Fill(
+        field=field, type="quantitative",
+        scale=alt.Scale(type="log" if log else "linear", domain=[low, high], clamp=True,
+                        scheme=cast(Any, colours), nice=False),
+        legend=alt.Legend(title=None, orient="right", gradientLength=grid.height,
+                          values=_ticks(low, high, log), labelExpr=label),
+    )  # fmt: skip
+    tips = [*grid.tips, tip(field, title, True)]
+    marks = [
+        canvas(row for row in data if row[field] is not None)
+        .mark_rect(style="cell")
+        .encode(*grid.place, fill=fill, tooltip=tips)
+    ]
+    if len(known) < len(data):
+        marks.append(
+            canvas(row for row in data if row[field] is None)
+            .mark_text(style="note", text="×", fontSize=grid.letter)
+            .encode(*grid.place, tooltip=grid.tips)
+        )
+    return grid.panel(marks, title, tips, pick)
+
+
+def category_map(
+    rows: Iterable[Row],
+    field: str,
+    title: str,
+    series: Series,
+    letters: Mapping[str, str],
+    *,
+    columns: str = "head",
+    pick: alt.Parameter | None = None,
+) -> ChartType:
+    """Draw a word per layer and head as colour, with a letter to tell words apart in grey.
+
+    Parameters
+    ----------
+    rows, title, columns, pick
+        As for :func:`heatmap`; a word that is missing leaves its cell empty.
+    field
+        Name of the word in the rows.
+    series
+        The words in order, and their colours.
+    letters
+        A letter for each word.
+    """
+    data = [
+        {"layer": row["layer"], columns: row[columns], "word": row[field],
+         "letter": letters.get(row[field])}
+        for row in rows
+    ]  # fmt: skip
+    known = [row for row in data if row["word"] is not None]
+    colour = series.colour()  # not ``fill``, so that maps of numbers have theirs beside it
+    colour["field"] = "word"
+    names = {name: f"{letters[name]}: {name}" for name in series.names}
+    colour["legend"] = alt.Legend(
+        title=None, orient="bottom", direction="horizontal", symbolType="square",
+        labelExpr=f"{json.dumps(names)}[datum.value]",
+    )  # fmt: skip
+    grid = _Grid(data, columns)
+    tips = [*grid.tips, tip("word", title)]
+    cells = canvas(known)
+    marks = [
+        cells.mark_rect(style="cell").encode(*grid.place, color=alt.Color(**colour), tooltip=tips),
+        cells.mark_text(style="letter", fontSize=grid.letter).encode(
+            *grid.place, text=alt.Text(field="letter", type="nominal"), tooltip=tips
+        ),
+    ]
+    return grid.panel(marks, title if known else f"{title}: none", tips, pick)
+
+
+def picking(layer: int, head: int, columns: str = "head") -> alt.Parameter:
+    """Return the selection of one cell of heatmaps by a click, which starts at a given one."""
+    return alt.selection_point(
+        name=PICK, fields=["layer", columns], on="click", clear=False, toggle=False,
+        value=[{"layer": layer, columns: head}],
+    )  # fmt: skip
+
+
+def picked_title(title: str, columns: str = "head") -> alt.TitleParams:
+    """Return a title that names the cell that is picked."""
+    place = f"', layer ' + {PICK}.layer + ', {columns} ' + {PICK}['{columns}']"
+    return alt.TitleParams(text=alt.ExprRef(f"{json.dumps(title)} + ({PICK}.layer ? {place} : '')"))
+
+
+class _Grid:
+    """Layers upwards, heads to the right."""
+
+    def __init__(self, data: list[dict[str, Any]], columns: str) -> None:
+        self._data, self._columns = data, columns
+        layers = sorted({row["layer"] for row in data})
+        heads = sorted({row[columns] for row in data})
+        self.height = min(max(LAYER * len(layers), SHORT), TALL)
+        self.letter = round(min(max(0.65 * self.height / max(len(layers), 1), 2.5), SMALL), 2)
+        self.place = (
+            alt.X(field=columns, type="ordinal", scale=alt.Scale(domain=heads, padding=0.04),
+                  title=columns, axis=_axis(heads, ACROSS)),
+            alt.Y(field="layer", type="ordinal",
+                  scale=alt.Scale(domain=layers[::-1], padding=0.04), title="layer",
+                  axis=_axis(layers, UP)),
+        )  # fmt: skip
+        self.tips = [tip("layer", "layer"), tip(columns, columns)]
+
+    def panel(
+        self,
+        marks: list[Any],
+        title: str,
+        tips: list[alt.Tooltip],
+        pick: alt.Parameter | None,
+    ) -> ChartType:
+        if pick is not None:
+            # a frame that hears clicks lies on top of every cell, and is seen around the chosen one
+            marks = [
+                *marks,
+                canvas(self._data)
+                .mark_rect(style="chosen", fill="transparent")
+                .encode(
+                    *self.place,
+                    strokeOpacity=alt.condition(pick, alt.value(1), alt.value(0)),
+                    tooltip=tips,
+                )
+                .properties(name=CLICKED),
+            ]
+        made = alt.layer(*marks).properties(title=title, width=WIDTH, height=self.height)
+        return cast(ChartType, made)
+
+
+def _axis(numbers: list[Any], most: int) -> alt.Axis:
+    step = 1 if len(numbers) <= most else 2 if len(numbers) <= 2 * most else 0
+    step = step or 5 * math.ceil(len(numbers) / most / 5)
+    return alt.Axis(grid=False, domain=False, ticks=False, values=numbers[::step])
+
+
+def _ticks(low: float, high: float, log: bool) -> list[float]:
+    """Ticks of a bar of colours."""
+    if log:
+        found = log_ticks(low, high)
+        return found if len(found) > 1 else [low, high]
+    step = 10.0 ** math.floor(math.log10((high - low) / 2))
+    step = next(step * k for k in (1, 2, 5, 10, 20) if (high - low) / (step * k) <= 5)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(step * i, 10) for i in range(first, last + 1)]

@@ -1,0 +1,305 @@
+"""Blocks that all charts are made of: points with intervals, lines, bands, bars, guides, heatmaps.
+
+A block takes tidy rows and returns an Altair chart; ``panel`` lays blocks over each other, and
+``figure`` puts panels side by side. No block knows how wide the figure will be: ``layout`` says so,
+for a file or for a page. Sizes are points; colours and type are those of ``theme``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from esscher.show.layout import columns
+from esscher.show.scales import Axis, Row, Series
+from esscher.show.theme import (
+    BLUE,
+    DOUBLE,
+    GROUND,
+    config,
+)
+
+#: Size of a panel until it is laid out, and the width that it needs to stand beside another.
+WIDTH, HEIGHT, NARROW = 124.0, 118.0, 120.0
+#: Channels that tell series apart.
+LOOKS = ("fill", "stroke", "shape", "strokeDash")
+#: Name of views in which a cell is picked by a click; Altair numbers them.
+CLICKED = "cells"
+#: Numbers when one points at a mark.
+NUMBER = ".4~g"
+
+
+def points(
+    rows: Iterable[Row],
+    x: Axis,
+    y: Axis,
+    series: Series | None = None,
+    *,
+    across: bool = False,
+    pick: alt.Parameter | None = None,
+) -> ChartType:
+    """Draw points with intervals; those that are not to be trusted are hollow.
+
+    Parameters
+    ----------
+    rows
+        With ``low`` and ``high`` where there is an interval, and ``hollow`` where a point is not to
+        be trusted.
+    x, y
+        Axes.
+    series
+        What tells points apart.
+    across
+        Whether intervals are along x.
+    pick
+        Selection of a cell of a heatmap (``cells.picking``), whose rows alone are drawn.
+    """
+    along = x if across else y
+    data = list(rows)
+    marks: list[Any] = []
+    tips = _tips(data, x, y, series)
+    if any(row.get("low") is not None for row in data):
+        # one set of rows for points and intervals, so that it stands in a page once
+        data = [_cut(row, along) for row in data]
+        low = replace(along, field="low")
+        ends = [_x(low), alt.X2(field="high"), _y(y)] if across else [
+            _x(x), _y(low), alt.Y2(field="high")]  # fmt: skip
+        stroke = {} if series is None else {"stroke": alt.Stroke(**series.colour())}
+        rule = canvas(data, pick).mark_rule(style="interval", clip=True)
+        marks.append(rule.encode(*ends, tooltip=tips, **stroke))
+    look: dict[str, Any] = {"fill": _hollow(alt.value(BLUE)), "stroke": alt.value(BLUE)}
+    if series is not None:
+        look = {
+            "fill": _hollow(alt.Fill(**series.colour())),
+            "stroke": alt.Stroke(**series.colour()),
+            "shape": alt.Shape(**series.shape()),
+        }
+    marks.append(
+        canvas(data, pick)
+        .mark_point(style="point", clip=True)
+        .encode(_x(x), _y(y), tooltip=tips, **look)
+    )
+    return _layered(marks)
+
+
+def lines(
+    rows: Iterable[Row],
+    x: Axis,
+    y: Axis,
+    series: Series | None = None,
+    *,
+    dashes: Series | None = None,
+    step: bool = False,
+    pick: alt.Parameter | None = None,
+) -> ChartType:
+    """Draw lines, one per series and kind of dashes; with ``step``, constant up to the next x."""
+    look: dict[str, Any] = {}
+    if series is not None:
+        look["stroke"] = alt.Stroke(**series.colour())
+    if dashes is not None:
+        look["strokeDash"] = alt.StrokeDash(**dashes.dash())
+    line = canvas(rows, pick).mark_line(
+        style="curve", clip=True, interpolate="step-after" if step else "linear"
+    )
+    return _layered([line.encode(_x(x), _y(y), **look)])
+
+
+def bands(rows: Iterable[Row], x: Axis, y: Axis, series: Series | None = None) -> ChartType:
+    """Fill what lies between ``low`` and ``high`` of the rows."""
+    look = {} if series is None else {"fill": alt.Fill(**series.colour())}
+    area = canvas(_cut(row, y) for row in rows).mark_area(style="band", clip=True)
+    ends = _y(replace(y, field="low")), alt.Y2(field="high")
+    return _layered([area.encode(_x(x), *ends, **look)])
+
+
+def bars(
+    rows: Iterable[Row],
+    x: Axis,
+    y: Axis,
+    series: Series | None = None,
+    *,
+    stacked: bool = False,
+    across: bool = False,
+) -> ChartType:
+    """Draw bars with intervals: from 0, one per name of x (of y, if ``across``)."""
+    data = list(rows)
+    length, names = (x, y) if across else (y, x)
+    look: dict[str, Any] = {}
+    if series is not None:
+        look["fill"] = alt.Fill(**series.colour())
+        look["order"] = alt.Order(field="order", type="quantitative")
+        order = {name: i for i, name in enumerate(series.names)}
+        data = [{**row, "order": order[row[series.field]]} for row in data]
+    options = length.options() | {"scale": alt.Scale(zero=True, nice=True)}
+    options["stack"] = "zero" if stacked else None
+    tips = _tips(data, x, y, series)
+    channel, second = (alt.X, alt.X2) if across else (alt.Y, alt.Y2)
+    name = _y(names) if across else _x(names)
+    marks = [
+        canvas(data)
+        .mark_bar(style="bar")
+        .encode(channel(field=length.field, **options), name, tooltip=tips, **look)
+    ]
+    if any(row.get("low") is not None for row in data) and not stacked:
+        edge = canvas(_cut(row, length) for row in data).mark_rule(style="edge")
+        ends = channel(field="low", **options), second(field="high")
+        marks.append(edge.encode(*ends, name, tooltip=tips))
+    return _layered(marks)
+
+
+def guides(rows: Iterable[Row], x: Axis, y: Axis, *, upright: bool = False) -> ChartType:
+    """Draw dotted lines to compare with across the panel: ``at`` a value, with its ``name``."""
+    data = list(rows)
+    at = _x(replace(x, field="at")) if upright else _y(replace(y, field="at"))
+    marks = [canvas(data).mark_rule(style="guide", clip=True).encode(at)]
+    if any(row.get("name") for row in data):
+        end = {"y": alt.value(0)} if upright else {"x": alt.value("width")}
+        side: dict[str, Any] = {"align": "left", "baseline": "top", "dx": 3} if upright else {
+            "align": "right", "baseline": "bottom", "dx": -2, "dy": -2}  # fmt: skip
+        note = canvas(data).mark_text(style="note", **side)
+        marks.append(note.encode(at, text=alt.Text(field="name", type="nominal"), **end))
+    return _layered(marks)
+
+
+def diagonal(x: Axis, y: Axis, factor: float | None = None) -> ChartType:
+    """Draw y = x, and grey what lies within a factor of it; both axes need limits."""
+    assert x.limits is not None
+    assert y.limits is not None
+    low, high = min(x.limits[0], y.limits[0]), max(x.limits[1], y.limits[1])
+    ends = [{x.field: at, y.field: at} for at in (low, high)]
+    marks: list[Any] = [canvas(ends).mark_line(style="guide", clip=True).encode(_x(x), _y(y))]
+    if factor is not None:
+        wide = [row | {"low": row[x.field] / factor, "high": row[x.field] * factor} for row in ends]
+        marks = [bands(wide, x, y), *marks]
+    return _layered(marks)
+
+
+def panel(
+    *blocks: ChartType, title: str | alt.TitleParams = "", height: float = HEIGHT
+) -> ChartType:
+    """Lay blocks over each other, the first one lowest, under a title."""
+    chart: Any = _layered(list(blocks))
+    if title:
+        chart = chart.properties(title=title)
+    return cast(ChartType, chart.properties(width=WIDTH, height=height))
+
+
+def figure(
+    panels: Sequence[ChartType],
+    title: str = "",
+    *,
+    note: str = "",
+    least: float = NARROW,
+    apart: bool = False,
+    pick: alt.Parameter | None = None,
+) -> ChartType:
+    """Put panels side by side, in as many columns as fit, in the style of ``theme``.
+
+    Parameters
+    ----------
+    panels
+        Charts of one panel each.
+    title, note
+        Above everything, the note in smaller type.
+    least
+        Points that a panel must have to stand beside another.
+    apart
+        Whether each panel has colours and a legend of its own.
+    pick
+        Selection of a cell, if panels were made with one.
+    """
+    chart: Any = alt.concat(*panels, columns=columns(len(panels), DOUBLE, least))
+    if apart:
+        chart = chart.resolve_scale(**dict.fromkeys(LOOKS, "independent"))
+    about = alt.TitleParams(text=title, subtitle=note or alt.Undefined, style="figure")
+    chart = chart.properties(title=about)
+    if pick is not None:
+        clicked = [
+            part["name"]
+            for one in chart.concat
+            for part in getattr(one, "layer", ())
+            if str(part["name"]).startswith(CLICKED)
+        ]
+        param = cast(Any, pick.param).to_dict() | {"views": clicked}
+        chart = chart.properties(params=[alt.TopLevelSelectionParameter(**param)])
+    return cast(ChartType, chart.properties(usermeta={"least": least}, config=config()))
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table; None for what is missing."""
+    return [{str(k): _plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
+
+
+def canvas(rows: Iterable[Row], pick: alt.Parameter | None = None) -> alt.Chart:
+    """Return a chart of rows (of those that are picked alone) with nothing drawn in it yet."""
+    # Altair checks InlineData row by row, and copies lists at every step: thousands of rows would
+    # take a minute. It leaves a tuple in a dictionary alone.
+    plain = tuple({str(k): _plain(v) for k, v in row.items()} for row in rows)
+    chart = alt.Chart(cast(Any, {"values": plain}))
+    return chart if pick is None else chart.transform_filter(pick)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; None for a number that is not finite."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return None if value is pd.NA else value
+
+
+def finite(value: Any, log: bool = False) -> float | None:
+    """Return a number that can be drawn, on a logarithmic axis if need be; None if it cannot."""
+    if value is None or not math.isfinite(value) or (log and value <= 0):
+        return None
+    return float(value)
+
+
+def _cut(row: Row, along: Axis) -> dict[str, Any]:
+    """Return a row with the ends of its interval as they can be drawn; None if there is none."""
+    low, high = finite(row.get("low")), finite(row.get("high"))
+    if low is None or high is None:
+        return {**row, "low": None, "high": None}
+    if along.log and along.limits is not None:  # one that reaches 0 is cut
+        low = max(low, 0.5 * along.limits[0])
+        high = max(low, high)
+    return {**row, "low": low, "high": high}
+
+
+def _x(axis: Axis) -> alt.X:
+    return alt.X(field=axis.field, **axis.options())
+
+
+def _y(axis: Axis) -> alt.Y:
+    return alt.Y(field=axis.field, **axis.options())
+
+
+def _hollow(filled: Any) -> Any:
+    return alt.condition("datum.hollow === true", alt.value(GROUND), filled)
+
+
+def _layered(marks: list[Any]) -> ChartType:
+    return cast(ChartType, marks[0] if len(marks) == 1 else alt.layer(*marks))
+
+
+def _tips(data: list[Any], x: Axis, y: Axis, series: Series | None) -> list[alt.Tooltip]:
+    tips = [] if series is None else [tip(series.field, series.title or " ")]
+    tips = [tip("name", " "), *tips] if any("name" in row for row in data) else tips
+    tips += [tip(axis.field, axis.title, axis.names is None) for axis in (x, y)]
+    if any(row.get("low") is not None for row in data):
+        tips += [tip("low", "from", True), tip("high", "to", True)]
+    return tips
+
+
+def tip(field: str, title: str, number: bool = False) -> alt.Tooltip:
+    """Return what a mark says about a field when one points at it."""
+    if number:
+        return alt.Tooltip(field=field, type="quantitative", title=title, format=NUMBER)
+    return alt.Tooltip(field=field, type="nominal", title=title)

@@ -1,0 +1,155 @@
+// Charts in a page: drawn when they come into sight, again when the width changes, all when printed.
+
+/** Pixels per point. */
+const SCREEN = 1.5;
+/** Change of the width, in pixels, from which a chart is laid out again. */
+const NOTICED = 8;
+const SPECIFICATIONS = JSON.parse(document.getElementById("charts").textContent);
+const specifications = new Map();
+const drawnCharts = new Map();
+
+/** The specification of a chart; its rows come as columns. */
+function specificationOf(name) {
+  if (!specifications.has(name)) {
+    const spec = SPECIFICATIONS.charts[name];
+    const rows = (columns) => (Object.values(columns)[0] ?? []).map((_, i) =>
+      Object.fromEntries(Object.entries(columns).map(([key, values]) => [key, values[i]])));
+    const datasets = Object.entries(spec.datasets).map(([key, columns]) => [key, rows(columns)]);
+    specifications.set(name, { ...spec, datasets: Object.fromEntries(datasets) });
+  }
+  return specifications.get(name);
+}
+
+/** Draw a chart into its place, as wide as the place is. */
+function drawChart(place) {
+  const width = place.clientWidth;
+  const before = drawnCharts.get(place);
+  if (!width || (before && Math.abs(before.width - width) < NOTICED)) return;
+  const spec = layout(specificationOf(place.dataset.chart), width / SCREEN);
+  const { spec: compiled } = vegaLite.compile(spec, { config: SPECIFICATIONS.config });
+  // expressions are interpreted, not compiled: the page's policy forbids the latter
+  const view = new vega.View(vega.parse(compiled, null, { ast: true }), {
+    expr: expressionInterpreter, renderer: "svg", container: place, logLevel: vega.Warn,
+  });
+  view.tooltip(showTip);
+  if (before) before.view.finalize();
+  drawnCharts.set(place, { view, width });
+  if (spec.params?.some((param) => param.name === "pick")) followPick(place, view);
+  view.run();
+  if (before?.pick) pick(place, ...before.pick);
+  fit(place.querySelector("svg"));
+  place.style.minHeight = "";
+  place.dataset.drawn = "true";
+  if (drawnCharts.size === 1) performance.mark("esscher-first-chart");
+}
+
+/** A drawing in points fills its place. */
+function fit(svg) {
+  const [width, height] = ["width", "height"].map((name) => svg.getAttribute(name));
+  if (!svg.getAttribute("viewBox")) svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.style.width = "100%";
+  svg.style.height = "auto";
+}
+
+// ---- the cell that is picked
+
+/** Tell the page which cell is picked: in the place's data, and by an event `pick`. */
+function followPick(place, view) {
+  view.addDataListener("pick_store", (_, rows) => {
+    if (!rows.length) return;
+    const [layer, head] = rows[0].values;
+    drawnCharts.get(place).pick = [layer, head];
+    place.dataset.pick = `${layer}.${head}`;
+    place.dispatchEvent(new CustomEvent("pick", { detail: { layer, head }, bubbles: true }));
+  });
+}
+
+/** Pick a cell of a chart. */
+function pick(place, layer, head) {
+  const { view } = drawnCharts.get(place);
+  const [{ unit, fields }] = view.data("pick_store");
+  view.data("pick_store", [{ unit, fields, values: [layer, head] }]).run();
+}
+
+const MOVES = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
+
+/** Arrow keys move to the next cell that there is. */
+function movePick(event) {
+  const place = event.currentTarget;
+  const move = MOVES[event.key];
+  const now = drawnCharts.get(place)?.view.data("pick_store")[0];
+  if (!move || !now) return;
+  event.preventDefault();
+  const [first, second] = now.fields.map((one) => one.field);
+  const datasets = Object.values(specificationOf(place.dataset.chart).datasets);
+  const rows = datasets.flat().filter((row) => row[first] !== undefined && row[second] !== undefined);
+  const axis = move[0] ? 0 : 1;
+  const next = rows.map((row) => [row[first], row[second]])
+    .filter((cell) => cell[1 - axis] === now.values[1 - axis] && (cell[axis] - now.values[axis]) * move[axis] > 0)
+    .sort((a, b) => (a[axis] - b[axis]) * move[axis])[0];
+  if (next) pick(place, ...next);
+}
+
+// ---- what a mark says
+
+const tipBox = document.createElement("div");
+tipBox.className = "chart-tip";
+tipBox.hidden = true;
+document.body.append(tipBox);
+
+/** Show the fields of the mark that the pointer is on; as text, whatever is in it. */
+function showTip(_, event, item, value) {
+  tipBox.hidden = !value || typeof value !== "object";
+  if (tipBox.hidden) return;
+  tipBox.replaceChildren(...Object.entries(value).map(([name, text]) => {
+    const line = document.createElement("div");
+    line.textContent = name.trim() ? `${name}: ${text}` : String(text);
+    return line;
+  }));
+  const { width, height } = tipBox.getBoundingClientRect();
+  tipBox.style.left = `${Math.min(event.clientX + 12, innerWidth - width - 8)}px`;
+  tipBox.style.top = `${event.clientY + 16 + height > innerHeight ? event.clientY - height - 8 : event.clientY + 16}px`;
+}
+
+// ---- the numbers
+
+/** The rows of a chart as tables, for those who do not see it. */
+function fillTable(details) {
+  const datasets = specificationOf(details.dataset.chart).datasets;
+  details.querySelector("div").replaceChildren(...Object.values(datasets).map((rows) => {
+    const names = [...new Set(rows.flatMap((row) => Object.keys(row)))];
+    const table = document.createElement("table");
+    const add = (cells, kind) => {
+      const line = table.insertRow();
+      cells.forEach((cell) => line.appendChild(document.createElement(kind)).append(cell ?? "–"));
+    };
+    add(names, "th");
+    rows.forEach((row) => add(names.map((name) => row[name]), "td"));
+    return table;
+  }));
+}
+
+// ---- when
+
+const chartPlaces = [...document.querySelectorAll("[data-chart].chart")];
+const inSight = new IntersectionObserver((entries) => {
+  for (const { isIntersecting, target } of entries) {
+    if (!isIntersecting) continue;
+    inSight.unobserve(target);
+    drawChart(target);
+    widths.observe(target);
+  }
+}, { rootMargin: "300px 0px" });
+const widths = new ResizeObserver((entries) => {
+  requestAnimationFrame(() => entries.forEach(({ target }) => drawChart(target)));
+});
+for (const place of chartPlaces) {
+  inSight.observe(place);
+  place.addEventListener("keydown", movePick);
+}
+for (const details of document.querySelectorAll("details[data-chart]")) {
+  details.addEventListener("toggle", () => details.open && fillTable(details));
+}
+addEventListener("beforeprint", () => chartPlaces.forEach(drawChart));
+globalThis.esscherCharts = { layout, pick, places: chartPlaces, views: drawnCharts };
+document.documentElement.dataset.ready = "true";

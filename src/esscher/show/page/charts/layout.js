@@ -1,0 +1,49 @@
+// How wide a chart is: columns of panels, their widths, columns of legends. layout.py does the same
+// for files, and says what the numbers are.
+
+const AXIS = 34, BAR = 30, GAP = 14, SYMBOL = 20, LETTER = 3.6;
+
+function columnsOf(count, width, least) {
+  const fitting = Math.max(1, Math.min(Math.floor((width + GAP) / (least + GAP)), count));
+  return Math.ceil(count / Math.ceil(count / fitting));
+}
+
+/** A specification laid out for a width in points. */
+function layout(spec, width) {
+  const made = structuredClone(spec);
+  arrange(made, width, made.usermeta?.least ?? width);
+  return made;
+}
+
+function arrange(view, width, least) {
+  if (view.vconcat) {
+    view.vconcat.forEach((part) => arrange(part, width, least));
+  } else if (view.concat) {
+    view.columns = columnsOf(view.concat.length, width, least);
+    const own = (width - GAP * (view.columns - 1)) / view.columns;
+    view.concat.forEach((panel) => { panel.width = panelWidth(panel, own); });
+    arrangeLegends(view.concat, view.resolve ? own : width, width);
+  } else {
+    view.width = panelWidth(view, width);
+    arrangeLegends(view, width, width);
+  }
+}
+
+function panelWidth(view, width) {
+  const bar = JSON.stringify(view).includes("gradientLength") ? BAR : 0;
+  return Math.round(10 * Math.max(width - AXIS - bar, 30)) / 10;
+}
+
+function arrangeLegends(view, width, whole) {
+  if (view === null || typeof view !== "object") return;
+  const { legend, scale } = view;
+  const names = legend && scale ? scale.domain : null;
+  if (Array.isArray(names) && names.length && names.every((name) => typeof name === "string")) {
+    const symbol = SYMBOL + (legend.symbolSize ? Math.sqrt(legend.symbolSize) : 0);
+    const own = symbol + LETTER * Math.max(...names.map((name) => name.length));
+    legend.columns = Math.max(1, Math.min(names.length, Math.floor(width / own)));
+  }
+  for (const [key, part] of Object.entries(view)) {
+    if (key !== "data" && key !== "datasets") arrangeLegends(part, key === "color" ? whole : width, whole);
+  }
+}

@@ -1,0 +1,142 @@
+"""Charts as files: whole or not at all, and the same bytes for the same chart."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from esscher.core.atomic import write_atomically
+from esscher.core.errors import InputError
+from esscher.show.layout import layout
+from esscher.show.theme import DOUBLE, SINGLE
+
+if TYPE_CHECKING:
+    from altair.typing import ChartType
+
+FORMATS = (".png", ".svg", ".pdf")
+COLUMNS = {"single": SINGLE, "double": DOUBLE}
+#: Narrowest and widest chart, in inches.
+NARROW, WIDE = 2.0, 20.0
+#: Dots per inch of a PNG unless others are asked for.
+DPI = 200.0
+#: A picture of more dots on a side than this is a mistake, and takes gigabytes.
+LARGEST = 20_000
+#: Points per inch.
+INCH = 72.0
+
+
+def save_chart(
+    chart: ChartType, path: str | Path, *, width: float | str = "double", dpi: float = DPI
+) -> Path:
+    """Write a chart in the format of the path's ending; directories are made if need be.
+
+    Parameters
+    ----------
+    chart
+        Any chart that ``esscher.show`` or a study makes.
+    path
+        The file: ``.png``, ``.svg`` or ``.pdf``.
+    width
+        ``"single"`` or ``"double"`` column of a paper (3.4 and 7 inches), or inches.
+    dpi
+        Dots per inch of a PNG.
+
+    Raises
+    ------
+    InputError
+        If the ending is no format, the width is out of range, or the file cannot be written; then
+        nothing is written.
+    """
+    place = Path(path)
+    data = chart_bytes(chart, check_ending(place), width=width, dpi=dpi)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot create {place.parent}: {error.strerror or error}") from error
+    write_atomically(place, data)
+    return place
+
+
+def check_ending(path: Path, option: str = "figure") -> str:
+    """Return the ending of a chart's file in small letters; one that is no format is refused."""
+    ending = path.suffix.lower()
+    if ending not in FORMATS:
+        raise InputError(f"{option} {path}: the name must end in {', '.join(FORMATS)}")
+    return ending
+
+
+def chart_bytes(
+    chart: ChartType, ending: str, *, width: float | str = "double", dpi: float = DPI
+) -> bytes:
+    """Return the contents of a chart's file; see :func:`save_chart`."""
+    import vl_convert
+
+    points = as_points(width)
+    # blocks were checked when they were made: checking all of them again takes half a second
+    spec = layout(_printable(chart.to_dict(validate=False)), points)
+    svg = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
+    found: Any = _SIZE.search(svg)
+    # axes and legends made it a little wider or narrower than asked for
+    height = float(found[2]) * points / float(found[1])
+    if ending == ".svg":
+        return _sized(svg, points, height, "pt").encode()
+    drawn = _sized(svg, points, height)
+    if ending == ".pdf":
+        return _RESOURCES.sub(_sorted, vl_convert.svg_to_pdf(drawn))
+    longest = max(points, height) / INCH
+    if longest * dpi > LARGEST:
+        raise InputError(
+            f"a picture of {longest:.3g} inches at {dpi:g} dots per inch has more than "
+            f"{LARGEST:,} dots on a side; take fewer (--dpi), or .svg or .pdf"
+        )
+    return bytes(vl_convert.svg_to_png(drawn, scale=dpi / INCH, ppi=INCH))
+
+
+def as_points(width: float | str) -> float:
+    """Return the points of ``"single"``, ``"double"``, or of a number of inches."""
+    if isinstance(width, str) and width in COLUMNS:
+        return COLUMNS[width]
+    try:
+        inches = float(width)
+    except (TypeError, ValueError):
+        inches = float("nan")
+    if not NARROW <= inches <= WIDE:
+        raise InputError(
+            f"width is {width!r}; it must be single, double, or inches from {NARROW:g} to {WIDE:g}"
+        )
+    return INCH * inches
+
+
+def _printable(value: Any) -> Any:
+    """Somebody's text without characters that no SVG can hold."""
+    if isinstance(value, dict):
+        return {_printable(k): _printable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_printable(v) for v in value]
+    if not isinstance(value, str) or value.isprintable():
+        return value
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in value)
+
+
+_SIZE = re.compile(r' width="([0-9.]+)" height="([0-9.]+)"')
+_NUMBERED = re.compile(r"\b(clip|gradient_)[0-9]+\b")
+
+
+def _sized(svg: str, width: float, height: float, unit: str = "") -> str:
+    """Return a drawing of another size; its parts are numbered from 1, not from the last one's."""
+    numbers: dict[str, str] = {}
+
+    def number(found: re.Match[str]) -> str:
+        return numbers.setdefault(found[0], f"{found[1]}{len(numbers) + 1}")
+
+    size = f' width="{width:.2f}{unit}" height="{height:.2f}{unit}"'
+    return _NUMBERED.sub(number, _SIZE.sub(size, svg, count=1))
+
+
+#: A list of numbered resources in a PDF, which comes in any order.
+_RESOURCES = re.compile(rb"<<\n((?: +/[A-Za-z]+[0-9]+ [0-9]+ 0 R\n)+)")
+
+
+def _sorted(found: re.Match[bytes]) -> bytes:
+    return b"<<\n" + b"".join(sorted(found[1].splitlines(keepends=True)))

@@ -1,0 +1,146 @@
+"""How every chart looks: type, colours, widths of lines, numbers at ticks.
+
+A chart names its colours by the values below. Files are drawn with them as they are; a page puts a
+variable of its style sheet in the place of each, so that one specification is light and dark.
+A unit of Vega is a point (1/72 inch); pages draw everything half as large again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+#: Widths of a figure in one and in two columns of a paper, in points.
+SINGLE, DOUBLE = 244.8, 504.0
+#: Comes with vl-convert: the same picture on every machine. The others have its widths.
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+#: Sizes of type in points: titles, text, ticks and legends.
+LARGE, TEXT, SMALL = 8.5, 8.0, 7.0
+
+#: Okabe and Ito's palette, which colour-blind readers tell apart.
+BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+ORANGE, SKY, OLIVE = "#E69F00", "#56B4E9", "#B8A500"
+#: Text and axes; lines to compare with; what is not decided; grid; ground of a chart.
+BLACK, GREY, PALE, GRID, GROUND = "#000001", "#777777", "#BBBBBB", "#DDDDDD", "#FFFFFF"
+#: Letters in coloured cells, on light and dark pages.
+LETTER = "#111111"
+PALETTE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, OLIVE)
+#: A shape beside each colour, so that series can be told apart in grey.
+SHAPES = (
+    "circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right",
+    "triangle-left",
+)  # fmt: skip
+#: Dashes of the kinds of lines: as measured or fitted, predicted, anything further.
+DASHES = ((1, 0), (4, 2), (1, 2), (6, 2, 1, 2))
+#: Colours of growing numbers, dark to light, without the lightest of viridis.
+SHADES = (
+    "#440154", "#482475", "#414487", "#355F8D", "#2A788E", "#21918C", "#22A884", "#44BF70",
+    "#7AD151", "#B0DD2F",
+)  # fmt: skip
+#: Names of the variables that a page puts in the place of colours.
+VARIABLES = {
+    BLUE: "blue", VERMILION: "orange", GREEN: "green", PURPLE: "purple", ORANGE: "gold",
+    SKY: "sky", OLIVE: "olive", BLACK: "ink", GREY: "grey", PALE: "pale", GRID: "grid",
+    GROUND: "panel", **{shade: f"shade-{i}" for i, shade in enumerate(SHADES)},
+}  # fmt: skip
+#: Name of the selection of a cell, in charts and in the page's script.
+PICK = "pick"
+#: Maps from numbers to colours, even in lightness: of sizes, of shares, of signed numbers.
+SIZES, SHARES, SIGNED = "viridis", "cividis", "purpleorange"
+
+
+def config() -> dict[str, Any]:
+    """Return Vega-Lite's configuration: everything that is the same in all charts."""
+
+    def line(width: float, colour: str = GREY) -> dict[str, Any]:
+        return {"strokeWidth": width, "color": colour}
+
+    return {
+        "font": FONT,
+        "background": GROUND,
+        "padding": 4,
+        "aria": False,  # a chart is described as a whole
+        "mark": {"color": BLUE},
+        "view": {"stroke": None},
+        "concat": {"spacing": 14},
+        "title": {
+            "fontSize": TEXT, "fontWeight": "normal", "color": BLACK, "subtitleColor": GREY,
+            "subtitleFontSize": SMALL, "anchor": "middle", "offset": 4,
+        },
+        "axis": {
+            "labelFontSize": SMALL, "titleFontSize": TEXT, "titleFontWeight": "normal",
+            "labelColor": BLACK, "titleColor": BLACK, "titlePadding": 4,
+            "domainColor": BLACK, "domainWidth": 0.7, "tickColor": BLACK,
+            "tickWidth": 0.7, "tickSize": 2.5, "labelPadding": 2,
+            "gridColor": GRID, "gridWidth": 0.5, "labelOverlap": "parity",
+        },
+        "axisX": {"labelAngle": 0},
+        "legend": {
+            "labelFontSize": SMALL, "titleFontSize": SMALL, "titleFontWeight": "normal",
+            "labelColor": BLACK, "titleColor": BLACK, "symbolSize": 18,
+            "symbolStrokeWidth": 1.2, "labelLimit": 0, "titleLimit": 0,
+            "columnPadding": 8, "rowPadding": 1, "offset": 6,
+            "gradientThickness": 6, "titlePadding": 2, "tickCount": 5,
+            "gradientStrokeWidth": 0, "labelOffset": 3, "padding": 0,
+        },
+        "style": {
+            "figure": {"fontSize": LARGE, "fill": BLACK, "font": FONT, "fontWeight": "normal"},
+            "point": {"size": 14, "strokeWidth": 0.8, "opacity": 1},
+            "curve": line(1.2, BLUE) | {"opacity": 1},
+            "guide": line(0.9) | {"strokeDash": [1, 2]},
+            "interval": line(0.8, BLUE),
+            "band": {"opacity": 0.18, "strokeWidth": 0, "color": BLUE},
+            "bar": {"color": BLUE},
+            "edge": line(0.8, BLACK),
+            "note": {"fontSize": SMALL, "color": GREY},
+            "letter": {"fontSize": SMALL, "color": LETTER},
+            "chosen": {"stroke": VERMILION, "strokeWidth": 1.6, "fill": None},
+        },
+    }  # fmt: skip
+
+
+_POWER = "floor(log(abs(datum.value)) / LN10 + 1e-9)"
+#: A tick's label in Vega's language: plain digits from 0.001 to below 10^6, others powers of 10.
+#: (With ``^``: the font that comes with vl-convert has no superscripts.)
+TICK = (
+    "datum.value == 0 ? '0' : abs(datum.value) > 0.00099 && abs(datum.value) < 999999 "
+    "? format(datum.value, ',~r') : "
+    f"(abs(abs(datum.value) / pow(10, {_POWER}) - 1) < 0.001 ? (datum.value < 0 ? '-' : '') "
+    f": format(datum.value / pow(10, {_POWER}), '~r') + '×') + '10^' + {_POWER}"
+)
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return the ticks of a logarithmic axis: powers of ten, and between them what has room."""
+    ratio = high / low
+    steps: Sequence[float] = (1, 1.5, 2, 3, 4, 5, 6, 8)
+    for most, coarser in (
+        (3, (1, 2, 3, 5)),
+        (10, (1, 2, 5)),
+        (30, (1, 3)),
+        (300, (1,)),
+    ):
+        steps = coarser if ratio > most else steps
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    inside = math.floor(math.log10(high)) - math.ceil(math.log10(low)) + 1
+    some = max(1, math.ceil(inside / 8))
+    ticks = [float(f"{step}e{power}") for power in powers if power % some == 0 for step in steps]
+    return [tick for tick in ticks if low / 1.0001 <= tick <= high * 1.0001]
+
+
+def limits(values: Iterable[Any], *, log: bool = False, pad: float = 0.04) -> tuple[float, float]:
+    """Return the ends of an axis: those of the finite values, and a little more on both sides."""
+    known = [
+        float(value)
+        for value in values
+        if value is not None and math.isfinite(value) and (value > 0 or not log)
+    ]
+    if not known:
+        return (1.0, 10.0) if log else (0.0, 1.0)
+    low, high = min(known), max(known)
+    if log:
+        room = max(pad * math.log(high / low), 0.05)
+        return low * math.exp(-room), high * math.exp(room)
+    room = pad * (high - low) or 0.5 * abs(low) or 0.5
+    return low - room, high + room

@@ -1,0 +1,218 @@
+"""Charts of tails: every head's numbers and verdicts, the tail of single heads, whole layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from altair.typing import ChartType
+
+from esscher.math.tails.verdict import FIRM, LETTERS, VERDICTS
+from esscher.show.cells import category_map, heatmap, picked_title, picking
+from esscher.show.chart import bars, figure, guides, lines, panel, points, records
+from esscher.show.drawing import Drawing, check_heads
+from esscher.show.scales import Axis, Series
+from esscher.show.theme import GREEN, ORANGE, PALE, SHARES, SKY, VERMILION, limits
+from esscher.studies.tails.result import Tails
+
+#: From the lightest tail to the heaviest; pale for what is not decided.
+VERDICT = Series("verdict", VERDICTS, colours=(SKY, GREEN, ORANGE, VERMILION, PALE))
+#: Types of tails that are compared.
+TYPES = Series("type", ("Gaussian", "Weibull", "Pareto"), colours=(SKY, ORANGE, VERMILION))
+#: Column of the table, title, colours and their ends; None: from the data.
+NUMBERS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("proxy", "variance proxy / variance", {}),
+    ("kurtosis", "excess kurtosis, worst", {}),
+    ("norms_k", "k-hat of key norms", {"colours": SHARES, "ends": (-0.5, 0.5)}),
+    ("logits_k", "k-hat of logits", {"colours": SHARES, "ends": (-0.5, 0.5)}),
+)
+#: Powers of tails to compare with.
+POWERS = ({"at": 2.0, "name": "Gaussian"}, {"at": 1.0, "name": "exponential"})
+POWER_NOTE = (
+    "fits beyond higher and higher thresholds, with 95% intervals; hollow: fewer than "
+    f"{FIRM} tokens beyond it"
+)
+
+
+def heads(found: Tails) -> ChartType:
+    """Draw four numbers and the verdicts of every head."""
+    return figure([*_numbers(found), *_verdicts(found)], _title(found), apart=True)
+
+
+def verdicts(found: Tails) -> ChartType:
+    """Draw the verdicts alone, without and with delimiters."""
+    return figure(_verdicts(found), _title(found))
+
+
+def explorer(found: Tails, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
+    """Draw every head, and the tail of the one that is picked: first that of largest kurtosis."""
+    chosen = _chosen(found, heads)[0]
+    pick = picking(*chosen)
+    tails = _tails(found)
+    x = Axis("threshold", "threshold (standard deviations)")
+    power = panel(
+        guides(POWERS, x, _power(tails)),
+        lines(tails, x, _power(tails), pick=pick),
+        points(tails, x, _power(tails), pick=pick),
+        title=picked_title("power of the tail"),
+    )
+    y = Axis("criterion", "criterion above the best")
+    evidence = panel(
+        lines(_evidence(tails), x, y, TYPES, pick=pick),
+        points(_evidence(tails), x, y, TYPES, pick=pick),
+        title=picked_title("evidence"),
+    )
+    return figure(
+        [*_numbers(found, pick), *_verdicts(found, pick), power, evidence], _title(found),
+        note=POWER_NOTE, apart=True, pick=pick,
+    )  # fmt: skip
+
+
+def curves(found: Tails, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
+    """Draw the power of the tail against the threshold for single heads."""
+    tails = _tails(found)
+    x = Axis("threshold", "threshold (standard deviations)")
+    panels = []
+    for layer, head in _chosen(found, heads):
+        own = [row for row in tails if (row["layer"], row["head"]) == (layer, head)]
+        panels.append(
+            panel(
+                guides(POWERS, x, _power(tails)),
+                lines(own, x, _power(tails)),
+                points(own, x, _power(tails)),
+                title=f"head {layer}.{head}: {own[0]['verdict']}",
+            )
+        )
+    return figure(panels, _title(found), note=POWER_NOTE)
+
+
+def counts(found: Tails) -> ChartType:
+    """Draw how many heads of each layer have which verdict."""
+    rows = records(found.table().groupby(["layer", "verdict"]).size().reset_index(name="heads"))
+    rows = [row | {"layer": str(row["layer"])} for row in rows]
+    names = list(dict.fromkeys(row["layer"] for row in rows))
+    drawn = bars(rows, Axis("layer", "layer", names=names), Axis("heads", "heads", whole=True),
+                 VERDICT, stacked=True)  # fmt: skip
+    return figure([panel(drawn)], _title(found))
+
+
+def layers(found: Tails) -> ChartType:
+    """Draw the tails of the tokens that enter each layer, with 95% intervals."""
+    rows = records(found.layers_table())
+    x = Axis("layer", "layer", whole=True, limits=limits([row["layer"] for row in rows]))
+    panels = []
+    for column, name, guide in (
+        ("proxy", "variance proxy / variance", {"at": 1.0, "name": "Gaussian"}),
+        ("kurtosis", "excess kurtosis, worst", None),
+        ("norms_k", "k-hat of norms", {"at": 0.0}),
+    ):
+        own = [
+            {"layer": row["layer"], "value": row[column], "low": row[f"{column}_low"],
+             "high": row[f"{column}_high"], "verdict": row["verdict"]}
+            for row in rows
+        ]  # fmt: skip
+        known = [row[key] for row in own for key in ("value", "low", "high")]
+        known = [value for value in known if value is not None]
+        log = column != "norms_k" and min(known) > 0 and max(known) > 20 * min(known)
+        guide = None if log else guide
+        known = known if guide is None else [*known, guide["at"]]
+        y = Axis("value", name, log=log, limits=limits(known, log=log))
+        below = [] if guide is None else [guides([guide], x, y)]
+        panels.append(panel(*below, points(own, x, y)))
+    title = _title(found).replace("the keys of", "the tokens in the layers of", 1)
+    return figure(panels, title)
+
+
+def _no_layers(found: Tails) -> str | None:
+    known = not found.layers_table().empty
+    return None if known else "the tokens of whole layers were not measured"
+
+
+DRAWINGS = (
+    Drawing("heads", "tails of every head's keys, layer by head", heads),
+    Drawing("verdicts", "the verdicts alone", verdicts),
+    Drawing(
+        "explorer", "every head, and the tail of one of them (--head)", explorer, heads=True,
+        heading="Every head",
+        caption="Verdicts are on the worst direction found, from passages that had no part in "
+        "choosing it. Click a cell, or move with the arrow keys, to see the head's tail; one with "
+        "a large power ends.",
+    ),
+    Drawing("curves", "power of the tail of single heads (--head)", curves, heads=True),
+    Drawing(
+        "counts", "verdicts by layer", counts,
+        heading="Verdicts by layer", caption="Number of heads with each verdict, by layer.",
+    ),
+    Drawing(
+        "layers", "tails of the tokens in every layer", layers, missing=_no_layers,
+        heading="Hidden states by layer",
+        caption="The worst direction of the tokens that enter each layer; bars are 95% intervals.",
+    ),
+)  # fmt: skip
+
+
+def _numbers(found: Tails, pick: Any = None) -> list[ChartType]:
+    rows = records(found.table())
+    return [heatmap(rows, column, title, pick=pick, **how) for column, title, how in NUMBERS]
+
+
+def _verdicts(found: Tails, pick: Any = None) -> list[ChartType]:
+    rows = records(found.table())
+    apart = "delimiters, first tokens" if _causal(found) else "delimiters"
+    return [
+        category_map(rows, column, title, VERDICT, LETTERS, pick=pick)
+        for column, title in (
+            ("verdict", "verdict on text tokens"), ("with_delimiters", f"with {apart}"),
+        )
+    ]  # fmt: skip
+
+
+def _power(tails: list[dict[str, Any]]) -> Axis:
+    ends = [row[key] for row in tails for key in ("tau", "low", "high")]
+    return Axis("tau", "τ of exp(-c x^τ)", log=True, limits=limits([1, 2, *ends], log=True))
+
+
+def _evidence(tails: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {key: row[key] for key in ("layer", "head", "threshold")}
+        | {"type": name, "criterion": row[name]}
+        for row in tails
+        for name in TYPES.names
+    ]
+
+
+# What is read from the result beside its tables.
+
+
+def _tails(found: Tails) -> list[dict[str, Any]]:
+    """One row per head and threshold."""
+    return [
+        {"layer": head.layer, "head": head.head, "verdict": head.verdict,
+         "threshold": at.threshold, "tau": at.tau, "low": at.tau_interval[0],
+         "high": at.tau_interval[1], "hollow": at.exceedances < FIRM}
+        | {name: at.criterion[name] for name in TYPES.names}
+        for head in found.heads
+        for at in head.tail
+    ]  # fmt: skip
+
+
+def _chosen(found: Tails, heads: Sequence[tuple[int, int]] | None) -> list[tuple[int, int]]:
+    """Heads that were asked for; otherwise the one of largest kurtosis."""
+    worst = sorted(found.heads, key=lambda head: -(head.kurtosis.value or 0.0))
+    there = [(head.layer, head.head) for head in worst]
+    if heads is None:
+        return there[:1]
+    check_heads(heads, there)
+    return list(heads)
+
+
+def _causal(found: Tails) -> bool:
+    return found.study.model_record.causal
+
+
+def _title(found: Tails) -> str:
+    study = found.study
+    return (
+        f"Tails of the keys of {study.model_record.name} on {study.text_record.source}, "
+        f"{study.tokens:,} tokens"
+    )

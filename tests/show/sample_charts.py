@@ -1,0 +1,84 @@
+"""Small charts that have every block in them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from esscher.show.cells import category_map, heatmap, picked_title, picking
+from esscher.show.chart import bands, bars, diagonal, figure, guides, lines, panel, points
+from esscher.show.scales import Axis, Series
+from esscher.show.theme import limits
+
+WORDS = Series("word", ("light", "heavy"))
+
+
+def curves(title="Errors", names=("0.5", "2")):
+    """Log-log curves with intervals, fitted and predicted lines, over many decades."""
+    rng = np.random.default_rng(3)
+    measured, fitted = [], []
+    for name, exponent in zip(names, (0.5, 0.2), strict=True):
+        for n in np.geomspace(10, 1e7, 7):
+            error = 3 * n**-exponent * np.exp(0.1 * rng.normal())
+            at = {"H": name, "n": round(n)}
+            measured.append(
+                at | {"error": error, "low": 0.8 * error, "high": 1.3 * error, "hollow": n > 1e6}
+            )
+            fitted += [at | {"error": k * n**-exponent, "line": line}
+                       for k, line in ((3, "fitted"), (4, "predicted"))]  # fmt: skip
+    measured[0]["low"] = -1.0  # reaches 0: is cut, not drawn into nowhere
+    series = Series("H", names, "horizon", ordered=True)
+    kinds = Series("line", ("fitted", "predicted"))
+    x = Axis("n", "tokens n", log=True, limits=limits([row["n"] for row in measured], log=True))
+    y = Axis("error", "error", log=True,
+             limits=limits([row["error"] for row in measured], log=True))  # fmt: skip
+    one = panel(bands(measured, x, y, series), lines(fitted, x, y, series, dashes=kinds),
+                points(measured, x, y, series), title="map")  # fmt: skip
+    two = panel(
+        diagonal(y, y, 1.5), points([{"error": 0.1}], y, y), guides([{"at": 0.1, "name": "goal"}],
+        y, y), guides([{"at": 0.1}], y, y, upright=True),
+        title="predicted",
+    )  # fmt: skip
+    return figure([one, two], title, note="points: measured")
+
+
+def costs(names=("planned", "uniform")):
+    """Bars with intervals, upright and across, and stacked."""
+    rows = [{"kind": name, "cost": 1.0 + i, "low": 0.5, "high": 3.0, "part": "a"}
+            for i, name in enumerate(names)]  # fmt: skip
+    kinds, cost = Axis("kind", names=names), Axis("cost", "cost")
+    parts = [row | {"part": part} for row in rows for part in ("a", "b")]
+    return figure(
+        [panel(bars(rows, kinds, cost, Series("kind", names))),
+         panel(bars(rows, cost, kinds, across=True)),
+         panel(bars(parts, kinds, cost, Series("part", ("a", "b")), stacked=True)),
+         panel(points(rows, cost, kinds, across=True))],
+        "Costs", apart=True,
+    )  # fmt: skip
+
+
+def explorer(layers=3, heads=4):
+    """Heatmaps linked to the curve of the head that is picked."""
+    cells = [
+        {"layer": layer, "head": head, "size": 10.0 ** (layer + head) or None,
+         "share": (layer * head) / 5, "word": WORDS.names[(layer + head) % 2]}
+        for layer in range(layers) for head in range(heads)
+    ]  # fmt: skip
+    cells[1]["size"] = float("inf")
+    cells[2]["word"] = None
+    tail = [
+        {"layer": row["layer"], "head": row["head"], "n": n, "error": (1 + row["layer"]) / n}
+        for row in cells for n in (1.0, 2.0, 4.0)
+    ]  # fmt: skip
+    pick = picking(1, 2)
+    x, y = Axis("n", "n"), Axis("error", "error")
+    return figure(
+        [heatmap(cells, "size", "size", log=True, pick=pick),
+         heatmap(cells, "share", "share", ends=(0.2, 1.0), pick=pick),
+         category_map(cells, "word", "word", WORDS, {"light": "L", "heavy": "H"}, pick=pick),
+         panel(lines(tail, x, y, pick=pick), points(tail, x, y, pick=pick),
+               title=picked_title("curve"))],
+        "Heads", apart=True, pick=pick,
+    )  # fmt: skip
+
+
+SAMPLES = {"curves": curves, "costs": costs, "explorer": explorer}

@@ -1,0 +1,158 @@
+"""Blocks of charts: what of the rows is drawn, and how."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import pandas as pd
+import pytest
+import vl_convert
+
+from esscher.core.errors import InputError
+from esscher.show.chart import bars, figure, panel, points, records
+from esscher.show.drawing import Drawing, check_heads, draw, offered
+from esscher.show.layout import layout
+from esscher.show.save import chart_bytes
+from esscher.show.scales import Axis, Series
+from esscher.show.theme import BLUE, DOUBLE, GROUND, SHADES
+from tests.show.sample_charts import SAMPLES, costs, curves, explorer
+
+
+def texts(chart):
+    """Everything that is written in a chart."""
+    svg = chart_bytes(chart, ".svg").decode()
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+
+
+def marks(chart, kind):
+    """Elements of marks of a kind: lists of their attributes."""
+    svg = chart_bytes(chart, ".svg").decode()
+    groups = re.findall(rf'<g class="mark-{kind} role-mark [^>]*>(.*?)</g>', svg)
+    return [re.findall(r'([a-z-]+)="([^"]*)"', one) for group in groups
+            for one in re.findall(r"<(?:path|line|text) [^>]*>", group)]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_samples_are_valid_and_compile_without_a_warning(name, capfd):
+    spec = SAMPLES[name]().to_dict(validate=True)
+    vl_convert.vegalite_to_svg(layout(spec, DOUBLE), show_warnings=True)
+    assert capfd.readouterr().err == ""
+
+
+def test_ticks_are_plain_digits_up_to_a_million():
+    rows = [{"n": n, "error": 1.0} for n in (0.0001, 1e7)]
+    x = Axis("n", "n", log=True, limits=(0.0001, 1e7))
+    found = texts(figure([panel(points(rows, x, Axis("error")))]))
+    for label in ("0.01", "1", "100", "10,000", "10^6"):
+        assert label in found
+    assert "10^-4" in found
+    assert not any("e+" in text or "e-" in text for text in found)
+
+
+def test_whole_numbers_only():
+    rows = [{"kind": "a", "count": 2}]
+    chart = figure([panel(bars(rows, Axis("kind", names=["a"]), Axis("count", whole=True)))])
+    assert {text for text in texts(chart) if text} == {"a", "0", "1", "2"}
+
+
+def test_intervals_that_reach_zero_are_cut_on_a_logarithmic_axis():
+    svg = chart_bytes(curves(), ".svg").decode()
+    assert "NaN" not in svg
+    assert "Infinity" not in svg
+    assert len(marks(curves(), "rule")) >= 14
+
+
+def test_points_not_to_be_trusted_are_hollow():
+    x, y = Axis("x"), Axis("y")
+    rows = [{"x": 1, "y": 1, "hollow": True}, {"x": 2, "y": 2, "hollow": False}, {"x": 3, "y": 3}]
+    found = [dict(mark)["fill"] for mark in marks(figure([panel(points(rows, x, y))]), "symbol")]
+    assert found == [GROUND, BLUE, BLUE]
+
+
+def test_series_differ_in_colour_and_in_shape():
+    x, y = Axis("x"), Axis("y")
+    rows = [{"x": i, "y": i, "s": name} for i, name in enumerate("abc")]
+    chart = figure([panel(points(rows, x, y, Series("s", tuple("abc"))))])
+    found = [dict(mark) for mark in marks(chart, "symbol")]
+    assert len({mark["fill"] for mark in found}) == 3
+    assert len({mark["d"] for mark in found}) == 3
+    ordered = Series("s", tuple("abc"), ordered=True).colour()["scale"].to_dict()["range"]
+    assert (ordered[0], ordered[-1]) == (SHADES[0], SHADES[-1])
+
+
+def test_cells_without_a_number_are_crossed_and_colours_say_what_lies_beyond():
+    found = texts(explorer())
+    assert found.count("×") == 1
+    assert "≤ 0.2" in found
+    assert "≥ 1" in found
+    assert {"L: light", "H: heavy"} <= set(found)
+
+
+def test_a_picked_head_is_named_and_its_curve_alone_is_drawn():
+    assert "curve, layer 1, head 2" in texts(explorer())
+    assert len(marks(explorer(), "symbol")) == 3
+
+
+def test_bars_carry_their_intervals():
+    assert len(marks(costs(), "rule")) == 6  # two upright, two across, two of points
+
+
+def test_somebodys_names_are_text_and_nothing_else():
+    name = "a </text><script>x</script> \x07 $y$ {{z}} \u2028"
+    chart = costs(names=(name, "b"))
+    found = chart_bytes(chart, ".svg").decode()
+    assert "<script" not in found
+    assert "\x07" not in found
+    assert chart_bytes(chart, ".pdf").startswith(b"%PDF")
+
+
+def test_records_have_none_for_what_is_missing():
+    frame = pd.DataFrame({"a": [1.0, float("nan")], "b": ["x", None], "c": [1, 2]})
+    assert records(frame) == [{"a": 1.0, "b": "x", "c": 1}, {"a": None, "b": None, "c": 2}]
+
+
+def test_thousands_of_rows_do_not_take_minutes():
+    """Altair copies lists of rows at every step, which took 40 s here; tuples it leaves alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chart = explorer(layers=30, heads=32)
+    assert sum(map(len, chart.to_dict(validate=False)["datasets"].values())) > 3000
+
+
+class TestDrawings:
+    DRAWINGS = (
+        Drawing("main", "the main one", lambda found: curves()),
+        Drawing("single", "of heads", lambda found, heads=None: curves(str(heads)), heads=True),
+        Drawing("gone", "not there", lambda found: curves(), missing=lambda found: "no numbers"),
+    )
+
+    def test_the_first_one_is_the_main_one(self):
+        assert draw(self.DRAWINGS, None).chart.title.text == "Errors"
+        assert [one.name for one in offered(self.DRAWINGS, None)] == ["main", "single"]
+
+    def test_titles_can_be_replaced_and_taken_away(self):
+        assert draw(self.DRAWINGS, None, title="Other").chart.title.text == "Other"
+        assert "Errors" not in texts(draw(self.DRAWINGS, None, title="").chart)
+        assert "points: measured" in texts(draw(self.DRAWINGS, None, title="").chart)
+
+    def test_heads_are_handed_on(self):
+        assert draw(self.DRAWINGS, None, "single", heads=[(1, 2)]).chart.title.text == "[(1, 2)]"
+
+    @pytest.mark.parametrize(
+        ("name", "heads", "message"),
+        [("other", None, "no chart 'other' .* choose from main, single, gone"),
+         ("main", [(0, 0)], "'main' takes no heads; that is for single"),
+         ("gone", None, "no chart 'gone' of this result: no numbers")],
+    )  # fmt: skip
+    def test_what_cannot_be_drawn_is_refused(self, name, heads, message):
+        with pytest.raises(InputError, match=message):
+            draw(self.DRAWINGS, None, name, heads=heads)
+
+    def test_heads_that_are_not_there_are_refused(self):
+        there = [(layer, head) for layer in range(3) for head in (0, 5)]
+        check_heads([(0, 5)], there)
+        with pytest.raises(InputError, match=r"no head 0\.1 .* layers 0 to 2 and heads 0, 5"):
+            check_heads([(0, 1)], there)
+        with pytest.raises(InputError, match="0 heads are asked for; draw 1 to 24"):
+            check_heads([], there)

@@ -1,0 +1,53 @@
+"""Columns of panels and of legends."""
+
+from __future__ import annotations
+
+import pytest
+
+from esscher.show.layout import AXIS, BAR, GAP, columns, layout
+from esscher.show.theme import DOUBLE, SINGLE
+from tests.show.sample_charts import curves, explorer
+
+
+@pytest.mark.parametrize(
+    ("count", "width", "across"),
+    [(1, DOUBLE, 1), (3, DOUBLE, 3), (4, DOUBLE, 2), (5, DOUBLE, 3), (6, DOUBLE, 3), (3, SINGLE, 1),
+     (2, 50, 1)],
+)  # fmt: skip
+def test_as_many_panels_side_by_side_as_fit_and_rows_are_even(count, width, across):
+    assert columns(count, width, 120) == across
+
+
+def test_panels_share_the_width():
+    wide = layout(curves().to_dict(), DOUBLE)
+    assert wide["columns"] == 2
+    (own,) = {panel["width"] for panel in wide["concat"]}
+    assert own == pytest.approx((DOUBLE - GAP) / 2 - AXIS, abs=0.1)
+    narrow = layout(curves().to_dict(), SINGLE)
+    assert narrow["columns"] == 1
+    assert [panel["width"] for panel in narrow["concat"]] == pytest.approx(
+        2 * [SINGLE - AXIS], abs=0.1
+    )
+
+
+def test_a_bar_of_colours_takes_its_room():
+    laid = layout(explorer().to_dict(), SINGLE)
+    first, last = laid["concat"][0], laid["concat"][-1]
+    assert last["width"] - first["width"] == pytest.approx(BAR)
+
+
+@pytest.mark.parametrize(("width", "across"), [(DOUBLE, 4), (SINGLE, 2), (60, 1)])
+def test_legends_have_as_many_columns_as_fit(width, across):
+    fill = {
+        "legend": {"orient": "bottom"},
+        "scale": {"domain": [f"a long name, number {i}" for i in range(4)]},
+    }
+    laid = layout({"concat": [{"layer": [{"encoding": {"fill": fill}}]}]}, width)
+    assert laid["concat"][0]["layer"][0]["encoding"]["fill"]["legend"]["columns"] == across
+
+
+def test_a_long_title_is_broken_and_the_specification_is_left_alone():
+    spec = curves(title="word " * 40).to_dict()
+    before = repr(spec)
+    assert len(layout(spec, SINGLE)["title"]["text"]) > len(layout(spec, DOUBLE)["title"]["text"])
+    assert repr(spec) == before

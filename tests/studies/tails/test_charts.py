@@ -1,0 +1,80 @@
+"""Charts of tails show what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from esscher.core.errors import InputError
+from esscher.show.drawing import draw, offered
+from esscher.studies.tails.charts import DRAWINGS
+from tests.show.runs import make
+
+
+@pytest.fixture(scope="module")
+def found():
+    return make("tails")[1]
+
+
+def rows(chart, *fields):
+    """Rows of a chart that have these fields."""
+    datasets = chart.to_dict()["datasets"].values()
+    return [row for data in datasets for row in data if all(field in row for field in fields)]
+
+
+@pytest.mark.parametrize("name", [drawing.name for drawing in DRAWINGS])
+def test_every_chart_is_drawn(found, name, capfd):
+    assert draw(DRAWINGS, found, name)._repr_svg_().startswith("<svg")
+    assert capfd.readouterr().err == ""
+
+
+def test_heatmaps_hold_the_numbers_of_the_table(found):
+    table = found.table().set_index(["layer", "head"])
+    chart = draw(DRAWINGS, found)
+    for name in ("kurtosis", "proxy", "norms_k", "logits_k"):
+        shown = {(row["layer"], row["head"]): row[name] for row in rows(chart, name)}
+        assert shown == pytest.approx(table[name].to_dict(), rel=1e-5)
+    words = [table[name].to_dict() for name in ("verdict", "with_delimiters")]
+    for row in rows(chart, "word"):
+        assert row["word"] in [one[row["layer"], row["head"]] for one in words]
+
+
+def test_curves_hold_the_fits_of_the_heads_asked_for(found):
+    shown = rows(draw(DRAWINGS, found, "curves", heads=[(1, 3)]), "tau")
+    tail = found.head(1, 3).tail
+    assert [row["tau"] for row in shown if "low" in row][: len(tail)] == pytest.approx(
+        [at.tau for at in tail], rel=1e-5
+    )
+    assert {(row["layer"], row["head"]) for row in shown} == {(1, 3)}
+
+
+def test_the_explorer_starts_at_the_head_of_largest_kurtosis(found):
+    worst = max(found.heads, key=lambda head: head.kurtosis.value)
+    (param,) = draw(DRAWINGS, found, "explorer").to_dict()["params"]
+    assert param["value"] == [{"layer": worst.layer, "head": worst.head}]
+    (param,) = draw(DRAWINGS, found, "explorer", heads=[(0, 3)]).to_dict()["params"]
+    assert param["value"] == [{"layer": 0, "head": 3}]
+    assert len(param["views"]) == 6
+
+
+def test_counts_add_up_to_the_heads(found):
+    assert sum(row["heads"] for row in rows(draw(DRAWINGS, found, "counts"), "heads")) == len(
+        found.heads
+    )
+
+
+def test_layers_only_if_they_were_measured(found):
+    shown = rows(draw(DRAWINGS, found, "layers"), "value")
+    assert {row["layer"] for row in shown} == set(found.layers_table()["layer"])
+    none = tuple(structs.replace(layer, hidden=None) for layer in found.layers)
+    without = replace(found, layers=none)
+    assert "layers" not in [drawing.name for drawing in offered(DRAWINGS, without)]
+    with pytest.raises(InputError, match="the tokens of whole layers were not measured"):
+        draw(DRAWINGS, without, "layers")
+
+
+def test_heads_that_were_not_measured_are_refused(found):
+    with pytest.raises(InputError, match=r"there is no head 7\.7 in this run"):
+        draw(DRAWINGS, found, "curves", heads=[(7, 7)])
