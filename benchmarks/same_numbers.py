@@ -213,7 +213,9 @@ def flat(tree: dict[str, Any], place: str = "") -> dict[str, Any]:
         elif path == "kind":
             found[path] = KINDS.get(value, value)
         else:
-            found[MOVED.get(path, path)] = value
+            before = MOVED.get(path, path)
+            taken = before.rpartition(".")[2] in tree  # another field has that name
+            found[path if taken else before] = value
     return found
 
 
