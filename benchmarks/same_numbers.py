@@ -75,7 +75,9 @@ ADDED = {
     "configuration.precision", "configuration.max_replicates", "configuration.predict",
     "configuration.exponents",
 }  # fmt: skip
-DERIVED = {"configuration.sizes", "configuration.engine"}
+DERIVED = {"configuration.sizes"}
+#: Fields that are gone.
+GONE = {"configuration.layout", "configuration.engine"}
 #: Fields that moved: where a value stands now, and where it stood.
 MOVED = {
     "configuration.model.weight_hash": "configuration.weight_hash",
@@ -225,7 +227,9 @@ def trees(one: Any, two: Any, place: str) -> Iterator[str]:
         for key in sorted(one.keys() | two.keys()):
             if key in PASSING:
                 continue
-            if (key in ADDED and key not in one) or (key in DERIVED and key not in two):
+            if key not in one and (key in ADDED or two[key] is None):
+                continue
+            if key not in two and (key in DERIVED or key in GONE):
                 continue
             if key not in one or key not in two:
                 yield f"{place}.{key} only {'before' if key in one else 'after'}"

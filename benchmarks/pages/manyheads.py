@@ -11,8 +11,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from esscher.core.errors import InputError
+from esscher.runs.registry import load
 from esscher.show.manyheads import draw_layers
-from esscher.studies.probe import Probe, load_probe
+from esscher.studies.probe import Probe, ProbeStudy
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
 
@@ -30,8 +31,9 @@ def manyheads_finding(runs: Sequence[Path]) -> Finding:
     tables: dict[str, pd.DataFrame] = {}
     figures: dict[str, Figure] = {}
     for folder in runs:
-        found = load_probe(folder)
-        table = found.layers_frame()
+        found = load(folder)
+        assert isinstance(found, Probe)
+        table = found.layers_table()
         if table.empty:
             raise InputError(f"{folder} has no layer with several heads; probe all heads")
         name = _name(found, set(figures))
@@ -52,8 +54,7 @@ def manyheads_finding(runs: Sequence[Path]) -> Finding:
 
 def _name(found: Probe, taken: set[str]) -> str:
     """Name of a model and mode for files, unlike those that are taken."""
-    configuration = found.results["configuration"]
-    words = f"{configuration['model']['name']} {configuration['mode']}".lower()
+    words = f"{found.study.model_record.name} {found.study.mode}".lower()
     plain = re.sub(r"[^a-z0-9]+", "-", words).strip("-")
     name, number = f"manyheads-{plain}", 2
     while name in taken:
@@ -62,14 +63,13 @@ def _name(found: Probe, taken: set[str]) -> str:
 
 
 def _section(found: Probe, table: pd.DataFrame) -> str:
-    configuration = found.results["configuration"]
+    study = found.study
     rows = [_row(row) for row in table.to_dict("records")]
     return "\n".join(
         [
-            f"## {configuration['model']['name']} on {configuration['text']}, "
-            f"{configuration['mode']} mode",
+            f"## {study.model_record.name} on {study.text_record.source}, {study.mode} mode",
             "",
-            _words(configuration, table),
+            _words(study, table),
             "",
             "Errors of the mean output, 95% intervals by resampling samples:",
             "",
@@ -78,15 +78,15 @@ def _section(found: Probe, table: pd.DataFrame) -> str:
     )
 
 
-def _words(configuration: dict[str, Any], table: pd.DataFrame) -> str:
+def _words(study: ProbeStudy, table: pd.DataFrame) -> str:
     """The numbers of all layers in a few sentences."""
     middle = table.median(numeric_only=True)
     low, high = table["amplification"].min(), table["amplification"].max()
     heads = int(table["heads"].max())
     gap = float((table["projected"] - table["side_by_side"]).abs().max())
     return (
-        f"{configuration['replicates']} samples, {heads} heads a layer, correlations at n = "
-        f"{configuration['sizes'][-1]}. Behind the output projection the errors of the mean are "
+        f"{study.replicates} samples, {heads} heads a layer, correlations at n = "
+        f"{study.sizes[-1]}. Behind the output projection the errors of the mean are "
         f"worth {middle['effective_heads']:.1f} independent heads of {heads} (median over layers), "
         f"those of single queries {middle['effective_heads_map']:.1f}. The squared error of a "
         f"layer's mean output is {middle['amplification']:.2f} times (median; {low:.2f} to "

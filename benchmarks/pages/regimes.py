@@ -12,8 +12,9 @@ import pandas as pd
 
 from esscher.core.errors import InputError
 from esscher.math.theory.regimes import CONTEXT_WINDOWS, REGIMES
+from esscher.runs.registry import load
 from esscher.show.regimes import draw_regimes
-from esscher.studies.probe import Probe, load_probe
+from esscher.studies.probe import Probe
 from esscher.studies.probe.regimes import count_words, order_check, regime_counts, regime_table
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
@@ -47,7 +48,8 @@ def regimes_finding(runs: Sequence[Path]) -> Finding:
     heads: dict[str, pd.DataFrame] = {}
     counts = []
     for folder in runs:
-        found = load_probe(folder)
+        found = load(folder)
+        assert isinstance(found, Probe)
         name = _name(found, set(heads))
         table = regime_table(found)
         heads[name] = table
@@ -77,7 +79,7 @@ def regimes_finding(runs: Sequence[Path]) -> Finding:
 
 def _name(found: Probe, taken: set[str]) -> str:
     """Name of a model, unlike those that are taken."""
-    model = str(found.results["configuration"]["model"]["name"])
+    model = found.study.model_record.name
     name, number = model, 2
     while name in taken:
         name, number = f"{model} ({number})", number + 1
@@ -101,7 +103,7 @@ def _summary(counts: list[dict[str, Any]]) -> str:
 
 
 def _section(name: str, found: Probe, table: pd.DataFrame) -> str:
-    configuration = found.results["configuration"]
+    study = found.study
     lengths = table["n"]
     shown = f"{lengths.min():,.0f}"
     if lengths.max() > lengths.min():
@@ -116,10 +118,10 @@ def _section(name: str, found: Probe, table: pd.DataFrame) -> str:
     ]
     return "\n".join(
         [
-            f"## {name} on {configuration['text']}, {configuration['mode']} mode",
+            f"## {name} on {study.text_record.source}, {study.mode} mode",
             "",
             f"{len(table)} heads, {int((table['H'] > 1).sum())} with H > 1; "
-            f"{configuration['tokens']:,} tokens, seed {configuration['seed']}.",
+            f"{study.tokens:,} tokens, seed {study.seed}.",
             "",
             markdown_table(pd.DataFrame(quantiles), 2),
             "",

@@ -91,7 +91,7 @@ if TYPE_CHECKING:
         load_plan,
         plan,
     )
-    from esscher.studies.probe import Probe, load_probe, probe
+    from esscher.studies.probe import Probe, probe
     from esscher.studies.reproduce import reproduce
     from esscher.studies.sparse import Sparse, sparse, sparse_law
     from esscher.studies.tails import Tails, tails
@@ -157,7 +157,6 @@ __all__ = [
     "load_deep",
     "load_model",
     "load_plan",
-    "load_probe",
     "make_law",
     "map_constant",
     "map_curve",
@@ -198,7 +197,7 @@ _LAZY = {
         "load_plan",
         "plan",
     ),
-    "esscher.studies.probe": ("Probe", "load_probe", "probe"),
+    "esscher.studies.probe": ("Probe", "probe"),
     "esscher.show.catalogue": ("figure", "figures_of"),
     "esscher.show.write": ("write_report",),
     "esscher.runs.cluster": ("connect_cluster",),

@@ -12,7 +12,7 @@ import pytest
 from esscher.core.errors import InputError
 from esscher.engine.models.outline import Outline, described
 from esscher.studies.plan import arguments as planning
-from esscher.studies.probe import arguments as probing
+from esscher.studies.probe import ProbeStudy
 from esscher.studies.sparse import SparseStudy
 from tests.cli.test_checks_first import CliRunner, main
 from tests.engine.models.folders import WORDS, decoder_tokenizer, save
@@ -20,7 +20,18 @@ from tests.engine.models.tiny import tiny_model
 
 LENGTHS = (64, 128, 256, 512)
 COMMANDS = {
-    "probe": ("--layers", "0", "--heads", "0-1", "--replicates", "4", "--tokens", "1000"),
+    "probe": (
+        "--mode",
+        "pooled",
+        "--layers",
+        "0",
+        "--heads",
+        "0-1",
+        "--replicates",
+        "4",
+        "--tokens",
+        "1000",
+    ),
     "probe context": ("--mode", "context", "--layers", "0", "--replicates", "4"),
     "sparse": ("--layers", "0", "--passages", "2"),
     "deep": ("--passages", "2", "--terciles", "none"),
@@ -65,10 +76,7 @@ def outline(kind: str, length: int) -> Outline:
 PLAINLY = ("tokens: give budgets of your own", "in pooled mode", "choose a model that reads more")
 
 REQUESTS = {
-    "probe": lambda model, context: probing.make_request(
-        model, mode="context", tokens=None, context=context, layers=None, heads=None, sizes=None,
-        replicates=2, seed=0, sampling="with",
-    ),
+    "probe": lambda model, context: ProbeStudy("tiny", mode="context", context=context).fill(model),
     "sparse": lambda model, context: SparseStudy("tiny", context=context).fill(model),
     "plan": lambda model, context: planning.make_request(
         model, budget=0.5, tolerance=None, prefix=context, queries=None, passages=None,

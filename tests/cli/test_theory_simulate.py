@@ -11,8 +11,7 @@ from click.testing import CliRunner, Result
 from esscher import gaussian_head
 from esscher.cli import main
 from esscher.math.simulation import simulate_map, simulate_mean
-from esscher.studies.probe import Probe
-from esscher.studies.probe import run as run_module
+from tests.studies.probe.made import made_head, made_probe
 
 FEW = ["--replicates", "40", "--seed", "3"]
 
@@ -50,23 +49,14 @@ def test_table_stands_beside_the_prediction(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def probe_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that is read as a probe with what the regimes need."""
+def probe_run(tmp_path: Path) -> Path:
+    """A stored probe."""
     heads = [
-        {
-            "layer": 0,
-            "head": i,
-            "horizon": h,
-            "frobenius": f,
-            "tau": 0.1,
-            "ess": {"median": 10.0 - i},
-            "khat": {"n": 500},
-        }
+        made_head(i, horizon=h, frobenius=f, tau=0.1, ess=10.0 - i, n=500)
         for i, (h, f) in enumerate([(0.4, 0.6), (0.9, 2.5), (1.6, 1.9), (6.0, 9.0)])
     ]
-    results = {"kind": "probe", "configuration": {"model": {"name": "tiny"}}, "heads": heads}
-    monkeypatch.setattr(run_module, "load_probe", lambda folder: Probe(results, folder))
-    return tmp_path
+    made_probe(heads).save(tmp_path / "probe.json")
+    return tmp_path / "probe.json"
 
 
 def test_regimes_of_a_probe(probe_run: Path, tmp_path: Path) -> None:

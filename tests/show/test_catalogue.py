@@ -107,7 +107,7 @@ def test_variants_differ_in_what_they_offer():
 
 def test_heatmaps_of_a_probe():
     _, found = make("probe")
-    table = found.to_frame()
+    table = found.table()
     shown = images(drawn("probe", "heads"))
     assert len(shown) == 6
     for column, grid in zip(("mean", "map", "H", "khat", "tokens_10"), shown, strict=False):
@@ -128,13 +128,13 @@ def test_curves_of_chosen_heads():
         about = found.head(layer, head)
         assert axis.get_title().startswith(f"head {layer}.{head}:")
         for (at, bars), metric in zip(points(axis), METRICS, strict=True):
-            fit = about["fit"][metric]
-            scale = about["norm"] ** (2 if metric == "cov" else 1)
-            np.testing.assert_allclose(at, np.transpose([fit["sizes"], fit["mean"]]) / [1, scale])
-            ends = np.transpose([fit["lower"], fit["upper"]]) / scale
+            fit = about.fit[metric]
+            scale = about.norm ** (2 if metric == "cov" else 1)
+            np.testing.assert_allclose(at, np.transpose([fit.sizes, fit.mean]) / [1, scale])
+            ends = np.transpose([fit.lower, fit.upper]) / scale
             np.testing.assert_allclose(bars[:, :, 1], ends)
         lines = [line for line in axis.lines if line.get_linestyle() == "--"]
-        predicted = np.array(about["predicted_map"]["error"]) / about["norm"]
+        predicted = np.array(about.predicted_map.error) / about.norm
         np.testing.assert_allclose(lines[0].get_ydata(), predicted)
     with pytest.raises(InputError, match=r"no head 5\.1 .* layers 0, 2 and heads 0 to 2"):
         draw("probe", found, "curves", heads=[(5, 1)])
@@ -145,7 +145,7 @@ def test_curves_of_chosen_heads():
 def test_predicted_exponents():
     _, found = make("probe")
     figure = drawn("probe", "predicted")
-    table = found.to_frame()
+    table = found.table()
     at = np.concatenate([part for part, _ in points(figure.axes[0])])
     wanted = table[["predicted_khat", "mean"]].to_numpy(dtype=float)
     np.testing.assert_allclose(at[np.lexsort(at.T)], wanted[np.lexsort(wanted.T)])
@@ -156,7 +156,7 @@ def test_predicted_exponents():
 def test_tokens_are_sorted_with_their_intervals():
     _, found = make("probe")
     axis = drawn("probe", "tokens").axes[0]
-    need = found.to_frame()["tokens_10"].dropna().sort_values().to_numpy(dtype=float)
+    need = found.table()["tokens_10"].dropna().sort_values().to_numpy(dtype=float)
     dots = axis.collections[1].get_offsets()
     np.testing.assert_allclose(dots[:, 1], need)
 
@@ -164,11 +164,11 @@ def test_tokens_are_sorted_with_their_intervals():
 def test_heads_together():
     _, found = make("probe")
     figure = drawn("probe", "layers")
-    together = found.results["layers"][0]["heads_together"]
+    together = found.layers[0].heads_together
     shown = images(figure)[0]
     upper, lower = np.triu_indices(3, 1), np.tril_indices(3, -1)
-    np.testing.assert_allclose(shown[upper], np.array(together["correlation"])[upper])
-    magnitudes = np.array(together["magnitudes"]["correlation"])
+    np.testing.assert_allclose(shown[upper], np.array(together.correlation)[upper])
+    magnitudes = np.array(together.magnitudes.correlation)
     np.testing.assert_allclose(shown[lower], magnitudes[lower])
 
 
@@ -384,7 +384,7 @@ def test_names_in_other_scripts_draw_without_alarm():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("probe", "context", "heads"), "the results of this probe are not what"),
+        (("probe", "context", "heads"), "the result of this probe is damaged: "),
         (("context", "context", "curve"), "choose from context, saturation, lengths, curves"),
         (("nothing", "context", None), "no figures of a run of kind 'nothing'"),
     ],

@@ -11,9 +11,8 @@ from esscher.show.content import Column, Page, Table
 from esscher.show.numbers import shown
 from esscher.show.render import render
 from esscher.show.write import write_report
-from esscher.studies.probe import Probe
 from tests.show.browser import chromium, looking
-from tests.show.page_probe import wide_probe
+from tests.show.page_probe import changed, wide_probe
 from tests.show.runs import RUNS, make
 
 #: Strings that would run if they were taken for markup anywhere on the way.
@@ -144,7 +143,7 @@ def test_the_keyboard_does_what_the_mouse_does(browser, wide):
 
 def test_tables_sort_filter_and_save(browser, wide):
     found, path = wide
-    frame = found.to_frame()
+    frame = found.table()
     with looking(browser, accept_downloads=True) as look:
         page = look.open(path)
         place = look.bring("[data-part=heads]")
@@ -176,15 +175,15 @@ def test_tables_sort_filter_and_save(browser, wide):
 
 
 def test_hostile_strings_are_shown_and_never_run(browser, tmp_path):
-    found = wide_probe(2, 3, name=ATTACKS[0] + ATTACKS[3])
-    results = found.results
-    results["configuration"]["text"] = ATTACKS[1]
-    for i, head in enumerate(results["heads"]):
-        attack = ATTACKS[i % len(ATTACKS)]
-        head["sinks"] = {"count": 1, "share": 0.5, "tokens": [{"token": attack, "share": 0.5}]}
-        head["flags"] = [{"flag": attack, "evidence": attack}]
-    versions = results["versions"] | {"esscher": ATTACKS[2]}
-    hostile = Probe(results | {"versions": versions}, found.folder)
+    def attacked(results):
+        results["configuration"]["text"]["source"] = ATTACKS[1]
+        for i, head in enumerate(results["heads"]):
+            attack = ATTACKS[i % len(ATTACKS)]
+            head["sinks"] = {"count": 1, "share": 0.5, "tokens": [{"token": attack, "share": 0.5}]}
+            head["flags"] = [{"flag": attack, "evidence": attack}]
+        results["versions"]["esscher"] = ATTACKS[2]
+
+    hostile = changed(wide_probe(2, 3, name=ATTACKS[0] + ATTACKS[3]), attacked)
     path = write_report([hostile, hostile], tmp_path / "report.html")
     with looking(browser) as look:
         page = look.open(path)

@@ -24,7 +24,7 @@ from esscher.show.pages import KINDS, make_pages
 from esscher.show.pages.comparison import _typical
 from esscher.show.render import as_data
 from esscher.show.stored import READERS, read_runs
-from tests.show.page_probe import wide_probe
+from tests.show.page_probe import changed, wide_probe
 from tests.show.runs import HOSTILE, make
 
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
@@ -89,19 +89,17 @@ def test_the_table_of_heads_is_the_probe_s(tmp_path):
     explorer = next(
         part for part in data_of(written(found, tmp_path)).values() if part["part"] == "explorer"
     )
-    frame, data = found.to_frame(), explorer["table"]["data"]
+    frame, data = found.table(), explorer["table"]["data"]
     for key in ("layer", "head", "H", "khat", "mean", "mean_low", "cov_high", "tokens_10", "ess"):
         np.testing.assert_allclose(
             np.array(data[key], dtype=float), frame[key].astype(float), rtol=1e-5
         )
     for curve, head in zip(explorer["curves"], found.heads, strict=True):
         for metric in ("mean", "cov", "map"):
-            np.testing.assert_allclose(curve[metric], head["curve"][metric]["mean"], rtol=1e-5)
-            np.testing.assert_allclose(
-                curve[f"{metric}_low"], head["fit"][metric]["lower"], rtol=1e-5
-            )
+            np.testing.assert_allclose(curve[metric], head.curve[metric].mean, rtol=1e-5)
+            np.testing.assert_allclose(curve[f"{metric}_low"], head.fit[metric].lower, rtol=1e-5)
     assert [[flag for flag, _ in flags] for flags in explorer["flags"]] == [
-        [flag["flag"] for flag in head["flags"]] for head in found.heads
+        [flag.flag for flag in head.flags] for head in found.heads
     ]
 
 
@@ -138,10 +136,12 @@ def test_a_report_that_is_too_large_keeps_the_curves_that_matter(tmp_path, monke
 
 
 def test_several_runs_are_compared(tmp_path):
-    one, two = wide_probe(3, 4), wide_probe(3, 4)
-    for head in two.results["heads"]:
-        for tolerance, tokens in head["tokens_for"].items():
-            head["tokens_for"][tolerance] = None if tokens is None else 2 * tokens
+    def double(results):
+        for head in results["heads"]:
+            for tolerance, tokens in head["tokens_for"].items():
+                head["tokens_for"][tolerance] = None if tokens is None else 2 * tokens
+
+    one, two = wide_probe(3, 4), changed(wide_probe(3, 4), double)
     pages = make_pages(read_runs([one, two, make("sweep")[1], make("sweep-one")[1]]))
     assert len(pages) == 5
     assert isinstance(pages[0], Page)
@@ -157,8 +157,14 @@ def test_several_runs_are_compared(tmp_path):
 
 def test_heads_of_other_weights_are_not_paired():
     """The same name, layers and heads: only the hash tells two models apart."""
+
+    def hashed(probe, weights):
+        return changed(
+            probe, lambda results: results["configuration"]["model"].update(weight_hash=weights)
+        )
+
     one, two, three = (wide_probe(3, 4) for _ in range(3))
-    two.results["configuration"]["weight_hash"] = "0" * 64
+    two = hashed(two, "0" * 64)
     page = make_pages(read_runs([one, two]))[0]
     assert [part.title for part in page.parts] == ["Runs"]
     assert "correlation" not in page.answer
@@ -167,8 +173,7 @@ def test_heads_of_other_weights_are_not_paired():
     page = make_pages(read_runs([one, two, three]))[0]
     table = next(p for p in page.parts if isinstance(p, Table) and "agree" in p.title)
     assert set(table.data["run"]) == {"wide (2)"}
-    for probe in (one, three):  # stored without a hash: nobody knows
-        del probe.results["configuration"]["weight_hash"]
+    one, three = hashed(one, ""), hashed(three, "")  # stored without a hash: nobody knows
     assert "correlation" not in make_pages(read_runs([one, three]))[0].answer
 
 

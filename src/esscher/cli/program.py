@@ -14,7 +14,6 @@ from esscher.cli.figure import figure
 from esscher.cli.hardmax import hardmax
 from esscher.cli.man import man
 from esscher.cli.plan import plan
-from esscher.cli.probe import probe
 from esscher.cli.report import report
 from esscher.cli.reproduce import reproduce
 from esscher.cli.runs import list_runs, show
@@ -78,7 +77,7 @@ def main() -> None:
 
 
 for command in (
-    probe,
+    study_command("probe"),
     plan,
     *map(study_command, STUDIES),
     deep,

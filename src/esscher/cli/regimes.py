@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from esscher.cli.options import plain_console, plain_table
+from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign
 from esscher.math.theory.regimes import CONTEXT_WINDOWS, REGIMES, head_regime, typical_strength
+from esscher.runs.registry import load
 
 if TYPE_CHECKING:
     from esscher.math.heads import Head
@@ -21,15 +23,17 @@ def load_probes(runs: Sequence[Path]) -> dict[str, Probe]:
     """Stored probes by the name of their model; a second one of a model gets a number."""
     if not runs:
         return {}
-    from esscher.studies.probe import load_probe
+    from esscher.studies.probe import Probe
     from esscher.studies.probe.regimes import regime_counts
 
     probes: dict[str, Probe] = {}
     for folder in runs:
         with foreign(folder):
-            found = load_probe(folder)
-            regime_counts(found)  # what is printed and drawn of it must be there, and be numbers
-            name = model = str(found.results["configuration"]["model"]["name"])
+            found = load(folder)
+            if not isinstance(found, Probe):
+                raise InputError(f"{folder} holds a run of kind {found.study.name!r}, not 'probe'")
+            regime_counts(found)  # what is printed and drawn of it must be numbers
+            name = model = found.study.model_record.name
         number = 2
         while name in probes:
             name, number = f"{model} ({number})", number + 1

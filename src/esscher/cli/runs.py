@@ -23,7 +23,6 @@ from esscher.show.stored import READERS
 
 #: What prints a kind of run that is no study.
 SHOWN_BY = {
-    "probe": ("esscher.cli.probe", "print_probe"),
     "plan": ("esscher.cli.plan", "print_plan"),
     "context": ("esscher.cli.plan", "print_context"),
     "deep": ("esscher.cli.deep", "print_depth"),

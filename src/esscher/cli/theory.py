@@ -60,8 +60,8 @@ CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
     "--probe",
     "probes",
     multiple=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Run of esscher probe whose heads to place in the regimes; may be repeated.",
+    type=click.Path(path_type=Path),
+    help="Run of esscher probe, or its --save file, whose heads to place; may be repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def theory(

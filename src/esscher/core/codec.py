@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -23,6 +23,8 @@ T = TypeVar("T")
 #: Numbers of things: bounded, so that a stranger's file cannot ask for any amount of memory.
 Index: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**15)]
+#: A number of things, or the mean of several such numbers.
+Amount: TypeAlias = Count | Annotated[float, Meta(ge=0, le=1e15)]
 #: Names, hashes and sentences.
 Name: TypeAlias = Annotated[str, Meta(max_length=4096)]
 Hash: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{0,64}$")]
@@ -107,10 +109,32 @@ def as_json(value: Any) -> bytes:
     return (json.dumps(tree, indent=2, allow_nan=False) + "\n").encode()
 
 
-def schema_of(kind: Any, title: str) -> dict[str, Any]:
-    """Return the JSON Schema of a record."""
-    schema: dict[str, Any] = msgspec.json.schema(kind)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
+def record_type(name: str, /, *records: type[Any], **fields: Any) -> type[Any]:
+    """Return a record with the fields of others, some of them of another type."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for record in records:
+        hints = get_type_hints(record, include_extras=True)
+        for field in msgspec.structs.fields(record):
+            default: Any = field.default
+            if default is msgspec.NODEFAULT and not field.required:
+                default = msgspec.field(default_factory=field.default_factory)
+            optional = () if field.required else (default,)
+            found[field.name] = (field.name, hints[field.name], *optional)
+    found |= {field: (field, kind) for field, kind in fields.items()}
+    listed: Any = list(found.values())
+    return msgspec.defstruct(name, listed, bases=(Record,), frozen=True, kw_only=True)
+
+
+def schemas_of(title: str, **files: Any) -> dict[str, Any]:
+    """Return one JSON Schema with a definition for each file."""
+    found, parts = msgspec.json.schema_components(
+        list(files.values()), ref_template="#/$defs/{name}"
+    )
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        "$defs": dict(zip(files, found, strict=True)) | parts,
+    }
 
 
 def allowed(message: str, kind: Any = None) -> str:

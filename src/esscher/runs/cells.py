@@ -12,7 +12,7 @@ import io
 import json
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -20,11 +20,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from esscher.core.atomic import clean_leftovers, write_atomically
-from esscher.core.codec import as_json, as_record, as_tree
+from esscher.core.codec import Hash, Name, Record, as_json, as_record, as_tree
 from esscher.core.errors import InputError
 from esscher.core.untrusted import (
     check_folder,
@@ -57,6 +58,46 @@ SCHEMA = 1
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9.]+)*")
 #: Longest name of a cell; file systems take 255 bytes.
 _LONGEST = 120
+
+
+def _quiet(what: str) -> None:
+    """Tell nobody."""
+
+
+class About(Record, frozen=True, kw_only=True):
+    """Contents of a run's ``config.json``.
+
+    Attributes
+    ----------
+    schema
+        Version of the layout.
+    kind, subject
+        Name of the study, and of what it measured.
+    created, versions, git_revision, command
+        When and by what the run was begun.
+    configuration, request
+        The study's options, and those of them that may change when the run is resumed.
+    """
+
+    schema: int
+    kind: Name
+    subject: Name
+    created: Name
+    configuration: dict[str, Any]
+    versions: dict[str, str | None]
+    request: dict[str, Any] = msgspec.field(default_factory=dict)
+    git_revision: str | None = None
+    command: list[str] | None = None
+
+
+class Part(Record, frozen=True, kw_only=True):
+    """Contents of a cell's JSON file: its name, run, checksum of its table, and the rest."""
+
+    schema: int
+    cell: Name
+    sha256: Hash
+    about: Any
+    run: Hash = ""
 
 
 class Cell:
@@ -123,12 +164,15 @@ class CellRun:
         Type of what its cells say besides their tables. Cells of a type are read once.
     on_disk
         Whether cells are stored in the directory, or in memory only.
+    doing
+        Told what is done before the next cell can be begun; nothing ends it.
     """
 
     folder: Path
     about: dict[str, Any]
     cell: type[Any] | None = None
     on_disk: bool = True
+    doing: Callable[[str], None] = _quiet
     _known: dict[str, Cell] = field(default_factory=dict)
 
     def typed(self, cell: type[Any]) -> CellRun:

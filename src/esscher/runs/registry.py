@@ -6,20 +6,21 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from esscher.core.codec import as_record, schema_of
+from esscher.core.codec import as_record, record_type, schemas_of
 from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 from esscher.core.untrusted import limits, read_json
 from esscher.core.validation import as_path
-from esscher.runs.cells import read_run
+from esscher.runs.cells import About, Part, read_run
 from esscher.runs.folder import CONFIG
 from esscher.runs.result import Header, Result, body_type, result_from
 from esscher.runs.study import Study, configuration_type, finish, stored_study
 
 #: Command, function and kind of run, and where the study is defined.
 STUDIES = {
+    "probe": "esscher.studies.probe.study:ProbeStudy",
     "sweep": "esscher.studies.sweep.study:SweepStudy",
     "sparse": "esscher.studies.sparse.study:SparseStudy",
     "sparse-law": "esscher.studies.sparse.study:SparseLawStudy",
@@ -68,23 +69,43 @@ def load(path: str | Path) -> Result[Any]:
     """
     place = as_path(path, "path")
     if place.is_file():
-        tree = read_json(place, limits.RESULTS)
-        header = as_record(tree, Header, str(place))
-        study = stored_study(study_named(header.kind), header.configuration, str(place))
-        found: Result[Any] = result_from(tree, study, str(place), None)
-        return found
+        return result_of(read_json(place, limits.RESULTS), str(place))
     run = read_run(place)
     kind = study_named(run.kind)
     study = stored_study(kind, run.configuration | run.request, str(place / CONFIG))
     return finish(run.typed(kind.cell), study)
 
 
+def result_of(tree: Any, place: str) -> Result[Any]:
+    """Return the result that ``to_dict`` gave, of any study.
+
+    Parameters
+    ----------
+    tree
+        Plain numbers, lists and strings.
+    place
+        Where they come from, for the message.
+
+    Raises
+    ------
+    InputError
+        If they are not those of a result.
+    """
+    header = as_record(tree, Header, place)
+    study = stored_study(study_named(header.kind), header.configuration, place)
+    found: Result[Any] = result_from(tree, study, place, None)
+    return found
+
+
 def schema_named(name: str) -> dict[str, Any]:
-    """Return the JSON Schemas of a study's files: ``configuration``, ``cell`` and ``results``."""
+    """Return the JSON Schema of a study's files: ``config``, ``cell`` and ``results``."""
     study = study_named(name)
-    files = {
-        "configuration": configuration_type(study),
-        "cell": study.cell,
-        "results": body_type(study.result),
-    }
-    return {file: schema_of(kind, f"{name}: {file}") for file, kind in files.items()}
+    configuration, kind = configuration_type(study), Literal[name]
+    return schemas_of(
+        f"Files of esscher {name}",
+        config=record_type("Config", About, kind=kind, configuration=configuration),
+        cell=record_type("Cell", Part, about=study.cell),
+        results=record_type(
+            "Results", Header, body_type(study.result), kind=kind, configuration=configuration
+        ),
+    )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import html
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, get_type_hints
 
 import msgspec
 
@@ -236,6 +236,37 @@ def read_result(run: CellRun, study: Study[Any]) -> Any:
             f"{said}; delete {RESULTS} and run the same command again, which computes it anew "
             "from the parts"
         ) from error
+
+
+class OfHead(Protocol):
+    """A record about a head."""
+
+    @property
+    def layer(self) -> int:
+        """Number of its layer."""
+        ...
+
+    @property
+    def head(self) -> int:
+        """Its number in the layer."""
+        ...
+
+
+H = TypeVar("H", bound=OfHead)
+
+
+def head_of(heads: Iterable[H], layer: int, head: int) -> H:
+    """Return what is known about one head.
+
+    Raises
+    ------
+    InputError
+        If it was not measured.
+    """
+    for found in heads:
+        if (found.layer, found.head) == (layer, head):
+            return found
+    raise InputError(f"head {layer}.{head} was not measured; table() lists those that were")
 
 
 # Results of the studies that are still of dictionaries.

@@ -22,7 +22,7 @@ from esscher.core.untrusted import limits, printable, read_json, shortened
 
 #: What there are schemas of: kinds of runs; ``run`` is what all have in common.
 KINDS = (
-    "run", "probe", "deep", "plan", "context",
+    "run", "deep", "plan", "context",
 )  # fmt: skip
 
 
@@ -40,7 +40,10 @@ def schema_of(kind: str) -> dict[str, Any]:
         For a kind that has none.
     """
     if kind not in KINDS:
-        raise InputError(f"there is no schema of {shortened(kind)}; there are {', '.join(KINDS)}")
+        raise InputError(
+            f"there is no schema of {shortened(kind)}; there are those of studies, such as tails, "
+            f"and {', '.join(KINDS)}"
+        )
     text = (files("esscher.runs") / "schemas" / f"{kind}.json").read_text(encoding="utf-8")
     return dict(json.loads(text))
 

@@ -338,7 +338,7 @@ def _documentation(study: type[Study[Any]]) -> str:
 def _compute(work: Work, run: CellRun, reporter: Reporter, executor: CellExecutor) -> None:
     names = dict.fromkeys(work.study.cells())
     reporter.expect(len(names), len(names) - len(run.missing(list(names))))
-    for batch in work.batches(run):
+    for batch in work.batches(replace(run, doing=reporter.doing)):
         if not batch.keys() <= names.keys():
             names |= dict.fromkeys(batch)
             reporter.expect(len(names), len(names) - len(run.missing(list(names))))

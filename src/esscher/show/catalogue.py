@@ -17,7 +17,7 @@ import numpy as np
 from esscher.core.errors import InputError
 from esscher.math.theory import Prediction
 from esscher.runs.folder import CONFIG
-from esscher.runs.registry import has_part
+from esscher.runs.registry import STUDIES, has_part, result_of
 from esscher.runs.result import Result
 
 if TYPE_CHECKING:
@@ -172,7 +172,6 @@ CATALOGUE["sparse-law"] = CATALOGUE["sparse"]
 _OBJECTS = ("heatmaps", "probes", "manyheads", "depth", "sweeps", "figures")
 #: Classes of results, to make an object of a dictionary.
 _CLASSES = {
-    "probe": "esscher.studies.probe:Probe",
     "deep": "esscher.studies.deep:Depth",
 }
 #: What is empty in the results of a run in which nothing is measured yet.
@@ -350,6 +349,8 @@ def _results(found: Any) -> Any:
 def _object(kind_of_run: str, found: Any) -> Any:
     if not isinstance(found, dict):
         return found
+    if kind_of_run in STUDIES:
+        return result_of(found | {"kind": kind_of_run}, f"the result of this {kind_of_run}")
     module, name = _CLASSES[kind_of_run].split(":")
     made = getattr(import_module(module), name)
     return (

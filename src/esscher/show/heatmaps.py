@@ -55,13 +55,13 @@ def draw_heads(found: Probe, title: str | None = None, *, width: float = DOUBLE)
     width
         Of the figure, in inches.
     """
-    table = found.to_frame()
+    table = found.table()
     table = table.assign(lost=table["sinks"] + table["delimiters"])
     layers, heads = sorted(table["layer"].unique()), sorted(table["head"].unique())
     across = columns(width, len(PANELS), LEAST)
     rows = -(-len(PANELS) // across)
     figure = new_figure(
-        width, 0.4 + rows * panel_height(len(layers)), title_of(found.results, title)
+        width, 0.4 + rows * panel_height(len(layers)), title_of(found.to_dict(), title)
     )
     for i, (axis, (column, name, colours, limits, logarithmic)) in enumerate(
         zip(panels(figure, len(PANELS), across), PANELS, strict=True)

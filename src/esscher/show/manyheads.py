@@ -33,6 +33,7 @@ from esscher.show.titles import title_of
 
 if TYPE_CHECKING:
     from esscher.studies.probe import Probe
+    from esscher.studies.probe.records import ProbeLayer
 
 #: Layers whose matrices are drawn.
 SHOWN = 6
@@ -41,16 +42,16 @@ SHOWN = 6
 @styled
 def draw_layers(found: Probe, title: str | None = None, *, width: float = DOUBLE) -> Figure:
     """Draw what a probe knows about heads together: matrices above, numbers by layer below."""
-    layers = [layer for layer in found.results["layers"] if layer["heads_together"] is not None]
+    layers = [layer for layer in found.layers if layer.heads_together is not None]
     if not layers:
         raise InputError("no layer has more than one head to compare, on at least 4 replicates")
-    table = found.layers_frame()
+    table = found.layers_table()
     at = np.unique(np.linspace(0, len(layers) - 1, min(SHOWN, len(layers))).astype(int))
     chosen = [layers[i] for i in at]
     across, below_across = columns(width, len(chosen), 1.1), columns(width, 3, 1.9)
     size = min(width / across, 1.9)
     heights = (0.55 + size * -(-len(chosen) // across), 2.35 * -(-3 // below_across))
-    name = title_of(found.results, title)
+    name = title_of(found.to_dict(), title)
     figure = new_figure(width, 0.3 + sum(heights), name)
     parts: Any = figure.subfigures(2, 1, height_ratios=heights)
     above, below = parts
@@ -61,7 +62,7 @@ def draw_layers(found: Probe, title: str | None = None, *, width: float = DOUBLE
     bar = above.colorbar(image, ax=axes, shrink=0.7, aspect=25, pad=0.01)
     bar.ax.tick_params(labelsize=SMALL, width=0.5, length=2)
     bar.outline.set_linewidth(0.5)
-    n = found.results["configuration"]["sizes"][-1]
+    n = found.sizes[-1]
     breaks = "\n" if width < 5 else " "
     above.suptitle(
         f"correlation of the errors of heads at n = {n}{breaks}"
@@ -86,20 +87,21 @@ def draw_layers(found: Probe, title: str | None = None, *, width: float = DOUBLE
     return figure
 
 
-def _draw_correlations(axis: Any, layer: dict[str, Any]) -> Any:
-    found = layer["heads_together"]
-    vectors = np.asarray(found["correlation"])
-    magnitudes = np.asarray(found["magnitudes"]["correlation"])
+def _draw_correlations(axis: Any, layer: ProbeLayer) -> Any:
+    found = layer.heads_together
+    assert found is not None
+    vectors = np.asarray(found.correlation)
+    magnitudes = np.asarray(found.magnitudes.correlation)
     both = np.triu(vectors, 1) + np.tril(magnitudes, -1)
     np.fill_diagonal(both, np.nan)
     shown = np.ma.masked_invalid(both)
     image = draw_cells(axis, shown, square=True, cmap=SIGNED, vmin=-1, vmax=1)
     step = 1 if len(both) <= 4 else 2 if len(both) <= 12 else 4 if len(both) <= 24 else 8
     ticks = range(0, len(both), step)
-    names = [str(found["heads"][i]) for i in ticks]
+    names = [str(found.heads[i]) for i in ticks]
     axis.set_xticks(list(ticks), names)
     axis.set_yticks(list(ticks), names)
-    finish(axis, "", "", f"layer {layer['layer']}", grid=None)
+    finish(axis, "", "", f"layer {layer.layer}", grid=None)
     axis.title.set_fontsize(SMALL)
     axis.tick_params(labelsize=TINY, length=1.5)
     return image

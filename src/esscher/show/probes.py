@@ -36,6 +36,7 @@ from esscher.show.titles import title_of
 
 if TYPE_CHECKING:
     from esscher.studies.probe import Probe
+    from esscher.studies.probe.records import ProbeHead
 
 #: Heads whose curves are drawn unless some are chosen, and the most that can be.
 SHOWN, MOST = 6, 24
@@ -85,7 +86,7 @@ def draw_curves(
     chosen = _chosen(found, heads)
     across = columns(width, len(chosen), 1.65 if width < 5 else 2.1)
     rows = -(-len(chosen) // across)
-    figure = new_figure(width, 0.75 + 1.9 * rows, title_of(found.results, title))
+    figure = new_figure(width, 0.75 + 1.9 * rows, title_of(found.to_dict(), title))
     axes = panels(figure, len(chosen), across, sharex=True)
     for axis, head in zip(axes, chosen, strict=True):
         _draw_head(axis, head)
@@ -101,7 +102,7 @@ def draw_curves(
             axis,
             "tokens n" if bottom else "",
             "relative error" if i % across == 0 else "",
-            f"head {head['layer']}.{head['head']}: H = {head['horizon']:.2f}",
+            f"head {head.layer}.{head.head}: H = {head.horizon:.2f}",
         )
         axis.tick_params(labelbottom=bottom)
     found_handles = dict(zip(*axes[0].get_legend_handles_labels()[::-1], strict=True))
@@ -110,14 +111,14 @@ def draw_curves(
     return figure
 
 
-def _chosen(found: Probe, heads: Sequence[tuple[int, int]] | None) -> list[dict[str, Any]]:
-    table = found.to_frame()
+def _chosen(found: Probe, heads: Sequence[tuple[int, int]] | None) -> list[ProbeHead]:
+    table = found.table()
     if heads is None:
         needy = table["tokens_10"].fillna(np.inf).to_numpy()
         order = np.argsort(-needy, kind="stable")
         at = np.unique(np.linspace(0, len(order) - 1, min(SHOWN, len(order))).astype(int))
         heads = [(int(table["layer"][i]), int(table["head"][i])) for i in order[at]]
-    check_heads(heads, [(int(h["layer"]), int(h["head"])) for h in found.heads])
+    check_heads(heads, [(h.layer, h.head) for h in found.heads])
     return [found.head(layer, head) for layer, head in heads]
 
 
@@ -139,28 +140,29 @@ def _range(numbers: Sequence[int]) -> str:
     return f"{numbers[0]} to {numbers[-1]}" if whole else ", ".join(map(str, numbers))
 
 
-def _draw_head(axis: Any, head: dict[str, Any]) -> None:
+def _draw_head(axis: Any, head: ProbeHead) -> None:
     words = []
     for metric in METRIC_NAMES:
-        fit = head["fit"][metric]
-        scale = head["norm"] ** (2 if metric == "cov" else 1)
-        n = np.asarray(fit["sizes"])
+        fit = head.fit[metric]
+        scale = head.norm ** (2 if metric == "cov" else 1)
+        n = np.asarray(fit.sizes)
         colour = METRIC_COLOURS[metric]
-        ends = np.array([fit["lower"], fit["upper"]], dtype=np.float64) / scale
+        ends = np.array([fit.lower, fit.upper], dtype=np.float64) / scale
         error_bars(
-            axis, n, np.asarray(fit["mean"]) / scale, ends, color=colour,
-            marker=METRIC_MARKERS[metric], hollow=np.full(len(n), not fit["trusted"]),
+            axis, n, np.asarray(fit.mean) / scale, ends, color=colour,
+            marker=METRIC_MARKERS[metric], hollow=np.full(len(n), not fit.trusted),
             label=METRIC_NAMES[metric],
         )  # fmt: skip
         fine = np.geomspace(n[0], n[-1], 60)
-        axis.plot(fine, fit["constant"] * fine ** -fit["exponent"] / scale, color=colour)
-        low, high = fit["interval"]
+        if fit.constant is not None:
+            axis.plot(fine, fit.constant * fine**-fit.exponent / scale, color=colour)
+        low, high = fit.interval
         half = "" if low is None or high is None else f" \u00b1 {(high - low) / 2:.3f}"
-        words.append(rf"{metric}: $\beta$ = {fit['exponent']:.3f}{half}")
-    predicted = head["predicted_map"]
-    n = np.asarray(head["fit"]["map"]["sizes"])
-    error = np.asarray(predicted["error"], dtype=np.float64) / head["norm"]
-    noise = 1.96 * np.asarray(predicted["standard_error"], dtype=np.float64) / head["norm"]
+        words.append(rf"{metric}: $\beta$ = {fit.exponent:.3f}{half}")
+    predicted = head.predicted_map
+    n = np.asarray(head.fit.map.sizes)
+    error = np.asarray(predicted.error, dtype=np.float64) / head.norm
+    noise = 1.96 * np.asarray(predicted.standard_error, dtype=np.float64) / head.norm
     axis.plot(n, error, "--", color=BLACK, linewidth=GUIDE, label=PREDICTED)
     axis.fill_between(n, error - noise, error + noise, color=BLACK, alpha=0.15, linewidth=0)
     axis.plot([], [], color=GREY, label=FITTED)
@@ -173,16 +175,16 @@ def _draw_head(axis: Any, head: dict[str, Any]) -> None:
 @styled
 def draw_predicted(found: Probe, title: str | None = None, *, width: float = DOUBLE) -> Figure:
     """Draw measured exponents with 95% intervals against predicted ones, a panel per predictor."""
-    table = found.to_frame()
+    table = found.table()
     cases = [(metric, *about) for metric, all_of in PREDICTORS.items() for about in all_of]
     across = columns(width, len(cases), 1.6)
     rows = -(-len(cases) // across)
-    figure = new_figure(width, 0.6 + 1.75 * rows, title_of(found.results, title))
+    figure = new_figure(width, 0.6 + 1.75 * rows, title_of(found.to_dict(), title))
     axes = panels(figure, len(cases), across, sharex=True, sharey=True)
     for i, (axis, (metric, column, name)) in enumerate(zip(axes, cases, strict=True)):
         measured, predicted = (table[k].to_numpy(dtype=float) for k in (metric, column))
         ends = [table[f"{metric}_{side}"].to_numpy(dtype=float) for side in ("low", "high")]
-        trusted = np.array([head["fit"][metric]["trusted"] for head in found.heads])
+        trusted = np.array([head.fit[metric].trusted for head in found.heads])
         error_bars(
             axis, predicted, measured, ends, hollow=~trusted, color=METRIC_COLOURS[metric],
             marker=METRIC_MARKERS[metric], markersize=2.6, capsize=0, elinewidth=0.4,
@@ -212,14 +214,14 @@ def draw_predicted(found: Probe, title: str | None = None, *, width: float = DOU
 @styled
 def draw_tokens(found: Probe, title: str | None = None, *, width: float = DOUBLE) -> Figure:
     """Draw the tokens that every head needs for 10% output error, sorted, with 95% intervals."""
-    table = found.to_frame()
+    table = found.table()
     table = table.sort_values(["tokens_10", "layer", "head"], na_position="last", kind="stable")
     need, low, high = (
         table[name].to_numpy(dtype=float)
         for name in ("tokens_10", "tokens_10_low", "tokens_10_high")
     )
     known = np.isfinite(need)
-    figure = new_figure(width, 2.9, title_of(found.results, title))
+    figure = new_figure(width, 2.9, title_of(found.to_dict(), title))
     axis = figure.subplots()
     at = np.arange(len(need))
     layers = sorted(table["layer"].unique())

@@ -14,12 +14,14 @@ def same_weights(one: StoredRun, other: StoredRun) -> bool:
     """
     stored = [run.configuration for run in (one, other)]
     hashes = [c.get("weight_hash") or c.get("model", {}).get("weight_hash") for c in stored]
-    return hashes[0] is not None and hashes[0] == hashes[1]
+    return bool(hashes[0]) and hashes[0] == hashes[1]
 
 
 def same_heads(one: StoredRun, other: StoredRun) -> bool:
     """Whether two runs have measured the same heads of the same weights, in the same order."""
-    first, second = ([(h["layer"], h["head"]) for h in run.found.heads] for run in (one, other))
+    first, second = (
+        [(head["layer"], head["head"]) for head in run.results["heads"]] for run in (one, other)
+    )
     return first == second and same_weights(one, other)
 
 

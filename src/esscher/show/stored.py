@@ -18,7 +18,6 @@ from esscher.runs.result import Result
 
 #: What reads each kind of run made of cells: package and function.
 READERS = {
-    "probe": ("esscher.studies.probe", "load_probe"),
     "deep": ("esscher.studies.deep", "load_deep"),
     "plan": ("esscher.studies.plan", "load_plan"),
     "context": ("esscher.studies.plan", "load_context"),

@@ -13,7 +13,7 @@ def title_of(results: dict[str, Any], title: str | None = None) -> str:
 def _probe(results: dict[str, Any]) -> str:
     c = results["configuration"]
     return (
-        f"{_model(c)} on {c['text']}, {c['mode']}, {c['tokens']:,} tokens, "
+        f"{_model(c)} on {c['text']['source']}, {c['mode']}, {c['tokens']:,} tokens, "
         f"n = {c['sizes'][0]} to {c['sizes'][-1]}, {c['replicates']} replicates"
     )
 

@@ -49,7 +49,7 @@ COMMANDS = {
 def test_every_command_takes_a_model_of_transformers(command: str, decoder) -> None:
     found = COMMANDS[command](decoder)
     assert found.complete
-    assert found.results["configuration"]["model"]["layers"] == 3
+    assert found.to_dict()["configuration"]["model"]["layers"] == 3
 
 
 def test_it_may_bring_its_tokenizer() -> None:

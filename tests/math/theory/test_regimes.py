@@ -27,6 +27,7 @@ from esscher.studies.probe.regimes import (
     regime_table,
 )
 from esscher.studies.probe.result import Probe
+from tests.studies.probe.made import made_head, made_probe
 
 
 def test_boundaries_are_where_the_regime_changes() -> None:
@@ -91,20 +92,12 @@ def test_positions_broadcast_and_refuse() -> None:
 
 def probe_of(strengths: list[float], horizons: list[float]) -> Probe:
     """A stored probe reduced to what the regimes read; effective keys fall with the strength."""
-    heads = [
-        {
-            "layer": 0,
-            "head": i,
-            "horizon": h,
-            "frobenius": s,
-            "tau": 0.0,
-            "ess": {"median": 1000 * np.exp(-s)},
-            "khat": {"n": 1000},
-        }
-        for i, (s, h) in enumerate(zip(strengths, horizons, strict=True))
-    ]
-    model = {"name": "tiny"}
-    return Probe({"heads": heads, "configuration": {"model": model}}, Path("run"))
+    return made_probe(
+        [
+            made_head(i, horizon=h, frobenius=s, tau=0.0, ess=1000 * np.exp(-s), n=1000)
+            for i, (s, h) in enumerate(zip(strengths, horizons, strict=True))
+        ]
+    )
 
 
 def test_heads_are_counted_per_window() -> None:

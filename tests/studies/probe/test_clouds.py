@@ -19,7 +19,7 @@ from tests.studies.probe.test_probe import SMALL, tiny
 Usage = namedtuple("Usage", "total used free")
 TEXT = [words(2000)]
 #: Quick: two layers, two heads.
-OPTIONS = SMALL | {"layers": [0, 1], "heads": [0, 3], "replicates": 4}
+OPTIONS = SMALL | {"mode": "pooled", "layers": [0, 1], "heads": [0, 3], "replicates": 4}
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_small_disk_takes_a_layer_at_a_time(large, readings, tmp_path, monkeyp
     room_for(1, loaded, monkeypatch)
     found = probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
     assert list(dict.fromkeys(readings)) == [(0,), (1,)]
-    assert found.results["heads"] == whole.results["heads"]
+    assert found.heads == whole.heads
     assert not (tmp_path / "run" / clouds.CLOUD).exists()
 
 
@@ -82,7 +82,7 @@ def test_a_stopped_run_goes_on_with_its_cloud(large, readings, tmp_path, monkeyp
     room_for(0.5, loaded, monkeypatch)
     found = probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
     assert not readings
-    assert found.results["heads"] == whole.results["heads"]
+    assert found.heads == whole.heads
     assert not (tmp_path / "run" / clouds.CLOUD).exists()
 
 
@@ -108,7 +108,7 @@ def test_a_cloud_that_is_half_collected_is_completed(large, readings, tmp_path, 
     assert 0 < len(readings) < len(TEXT[0].split()) / 32
     for mine, theirs in zip(found.heads, whole.heads, strict=True):
         # other batches, so other rounding in the model
-        assert mine["horizon"] == pytest.approx(theirs["horizon"], rel=1e-4)
+        assert mine.horizon == pytest.approx(theirs.horizon, rel=1e-4)
 
 
 def test_a_worker_notices_that_the_cloud_is_another_one(tmp_path):

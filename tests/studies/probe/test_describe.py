@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esscher.core.codec import as_record
 from esscher.engine.models import head_weights
 from esscher.engine.sampled.layer import HeadNumbers
 from esscher.engine.text import iterate_passages, read_passages
-from esscher.math.tails import Cloud
 from esscher.math.tails.verdict import HEAVY, SUB_GAUSSIAN, judge
-from esscher.studies.probe.describe import one_sided_psi
-from esscher.studies.probe.tails import MOST, key_tails
+from esscher.studies.probe.describe import MOST, key_tails, one_sided_psi
 from tests.engine.sampled.test_errors import tiny
 from tests.engine.text.test_passages import words
 
@@ -23,7 +20,7 @@ def numbers_of(keys, passages=None):
 
 
 def judged(numbers):
-    return judge(as_record(numbers, Cloud, "a head")).verdict
+    return judge(numbers).verdict
 
 
 def test_tails_of_keys():
@@ -33,7 +30,7 @@ def test_tails_of_keys():
     keys = rng.standard_normal((MOST + 500, 5))
     keys[:, 2] = rng.standard_t(3, size=len(keys))
     heavy = key_tails(numbers_of(keys @ rng.standard_normal((5, 5))), 0)
-    assert heavy["tokens"] == MOST
+    assert heavy.tokens == MOST
     assert judged(heavy) in HEAVY
     # one passage cannot be split: no verdict, no flag
     assert key_tails(numbers_of(keys, np.zeros(len(keys), dtype=int)), 0) is None

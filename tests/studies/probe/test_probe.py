@@ -8,12 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 
 from esscher.cli.program import main
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
-from esscher.studies.probe import Probe, load_probe, probe
-from esscher.studies.probe.combine import average
+from esscher.math.tails import VERDICTS
+from esscher.runs.registry import load
+from esscher.studies.probe import Probe, probe
+from esscher.studies.probe.assemble import average
+from esscher.studies.probe.records import Quantiles
 from tests.engine.models.demo import demo_model
 from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer, save
 from tests.engine.models.tiny import tiny_model
@@ -43,40 +47,47 @@ def test_results_have_everything(name, mode, tmp_path):
     found = probe(tiny(name), [words(2000)], mode=mode, out=tmp_path / "run", **options)
     assert isinstance(found, Probe)
     assert found.complete
-    assert [(h["layer"], h["head"]) for h in found.heads] == [
+    assert [(h.layer, h.head) for h in found.heads] == [
         (layer, head) for layer in layers for head in range(4)
     ]
     json.dumps(found.to_dict(), allow_nan=False)
     for head in found.heads:
-        assert {"horizon", "frobenius", "khat", "predicted", "ess", "sinks", "tokens_for",
-                "flags", "fit", "psi", "tau", "spectrum"} <= set(head)  # fmt: skip
         for metric in ("mean", "cov", "map"):
-            assert {"exponent", "interval", "law", "trusted", "predicted", "paper_reference",
-                    "paper_bound"} <= set(head["fit"][metric])  # fmt: skip
-        assert set(head["tokens_for_interval"]) == set(head["tokens_for"])
-        for tolerance, value in head["tokens_for"].items():
-            low, high = head["tokens_for_interval"][tolerance]
+            fit = head.fit[metric]
+            assert fit.predicted == (
+                head.predicted.range.map if metric == "map" else head.predicted.khat
+            )
+            assert fit.sharp == head.predicted.sharp[metric]
+            assert fit.paper_bound == head.predicted.paper_bound
+        for value, (low, high) in zip(
+            structs.astuple(head.tokens_for), structs.astuple(head.tokens_for_interval), strict=True
+        ):
             assert value is None or low is not None
             if None not in (low, value, high):
                 assert low <= value <= high
-        assert head["reference"]["share"]["mean"] == 0  # all tokens are queries
-    assert list(found.to_frame()["reference_share"]) == [0] * len(found.heads)
-    assert len(found.results["layers"]) == len(layers)
-    for layer in found.results["layers"]:
-        together = layer["heads_together"]
-        assert np.shape(together["correlation"]) == (4, 4)
-        assert 1 <= together["effective_heads"]["value"] <= 4
-        assert 0 <= together["amplification"]["value"] <= 4
-        assert len(together["by_size"]) == len(options["sizes"])
-        assert together["fit_projected"]["exponent"] == together["exponents"]["projected"]
-    assert list(found.layers_frame()["layer"]) == layers
-    frame = found.to_frame()
+        assert head.reference.share.mean == 0  # all tokens are queries
+        assert (head.reference.queries is None) == (mode == "context")
+    assert list(found.table()["reference_share"]) == [0] * len(found.heads)
+    assert len(found.layers) == len(layers)
+    for layer in found.layers:
+        together = layer.heads_together
+        assert np.shape(together.correlation) == (4, 4)
+        assert 1 <= together.effective_heads.value <= 4
+        assert 0 <= together.amplification.value <= 4
+        assert len(together.by_size) == len(options["sizes"])
+        assert together.fit_projected.exponent == together.exponents.projected
+    assert list(found.layers_table()["layer"]) == layers
+    frame = found.table()
     assert len(frame) == 4 * len(layers)
     assert f"of {len(frame)} heads converge like" in found.headline
     assert repr(found).splitlines()[0] == found.headline
     assert len(repr(found).splitlines()) == 2 + len(frame)
     assert found._repr_html_().count("<tr") == 1 + len(frame)
-    assert load_probe(tmp_path / "run").to_dict() == found.to_dict()
+    assert load(tmp_path / "run").to_dict() == found.to_dict()
+    found.save(tmp_path / "probe.json")
+    assert load(tmp_path / "probe.json").heads == found.heads
+    with pytest.raises(InputError, match=r"head 9\.0 was not measured"):
+        found.head(9, 0)
 
 
 @pytest.mark.parametrize("mode", ["pooled", "context"])
@@ -86,11 +97,11 @@ def test_a_killed_probe_resumes_to_the_same(mode, tmp_path):
     whole = probe(loaded, text, mode=mode, **options)
     with stopped_at("-1"):
         probe(loaded, text, mode=mode, out=tmp_path / "run", **options)
-    partial = load_probe(tmp_path / "run")
+    partial = load(tmp_path / "run")
     assert not partial.complete
     again = probe(loaded, text, mode=mode, out=tmp_path / "run", **options)
     assert again.complete
-    assert again.results["heads"] == whole.results["heads"]
+    assert again.heads == whole.heads
     assert not list((tmp_path / "run").glob("cloud*"))
 
 
@@ -101,17 +112,89 @@ def test_another_configuration_is_refused(tmp_path):
         probe(loaded, text, out=out, layers=[0], seed=1, **SMALL)
 
 
-def test_a_run_of_another_layout_is_refused(tmp_path):
+def test_a_run_of_another_version_is_refused(tmp_path):
     loaded, text, out = tiny(), [words(1000)], tmp_path / "run"
     probe(loaded, text, out=out, layers=[0], heads=[1], **SMALL)
-    assert load_probe(out).results["layers"][0]["heads_together"] is None
+    assert load(out).layers[0].heads_together is None
     config = json.loads((out / "config.json").read_text())
-    del config["configuration"]["layout"]
+    del config["configuration"]["sampling"]
     (out / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match="layout 1"):
-        load_probe(out)
-    with pytest.raises(InputError, match="layout: stored null, now 2"):
+    with pytest.raises(InputError, match="it has no 'sampling'"):
+        load(out)
+    with pytest.raises(InputError, match='sampling: stored null, now "with"'):
         probe(loaded, text, out=out, layers=[0], heads=[1], **SMALL)
+
+
+def rewrite(part, change):
+    """Change what a cell says, as somebody might who writes a file of his own."""
+    stored = json.loads(part.read_text())
+    change(stored["about"]["layers"][0])
+    part.write_text(json.dumps(stored))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda layer: layer["heads"].append(3), "one entry per head"),
+        (lambda layer: layer["stats"].pop(), "one entry per head"),
+        (lambda layer: layer["relative"].pop(), "one entry per head"),
+        (lambda layer: layer["reference"]["cov_error"].pop(), "one entry per head"),
+        (lambda layer: layer["sizes"].pop(), "at each size"),
+        (lambda layer: layer["shape"].__setitem__(2, 10**6), "reshape"),
+        (lambda layer: layer["shape"].__setitem__(2, 3), "rows"),
+        (lambda layer: layer["stats"][0]["predicted_map"]["error"].pop(), "predicted error"),
+        (lambda layer: layer["stats"][0].pop("khat"), "khat"),
+    ],
+)
+def test_lists_that_do_not_go_together_are_refused(change, said, tmp_path):
+    out = tmp_path / "run"
+    probe(tiny(), [words(1000)], out=out, layers=[0], heads=[0, 1], **SMALL)
+    (out / "results.json").unlink()
+    rewrite(out / "parts" / "layer-0.json", change)
+    with pytest.raises(InputError, match=f"layer-0.json is damaged .*{said}"):
+        load(out)
+
+
+def test_matrices_are_square(tmp_path):
+    found = probe(tiny(), [words(1000)], layers=[0], **SMALL)
+    tree = found.to_dict()
+    tree["layers"][0]["heads_together"]["map"]["correlation"][2].pop()
+    path = tmp_path / "probe.json"
+    path.write_text(json.dumps(tree))
+    with pytest.raises(InputError, match="correlations of all pairs of heads"):
+        load(path)
+
+
+def test_the_mode_is_that_of_the_model():
+    """Decoders are probed in context mode unless told otherwise, encoders in pooled mode."""
+    text = [words(2000)]
+    options = SEQUENCES | {"layers": [0], "heads": [0, 1]}
+    found = probe(tiny("llama"), text, **options)
+    assert found.study.mode == "context"
+    assert found.cells == 3
+    assert probe(tiny("bert"), text, **options).study.mode == "pooled"
+    assert probe(tiny("llama"), text, mode="pooled", **options).study.mode == "pooled"
+
+
+def test_several_passages_with_tails(tmp_path):
+    """Numbers are means over passages, counts of tokens among them; they are stored and read."""
+    model = tiny_model("llama", max_position_embeddings=1024)
+    loaded = wrap_model(model.model, decoder_tokenizer(), name="llama")
+    options = {"context": 800, "tokens": 1600, "sizes": [8, 16, 32], "replicates": 4}
+    found = probe(loaded, [words(4000)], layers=[0], heads=[0, 1], out=tmp_path / "run", **options)
+    one, two = (
+        json.loads((tmp_path / "run" / "parts" / f"passage-{i}.json").read_text())["about"]
+        for i in (0, 1)
+    )
+    stats = [cell["layers"][0]["stats"][1] for cell in (one, two)]
+    head = found.head(0, 1)
+    assert head.horizon == np.mean([s["horizon"] for s in stats])
+    assert head.khat.n == np.mean([s["khat"]["n"] for s in stats])
+    for i, tail in enumerate(head.tails.tail):
+        each = [s["tails"]["tail"][i]["exceedances"] for s in stats]
+        assert tail.exceedances == np.mean(each)
+    assert head.tails.verdict in VERDICTS
+    assert load(tmp_path / "run").heads == found.heads
 
 
 def test_a_damaged_part_is_named(tmp_path):
@@ -120,7 +203,7 @@ def test_a_damaged_part_is_named(tmp_path):
     part = out / "parts" / "layer-0.parquet"
     part.write_bytes(part.read_bytes()[:-7])
     with pytest.raises(InputError, match="layer-0"):
-        load_probe(out)
+        load(out)
 
 
 def test_samples_without_replacement_are_corrected():
@@ -128,24 +211,30 @@ def test_samples_without_replacement_are_corrected():
     loaded, text = tiny(), [words(1000)]
     options = SMALL | {"sizes": [32, 290], "replicates": 40, "layers": [1]}
     with_, without = (
-        probe(loaded, text, sampling=kind, **options).results["layers"][0]["curve"]["mean"]
+        probe(loaded, text, sampling=kind, **options).layers[0].curve.mean
         for kind in ("with", "without")
     )
-    ratio = np.array(without["mean"]) / with_["mean"]
+    ratio = np.array(without.mean) / with_.mean
     noise = np.hypot(
-        np.array(without["standard_error"]) / without["mean"],
-        np.array(with_["standard_error"]) / with_["mean"],
+        np.array(without.standard_error) / without.mean,
+        np.array(with_.standard_error) / with_.mean,
     )
     # queries are the sample's own tokens, so that the factor holds to first order only
     assert np.all(np.abs(ratio - 1) < 4 * noise + 0.25)
 
 
 def test_average():
-    assert average([{"a": 1, "b": [1.0, 2.0]}, {"a": 3, "b": [3.0, 4.0]}]) == {
+    assert average([{"a": 1, "b": (1.0, 2.0)}, {"a": 3, "b": (3.0, 4.0)}]) == {
         "a": 2.0,
-        "b": [2.0, 3.0],
+        "b": (2.0, 3.0),
     }
+    quantiles = [Quantiles(p10=x, median=2 * x, p90=3 * x) for x in (1.0, 3.0)]
+    assert average(quantiles) == Quantiles(p10=2.0, median=4.0, p90=6.0)
+    # as far as all of them go
+    assert average([tuple(quantiles), tuple(quantiles[1:])]) == (average(quantiles),)
     assert average([None, 1.0]) is None
+    assert average([1.0, None]) is None
+    assert average([quantiles[0], None]) is None
     assert average([True, False, True]) is True
     assert average(["x", "y"]) == "x"
 
@@ -160,6 +249,11 @@ BAD = [
     ({"heads": [9]}, "heads"),
     ({"seed": -1}, "seed is -1"),
     ({"replicates": 0}, "replicates"),
+    ({"sizes": [16, 16]}, "strictly increasing"),
+    ({"sizes": [1, 16]}, "sizes"),
+    ({"sizes": []}, "sizes"),
+    ({"mode": "context", "sampling": "without"}, "is for pooled mode"),
+    ({"mode": "context", "tokens": 10**12, "context": 2}, "passages"),
     ({"sampling": "without", "sizes": [10, 300]}, "without replacement"),
 ]
 
@@ -177,16 +271,13 @@ def test_command_on_a_folder(tmp_path: Path):
     options = ["--text", str(tmp_path / "text.txt"), "--tokens", "300", "--context", "32",
                "--sizes", "16:128:4", "--replicates", "5", "--layers", "0-1"]  # fmt: skip
     figure, out = tmp_path / "heads.png", tmp_path / "run"
-    layers = tmp_path / "layers.png"
-    result = run(str(tmp_path / "model"), *options, "--out", str(out), "--figure", str(figure),
-                 "--figure-layers", str(layers))  # fmt: skip
+    result = run(str(tmp_path / "model"), *options, "--out", str(out), "--figure", str(figure))
     assert result.exit_code == 0, result.output
-    assert layers.stat().st_size > 10_000
     assert "Heads together" in result.output
     assert figure.stat().st_size > 10_000
     as_json = json.loads(run(str(tmp_path / "model"), *options, "--out", str(out), "--json").stdout)
     assert len(as_json["heads"]) == 8
-    assert load_probe(out).headline in result.output
+    assert load(out).headline in result.output
     shown = CliRunner().invoke(main, ["show", str(out), "--json"])
     assert json.loads(shown.stdout) == as_json
     assert "k-hat" in CliRunner().invoke(main, ["show", str(out)]).output
@@ -203,9 +294,6 @@ def test_command_on_a_folder(tmp_path: Path):
         (("{model}", "--layers", "x"), "--layers is 'x'"),
         (("{model}", "--layers", "3-1"), "runs backwards"),
         (("{model}", "--figure", "a.gif"), "must end in"),
-        (("{model}", "--figure-layers", "a.gif"), "--figure-layers a.gif: the name must end in"),
-        (("{model}", "--figure-layers", "a.png", "--heads", "1"), "at least 2 heads"),
-        (("{model}", "--figure-layers", "a.png", "--replicates", "3"), "and 4 replicates"),
     ],
 )
 def test_bad_commands(arguments, words_, tmp_path):
@@ -222,7 +310,7 @@ def test_the_real_encoder():
     """One layer of MiniLM on Python's documentation: exponents near 1/2, map predicted exactly."""
     found = probe(demo_model("demo:minilm"), "demo:docs", tokens=2048, layers=[4],
                   sizes=[64, 128, 256, 512], replicates=16)  # fmt: skip
-    table = found.to_frame()
+    table = found.table()
     assert len(table) == 12
     assert np.median(np.abs(table["mean"] - 0.5)) < 0.08
     # exact up to the queries' own keys, noise of 16 samples and 24 queries

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from esscher.core.codec import Count, Record
 from esscher.core.validation import Array
 
 #: Errors that are measured, as in a sweep.
@@ -44,6 +44,24 @@ class HeadNumbers:
     passages: NDArray[np.int64] | None = None
 
 
+class ReferenceUsed(Record, frozen=True, kw_only=True):
+    """What the errors of a layer are measured against, in pooled mode.
+
+    Attributes
+    ----------
+    queries
+        Tokens that attend all keys.
+    coarse_keys
+        Keys of the coarse level; None if all tokens attend all keys.
+    cov_error
+        Standard error of its covariance, per head and (last) of the layer.
+    """
+
+    queries: Count
+    coarse_keys: Count | None
+    cov_error: tuple[float, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class LayerMeasurement:
     """Errors of one layer.
@@ -64,10 +82,7 @@ class LayerMeasurement:
     reference_error
         Standard error of the reference's mean, per unit; 0 when all queries were used.
     reference
-        How the reference was computed (pooled mode): ``queries`` that attend all keys,
-        ``coarse_keys`` (None when all tokens are queries), ``cov_error`` per unit.
-    stats
-        One dictionary per head: plain numbers, lists and strings.
+        How the reference was computed, in pooled mode.
     products
         Inner products of the heads' errors behind the output projection, axes [error, replicate,
         size, head, head], of the mean output and of single queries (mean over them); None if the
@@ -80,6 +95,5 @@ class LayerMeasurement:
     errors: Array
     relative: Array
     reference_error: Array
-    stats: list[dict[str, Any]] = field(default_factory=list)
     products: Array | None = None
-    reference: dict[str, Any] | None = None
+    reference: ReferenceUsed | None = None

@@ -80,7 +80,7 @@ def measure_pooled(
         errors=errors,
         relative=norms(outputs),
         reference_error=reference.mean_error,
-        reference=reference.to_dict(),
+        reference=reference.record(),
         products=None if projection is None else products,
     )
     passage = np.asarray(cloud.passage, dtype=np.int64)

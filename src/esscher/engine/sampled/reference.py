@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from torch import Tensor
 
 from esscher.core.validation import Array
 from esscher.engine.attention import Chunk, StreamedAttention, streamed_attention
+from esscher.engine.sampled.layer import ReferenceUsed
 from esscher.engine.sampled.outputs import OutputReference, attend
 from esscher.engine.text import LayerCloud, read_rows
 
@@ -71,13 +71,13 @@ class PooledReference:
     participation: list[Array]
     coarse: int | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def record(self) -> ReferenceUsed:
         """How it was computed, and what is stored of its errors beside that of the mean."""
-        return {
-            "queries": len(self.asking),
-            "coarse_keys": self.coarse,
-            "cov_error": self.covariance_error.tolist(),
-        }
+        return ReferenceUsed(
+            queries=len(self.asking),
+            coarse_keys=self.coarse,
+            cov_error=tuple(self.covariance_error.tolist()),
+        )
 
 
 def pooled_reference(

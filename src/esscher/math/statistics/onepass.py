@@ -15,18 +15,20 @@ from __future__ import annotations
 
 import html
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from esscher.core.codec import as_tree
 from esscher.core.errors import InputError
 from esscher.core.shown import about
 from esscher.core.validation import Array, as_dim, as_nonnegative, as_numbers, as_positive
 from esscher.math.statistics.means import LEVEL
 from esscher.math.statistics.plain import finite
+from esscher.math.statistics.records import ReceivedTail
 from esscher.math.statistics.sinks import find_sinks
 from esscher.math.statistics.tail import FEWEST_VALUES, PRIOR, TailShape, tail_shape
 
@@ -77,24 +79,14 @@ class TailIndex:
     trusted: bool
     reasons: tuple[str, ...]
 
+    def record(self) -> ReceivedTail:
+        """Return what is stored of it."""
+        fields = asdict(self)
+        return ReceivedTail(**fields | {"k_with_sinks": finite(self.k_with_sinks)})
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, lists and strings (JSON-safe)."""
-        return {
-            "exponent": self.exponent,
-            "exponent_interval": list(self.exponent_interval),
-            "k": self.k,
-            "interval": list(self.interval),
-            "standard_error": self.standard_error,
-            "k_with_sinks": finite(self.k_with_sinks),
-            "sinks": list(self.sinks),
-            "sink_share": self.sink_share,
-            "n": self.n,
-            "tail_count": self.tail_count,
-            "minimum_size": self.minimum_size,
-            "level": self.level,
-            "trusted": self.trusted,
-            "reasons": list(self.reasons),
-        }
+        return dict(as_tree(self.record()))
 
     def __repr__(self) -> str:
         return "\n".join([self._headline(), *(f"  {row}" for row in self._rows())])

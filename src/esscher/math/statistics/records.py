@@ -1,10 +1,10 @@
-"""Fitted rates as they are stored and read; None stands for what is not finite."""
+"""Rates as they are stored and read; None stands for what is not finite."""
 
 from __future__ import annotations
 
 from typing import Generic, TypeAlias, TypeVar
 
-from esscher.core.codec import Count, Name, Record
+from esscher.core.codec import Amount, Count, Interval, Name, Record
 
 T = TypeVar("T")
 
@@ -86,3 +86,25 @@ class FittedRate(Record, frozen=True, kw_only=True):
     weights: Numbers
     local: LocalExponents
     selection: SelectedLaw
+
+
+class ReceivedTail(Record, frozen=True, kw_only=True):
+    """The tail of received attention: see :class:`esscher.math.statistics.TailIndex`.
+
+    Of several passages, the mean of each number.
+    """
+
+    exponent: float
+    exponent_interval: Interval
+    k: float
+    interval: Interval
+    standard_error: float
+    k_with_sinks: float | None
+    sinks: tuple[Amount, ...]
+    sink_share: float
+    n: Amount
+    tail_count: Amount
+    minimum_size: Amount
+    level: float
+    trusted: bool
+    reasons: tuple[str, ...]

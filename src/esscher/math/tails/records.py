@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esscher.core.codec import Count, Estimate, Interval, Record
+from esscher.core.codec import Amount, Count, Estimate, Interval, Record
 
 
 class TailComparison(Record, frozen=True, kw_only=True):
@@ -32,8 +32,8 @@ class TailComparison(Record, frozen=True, kw_only=True):
 
     share: float
     threshold: float
-    exceedances: Count
-    groups: Count
+    exceedances: Amount
+    groups: Amount
     tau: float
     tau_interval: Interval
     k: float
@@ -85,8 +85,8 @@ class Cloud(Record, frozen=True, kw_only=True):
         Cosine of the two halves' directions, in whitened coordinates.
     """
 
-    tokens: Count
-    passages: Count
+    tokens: Amount
+    passages: Amount
     kurtosis: Estimate
     proxy: VarianceProxy
     tail: tuple[TailComparison, ...]

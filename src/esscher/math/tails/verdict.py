@@ -127,7 +127,7 @@ def _evidence(comparison: TailComparison) -> str:
     criterion = comparison.criterion
     order = sorted(criterion, key=lambda name: criterion[name])
     behind = ", ".join(f"{name} +{criterion[name]:.1f}" for name in order[1:])
-    count = f"{comparison.exceedances} tokens"
+    count = f"{comparison.exceedances:.0f} tokens"
     return (
         f"beyond {comparison.threshold:.1f} standard deviations ({count}) the tail is "
         f"exp(-c x^tau) with tau = {comparison.tau:.2f} ({low:.2f} to {high:.2f}); likeliest "

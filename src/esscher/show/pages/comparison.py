@@ -188,7 +188,7 @@ def _sweep_errors(runs: Sequence[StoredRun], labels: Sequence[str]) -> Chart:
 
 def _probes(runs: Sequence[StoredRun]) -> Chart:
     """Every head in the first probe against the others."""
-    labels, frames = _labels(runs), [run.found.to_frame() for run in runs]
+    labels, frames = _labels(runs), [run.found.table() for run in runs]
     first, views = frames[0], []
     heads = [f"layer {row.layer}, head {row.head}" for row in first.itertuples()]
     for column, name, ratio in COMPARED:
@@ -223,7 +223,7 @@ def _ends(frame: pd.DataFrame, column: str) -> tuple[list[Any] | None, list[Any]
 
 def _agreement(runs: Sequence[StoredRun]) -> tuple[Table, str]:
     """Rank correlations and typical differences of every probe to the first one."""
-    labels, frames = _labels(runs), [run.found.to_frame() for run in runs]
+    labels, frames = _labels(runs), [run.found.table() for run in runs]
     rows: list[dict[str, Any]] = []
     for label, frame in zip(labels[1:], frames[1:], strict=True):
         for column, name, ratio in COMPARED:

@@ -44,7 +44,7 @@ def subject(run: StoredRun) -> str:
     """Model, text and sizes."""
     c = run.configuration
     return (
-        f"{c['model']['name']} on {c['text']}, {c['mode']}, {c['tokens']:,} tokens, "
+        f"{c['model']['name']} on {c['text']['source']}, {c['mode']}, {c['tokens']:,} tokens, "
         f"n = {c['sizes'][0]:,} to {c['sizes'][-1]:,}"
     )
 
@@ -57,7 +57,7 @@ def answer(run: StoredRun) -> str:
 def cards(run: StoredRun) -> list[Card]:
     """Heads, rates, tokens, the best predictor."""
     found: Probe = run.found
-    table, count = found.to_frame(), len(found.heads)
+    table, count = found.table(), len(found.heads)
     near = (table["mean"] - PARAMETRIC).abs() <= CLOSE
     inside = (table["mean_low"] <= PARAMETRIC) & (table["mean_high"] >= PARAMETRIC)
     needed = table["tokens_10"].astype(float).fillna(np.inf)
@@ -104,7 +104,7 @@ def command_words(run: StoredRun) -> list[str]:
     return [
         "probe", c["model"]["name"],
         *options(
-            text=c["text"], mode=c["mode"], tokens=c["tokens"], context=c["context"],
+            text=c["text"]["source"], mode=c["mode"], tokens=c["tokens"], context=c["context"],
             sizes=c["sizes"], replicates=c["replicates"], seed=c["seed"], sampling=c["sampling"],
             **model_options(c), out=run.name,
         ),
@@ -112,7 +112,7 @@ def command_words(run: StoredRun) -> list[str]:
 
 
 def _predictions(found: Probe) -> Chart:
-    frame = found.to_frame()
+    frame = found.table()
     views = []
     for metric, name in METRICS.items():
         series = []
@@ -126,7 +126,7 @@ def _predictions(found: Probe) -> Chart:
                     low=values(known[f"{metric}_low"]),
                     high=values(known[f"{metric}_high"]),
                     colour=colour,
-                    hollow=[not found.heads[i]["fit"][metric]["trusted"] for i in known.index],
+                    hollow=[not found.heads[i].fit[metric].trusted for i in known.index],
                     text=[f"layer {r.layer}, head {r.head}" for r in known.itertuples()],
                     rows=[int(i) for i in known.index],
                 )
@@ -153,7 +153,7 @@ def _predictions(found: Probe) -> Chart:
 
 def _predictor_table(found: Probe) -> Table:
     table = found.predictors()
-    frame = found.to_frame()
+    frame = found.table()
     columns = {"one-pass k-hat": "predicted_khat", "sharp Gaussian": "sharp",
                "published reference": "paper_reference", "published bound": "paper_bound",
                "predicted on the range": "predicted_map"}  # fmt: skip
@@ -186,9 +186,9 @@ def _predictor_table(found: Probe) -> Table:
 def _flags(found: Probe) -> Table | None:
     seen: dict[str, list[tuple[str, str]]] = {}
     for h in found.heads:
-        name = f"{h['layer']}.{h['head']}"
-        for flag in h["flags"]:
-            seen.setdefault(flag["flag"], []).append((name, flag["evidence"]))
+        name = f"{h.layer}.{h.head}"
+        for flag in h.flags:
+            seen.setdefault(flag.flag, []).append((name, flag.evidence))
     if not seen:
         return None
     order = sorted(seen, key=lambda name: -len(seen[name]))
@@ -215,7 +215,7 @@ def _flags(found: Probe) -> Table | None:
 
 
 def _layers(found: Probe) -> list[Part]:
-    frame = found.layers_frame()
+    frame = found.layers_table()
     if frame.empty:
         return []
     layers = [float(v) for v in frame["layer"]]

@@ -18,6 +18,7 @@ from esscher.show.content import (
 from esscher.show.frames import data_of
 from esscher.show.numbers import visible
 from esscher.studies.probe import Probe
+from esscher.studies.probe.records import ProbeHead
 
 METRICS = {"mean": "mean output", "cov": "covariance", "map": "map"}
 NEVER = "more than 10⁸"
@@ -25,13 +26,12 @@ NEVER = "more than 10⁸"
 
 def head_table(found: Probe, name: str) -> Table:
     """All numbers of all heads."""
-    frame = found.to_frame()
+    frame = found.table()
     frame["lost"] = frame["sinks"] + frame["delimiters"].fillna(0.0)
-    frame["khat_low"] = [h["khat"]["interval"][0] for h in found.heads]
-    frame["khat_high"] = [h["khat"]["interval"][1] for h in found.heads]
+    frame["khat_low"] = [h.khat.interval[0] for h in found.heads]
+    frame["khat_high"] = [h.khat.interval[1] for h in found.heads]
     frame["sink_tokens"] = [
-        ", ".join(f"{visible(t['token'])!r} {t['share']:.0%}" for t in h["sinks"]["tokens"])
-        or "none"
+        ", ".join(f"{visible(t.token)!r} {t.share:.0%}" for t in h.sinks.tokens) or "none"
         for h in found.heads
     ]
     columns = [
@@ -69,9 +69,9 @@ def head_table(found: Probe, name: str) -> Table:
 
 def head_explorer(found: Probe, table: Table) -> Explorer:
     """Heatmaps of the heads, and what is known about the selected one."""
-    sizes = found.results["sizes"]
-    needed = [h["tokens_for"]["0.1"] for h in found.heads]
-    order = sorted(range(len(needed)), key=lambda i: -np.inf if needed[i] is None else -needed[i])
+    sizes = list(found.sizes)
+    needed = [h.tokens_for.percent_10 or np.inf for h in found.heads]
+    order = sorted(range(len(needed)), key=lambda i: -needed[i])
     views = [_view(metric, name, sizes) for metric, name in METRICS.items()]
     return Explorer(
         title="Every head",
@@ -89,7 +89,7 @@ def head_explorer(found: Probe, table: Table) -> Explorer:
         facts=["tokens_10", "mean", "map", "khat", "H", "ess", "lost", "sink_tokens"],
         views=views,
         curves=[_curves(h, sizes) for h in found.heads],
-        flags=[[(flag["flag"], flag["evidence"]) for flag in h["flags"]] for h in found.heads],
+        flags=[[(flag.flag, flag.evidence) for flag in h.flags] for h in found.heads],
         importance=order,
         start=order[0],
         caption="∞ marks heads for which no number of tokens up to 10⁸ is enough.",
@@ -117,29 +117,29 @@ def _view(metric: str, name: str, sizes: list[int]) -> CurveView:
     )  # fmt: skip
 
 
-def _curves(head: dict[str, Any], sizes: list[int]) -> dict[str, Any]:
+def _curves(head: ProbeHead, sizes: list[int]) -> dict[str, Any]:
     """Lists of numbers over the sizes; a fit holds on the sizes it was made on."""
     n = np.asarray(sizes, dtype=np.float64)
     out: dict[str, Any] = {}
     for metric in METRICS:
-        fit, curve = head["fit"][metric], head["curve"][metric]
-        mean = np.asarray(curve["mean"])
+        fit, curve = head.fit[metric], head.curve[metric]
+        mean = np.asarray(curve.mean)
         out[metric] = mean
-        if curve["standard_error"] is not None:
-            used = {size: i for i, size in enumerate(fit["sizes"])}
+        if curve.standard_error is not None:
+            used = {size: i for i, size in enumerate(fit.sizes)}
             ends = [used.get(float(size)) for size in n]
-            out[f"{metric}_low"] = [None if i is None else fit["lower"][i] for i in ends]
-            out[f"{metric}_high"] = [None if i is None else fit["upper"][i] for i in ends]
-        if fit["exponent"] is not None and fit["constant"] is not None:
-            out[f"{metric}_fit"] = fit["constant"] * n ** -fit["exponent"]
+            out[f"{metric}_low"] = [None if i is None else fit.lower[i] for i in ends]
+            out[f"{metric}_high"] = [None if i is None else fit.upper[i] for i in ends]
+        if fit.constant is not None:
+            out[f"{metric}_fit"] = fit.constant * n**-fit.exponent
         if metric == "map":
-            predicted = np.asarray(head["predicted_map"]["error"])
-            noise = np.asarray(head["predicted_map"]["standard_error"])
+            predicted = np.asarray(head.predicted_map.error)
+            noise = np.asarray(head.predicted_map.standard_error)
             out["map_predicted"] = predicted
             out["map_predicted_low"] = np.maximum(predicted - 2 * noise, predicted / 10)
             out["map_predicted_high"] = predicted + 2 * noise
-        elif head["predicted"]["khat"] is not None and np.all(mean > 0):
-            slope = head["predicted"]["khat"]
+        elif np.all(mean > 0):
+            slope = head.predicted.khat
             middle = np.exp(np.mean(np.log(mean) + slope * np.log(n)))
             out[f"{metric}_predicted"] = middle * n**-slope
     return out

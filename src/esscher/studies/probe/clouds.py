@@ -13,8 +13,8 @@ from pathlib import Path
 from esscher.core.errors import InputError
 from esscher.engine.models import LoadedModel
 from esscher.engine.text import CloudFile, PassageSet, cloud_bytes, collect_cloud, stored_layers
-from esscher.runs.progress import Reporter
-from esscher.studies.probe.arguments import ProbeRequest
+from esscher.runs.cells import CellRun
+from esscher.studies.probe.study import ProbeStudy
 
 #: Name of the cloud in a run's directory.
 CLOUD = "cloud"
@@ -27,10 +27,9 @@ SHARE = 0.9
 def collected_clouds(
     loaded: LoadedModel,
     passages: PassageSet,
-    request: ProbeRequest,
+    study: ProbeStudy,
     layers: Sequence[int],
-    folder: Path,
-    reporter: Reporter,
+    run: CellRun,
     *,
     remote: bool,
 ) -> Iterator[CloudFile]:
@@ -38,34 +37,32 @@ def collected_clouds(
 
     Parameters
     ----------
-    loaded, passages, request
+    loaded, passages, study
         What to collect.
     layers
         Layers that are wanted.
-    folder
-        The run's directory.
-    reporter
-        Told how far the reading has got.
+    run
+        The run, which is told how far the reading has got.
     remote
         Whether other machines read the cloud: then it lies in the run's directory in any case,
         which all of them should see.
     """
-    bytes_of_layer = _layer_bytes(loaded, request)
-    place = folder / CLOUD
+    bytes_of_layer = _layer_bytes(loaded, study)
+    place = run.folder / CLOUD
     waiting = list(layers)
 
     def collect(chosen: Sequence[int], where: Path | None) -> CloudFile:
         def progress(done: int, total: int) -> None:
-            reporter.doing(
+            run.doing(
                 f"reading the text for layers {chosen[0]} to {chosen[-1]}: passage {done:,} of "
                 f"{total:,}"
             )
 
         cloud = collect_cloud(
-            loaded, passages, tokens=request.tokens, context=request.context, layers=chosen,
-            heads=request.heads, seed=request.seed, folder=where, progress=progress,
+            loaded, passages, tokens=study.tokens, context=study.context, layers=chosen,
+            heads=study.heads, seed=study.seed, folder=where, progress=progress,
         )  # fmt: skip
-        reporter.doing("")
+        run.doing("")
         return cloud
 
     while waiting:
@@ -73,17 +70,17 @@ def collected_clouds(
         begun = not set(chosen).isdisjoint(waiting)
         if not begun:
             shutil.rmtree(place, ignore_errors=True)
-            chosen = _that_fit(waiting, bytes_of_layer, folder)
+            chosen = _that_fit(waiting, bytes_of_layer, run.folder)
         large = begun or remote or len(chosen) * bytes_of_layer >= SMALL_CLOUD
         yield collect(chosen, place if large else None)
         waiting = [layer for layer in waiting if layer not in chosen]
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _layer_bytes(loaded: LoadedModel, request: ProbeRequest) -> int:
+def _layer_bytes(loaded: LoadedModel, study: ProbeStudy) -> int:
     shape = loaded.shape
     return cloud_bytes(
-        rows=request.tokens, layers=1, heads=len(request.heads),
+        rows=study.tokens, layers=1, heads=len(study.heads),
         key_heads=shape.key_heads, head_dim=shape.head_dim,
     )  # fmt: skip
 

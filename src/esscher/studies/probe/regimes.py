@@ -32,16 +32,16 @@ def head_strengths(probe: Probe) -> pd.DataFrame:
     measured.
     """
     if not probe.heads:
-        raise InputError(f"{probe.folder} has no head that is measured yet; run its command again")
+        raise InputError("no head of this probe is measured yet; run its command again")
     return pd.DataFrame(
         [
             {
-                "layer": head["layer"],
-                "head": head["head"],
-                "H": head["horizon"],
-                "S": typical_strength(head["frobenius"], head["tau"]),
-                "ess": head["ess"]["median"],
-                "n": head["khat"]["n"],
+                "layer": head.layer,
+                "head": head.head,
+                "H": head.horizon,
+                "S": typical_strength(head.frobenius, head.tau),
+                "ess": head.ess.median,
+                "n": head.khat.n,
             }
             for head in probe.heads
         ]

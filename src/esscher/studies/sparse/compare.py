@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL, Resamples, resample
@@ -155,7 +155,9 @@ def student_draws(resamples: Resamples) -> Array:
     if count < 2:
         return resamples.draws
     level = (1 + LEVEL) / 2
-    factor = stats.t.ppf(level, count - 1) / stats.norm.ppf(level) * math.sqrt(count / (count - 1))
+    factor = (
+        special.stdtrit(count - 1, level) / special.ndtri(level) * math.sqrt(count / (count - 1))
+    )
     return np.asarray(resamples.log_errors + factor * (resamples.draws - resamples.log_errors))
 
 

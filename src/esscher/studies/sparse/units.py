@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL
@@ -84,5 +84,7 @@ def slope_over_passages(errors: Array, budgets: Array) -> tuple[float, Ends]:
     exponent = float(own.mean())
     if len(own) < 2:
         return exponent, (None, None)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, len(own) - 1) * own.std(ddof=1) / np.sqrt(len(own)))
+    half = float(
+        special.stdtrit(len(own) - 1, (1 + LEVEL) / 2) * own.std(ddof=1) / np.sqrt(len(own))
+    )
     return exponent, (exponent - half, exponent + half)

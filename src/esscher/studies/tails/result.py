@@ -11,10 +11,9 @@ import msgspec
 import numpy as np
 
 from esscher.core.codec import Estimate, Index, Record
-from esscher.core.errors import InputError
 from esscher.math.tails.records import Cloud, Deciding, LogitShape
 from esscher.math.tails.verdict import HEAVY, SUB_GAUSSIAN, UNDECIDED, judge
-from esscher.runs.result import Result
+from esscher.runs.result import Result, head_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,10 +114,7 @@ class Tails(Result["TailsStudy"]):
         InputError
             If it was not measured.
         """
-        for found in self.heads:
-            if (found.layer, found.head) == (layer, head):
-                return found
-        raise InputError(f"head {layer}.{head} was not measured; table() lists those that were")
+        return head_of(self.heads, layer, head)
 
     def table(self) -> pd.DataFrame:
         """Return a data frame, one row per head."""

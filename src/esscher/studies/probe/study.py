@@ -1,0 +1,164 @@
+"""The study: which options there are, which cells, and how they become a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta
+
+from esscher.core.errors import InputError
+from esscher.core.options import BY_MODEL, Heads, Layers, Seed, option
+from esscher.core.validation import as_sizes
+from esscher.engine.models.outline import Outline
+from esscher.engine.models.selection import as_indices
+from esscher.engine.sampled.sizes import (
+    FEWEST_KEYS,
+    Mode,
+    default_sizes,
+    needed_context,
+    passage_keys,
+    usual_mode,
+)
+from esscher.runs.cells import Cell, CellRun
+from esscher.runs.executors import CellExecutor
+from esscher.runs.model_study import ModelStudy
+from esscher.studies.probe.records import ProbeCell
+from esscher.studies.probe.result import Probe
+
+if TYPE_CHECKING:
+    from esscher.engine.models import AnyModel, LoadedModel
+    from esscher.studies.probe.work import ProbeWork
+
+#: Tokens of the cloud unless a number is given: pooled mode, and passages in context mode.
+TOKENS, PASSAGES = 9_216, 2
+#: Longest passage unless a length is given: pooled mode, and context mode.
+POOLED, CONTEXT = 512, 4_096
+#: Sizes unless they are given: first, number, and largest.
+FIRST, COUNT, LAST = 64, 6, 2_048
+#: Most passages in context mode: each is a cell.
+MOST_PASSAGES = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeStudy(ModelStudy[Probe]):
+    """Measure how every head of a model converges, and what one pass says about it.
+
+    For every head: the exponents of its errors when it sees n tokens only, those that one pass
+    predicts, the tokens for 10% output error, and flags where numbers may not be what they seem;
+    for every layer, what the errors of its heads have in common.
+    """
+
+    name = "probe"
+    cell = ProbeCell
+    result = Probe
+    examples = (
+        "esscher probe demo:minilm --text demo:docs --out runs/minilm",
+        "esscher probe ./my-model --text corpus.jsonl --column text --tokens 50000",
+        "esscher probe demo:smollm2 --context 4096",
+    )
+
+    mode: Annotated[
+        Mode,
+        option(
+            "All tokens as one cloud, or real sequences with positions and visibility (default: "
+            "pooled for encoders, context for decoders)."
+        ),
+    ] = BY_MODEL
+    tokens: Annotated[
+        int,
+        option("Tokens in all (default 9216; 2 passages in context mode).", ge=1, le=10**15),
+    ] = BY_MODEL
+    context: Annotated[
+        int, option("Tokens of a passage (default 512; 4096 in context mode).", ge=1, le=10**15)
+    ] = BY_MODEL
+    layers: Layers = BY_MODEL
+    heads: Heads = BY_MODEL
+    sizes: Annotated[
+        tuple[Annotated[int, Meta(ge=2, le=10**15)], ...],
+        option("Geometric grid of sizes n (default 64:2048:6).", metavar="A:B:K"),
+    ] = BY_MODEL
+    replicates: Annotated[int, option("Samples of tokens.", ge=1, le=10**6)] = 32
+    seed: Seed = 0
+    sampling: Annotated[
+        Literal["with", "without"],
+        option(
+            "With or without replacement; errors without are divided by sqrt((N - n)/(N - 1)), "
+            "the factor of a finite population."
+        ),
+    ] = "with"
+
+    def fill(self, model: Outline) -> ProbeStudy:
+        """Choose the mode, passages, sizes, layers and heads that suit the model."""
+        mode = self.mode or usual_mode(model)
+        if self.sampling == "without" and mode == "context":
+            raise InputError(
+                "sampling without replacement is for pooled mode; leave it out in context mode, or "
+                "give mode pooled"
+            )
+        context = model.context(self.context, POOLED if mode == "pooled" else CONTEXT)
+        tokens = self.tokens or (TOKENS if mode == "pooled" else PASSAGES * context)
+        keys = tokens if mode == "pooled" else passage_keys(model, context)
+        if self.sizes is not None:
+            sizes = tuple(int(n) for n in as_sizes(self.sizes))
+        elif keys >= FEWEST_KEYS:
+            sizes = default_sizes(keys, FIRST, COUNT, 2, LAST)
+        else:
+            raise InputError(_too_few(model, mode, tokens, context, keys))
+        if self.sampling == "without" and sizes[-1] >= keys:
+            raise InputError(
+                f"sizes go up to {sizes[-1]}, but without replacement only below {keys}; give "
+                "smaller sizes, or more tokens"
+            )
+        study = replace(
+            self,
+            mode=mode,
+            tokens=tokens,
+            context=context,
+            layers=as_indices(self.layers, model.shape.layers, "layers"),
+            heads=as_indices(self.heads, model.shape.heads, "heads"),
+            sizes=sizes,
+        )
+        study.cells()  # refuses too many passages
+        return study
+
+    def cells(self) -> list[str]:
+        """One cell per layer in pooled mode, one per passage in context mode."""
+        if self.mode == "pooled":
+            return [f"layer-{layer}" for layer in self.layers]
+        # as many passages as the tokens fill, at least one
+        count = max(1, self.tokens // self.context)
+        if count > MOST_PASSAGES:
+            raise InputError(
+                f"tokens is {self.tokens} and context {self.context}, which makes {count:,} "
+                f"passages; it takes at most {MOST_PASSAGES:,}: give fewer tokens, or a longer "
+                "context"
+            )
+        return [f"passage-{number}" for number in range(count)]
+
+    def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> ProbeWork:
+        """Cut the text into passages."""
+        from esscher.studies.probe.work import read_text  # brings torch
+
+        return read_text(self, loaded, model, executor)
+
+    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Probe:
+        """Fit every head and layer."""
+        from esscher.studies.probe.assemble import assemble  # brings scipy
+
+        return assemble(self, cells, run)
+
+
+def _too_few(model: Outline, mode: Mode, tokens: int, context: int, keys: int) -> str:
+    """What to do about a request that leaves too few keys."""
+    if mode == "pooled":
+        return f"tokens is {tokens}; it takes at least {FEWEST_KEYS} for a curve: give as many"
+    needed = needed_context(model)
+    what = f"context is {context}, which leaves {keys} keys; it takes {FEWEST_KEYS} for a curve"
+    if needed > model.max_positions:
+        return (
+            f"{what}, and {model.name} reads at most {model.max_positions} tokens: measure it in "
+            "pooled mode"
+        )
+    return f"{what}: give a context of at least {needed}"
