@@ -76,9 +76,9 @@ ADDED = {
     "configuration.precision", "configuration.max_replicates", "configuration.predict",
     "configuration.exponents", "limit", "eligible", "terciles",
 }  # fmt: skip
-DERIVED = {"configuration.sizes", "configuration.engine"}
+DERIVED = {"configuration.sizes"}
 #: Fields that are gone.
-GONE = {"configuration.layout", "configuration.stack"}
+GONE = {"configuration.layout", "configuration.stack", "configuration.engine"}
 #: Fields that moved: where a value stands now, and where it stood.
 MOVED = {
     "configuration.model.weight_hash": "configuration.weight_hash",
@@ -233,8 +233,11 @@ def flat(tree: dict[str, Any], moved: dict[str, str], place: str = "") -> dict[s
         if isinstance(value, dict):
             found |= flat(value, moved, f"{path}.")
         elif path not in GONE:
+            before = moved.get(path, path)
+            taken = before.rpartition(".")[2] in tree  # another field has that name
             known = isinstance(value, str)
-            found[moved.get(path, path)] = WRITTEN.get((path, value), value) if known else value
+            written = WRITTEN.get((path, value), value) if known else value
+            found[path if taken else before] = written
     return found
 
 

@@ -39,7 +39,16 @@ def test_theory_prints_json() -> None:
 
 def test_theory_curves_are_the_library_s() -> None:
     result = run(
-        "theory", "--spectrum", "0.9,0.4,0.4", "--tau", "0.5", "--sizes", "1e3:1e12", "--json"
+        "theory",
+        "--spectrum",
+        "0.9,0.4,0.4",
+        "--tau",
+        "0.5",
+        "--sizes",
+        "1e3:1e12",
+        "--queries",
+        "population",
+        "--json",
     )
     assert result.exit_code == 0, result.output
     out = json.loads(result.output)
@@ -63,7 +72,17 @@ def test_theory_table_names_both_published_lines() -> None:
 
 def test_theory_check_is_within_its_error(tmp_path: Path) -> None:
     result = run(
-        "theory", "--horizon", "0.8", "--dim", "3", "--sizes", "30,300", "--check", "--json"
+        "theory",
+        "--horizon",
+        "0.8",
+        "--dim",
+        "3",
+        "--sizes",
+        "30,300",
+        "--queries",
+        "population",
+        "--check",
+        "--json",
     )
     out = json.loads(result.output)
     gap = np.subtract(out["check"]["map_rms"], out["curve"]["map_rms"])

@@ -118,11 +118,11 @@ def test_resuming_a_damaged_sweep(examples, samples, tmp_path):
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(samples["sweep"], run)
         if random.random() < 0.4:
-            path = run / "limit.npz"
-            path.write_bytes(changed_bytes(path.read_bytes(), random))
-            config = json.loads((run / "config.json").read_bytes())
-            config["limit"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-            (run / "config.json").write_bytes(as_text(config))
+            name = random.choice(["limit", "predictions"])
+            path = run / "parts" / f"{name}.json"
+            about = changed_tree(json.loads(path.read_bytes()), random)
+            path.write_bytes(as_text(about))
+            (run / "parts" / "replicate-000003.json").unlink()
         else:
             damage(run, random)
         with warnings.catch_warnings():

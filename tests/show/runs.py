@@ -139,7 +139,7 @@ def _context() -> Any:
 
 
 def _theory() -> Any:
-    return esscher.predict(esscher.gaussian_head(0.8, 1), [100, 1000])
+    return esscher.predict(esscher.gaussian_head(0.8, 1), [100, 1000], queries="population")
 
 
 _MAKERS = {

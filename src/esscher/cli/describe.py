@@ -32,7 +32,6 @@ FILES = (
     ("RUN/parts/", "What was measured, one part per replicate or cell, with checksums."),
     ("RUN/results.json", "What follows from it; what --json prints."),
     ("RUN/run.log", "Progress, a line a minute."),
-    ("RUN/limit.npz", "Of a sweep: the limit that errors are taken against."),
     ("RUN/plan.json", "Of a plan: the budgets, as --save writes them."),
 )
 

@@ -13,8 +13,18 @@ from esscher.core.errors import InputError
 TEMPORARY = ".tmp"
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, named: bool = True) -> None:
     """Write a temporary file beside ``path``, bring it to the disk, and give it its name.
+
+    Parameters
+    ----------
+    path
+        The file.
+    data
+        Its contents.
+    named
+        Whether to bring its name to the disk, too. Another file that is written after it into the
+        same folder does so for both.
 
     Raises
     ------
@@ -26,7 +36,8 @@ def write_atomically(path: Path, data: bytes) -> None:
         try:
             _write(temporary, data)
             os.replace(temporary, path)
-            _sync_folder(path.parent)
+            if named:
+                _sync_folder(path.parent)
         except BaseException:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)

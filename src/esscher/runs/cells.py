@@ -12,13 +12,17 @@ import io
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from esscher.core.atomic import clean_leftovers, write_atomically
 from esscher.core.codec import Hash, Name, Record, as_json, as_record, as_tree
@@ -60,12 +64,6 @@ def _quiet(what: str) -> None:
     """Tell nobody."""
 
 
-def _no_rows() -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame()
-
-
 class About(Record, frozen=True, kw_only=True):
     """Contents of a run's ``config.json``.
 
@@ -77,8 +75,8 @@ class About(Record, frozen=True, kw_only=True):
         Name of the study, and of what it measured.
     created, versions, git_revision, command
         When and by what the run was begun.
-    configuration
-        The study's options.
+    configuration, request
+        The study's options, and those of them that may change when the run is resumed.
     """
 
     schema: int
@@ -87,33 +85,69 @@ class About(Record, frozen=True, kw_only=True):
     created: Name
     configuration: dict[str, Any]
     versions: dict[str, str | None]
+    request: dict[str, Any] = msgspec.field(default_factory=dict)
     git_revision: str | None = None
     command: list[str] | None = None
 
 
 class Part(Record, frozen=True, kw_only=True):
-    """Contents of a cell's JSON file: its name, the checksum of its table, and the rest."""
+    """Contents of a cell's JSON file: its name, run, checksum of its table, and the rest."""
 
     schema: int
     cell: Name
     sha256: Hash
     about: Any
+    run: Hash = ""
 
 
-@dataclass(frozen=True, eq=False)
 class Cell:
     """Measurements of one cell of a run.
 
-    Attributes
+    Parameters
     ----------
     about
         A record, or plain numbers, lists, dictionaries and strings.
     table
-        Raw measurements, one row each; may be empty.
+        Raw measurements, one row each; none if left out. May be columns by name: arrays, of which
+        a data frame is made only when somebody asks for it.
     """
 
-    about: Any
-    table: pd.DataFrame = field(default_factory=_no_rows)
+    def __init__(
+        self, about: Any, table: pd.DataFrame | Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        self.about = about
+        self._table = {} if table is None else table
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """Raw measurements, one row each."""
+        import pandas as pd
+
+        return pd.DataFrame(self._table)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return one column of the table.
+
+        Raises
+        ------
+        InputError
+            If there is none of that name.
+        """
+        if name not in self._table:
+            raise InputError(f"it has no column {name!r}")
+        return np.asarray(self._table[name])
+
+    def parquet(self) -> bytes:
+        """Return the table as the contents of a file."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        buffer = io.BytesIO()
+        rows: Any = self._table
+        columns = isinstance(rows, dict)
+        made = pa.table(rows) if columns else pa.Table.from_pandas(rows, preserve_index=False)
+        pq.write_table(made, buffer)
+        return buffer.getvalue()
 
 
 @dataclass(frozen=True)
@@ -177,16 +211,16 @@ class CellRun:
         paths = self._paths(name)
         tree = as_tree(cell.about)
         if self.on_disk:
-            data = _parquet(cell.table)
+            data = cell.parquet()
             digest = hashlib.sha256(data).hexdigest()
             about = {
                 "schema": SCHEMA, "cell": name, "run": self.identity, "sha256": digest,
                 "about": tree,
             }  # fmt: skip
-            write_atomically(paths["parquet"], data)
+            write_atomically(paths["parquet"], data, named=False)
             write_atomically(paths["json"], as_json(about))
         if self.cell is not None:  # as it would be read
-            self._known[name] = Cell(as_record(tree, self.cell, name), cell.table)
+            self._known[name] = Cell(as_record(tree, self.cell, name), cell._table)
 
     def read(self, name: str) -> Cell | None:
         """One cell, or None if it is not there.
@@ -380,12 +414,3 @@ def run_folder(out: str | Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="esscher-") as place:
         yield Path(place)
-
-
-def _parquet(table: pd.DataFrame) -> bytes:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pandas(table, preserve_index=False), buffer)
-    return buffer.getvalue()

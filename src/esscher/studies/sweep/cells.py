@@ -75,11 +75,12 @@ def replicate_cell(
     about: Replicate,
 ) -> Cell:  # fmt: skip
     """Return the cell of a replicate with errors of axes [metric, scale, size]."""
-    import pandas as pd
-
-    columns = {"replicate": np.full(len(scales) * len(sizes), replicate, dtype=np.int64)}
+    columns: dict[str, Any] = {
+        "replicate": np.full(len(scales) * len(sizes), replicate, dtype=np.int64)
+    }
     columns |= _grid(scales, sizes)
-    return Cell(about, pd.DataFrame(columns | dict(zip(METRICS, _rows(errors), strict=True))))
+    columns |= dict(zip(METRICS, _rows(errors), strict=True))
+    return Cell(about, columns)
 
 
 def replicate_errors(
@@ -106,8 +107,6 @@ def replicate_errors(
 
 def limit_cell(reference: Reference) -> Cell:
     """Return the cell of the limit."""
-    import pandas as pd
-
     about = Limit(
         means=tuple(map(tuple, reference.means.tolist())),
         methods=reference.methods,
@@ -115,7 +114,7 @@ def limit_cell(reference: Reference) -> Cell:
         cov_error=tuple(reference.cov_error.tolist()),
         notes=reference.notes(),
     )
-    return Cell(about, pd.DataFrame({"covariance": reference.covariances.ravel()}))
+    return Cell(about, {"covariance": reference.covariances.ravel()})
 
 
 def stored_limit(run: CellRun, study: SweepStudy) -> Reference | None:
@@ -189,7 +188,7 @@ def _errors(cell: Cell, replicate: int, grid: Mapping[str, Any], study: SweepStu
     about, rows = cell.about, len(study.scales) * len(study.sizes)
     if not isinstance(about, Replicate):
         raise InputError("it holds something else")
-    same = len(cell.table) == rows and all(
+    same = len(_column(cell, "replicate")) == rows and all(
         np.array_equal(_column(cell, name), wanted) for name, wanted in grid.items()
     )
     if not same or np.any(_column(cell, "replicate") != replicate):
@@ -205,9 +204,7 @@ def _errors(cell: Cell, replicate: int, grid: Mapping[str, Any], study: SweepStu
 
 
 def _column(cell: Cell, name: str) -> Array:
-    if name not in cell.table:
-        raise InputError(f"it has no column {name!r}")
-    column = cell.table[name].to_numpy()
+    column = cell.column(name)
     if column.dtype.kind not in "if":
         raise InputError(f"its column {name!r} holds no numbers")
-    return np.asarray(column)
+    return column

@@ -80,8 +80,9 @@ class SweepWork:
                 name: Task(name, measure_cell, (plan, number, batch.depth))
                 for name, number in zip(names, missing, strict=True)
             }
-            new = {name: cell for name in names if (cell := run.read(name)) is not None}
-            known |= replicate_errors(new, study, run)
+            if study.precision is not None:  # what comes next depends on it
+                new = {name: cell for name in names if (cell := run.read(name)) is not None}
+                known |= replicate_errors(new, study, run)
         schedule.check(known)
         if study.predict and stored_predictions(run, study) is None:
             with one_blas_thread():
