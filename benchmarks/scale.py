@@ -101,8 +101,8 @@ def comparison(folder: Path) -> dict[str, object]:
     """The reference by two levels against all pairs."""
     from esscher.core.streams import random_stream
     from esscher.engine.models import load_model
+    from esscher.engine.sampled.reference import pooled_reference
     from esscher.engine.text import collect_cloud
-    from esscher.studies.probe.reference import pooled_reference
 
     cloud = collect_cloud(
         load_model(MODEL), TEXT, tokens=COMPARED, layers=LAYERS, folder=folder / "cloud"

@@ -27,6 +27,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/guides/cluster",
             "docs/guides/faults",
             "docs/guides/security",
+            "docs/guides/add-a-study",
             "docs/guides/add-a-law",
             "docs/guides/add-a-model-family",
             "docs/guides/*",

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli import main
-from esscher.cli.options import geometric_sizes, with_error
+from esscher.cli.options import geometric_sizes
 
 
 def run(*arguments: str) -> Result:
@@ -185,10 +185,3 @@ def test_size_grids() -> None:
     np.testing.assert_array_equal(geometric_sizes("200:20000:3"), [200, 2000, 20000])
     np.testing.assert_array_equal(geometric_sizes("2:5:20"), [2, 3, 4, 5])
     np.testing.assert_array_equal(geometric_sizes("7,70"), [7, 70])
-
-
-def test_errors_are_printed_to_the_digits_they_leave() -> None:
-    assert with_error(0.07571, 0.0021) == "0.076(2)"
-    assert with_error(0.0002971, 0.00001) == "3.0(1)e-4"
-    assert with_error(12.34, 1.6) == "12(2)"
-    assert with_error(1.5, 0.0) == "1.5"

@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli import main
-from esscher.cli.options import with_error
 from esscher.cli.sweep import geometric_scales
+from esscher.core.shown import with_error
 from esscher.runs.lock import run_lock
 from esscher.studies.sweep import engine, load_curve
 from esscher.studies.sweep import sweep as run_sweep

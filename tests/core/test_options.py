@@ -20,6 +20,8 @@ class Options:
     mode: Annotated[Literal["a", "b"], option("Which way.")] = "a"
     layers: Layers = BY_MODEL
     sizes: Annotated[tuple[int, ...], option("Sizes.", metavar="A:B:K")] = (1, 2)
+    tilt: Annotated[tuple[float, ...] | None, option("Tilt.", metavar="LIST")] = None
+    names: Annotated[tuple[str, ...], option("Names.")] = ()
     out: Annotated[Path | None, option("Where.", stored=False)] = None
 
 
@@ -45,6 +47,10 @@ def test_options_are_described_by_their_fields():
         ("layers", range(3), (0, 1, 2)),
         ("layers", [-1], (-1,)),
         ("sizes", np.array([8.0, 16.0]), (8, 16)),
+        ("tilt", 0.5, (0.5,)),
+        ("tilt", [1, 2], (1.0, 2.0)),
+        ("names", "a, b", ("a", "b")),
+        ("names", ["a"], ("a",)),
         ("out", "runs/a", Path("runs/a")),
         ("out", None, None),
     ],
@@ -65,7 +71,9 @@ def test_values_of_the_right_kind_are_taken(name, value, wanted):
         ("count", 10**400, "count is a whole number of 1329 bits; it must be"),
         ("share", 0.0, "share is 0.0; it must be a number above 0"),
         ("share", 25, "it must be a number of at most 1.0; did you mean 0.25?"),
-        ("share", float("nan"), "share is nan"),
+        ("share", float("nan"), "share is nan; it must be a number that is finite"),
+        ("tilt", float("inf"), "tilt is inf; it must be a number that is finite"),
+        ("tilt", "a", "tilt is 'a'; it must be a list"),
         ("mode", "c", "mode is 'c'; it must be one of a, b"),
         ("layers", "01", "layers is '01'; it must be a list"),
         ("layers", 5, "layers is 5; it must be a list"),

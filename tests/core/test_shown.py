@@ -39,15 +39,15 @@ def test_estimates_have_no_more_digits_than_they_mean():
 @pytest.mark.parametrize(
     ("value", "error", "words"),
     [
-        (0.0757, 0.002, "0.076(2)"), (0.0757, 0.00021, "0.0757(2)"), (1.2345, 0.3, "1.2(3)"),
+        (0.07571, 0.0021, "0.076(2)"), (0.0757, 0.00021, "0.0757(2)"), (1.2345, 0.3, "1.2(3)"),
         # one digit of the error: from 0.095 on it is that of 0.1
         (1.2345, 0.0949, "1.23(9)"), (1.2345, 0.096, "1.2(1)"), (123.4, 12.0, "123(12)"),
         # powers of ten below a thousandth, of the value or of a larger error
         (0.000123, 0.000004, "1.23(4)e-4"), (0.0, 0.02, "0(2)e-2"),
-        (-0.0757, 0.002, "-0.076(2)"),
+        (0.0002971, 0.00001, "3.0(1)e-4"), (-0.0757, 0.002, "-0.076(2)"), (12.34, 1.6, "12(2)"),
         # errors that are not known, or change none of four digits
         (0.0757, None, "0.0757"), (0.0757, math.nan, "0.0757"), (0.0757, math.inf, "0.0757"),
-        (0.0757, 0.0, "0.0757"), (12.3456, 1e-3, "12.35"),
+        (1.5, 0.0, "1.5"), (12.3456, 1e-3, "12.35"),
     ],
 )  # fmt: skip
 def test_the_error_has_one_digit(value, error, words):

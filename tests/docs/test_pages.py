@@ -14,7 +14,7 @@ from tests.docs.pages import ROOT, anchors, command_lines, inline_commands, page
 
 PAGES = pages()
 #: Placeholders of command lines in prose, not commands.
-PLACEHOLDERS = {"COMMAND", "NAME"}
+PLACEHOLDERS = {"COMMAND", "NAME", "norms"}  # norms: the study that a guide adds
 
 
 def name(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import tempfile
 import threading
 import time
 import weakref
@@ -46,8 +47,10 @@ def deadly(x: float) -> float:
 
 
 def slow(seconds: float) -> None:
-    """Take some time."""
-    time.sleep(seconds)
+    """Take some time, with a temporary file."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "file").touch()
+        time.sleep(seconds)
 
 
 def state() -> tuple[str, bool, bool]:
@@ -169,7 +172,10 @@ def test_a_worker_that_dies_is_a_lack_of_memory_and_nothing_remains() -> None:
     assert left(before) == set()
 
 
-def test_workers_are_killed_when_the_parent_stops() -> None:
+def test_workers_are_killed_when_the_parent_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = set(psutil.Process().children(recursive=True))
     tasks = [Task("first", square, (1.0,)), *(Task(f"{i}", slow, (600.0,)) for i in range(9))]
     moments: list[float] = []
@@ -177,6 +183,8 @@ def test_workers_are_killed_when_the_parent_stops() -> None:
     def stopped() -> None:
         with LocalPool(2) as pool:
             for _ in pool.run(tasks):
+                while not list(tmp_path.glob("esscher-pool-*/*/file")):
+                    time.sleep(0.01)
                 moments.append(time.monotonic())
                 raise KeyboardInterrupt
 
@@ -184,6 +192,7 @@ def test_workers_are_killed_when_the_parent_stops() -> None:
         stopped()
     assert time.monotonic() - moments[0] < 20
     assert left(before) == set()
+    assert list(tmp_path.iterdir()) == []
 
 
 def left(before: set[psutil.Process]) -> set[psutil.Process]:

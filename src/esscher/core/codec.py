@@ -83,7 +83,16 @@ def as_record(tree: Any, kind: type[T], place: str) -> T:
 
 def as_tree(value: Any) -> Any:
     """Return a record as dictionaries, lists, strings and numbers."""
-    return msgspec.to_builtins(value, enc_hook=_of_numpy)
+    return _lists(msgspec.to_builtins(value, enc_hook=_of_numpy))
+
+
+def _lists(tree: Any) -> Any:
+    """A tree with lists for tuples, as JSON has them."""
+    if isinstance(tree, dict):
+        return {name: _lists(value) for name, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_lists(value) for value in tree]
+    return tree
 
 
 def _of_numpy(value: Any) -> Any:

@@ -6,11 +6,13 @@ function, an option of a command, and a field of a stored configuration.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -21,7 +23,8 @@ from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 from esscher.core.validation import as_path
 
-#: Default of an option whose value depends on the model: it is known when the study is filled in.
+#: Default of an option whose value depends on the model or on other options: it is known when the
+#: study is filled in.
 BY_MODEL: Any = None
 #: Largest whole number that any option takes.
 LARGEST = 2**64 - 1
@@ -136,9 +139,13 @@ def checked(option: Option, value: Any) -> Any:
     if Path in (option.type, *get_args(option.type)):
         return as_path(value, option.name)
     given = _plain(value, _whole(option.type))
+    given = _as_list(given, _item(option.type))
     try:
         if isinstance(given, int) and given > LARGEST:
             raise msgspec.ValidationError(f"Expected `int` <= {LARGEST}")
+        for number in given if isinstance(given, list) else [given]:
+            if isinstance(number, float) and not math.isfinite(number):
+                raise msgspec.ValidationError("Expected `float` that is finite")
         return msgspec.convert(given, option.annotation)
     except msgspec.ValidationError as error:
         raise InputError(
@@ -163,6 +170,19 @@ def _plain(value: Any, whole: bool) -> Any:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | dict):
         return [_plain(item, whole) for item in value]
     return value
+
+
+def _as_list(value: Any, item: Any) -> Any:
+    """A number as a list of it, names with commas as a list of names, where a list is wanted."""
+    if item is str and isinstance(value, str):
+        return [name.strip() for name in value.split(",")]
+    return [value] if item is float and isinstance(value, int | float) else value
+
+
+def _item(kind: Any) -> Any:
+    """The type of a list's entries; None for what is no list."""
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return next((get_args(part)[0] for part in parts if get_origin(part) is tuple), None)
 
 
 def _whole(kind: Any) -> bool:

@@ -19,6 +19,8 @@ from esscher.core.validation import ROUNDING, Array
 
 #: Eigenvalues of a key covariance below this share of the largest one count as zero.
 RANK_TOLERANCE = 1e-12
+#: Singular values of M that are kept of a captured head.
+SHOWN = 16
 
 
 def symmetric_root(covariance: Array) -> Array:
@@ -210,3 +212,46 @@ class Coupling:
         gap -= self.cross + self.cross.T
         shared = float(np.trace(self.loading @ self.residual_cross))
         return float(np.sum(self.value_gram * gap)) + self.residual_trace - 2 * shared
+
+
+@dataclass(frozen=True, eq=False)
+class CoupledMoments:
+    """``M = S_k^{1/2} S_q^{1/2}`` of a head, the mean tilt, and the strength of each tilt.
+
+    Queries and keys need not be the same tokens: only their own covariances enter.
+    """
+
+    horizon: float
+    frobenius: float
+    tau: float
+    spectrum: Array
+    strengths: Array
+
+    @classmethod
+    def of(cls, tilts: Array, keys: Array) -> CoupledMoments:
+        """Of rows of tilts and keys."""
+        key_root = symmetric_root(_covariance(keys))
+        tilt_root = symmetric_root(_covariance(tilts))
+        spectrum = np.linalg.svd(key_root @ tilt_root, compute_uv=False)
+        strengths = np.linalg.norm(tilts @ key_root, axis=1)
+        return cls(
+            horizon=float(spectrum[0]),
+            frobenius=float(np.linalg.norm(spectrum)),
+            tau=float(np.linalg.norm(key_root @ tilts.mean(axis=0))),
+            spectrum=np.asarray(spectrum[:SHOWN], dtype=np.float64),
+            strengths=strengths,
+        )
+
+    @property
+    def log_burn_in(self) -> float:
+        """``F^2 + |tau|^2``: before e to this power a typical query has less than one token."""
+        return self.frobenius**2 + self.tau**2
+
+    def frozen_share(self, n: int) -> float:
+        """Share of queries past freezing at n tokens: ``s > sqrt(2 ln n)``."""
+        return float(np.mean(self.strengths > np.sqrt(2 * np.log(n))))
+
+
+def _covariance(rows: Array) -> Array:
+    centred = rows - rows.mean(axis=0)
+    return np.asarray(centred.T @ centred / len(rows))

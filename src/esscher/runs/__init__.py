@@ -1,15 +1,24 @@
-"""Run directories: what every stored run has in common."""
+"""Studies and their runs: everything that is the same for all of them."""
 
 from __future__ import annotations
 
 from esscher.runs.cells import Cell, CellRun, open_run, read_run, run_folder, run_kind
-from esscher.runs.result import HeadsResult, RunResult
+from esscher.runs.executors import Task
+from esscher.runs.model_study import ModelStudy
+from esscher.runs.result import HeadsResult, Result, RunResult
+from esscher.runs.study import OneBatch, Study, function_of
 
 __all__ = [
     "Cell",
     "CellRun",
     "HeadsResult",
+    "ModelStudy",
+    "OneBatch",
+    "Result",
     "RunResult",
+    "Study",
+    "Task",
+    "function_of",
     "open_run",
     "read_run",
     "run_folder",

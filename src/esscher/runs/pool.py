@@ -2,7 +2,7 @@
 
 Workers are started fresh, never forked: a fork would copy the locks of running threads (torch has
 some) in any state. They never see Ctrl-C or SIGTERM, they end when their parent ends, however it
-ends, and nothing they need lies in a file.
+ends, and their temporary files go with them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import nullcontext, suppress
 from itertools import count
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Lock
+from tempfile import TemporaryDirectory
 from threading import Thread
 from types import TracebackType
 from typing import Any, Self
@@ -113,11 +116,18 @@ class LocalPool(OnFutures):
         self._shared: WeakValueDictionary[int, _Shared] = WeakValueDictionary()
         self._numbers = count()
         self._ours, self._theirs = context.Pipe()
+        # A worker that is killed cannot clear up: what tasks put into temporary files lies here.
+        self._scratch = TemporaryDirectory(prefix="esscher-pool-", ignore_cleanup_errors=True)
         self._pool = ProcessPoolExecutor(
             workers,
             mp_context=context,
             initializer=_start_worker,
-            initargs=(self._theirs, context.Lock(), threads_per_worker(workers)),
+            initargs=(
+                self._theirs,
+                context.Lock(),
+                threads_per_worker(workers),
+                self._scratch.name,
+            ),
         )
         super().__init__(self._pool)
         self._giver = Thread(target=self._give, daemon=True)
@@ -140,6 +150,7 @@ class LocalPool(OnFutures):
             self._theirs.close()  # the last on that side: ends the thread, whatever it waits for
             self._giver.join()
             self._ours.close()
+            self._scratch.cleanup()
 
     def share(self, value: Any) -> Any:
         """Return a handle for a value, which each worker fetches once, when it first needs it.
@@ -184,19 +195,21 @@ _LINK: list[tuple[Connection, Lock]] = []
 _VALUES: dict[int, Any] = {}
 
 
-def _start_worker(theirs: Connection, one_at_a_time: Lock, threads: int) -> None:
+def _start_worker(theirs: Connection, one_at_a_time: Lock, threads: int, scratch: str) -> None:
     # The parent decides what Ctrl-C means. SIGTERM is blocked since the start of this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=_end_with_parent, daemon=True).start()
+    Thread(target=_end_with_parent, args=(scratch,), daemon=True).start()
+    tempfile.tempdir = scratch
     use_threads(threads)
     _LINK[:] = [(theirs, one_at_a_time)]
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(scratch: str) -> None:
     """Leave when the parent is gone: after ``kill -9`` nobody else ends this process."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
+        shutil.rmtree(scratch, ignore_errors=True)
         os._exit(1)
 
 

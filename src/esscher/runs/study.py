@@ -61,6 +61,18 @@ class Work(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class OneBatch:
+    """Work whose cells do not need each other: all tasks at once, by the name of their cell."""
+
+    study: Study[Any]
+    tasks: Mapping[str, Task]
+
+    def batches(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
+        """Yield all tasks."""
+        yield self.tasks
+
+
 @dataclass(frozen=True, kw_only=True)
 class Study(ABC, Generic[R_co]):
     """Base of all studies: how to run it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -13,6 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from esscher.core.untrusted import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Width down to which a column of names or sentences is wrapped before others are left out.
 NARROWEST = 20
@@ -57,6 +60,17 @@ class PlainConsole(Console):
     def explain(self, text: str) -> None:
         """Print what the headings of a table mean, broken between words everywhere."""
         self.print(Text(printable(text)))
+
+
+def as_table(frame: pd.DataFrame, title: str = "") -> PlainTable:
+    """Return a data frame as a table: numbers to three digits, words as they are."""
+    table = PlainTable(title)
+    for name, column in frame.items():
+        numbers = column.dtype.kind in "iuf"
+        table.add_column(str(name), justify="right" if numbers else "left")
+    for row in frame.itertuples(index=False):
+        table.add_row(*(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row))
+    return table
 
 
 @dataclass(frozen=True)

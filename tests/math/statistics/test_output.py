@@ -9,8 +9,10 @@ import matplotlib
 import numpy as np
 import pytest
 
+from esscher.core.codec import as_json, as_record
 from esscher.core.errors import InputError
 from esscher.math.statistics import Rate, fit_rate
+from esscher.math.statistics.records import FittedRate
 from tests.math.statistics.curves import SIZES, noisy, power_curve
 
 matplotlib.use("Agg")
@@ -63,6 +65,15 @@ def test_dictionary_is_json(rate: Rate) -> None:
     assert plain["interval"] == list(rate.interval)
     one = fit_rate(power_curve(0.45, 1, 2), SIZES)
     assert json.loads(json.dumps(one.to_dict(), allow_nan=False))["interval"] == [None, None]
+
+
+def test_record_is_read_back(rate: Rate) -> None:
+    stored = json.loads(as_json(rate.record()))
+    assert stored == rate.to_dict()
+    assert as_record(stored, FittedRate, "a file") == rate.record()
+    del stored["selection"]["laws"]["power"]["weight"]
+    with pytest.raises(InputError, match="has no 'weight'"):
+        as_record(stored, FittedRate, "a file")
 
 
 def test_frame(rate: Rate) -> None:

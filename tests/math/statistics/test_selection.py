@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from scipy.special import ndtri_exp
 
+from esscher.core.codec import as_json
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.statistics import LAWS, fit_rate, resample, select_law
@@ -124,7 +123,7 @@ def test_weights_and_parameters() -> None:
     assert found.largest_floor is not None
     assert 0 <= found.largest_floor <= np.exp(found.fits["power"].error(SIZES)).max()
     assert "criterion" in repr(found)
-    json.dumps(found.to_dict(), allow_nan=False)
+    as_json(found.record())
 
 
 @pytest.mark.parametrize("floor", [0.0, 1e-4, 0.02, 0.3])

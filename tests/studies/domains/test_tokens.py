@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from esscher.engine.sampled.layer import HeadNumbers
 from esscher.math.theory.empirical import empirical_map_square
 from esscher.studies.domains.tokens import tokens_for
-from esscher.studies.probe.layer import HeadNumbers
 
 
 def head(strength, tokens=160, d=6, seed=0, values=None):

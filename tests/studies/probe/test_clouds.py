@@ -126,7 +126,7 @@ def test_a_worker_notices_that_the_cloud_is_another_one(tmp_path):
 MEASURED = """
 import resource, sys
 import numpy as np
-from esscher.studies.probe import reference
+from esscher.engine.sampled import reference
 from esscher.engine.text import LayerCloud, read_rows
 
 reference.SUBSET = reference.COARSE = 64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from esscher.engine.sampled.outputs import OutputProjection
 from esscher.studies.probe.manyheads import (
     amplification,
     effective_heads,
@@ -12,7 +13,6 @@ from esscher.studies.probe.manyheads import (
     error_correlation,
     magnitude_correlation,
 )
-from esscher.studies.probe.projection import OutputProjection
 
 HEADS, REPLICATES = 12, 32
 

@@ -15,11 +15,13 @@ from esscher.core.errors import InputError
 from esscher.math.heads import gaussian_head, law_head
 from esscher.math.laws import standard_law
 from esscher.math.theory import ball_bound, exponents
+from esscher.runs.pool import LocalPool
 from esscher.studies.reproduce import (
     EXPERIMENTS,
     ablation,
     ball,
     gaussian,
+    hardmax,
     onepass,
     reproduce,
     sphere,
@@ -88,6 +90,13 @@ def test_everything_is_written(name: str, tiny: None, tmp_path: Path) -> None:
     again = reproduce(name, "quick", tmp_path, progress=False)
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*.parquet")} == before
     pd.testing.assert_frame_equal(again.tables[name], finding.tables[name])
+
+
+def test_cells_on_worker_processes(tmp_path: Path) -> None:
+    keys = [{"d": d, "sizes": [1e3, 1e6], "replicates": 50, "seed": 3} for d in (1, 2)]
+    here = compute_all(tmp_path / "here", "hardmax", keys, hardmax._measure)
+    with LocalPool(2) as pool:
+        assert compute_all(tmp_path / "there", "hardmax", keys, hardmax._measure, pool) == here
 
 
 def test_horizons_carry_the_square_root_of_the_dimension() -> None:

@@ -38,11 +38,14 @@ if __name__ == "__main__":
 def start(folder: Path, workers: int = 1) -> subprocess.Popen[bytes]:
     script = folder.parent / "child.py"
     script.write_text(CHILD)
+    scratch = folder.parent / "scratch"
+    scratch.mkdir(exist_ok=True)
+    environment = {"PYTHONPATH": str(Path(esscher.__file__).parents[1]), "TMPDIR": str(scratch)}
     return subprocess.Popen(
         [sys.executable, str(script), str(folder), str(workers)],
         stderr=subprocess.PIPE,
         start_new_session=True,  # its own group, to be interrupted as a terminal does it
-        env=os.environ | {"PYTHONPATH": str(Path(esscher.__file__).parents[1])},
+        env=os.environ | environment,
     )
 
 
@@ -112,6 +115,7 @@ def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
     while any(_runs(pid) for pid in children):
         assert time.monotonic() < end
         time.sleep(0.05)
+    assert list((tmp_path / "scratch").iterdir()) == []
     # the lock went with the process, and so the run can be resumed at once
     assert_same(finish(folder), finish(None))
 

@@ -15,7 +15,7 @@ from esscher.math.statistics.onepass import TailIndex, received_exponent
 from esscher.math.statistics.rate import Rate
 from esscher.math.statistics.resampling import Resamples, resample, resampling_counts
 from esscher.math.statistics.selection import Selection, select_law
-from esscher.math.statistics.sinks import dominant_keys, find_sinks
+from esscher.math.statistics.sinks import dominant_keys, find_sinks, keys_apart
 from esscher.math.statistics.tail import TailShape, tail_count, tail_shape, values_needed
 from esscher.math.statistics.tokens import TokensNeeded
 
@@ -34,6 +34,7 @@ __all__ = [
     "dominant_keys",
     "find_sinks",
     "fit_rate",
+    "keys_apart",
     "received_exponent",
     "resample",
     "resampling_counts",

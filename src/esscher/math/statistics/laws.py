@@ -8,13 +8,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from esscher.core.validation import Array
 from esscher.math.statistics.noise import least_squares_forms
+from esscher.math.statistics.records import FittedLaw
 
 #: Names of the laws.
 LAWS = ("power", "logarithmic", "floor")
@@ -62,15 +62,15 @@ class LawFit:
             return np.asarray(c * log_n**-b)
         return np.asarray(c * np.exp(-b * log_n) + self.parameters.get("floor", 0.0))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers and strings."""
-        return {
-            "parameters": dict(self.parameters),
-            "chi_square": self.chi_square,
-            "criterion": self.criterion,
-            "weight": self.weight,
-            "p_value": self.p_value,
-        }
+    def record(self) -> FittedLaw:
+        """Return what is stored of it."""
+        return FittedLaw(
+            parameters=dict(self.parameters),
+            chi_square=self.chi_square,
+            criterion=self.criterion,
+            weight=self.weight,
+            p_value=self.p_value,
+        )
 
 
 def linear_design(law: str, log_sizes: Array) -> Array:

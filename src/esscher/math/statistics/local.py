@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from esscher.core.validation import Array
-from esscher.math.statistics.plain import finite_list
+from esscher.math.statistics.plain import finite_numbers
+from esscher.math.statistics.records import LocalExponents
 from esscher.math.statistics.resampling import Resamples
 
 
@@ -20,14 +21,14 @@ class LocalSlopes:
     lower: Array
     upper: Array
 
-    def to_dict(self) -> dict[str, list[float | None]]:
-        """Return plain lists (JSON-safe)."""
-        return {
-            "n": finite_list(self.n),
-            "exponent": finite_list(self.exponent),
-            "lower": finite_list(self.lower),
-            "upper": finite_list(self.upper),
-        }
+    def record(self) -> LocalExponents:
+        """Return what is stored of them."""
+        return LocalExponents(
+            n=finite_numbers(self.n),
+            exponent=finite_numbers(self.exponent),
+            lower=finite_numbers(self.lower),
+            upper=finite_numbers(self.upper),
+        )
 
 
 def local_slopes(resamples: Resamples, level: float) -> LocalSlopes:

@@ -14,3 +14,8 @@ def finite(value: float) -> float | None:
 def finite_list(values: Iterable[float]) -> list[float | None]:
     """Return a list of floats, None for those that are not finite."""
     return [finite(value) for value in values]
+
+
+def finite_numbers(values: Iterable[float]) -> tuple[float | None, ...]:
+    """Return the same as a tuple, as records have it."""
+    return tuple(finite(value) for value in values)

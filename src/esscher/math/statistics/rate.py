@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from esscher.core.codec import as_tree
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array, as_positive
 from esscher.math.statistics.local import LocalSlopes
-from esscher.math.statistics.plain import finite, finite_list
+from esscher.math.statistics.plain import finite, finite_numbers
+from esscher.math.statistics.records import FittedRate
 from esscher.math.statistics.selection import Selection
 from esscher.math.statistics.tokens import TokensNeeded, solve_floor, solve_line, tokens_from_log
 
@@ -213,36 +215,42 @@ class Rate:
             along | local, coords={"n": self.sizes, "n_local": self.local.n}, attrs=scalars
         )
 
+    def record(self) -> FittedRate:
+        """Return what is stored of it."""
+        low, high = self.interval
+        least, most = self.constant_interval
+        return FittedRate(
+            exponent=self.exponent,
+            interval=(finite(low), finite(high)),
+            standard_error=finite(self.standard_error),
+            constant=finite(self.constant),
+            constant_interval=(finite(least), finite(most)),
+            level=self.level,
+            summary=self.summary,
+            law=self.law,
+            trusted=self.trusted,
+            reasons=self.reasons,
+            predicted=self.predicted,
+            sharp=self.sharp,
+            paper_reference=self.paper_reference,
+            paper_bound=self.paper_bound,
+            n_replicates=self.n_replicates,
+            seed=self.seed,
+            sizes=finite_numbers(self.sizes),
+            mean=finite_numbers(self.mean),
+            mean_standard_error=finite_numbers(self.mean_standard_error),
+            median=finite_numbers(self.median),
+            median_standard_error=finite_numbers(self.median_standard_error),
+            lower=finite_numbers(self.lower),
+            upper=finite_numbers(self.upper),
+            weights=finite_numbers(self.weights),
+            local=self.local.record(),
+            selection=self.selection.record(),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, lists and strings (JSON-safe; None for what is not finite)."""
-        return {
-            "exponent": self.exponent,
-            "interval": finite_list(self.interval),
-            "standard_error": finite(self.standard_error),
-            "constant": finite(self.constant),
-            "constant_interval": finite_list(self.constant_interval),
-            "level": self.level,
-            "summary": self.summary,
-            "law": self.law,
-            "trusted": self.trusted,
-            "reasons": list(self.reasons),
-            "predicted": self.predicted,
-            "sharp": self.sharp,
-            "paper_reference": self.paper_reference,
-            "paper_bound": self.paper_bound,
-            "n_replicates": self.n_replicates,
-            "seed": self.seed,
-            "sizes": finite_list(self.sizes),
-            "mean": finite_list(self.mean),
-            "mean_standard_error": finite_list(self.mean_standard_error),
-            "median": finite_list(self.median),
-            "median_standard_error": finite_list(self.median_standard_error),
-            "lower": finite_list(self.lower),
-            "upper": finite_list(self.upper),
-            "weights": finite_list(self.weights),
-            "local": self.local.to_dict(),
-            "selection": self.selection.to_dict(),
-        }
+        return dict(as_tree(self.record()))
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw errors, fit and the exponents to compare with, in log-log axes; return the axes."""

@@ -23,13 +23,13 @@ that scatter as much as their mean takes hundreds of replicates.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from esscher.core.validation import Array
 from esscher.math.statistics.laws import LAWS, LawFit, fit_floor, fit_line, linear_design
 from esscher.math.statistics.noise import ROUNDING, least_squares_forms, smooth_covariance
+from esscher.math.statistics.records import SelectedLaw
 from esscher.math.statistics.resampling import Resamples
 
 #: Significance of the test of straightness.
@@ -78,17 +78,17 @@ class Selection:
         """Whether the local exponent rises along n beyond noise, as it does before the burn-in."""
         return self.bend is not None and self.bend < 0 and (self.p_value or 0.0) < SIGNIFICANCE
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers and strings (JSON-safe)."""
-        return {
-            "law": self.law,
-            "decisive": self.decisive,
-            "bend": self.bend,
-            "p_value": self.p_value,
-            "largest_floor": self.largest_floor,
-            "evidence": self.evidence,
-            "laws": {name: fit.to_dict() for name, fit in self.fits.items()},
-        }
+    def record(self) -> SelectedLaw:
+        """Return what is stored of it."""
+        return SelectedLaw(
+            law=self.law,
+            decisive=self.decisive,
+            bend=self.bend,
+            p_value=self.p_value,
+            largest_floor=self.largest_floor,
+            evidence=self.evidence,
+            laws={name: fit.record() for name, fit in self.fits.items()},
+        )
 
     def __repr__(self) -> str:
         rows = [f"{self.law} law ({self.evidence})"]

@@ -87,6 +87,11 @@ def dominant_keys(received: Array, share: float = DOMINANT) -> NDArray[np.int64]
     return np.asarray(order[: min(found, int(DOMINANT_TOKENS * len(ordered)))], dtype=np.int64)
 
 
+def keys_apart(received: Array) -> NDArray[np.int64]:
+    """Positions of the keys that are set apart in real sequences: sinks and dominant keys."""
+    return np.union1d(find_sinks(received), dominant_keys(received))
+
+
 def _gap(ordered: Array, weakest: float) -> int:
     """Number of tokens above the least likely gap; 0 if every gap can be believed."""
     least, above = UNLIKELY, 0

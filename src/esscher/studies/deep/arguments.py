@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from esscher.core.errors import InputError
 from esscher.core.validation import as_array, as_dim, as_nonnegative, as_positive, as_seed, as_sizes
 from esscher.engine.models.outline import Outline
-from esscher.studies.probe.arguments import passage_keys
+from esscher.engine.sampled.sizes import passage_keys
 
 KIND = "deep"
 #: The name that stands for a Gaussian stack instead of a model.

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from esscher.core.validation import Array
 from esscher.engine.models import LayerInputs
-from esscher.math.statistics import dominant_keys, find_sinks
+from esscher.math.coupling import CoupledMoments
+from esscher.math.statistics import keys_apart
 from esscher.studies.deep.arguments import TERCILES
 from esscher.studies.deep.passes import SampledPassage
-from esscher.studies.probe.layer import HeadNumbers
-from esscher.studies.probe.moments import CoupledMoments
 
 
 def head_horizons(reader: SampledPassage) -> Array:
@@ -43,21 +42,12 @@ def _horizon(
     # a window hides some keys from some queries; one that sees none of them has no say
     rows = torch.isfinite(logits).any(dim=-1)
     received = torch.softmax(logits[rows], dim=-1).mean(0).double().cpu().numpy()
-    sinks = np.union1d(find_sinks(received), dominant_keys(received))
+    sinks = keys_apart(received)
     kept = np.setdiff1d(np.arange(len(candidates)), sinks)
     keys = inputs.k[0, head // inputs.group][torch.from_numpy(candidates[kept])]
     tilts = inputs.q[0, head][asking] * inputs.scaling
-    none = np.zeros(0)
-    numbers = HeadNumbers(
-        tilts=tilts.double().cpu().numpy(),
-        keys=keys.double().cpu().numpy(),
-        values=none,
-        outputs=none,
-        participation=none,
-        received=received,
-        norm=0.0,
-    )
-    return CoupledMoments.of(numbers).horizon
+    found = CoupledMoments.of(tilts.double().cpu().numpy(), keys.double().cpu().numpy())
+    return found.horizon
 
 
 def split_terciles(horizons: Array, scope: str) -> dict[str, dict[int, tuple[int, ...]]]:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from esscher.engine.models import LoadedModel
 from esscher.engine.reading import PassageReader
+from esscher.engine.sampled.sizes import PREFIX
 from esscher.engine.text import Passage
-from esscher.studies.probe.arguments import PREFIX
 
 
 class SampledPassage(PassageReader):

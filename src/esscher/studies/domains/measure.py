@@ -13,18 +13,17 @@ from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.models import LayerCapture, LoadedModel
+from esscher.engine.sampled.context import delimiter_shares, measure_context, split
+from esscher.engine.sampled.layer import METRICS, HeadNumbers, LayerMeasurement
+from esscher.engine.sampled.pooled import measure_pooled
 from esscher.engine.text import Passage, collect_cloud, visit_passages
-from esscher.math.statistics import dominant_keys, find_sinks, received_exponent
+from esscher.math.coupling import CoupledMoments
+from esscher.math.statistics import find_sinks, received_exponent
 from esscher.runs.cells import Cell
 from esscher.studies.domains.blocks import block_passages
 from esscher.studies.domains.result import BlockCell
 from esscher.studies.domains.study import DomainsStudy
 from esscher.studies.domains.tokens import MOST, tokens_for
-from esscher.studies.probe.context import measure_context, split
-from esscher.studies.probe.layer import METRICS, HeadNumbers, LayerMeasurement
-from esscher.studies.probe.look import delimiter_shares
-from esscher.studies.probe.moments import CoupledMoments
-from esscher.studies.probe.pooled import measure_pooled
 
 #: Relative output error for which tokens are counted.
 TOLERANCE = 0.1
@@ -121,8 +120,7 @@ def _context(
         ) -> None:
             with torch.inference_mode():
                 measured, numbers, sinks = measure_context(
-                    capture, asking, keys, sizes or (2,), study.replicates, seed,
-                    passage.number, _apart,
+                    capture, asking, keys, sizes or (2,), study.replicates, seed, passage.number
                 )  # fmt: skip
                 shares = delimiter_shares(capture, passage.is_delimiter)
             for h in study.heads:
@@ -143,11 +141,6 @@ def _context(
     ]  # fmt: skip
 
 
-def _apart(received: Array) -> NDArray[np.int64]:
-    """Keys that are set apart in real sequences, as in a probe."""
-    return np.union1d(find_sinks(received), dominant_keys(received))
-
-
 def head_numbers(
     numbers: HeadNumbers, apart: NDArray[np.int64] | None, seed: int
 ) -> dict[str, float]:
@@ -162,7 +155,7 @@ def head_numbers(
     seed
         Seed of the choice of queries for the number of tokens.
     """
-    moments = CoupledMoments.of(numbers)
+    moments = CoupledMoments.of(numbers.tilts, numbers.keys)
     received = numbers.received * len(numbers.tilts)
     sinks = find_sinks(received) if apart is None else apart
     try:

@@ -19,8 +19,8 @@ import torch
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
+from esscher.engine.sampled.layer import HeadNumbers
 from esscher.math.theory.empirical import empirical_map_square
-from esscher.studies.probe.layer import HeadNumbers
 
 #: Queries at which the exact formula is evaluated.
 EXACT = 4

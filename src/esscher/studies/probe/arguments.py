@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from esscher.core.errors import InputError
 from esscher.core.validation import as_dim, as_seed, as_sizes
 from esscher.engine.models.outline import Outline
 from esscher.engine.models.selection import as_indices
+from esscher.engine.sampled.sizes import FEWEST_KEYS, default_sizes, needed_context, passage_keys
 
 KIND = "probe"
 MODES = ("pooled", "context")
@@ -22,14 +21,10 @@ SAMPLINGS = ("with", "without")
 TOKENS, PASSAGES = 9_216, 2
 #: Longest passage unless a length is given: pooled mode, and context mode.
 POOLED, CONTEXT = 512, 4_096
-#: Share of a decoder's passage that holds the keys in context mode.
-PREFIX = 0.75
-#: Sizes unless they are given: first, number, and the share of the keys that the last one is.
-FIRST, COUNT, SHARE = 64, 6, 0.25
+#: Sizes unless they are given: first, and number.
+FIRST, COUNT = 64, 6
 #: The last size is at most this unless it is given.
 LAST = 2_048
-#: Fewest keys of a curve: with fewer, a quarter of them is no range of sizes.
-FEWEST_KEYS = 40
 
 
 @dataclass(frozen=True)
@@ -103,38 +98,6 @@ def make_request(
         seed=as_seed(seed),
         sampling=sampling,
     )
-
-
-def passage_keys(model: Outline, length: int) -> int:
-    """Keys of a passage in context mode: a decoder's queries take its last quarter."""
-    return int(length * (PREFIX if model.causal else 1.0))
-
-
-def needed_context(model: Outline) -> int:
-    """Shortest passage in context mode that has enough keys."""
-    return math.ceil(FEWEST_KEYS / PREFIX) if model.causal else FEWEST_KEYS
-
-
-def default_sizes(
-    keys: int, first: int, count: int, least: int, most: int | None = None
-) -> tuple[int, ...]:
-    """Sizes in geometric progression up to a quarter of the keys.
-
-    Parameters
-    ----------
-    keys
-        Keys that there are.
-    first, count
-        The first size, and how many there are.
-    least
-        The last size is at least this many times the first; a quarter of it comes first if that
-        would be less.
-    most
-        The last size is at most this.
-    """
-    last = int(SHARE * keys) if most is None else min(most, int(SHARE * keys))
-    start = first if last >= least * first else max(2, last // 4)
-    return tuple(int(x) for x in np.unique(np.geomspace(start, last, count).round()))
 
 
 def _too_few(model: Outline, mode: str, tokens: int, length: int, keys: int) -> str:

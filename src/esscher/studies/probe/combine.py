@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from esscher.core.validation import Array
-from esscher.studies.probe.layer import LayerMeasurement
+from esscher.engine.sampled.layer import LayerMeasurement
 
 
 def combine(parts: list[LayerMeasurement]) -> LayerMeasurement:

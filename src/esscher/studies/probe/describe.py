@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
+from esscher.engine.models import HeadWeights
+from esscher.engine.sampled.layer import METRICS, HeadNumbers, LayerMeasurement
+from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import Rate, fit_rate, received_exponent, resampling_counts
 from esscher.math.theory import exponents
 from esscher.math.theory.empirical import empirical_map_square
 from esscher.math.theory.sharp_exponents import Exponents
-from esscher.studies.probe.layer import METRICS, HeadNumbers, LayerMeasurement
-from esscher.studies.probe.moments import CoupledMoments
 from esscher.studies.probe.tails import key_tails
 
 #: Relative output errors for which the number of tokens is given.
@@ -54,7 +55,7 @@ def describe_head(
     apart
         Keys that are sinks and have been set apart already; found here if left out.
     """
-    moments = CoupledMoments.of(numbers)
+    moments = CoupledMoments.of(numbers.tilts, numbers.keys)
     asymptotic = exponents(moments.horizon)
     sinks: Any = "auto" if apart is None else apart
     tail = received_exponent(numbers.received * len(numbers.tilts), sinks=sinks)
@@ -148,6 +149,24 @@ def _crossing(relative: Array, grid: Array, tolerance: float) -> float | None:
         return float(grid[0])
     x = np.interp(-np.log(tolerance), -np.log(relative[[i - 1, i]]), np.log(grid[[i - 1, i]]))
     return float(np.ceil(np.exp(x) - 1e-9))
+
+
+def one_sided_psi(weights: HeadWeights, hidden: Array) -> list[float] | None:
+    """``||Sigma||_2 ||Sigma^{1/2} A||_2^2`` of each head, Sigma the covariance of hidden states.
+
+    None where queries and keys are no linear functions of the hidden states (rotary positions).
+    """
+    if not weights.linear:
+        return None
+    centred = hidden - hidden.mean(axis=0)
+    covariance = centred.T @ centred / len(hidden)
+    largest = float(np.linalg.eigvalsh(covariance)[-1])
+    psi = []
+    for w_q, w_k in zip(weights.W_q, weights.W_k, strict=True):
+        # A = W_k' W_q has the rank of a head: its norm is that of a d_k x d_k matrix
+        product = (w_k @ covariance @ w_k.T) @ (w_q @ w_q.T) * weights.scaling**2
+        psi.append(largest * float(np.abs(np.linalg.eigvals(product)).max()))
+    return psi
 
 
 def fit_unit(

@@ -11,11 +11,11 @@ import pandas as pd
 
 from esscher.core.codec import as_record, as_tree
 from esscher.core.shown import counted
+from esscher.engine.sampled.layer import METRICS, LayerMeasurement
 from esscher.math.tails import Cloud, judge
 from esscher.runs.result import HeadsResult
 from esscher.studies.probe.describe import fit_unit
 from esscher.studies.probe.flags import find_flags
-from esscher.studies.probe.layer import METRICS, LayerMeasurement
 from esscher.studies.probe.together import heads_together, layers_frame
 
 #: An interval that holds this, or an exponent this close to it, is called parametric.

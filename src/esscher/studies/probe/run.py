@@ -23,6 +23,11 @@ from esscher.engine.models import (
     head_weights,
     opened_model,
 )
+from esscher.engine.sampled.context import delimiter_shares, measure_context, split
+from esscher.engine.sampled.layer import LayerMeasurement
+from esscher.engine.sampled.outputs import OutputProjection
+from esscher.engine.sampled.pooled import measure_pooled
+from esscher.engine.sampled.sizes import FEWEST_KEYS
 from esscher.engine.text import (
     CloudFile,
     Passage,
@@ -32,20 +37,14 @@ from esscher.engine.text import (
     seen_cloud,
     visit_passages,
 )
-from esscher.math.statistics import dominant_keys, find_sinks
 from esscher.runs import Cell, CellRun, open_run, read_run, run_folder
 from esscher.runs.executors import CellExecutor, Task, compute_cells
 from esscher.runs.folder import LOG
 from esscher.runs.progress import Reporter
-from esscher.studies.probe.arguments import FEWEST_KEYS, KIND, ProbeRequest
+from esscher.studies.probe.arguments import KIND, ProbeRequest
 from esscher.studies.probe.clouds import collected_clouds
 from esscher.studies.probe.combine import combine
-from esscher.studies.probe.context import measure_context, split
-from esscher.studies.probe.describe import describe_head
-from esscher.studies.probe.layer import LayerMeasurement
-from esscher.studies.probe.look import delimiter_shares, one_sided_psi
-from esscher.studies.probe.pooled import measure_pooled
-from esscher.studies.probe.projection import OutputProjection
+from esscher.studies.probe.describe import describe_head, one_sided_psi
 from esscher.studies.probe.result import Probe, assemble
 from esscher.studies.probe.store import LAYOUT, make_cell, read_part
 
@@ -218,7 +217,7 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, request: ProbeR
             with torch.inference_mode():
                 measured, numbers, sinks = measure_context(
                     capture, asking, keys, request.sizes, draws, request.seed, passage.number,
-                    _sinks, OutputProjection.of(head_weights(loaded, capture.layer).W_o),
+                    OutputProjection.of(head_weights(loaded, capture.layer).W_o),
                 )  # fmt: skip
                 shares = delimiter_shares(capture, passage.is_delimiter)
             label = _labels(loaded, passage.ids[keys])
@@ -279,11 +278,6 @@ def _chosen(measured: LayerMeasurement, heads: tuple[int, ...]) -> LayerMeasurem
         stats=[measured.stats[h] for h in heads],
         products=None if products is None else products[..., heads, :][..., heads],
     )
-
-
-def _sinks(received: Array) -> NDArray[np.int64]:
-    """Keys that are set apart in context mode: told by a gap, or by their share alone."""
-    return np.union1d(find_sinks(received), dominant_keys(received))
 
 
 def _labels(loaded: LoadedModel, ids: NDArray[np.int64]) -> Callable[[int], str]:

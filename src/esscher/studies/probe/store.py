@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from esscher.core.validation import Array
+from esscher.engine.sampled.layer import METRICS, LayerMeasurement
+from esscher.engine.sampled.outputs import PRODUCTS
 from esscher.runs import Cell, CellRun
-from esscher.studies.probe.layer import METRICS, LayerMeasurement
-from esscher.studies.probe.projection import PRODUCTS
 
 #: Version of what a probe's cells hold; it is part of the configuration, so that a run of another
 #: version is neither continued nor misread. 2: products of errors, tails by their own test.

@@ -9,9 +9,9 @@ import numpy as np
 from esscher.core.codec import as_tree
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
+from esscher.engine.sampled.layer import HeadNumbers
 from esscher.math.tails.cloud import cloud_tails
 from esscher.math.tails.directions import QUICK
-from esscher.studies.probe.layer import HeadNumbers
 
 #: Keys that are looked at: whole passages as long as they fit.
 MOST = 8_192

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from esscher.core.validation import Array
+from esscher.engine.sampled.layer import METRICS, LayerMeasurement
+from esscher.engine.sampled.outputs import PRODUCTS
 from esscher.math.statistics import Rate, fit_rate
-from esscher.studies.probe.layer import METRICS, LayerMeasurement
 from esscher.studies.probe.manyheads import (
     FEWEST,
     amplification,
@@ -18,7 +19,6 @@ from esscher.studies.probe.manyheads import (
     error_correlation,
     magnitude_correlation,
 )
-from esscher.studies.probe.projection import PRODUCTS
 
 
 def heads_together(

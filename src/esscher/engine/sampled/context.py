@@ -8,8 +8,6 @@ over the other keys, of which n are drawn with replacement.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -18,15 +16,23 @@ from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.models import LayerCapture
-from esscher.studies.probe.arguments import PREFIX
-from esscher.studies.probe.layer import METRICS, HeadNumbers, LayerMeasurement
-from esscher.studies.probe.measurement import OutputReference, map_errors, norms
-from esscher.studies.probe.projection import PRODUCTS, OutputProjection
+from esscher.engine.sampled.layer import METRICS, HeadNumbers, LayerMeasurement
+from esscher.engine.sampled.outputs import (
+    PRODUCTS,
+    OutputProjection,
+    OutputReference,
+    map_errors,
+    norms,
+)
+from esscher.engine.sampled.sizes import PREFIX
+from esscher.math.statistics import keys_apart
 
 #: Queries of a passage at which errors are measured.
 QUERIES = 384
 #: Keys that a layer's queries must share.
 FEWEST_KEYS = 32
+#: Queries of a passage whose attention to delimiters is looked at.
+LOOKED_AT = 256
 
 
 def split(
@@ -51,7 +57,6 @@ def measure_context(
     draws: int,
     seed: int,
     passage: int,
-    find_sinks: Callable[[Array], NDArray[np.int64]],
     projection: OutputProjection | None = None,
 ) -> tuple[LayerMeasurement, list[HeadNumbers], list[NDArray[np.int64]]]:
     """Errors and one-pass numbers of one layer on one passage, and the sinks of each head."""
@@ -72,7 +77,7 @@ def measure_context(
         value = capture.v[0, h // capture.group][torch.from_numpy(keys)].to(torch.float32)
         all_weights = torch.softmax(logits, dim=-1)
         received = all_weights.mean(0).to(torch.float64).numpy()
-        sink = find_sinks(received)
+        sink = keys_apart(received)
         sinks.append(sink)
         kept = np.setdiff1d(np.arange(len(keys)), sink)
         inside = torch.from_numpy(kept)
@@ -193,3 +198,19 @@ def _numbers(
         received=received,
         norm=float(exact.to(torch.float64).square().sum(-1).mean().sqrt()),
     )
+
+
+def delimiter_shares(capture: LayerCapture, is_delimiter: NDArray[np.bool_]) -> Array:
+    """Share of the attention of text tokens that goes to delimiters, per head."""
+    heads = capture.q.shape[1]
+    if not is_delimiter.any():
+        return np.zeros(heads)
+    asking = np.flatnonzero(~is_delimiter)
+    if len(asking) > LOOKED_AT:
+        asking = asking[np.linspace(0, len(asking) - 1, LOOKED_AT).astype(int)]
+    rows, columns = torch.from_numpy(asking), torch.from_numpy(np.flatnonzero(is_delimiter))
+    shares = np.empty(heads)
+    for h in range(heads):
+        weights = torch.softmax(capture.logits(0, h, dtype=torch.float32)[rows], dim=-1)
+        shares[h] = float(weights[:, columns].sum(-1).mean())
+    return shares

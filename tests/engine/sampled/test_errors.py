@@ -6,22 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from esscher.core.codec import as_record
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.models import head_weights, wrap_model
+from esscher.engine.sampled import context
+from esscher.engine.sampled.context import _within_window, delimiter_shares, measure_context, split
+from esscher.engine.sampled.outputs import OutputProjection, OutputReference, attend, map_errors
+from esscher.engine.sampled.pooled import measure_pooled
 from esscher.engine.text import collect_cloud, iterate_passages, read_passages
-from esscher.math.tails import Cloud
-from esscher.math.tails.verdict import HEAVY, SUB_GAUSSIAN, judge
-from esscher.studies.probe import context
-from esscher.studies.probe.context import _within_window, measure_context, split
-from esscher.studies.probe.layer import HeadNumbers
-from esscher.studies.probe.look import delimiter_shares, one_sided_psi
-from esscher.studies.probe.measurement import OutputReference, attend, map_errors
-from esscher.studies.probe.moments import CoupledMoments
-from esscher.studies.probe.pooled import measure_pooled
-from esscher.studies.probe.projection import OutputProjection
-from esscher.studies.probe.tails import MOST, key_tails
+from esscher.math.coupling import CoupledMoments
 from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 from tests.engine.text.test_passages import words
@@ -128,7 +121,7 @@ def test_pooled_errors_by_hand(name, sampling):
 
 def test_a_subset_of_queries_stands_for_all(monkeypatch):
     """With few reference queries the reference has an error, of the size that it states."""
-    from esscher.studies.probe import pooled, reference
+    from esscher.engine.sampled import pooled, reference
 
     cloud = collect_cloud(tiny("bert"), [words(900)], tokens=400, context=16)
     full, _ = measure_pooled(cloud, 1, (10, 40), 2, 0, "with")
@@ -147,7 +140,8 @@ def test_a_subset_of_queries_stands_for_all(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "mpnet"])
-def test_context_errors_by_hand(name):
+def test_context_errors_by_hand(name, monkeypatch):
+    monkeypatch.setattr(context, "keys_apart", lambda received: np.array([2]))
     loaded = tiny(name)
     (passage,) = read_passages(loaded, [words(80)], tokens=40, context=48, keep_short=True)
     rng = np.random.default_rng(0)
@@ -158,8 +152,7 @@ def test_context_errors_by_hand(name):
     for _, capture in iterate_passages(loaded, [passage], layers=[1]):
         weights_out = head_weights(loaded, 1).W_o
         measured, numbers, sinks = measure_context(
-            capture, asking, keys, sizes, 2, 5, 0, lambda received: np.array([2]),
-            OutputProjection.of(weights_out),
+            capture, asking, keys, sizes, 2, 5, 0, OutputProjection.of(weights_out)
         )  # fmt: skip
         stream = random_stream(5, "probe context", 1, 0)
         picks = [stream.integers(len(keys), size=24) for _ in range(2)]
@@ -211,7 +204,7 @@ def test_queries_of_a_window_see_all_keys(monkeypatch):
 
 def test_a_sample_that_misses_the_heavy_key():
     """Weights of what is left must not vanish."""
-    from esscher.studies.probe.context import _sampled
+    from esscher.engine.sampled.context import _sampled
 
     logits = torch.tensor([[0.0, 300.0, 1.0]])
     value = torch.tensor([[1.0], [5.0], [2.0]])
@@ -221,7 +214,7 @@ def test_a_sample_that_misses_the_heavy_key():
     assert outputs[1].item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_delimiters_and_one_sided_psi():
+def test_share_of_delimiters():
     loaded = tiny("bert")
     (passage,) = read_passages(loaded, [words(60)], tokens=30, context=40, keep_short=True)
     for _, capture in iterate_passages(loaded, [passage], layers=[0]):
@@ -230,54 +223,22 @@ def test_delimiters_and_one_sided_psi():
         weights = torch.softmax(capture.logits(0, 2), dim=-1).numpy()[text]
         expected = weights[:, passage.is_delimiter].sum(axis=1).mean()
         assert shares[2] == pytest.approx(expected, rel=1e-5)
-        hidden = capture.hidden[0].double().numpy()
-        weights = head_weights(loaded, 0)
-        psi = one_sided_psi(weights, hidden)
-        covariance = np.cov(hidden.T, bias=True)
-        values, vectors = np.linalg.eigh(covariance)
-        root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
-        for h in range(4):
-            exact = values[-1] * np.linalg.norm(root @ weights.A(h), 2) ** 2
-            assert psi[h] == pytest.approx(exact, rel=1e-6)
 
 
 def test_moments_are_those_of_the_head():
     cloud = collect_cloud(tiny("bert"), [words(400)], tokens=120, context=16)
     _, numbers = measure_pooled(cloud, 0, (10,), 1, 0, "with")
     head = cloud.layer(0).head(1).as_head()
-    moments = CoupledMoments.of(numbers[1])
+    moments = CoupledMoments.of(numbers[1].tilts, numbers[1].keys)
     assert moments.horizon == pytest.approx(head.horizon, rel=1e-6)
     assert moments.frobenius == pytest.approx(head.frobenius, rel=1e-6)
     assert moments.tau == pytest.approx(np.linalg.norm(head.tau), rel=1e-6)
     assert moments.log_burn_in == pytest.approx(head.frobenius**2 + moments.tau**2, rel=1e-6)
 
 
-def numbers_of(keys, passages=None):
-    none = np.zeros((0, keys.shape[1]))
-    return HeadNumbers(none, keys, none, none, np.zeros(0), np.zeros(0), 1.0, passages)
-
-
-def judged(numbers):
-    return judge(as_record(numbers, Cloud, "a head")).verdict
-
-
-def test_tails_of_keys():
-    rng = np.random.default_rng(4)
-    gaussian = key_tails(numbers_of(rng.standard_normal((4000, 5))), 0)
-    assert judged(gaussian) == SUB_GAUSSIAN
-    keys = rng.standard_normal((MOST + 500, 5))
-    keys[:, 2] = rng.standard_t(3, size=len(keys))
-    heavy = key_tails(numbers_of(keys @ rng.standard_normal((5, 5))), 0)
-    assert heavy["tokens"] == MOST
-    assert judged(heavy) in HEAVY
-    # one passage cannot be split: no verdict, no flag
-    assert key_tails(numbers_of(keys, np.zeros(len(keys), dtype=int)), 0) is None
-    assert key_tails(numbers_of(keys[:50]), 0) is None
-
-
 def test_draws_skip_the_sinks_of_a_head():
     """Uniform on the kept keys, and the same tokens for heads with different sinks."""
-    from esscher.studies.probe.context import _skipping
+    from esscher.engine.sampled.context import _skipping
 
     rng = np.random.default_rng(0)
     pick = rng.integers(10, size=60_000)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from esscher.engine.sampled import reference as module
+from esscher.engine.sampled.outputs import attend
+from esscher.engine.sampled.reference import pooled_reference
 from esscher.engine.text import LayerCloud
-from esscher.studies.probe import reference as module
-from esscher.studies.probe.measurement import attend
-from esscher.studies.probe.reference import pooled_reference
 
 TOKENS, D, SEEDS = 4_000, 6, 60
 #: Six query heads in groups of three, of which some are chosen: groups that are not whole.

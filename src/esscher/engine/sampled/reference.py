@@ -26,8 +26,8 @@ from torch import Tensor
 
 from esscher.core.validation import Array
 from esscher.engine.attention import Chunk, StreamedAttention, streamed_attention
+from esscher.engine.sampled.outputs import OutputReference, attend
 from esscher.engine.text import LayerCloud, read_rows
-from esscher.studies.probe.measurement import OutputReference, attend
 
 #: Up to this many tokens the reference has all of them as queries; beyond, two levels.
 ALL_QUERIES = 16_384

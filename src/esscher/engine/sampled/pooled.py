@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.core.streams import random_stream
+from esscher.engine.sampled.layer import METRICS, HeadNumbers, LayerMeasurement
+from esscher.engine.sampled.outputs import PRODUCTS, OutputProjection, attend, norms
+from esscher.engine.sampled.reference import PooledReference, pooled_reference
 from esscher.engine.text import CloudFile, LayerCloud, read_rows
-from esscher.studies.probe.layer import METRICS, HeadNumbers, LayerMeasurement
-from esscher.studies.probe.measurement import attend, norms
-from esscher.studies.probe.projection import PRODUCTS, OutputProjection
-from esscher.studies.probe.reference import PooledReference, pooled_reference
 
 #: Queries at which the map error of a sample is measured, if the reference has not all of them.
 MAP_QUERIES = 512

@@ -1,0 +1,1 @@
+"""Attention over samples of a model's keys: how far its outputs are from those over all keys."""

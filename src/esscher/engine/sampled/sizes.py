@@ -1,0 +1,56 @@
+"""How many keys there are to draw from, and sizes of samples that fit."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from esscher.engine.models.outline import Outline
+
+#: The tokens of all passages as one cloud, or real sequences with positions and visibility.
+Mode: TypeAlias = Literal["pooled", "context"]
+#: Share of a decoder's passage that holds the keys in context mode.
+PREFIX = 0.75
+#: Share of the keys that the last size is, unless sizes are given.
+SHARE = 0.25
+#: Fewest keys of a curve: with fewer, a quarter of them is no range of sizes.
+FEWEST_KEYS = 40
+
+
+def usual_mode(model: Outline) -> Mode:
+    """Mode that suits a model: a decoder's keys mean little without their positions."""
+    return "context" if model.causal else "pooled"
+
+
+def passage_keys(model: Outline, length: int) -> int:
+    """Keys of a passage in context mode: a decoder's queries take its last quarter."""
+    return int(length * (PREFIX if model.causal else 1.0))
+
+
+def needed_context(model: Outline) -> int:
+    """Shortest passage in context mode that has enough keys."""
+    return math.ceil(FEWEST_KEYS / PREFIX) if model.causal else FEWEST_KEYS
+
+
+def default_sizes(
+    keys: int, first: int, count: int, least: int, most: int | None = None
+) -> tuple[int, ...]:
+    """Sizes in geometric progression up to a quarter of the keys.
+
+    Parameters
+    ----------
+    keys
+        Keys that there are.
+    first, count
+        The first size, and how many there are.
+    least
+        The last size is at least this many times the first; a quarter of it comes first if that
+        would be less.
+    most
+        The last size is at most this.
+    """
+    last = int(SHARE * keys) if most is None else min(most, int(SHARE * keys))
+    start = first if last >= least * first else max(2, last // 4)
+    return tuple(int(x) for x in np.unique(np.geomspace(start, last, count).round()))

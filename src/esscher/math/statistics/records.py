@@ -1,0 +1,88 @@
+"""Fitted rates as they are stored and read; None stands for what is not finite."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeAlias, TypeVar
+
+from esscher.core.codec import Count, Name, Record
+
+T = TypeVar("T")
+
+#: One number per size, or per pair of sizes.
+Numbers: TypeAlias = tuple[float | None, ...]
+#: Ends of an interval.
+Ends: TypeAlias = tuple[float | None, float | None]
+
+
+class ByMetric(Record, Generic[T], frozen=True, kw_only=True):
+    """The same about each error: of the mean output, of the covariance, of the map."""
+
+    mean: T
+    cov: T
+    map: T
+
+    def __getitem__(self, metric: str) -> T:
+        found: T = getattr(self, metric)
+        return found
+
+
+class FittedLaw(Record, frozen=True, kw_only=True):
+    """One law that was compared: see :class:`esscher.math.statistics.LawFit`."""
+
+    parameters: dict[str, float]
+    chi_square: float
+    criterion: float
+    weight: float
+    p_value: float
+
+
+class SelectedLaw(Record, frozen=True, kw_only=True):
+    """The law of a curve: see :class:`esscher.math.statistics.Selection`."""
+
+    law: Name
+    decisive: bool
+    bend: float | None
+    p_value: float | None
+    largest_floor: float | None
+    evidence: Name
+    laws: dict[str, FittedLaw]
+
+
+class LocalExponents(Record, frozen=True, kw_only=True):
+    """Exponents between neighbouring sizes: see :class:`esscher.math.statistics.LocalSlopes`."""
+
+    n: Numbers
+    exponent: Numbers
+    lower: Numbers
+    upper: Numbers
+
+
+class FittedRate(Record, frozen=True, kw_only=True):
+    """A rate: see :class:`esscher.math.statistics.Rate`."""
+
+    exponent: float
+    interval: Ends
+    standard_error: float | None
+    constant: float | None
+    constant_interval: Ends
+    level: float
+    summary: Name
+    law: Name
+    trusted: bool
+    reasons: tuple[str, ...]
+    predicted: float | None
+    sharp: float | None
+    paper_reference: float | None
+    paper_bound: float | None
+    n_replicates: Count
+    seed: int
+    sizes: Numbers
+    mean: Numbers
+    mean_standard_error: Numbers
+    median: Numbers
+    median_standard_error: Numbers
+    lower: Numbers
+    upper: Numbers
+    weights: Numbers
+    local: LocalExponents
+    selection: SelectedLaw

@@ -1,0 +1,55 @@
+"""What is said about a head: tails of its keys, and the norm in the published bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from esscher.core.codec import as_record
+from esscher.engine.models import head_weights
+from esscher.engine.sampled.layer import HeadNumbers
+from esscher.engine.text import iterate_passages, read_passages
+from esscher.math.tails import Cloud
+from esscher.math.tails.verdict import HEAVY, SUB_GAUSSIAN, judge
+from esscher.studies.probe.describe import one_sided_psi
+from esscher.studies.probe.tails import MOST, key_tails
+from tests.engine.sampled.test_errors import tiny
+from tests.engine.text.test_passages import words
+
+
+def numbers_of(keys, passages=None):
+    none = np.zeros((0, keys.shape[1]))
+    return HeadNumbers(none, keys, none, none, np.zeros(0), np.zeros(0), 1.0, passages)
+
+
+def judged(numbers):
+    return judge(as_record(numbers, Cloud, "a head")).verdict
+
+
+def test_tails_of_keys():
+    rng = np.random.default_rng(4)
+    gaussian = key_tails(numbers_of(rng.standard_normal((4000, 5))), 0)
+    assert judged(gaussian) == SUB_GAUSSIAN
+    keys = rng.standard_normal((MOST + 500, 5))
+    keys[:, 2] = rng.standard_t(3, size=len(keys))
+    heavy = key_tails(numbers_of(keys @ rng.standard_normal((5, 5))), 0)
+    assert heavy["tokens"] == MOST
+    assert judged(heavy) in HEAVY
+    # one passage cannot be split: no verdict, no flag
+    assert key_tails(numbers_of(keys, np.zeros(len(keys), dtype=int)), 0) is None
+    assert key_tails(numbers_of(keys[:50]), 0) is None
+
+
+def test_one_sided_psi():
+    loaded = tiny("bert")
+    (passage,) = read_passages(loaded, [words(60)], tokens=30, context=40, keep_short=True)
+    for _, capture in iterate_passages(loaded, [passage], layers=[0]):
+        hidden = capture.hidden[0].double().numpy()
+        weights = head_weights(loaded, 0)
+        psi = one_sided_psi(weights, hidden)
+        covariance = np.cov(hidden.T, bias=True)
+        values, vectors = np.linalg.eigh(covariance)
+        root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+        for h in range(4):
+            exact = values[-1] * np.linalg.norm(root @ weights.A(h), 2) ** 2
+            assert psi[h] == pytest.approx(exact, rel=1e-6)
