@@ -25,6 +25,8 @@ from typing import Any
 
 import pandas as pd
 
+import esscher
+
 #: Runs with a directory: their cells and results are compared.
 RUNS = {
     "sweep": "sweep gaussian --dim 3 --horizon 0.8 --alpha 0.5:1:2 --sizes 100:2000:5 "
@@ -53,6 +55,10 @@ RUNS = {
     "domains": "domains demo:minilm --text docs=demo:docs --text code=demo:code "
     "--layers 0 --heads 0-2 --blocks 3 --block-tokens 1024",
 }  # fmt: skip
+#: The same with the words of this revision, where they have changed.
+RENAMED = {
+    "context": "context demo:smollm2 --context 512 --passages 2",
+}
 #: Commands that only print: what they print as JSON is compared.
 PRINTED = {
     "theory": "theory --horizon 1.5 --sizes 1e3:1e8 --json",
@@ -71,6 +77,7 @@ MOVED = {
     "configuration.text.hash": "configuration.text_hash",
     "configuration.texts": "configuration.corpora",
     "configuration.fdr": "alpha",
+    "configuration.query_count": "configuration.queries",
 }
 #: Fields that say when and where, not what.
 PASSING = {"created", "git_revision", "command", "versions", "seconds", "out", "folder", "sha256"}
@@ -96,7 +103,7 @@ def make_runs(folder: Path, only: str | None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     wanted = None if only is None else set(only.split(","))
     failed = 0
-    for name, words in (RUNS | PRINTED).items():
+    for name, words in (RUNS | PRINTED | (RENAMED if hasattr(esscher, "load") else {})).items():
         printed = folder / f"{name}.json"
         if printed.exists() or (wanted is not None and name not in wanted):
             continue

@@ -80,16 +80,10 @@ if TYPE_CHECKING:
     from esscher.runs.registry import load
     from esscher.show.catalogue import figure, figures_of
     from esscher.show.write import write_report
+    from esscher.studies.context import Context, context
     from esscher.studies.deep import Depth, deep, load_deep
     from esscher.studies.domains import Domains, domains
-    from esscher.studies.plan import (
-        ContextUse,
-        Plan,
-        context_lengths,
-        load_context,
-        load_plan,
-        plan,
-    )
+    from esscher.studies.plan import Plan, load_plan, plan
     from esscher.studies.probe import Probe, load_probe, probe
     from esscher.studies.reproduce import reproduce
     from esscher.studies.sparse import Sparsity, load_sparse, sparse
@@ -98,7 +92,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrayHead",
     "AttentionLayer",
-    "ContextUse",
+    "Context",
     "Cube",
     "Curve",
     "Depth",
@@ -137,7 +131,7 @@ __all__ = [
     "ball_bound",
     "connect_cluster",
     "constants",
-    "context_lengths",
+    "context",
     "cov_constant",
     "deep",
     "domains",
@@ -152,7 +146,6 @@ __all__ = [
     "limit_map",
     "limit_moments",
     "load",
-    "load_context",
     "load_curve",
     "load_deep",
     "load_model",
@@ -190,14 +183,8 @@ _LAZY = {
     "esscher.studies.reproduce": ("reproduce",),
     "esscher.studies.tails": ("Tails", "tails"),
     "esscher.engine.models": ("LoadedModel", "load_model", "wrap_model"),
-    "esscher.studies.plan": (
-        "ContextUse",
-        "Plan",
-        "context_lengths",
-        "load_context",
-        "load_plan",
-        "plan",
-    ),
+    "esscher.studies.context": ("Context", "context"),
+    "esscher.studies.plan": ("Plan", "load_plan", "plan"),
     "esscher.studies.probe": ("Probe", "load_probe", "probe"),
     "esscher.show.catalogue": ("figure", "figures_of"),
     "esscher.show.write": ("write_report",),

@@ -292,7 +292,7 @@ def test_plans():
 
 def test_context_lengths():
     _, found = make("context")
-    heads = found.results["heads"]
+    heads = found.to_dict()["heads"]
     axis = drawn("context", "saturation").axes[0]
     steps = {line.get_label(): line.get_data() for line in axis.lines}
     finite = np.array([head["length"] for head in heads if head["length"] is not None])
@@ -390,7 +390,7 @@ def test_a_picture_that_is_too_large_or_of_no_format(tmp_path):
 def test_names_in_other_scripts_draw_without_alarm():
     """Warnings are errors here: the font has no such letters."""
     kind, found = make("context")
-    results = json.loads(json.dumps(found.results))
+    results = json.loads(json.dumps(found.to_dict()))
     results["configuration"]["model"]["name"] = "\u6a21\u578b \u0627\u0644\u0639"
     assert figure_bytes(draw(kind, results, "saturation"), ".png", 50)
     assert "\u6a21\u578b".encode() in figure_bytes(draw(kind, results, "saturation"), ".svg")
@@ -407,11 +407,11 @@ def test_names_in_other_scripts_draw_without_alarm():
 def test_what_cannot_be_drawn(arguments, said):
     kind, run, name = arguments
     with pytest.raises(InputError, match=said):
-        draw(kind, make(run)[1].results, name)
+        draw(kind, make(run)[1].to_dict(), name)
 
 
 def test_damaged_and_empty_results():
-    results = json.loads(json.dumps(make("context")[1].results))
+    results = json.loads(json.dumps(make("context")[1].to_dict()))
     with pytest.raises(InputError, match="nothing to draw yet"):
         draw("context", results | {"heads": []})
     del results["lengths"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +17,11 @@ from esscher.cli.options import (
     plain_table,
 )
 from esscher.cli.stopping import resumable
-from esscher.core.errors import InputError
 from esscher.core.shown import with_error
 
 if TYPE_CHECKING:
     from esscher.show.tables import PlainConsole
-    from esscher.studies.plan import ContextUse, Plan
+    from esscher.studies.plan import Plan
 
 #: Key heads that the table shows unless all are asked for.
 SHOWN = 12
@@ -56,12 +54,6 @@ CONFIGURATIONS = ("planned", "uniform", "heavy", "recent")
     is_flag=True,
     help="Measure what budgets cost by drawing samples, not from one pass (slower).",
 )
-@click.option(
-    "--context",
-    "lengths",
-    is_flag=True,
-    help="Instead of a plan: how long a context each head uses (longest: --prefix).",
-)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the samples.")
 @model_options
 @cluster_options
@@ -73,7 +65,6 @@ CONFIGURATIONS = ("planned", "uniform", "heavy", "recent")
 def plan(
     model: str,
     text: str,
-    lengths: bool,
     scheduler: str | None,
     cluster: Path | None,
     out: Path | None,
@@ -93,14 +84,9 @@ def plan(
     Examples:
       esscher plan demo:smollm2 --text demo:docs --check demo:code --budget 0.25 --prefix 1024
       esscher plan ./my-model --text a.txt --check b.txt --tolerance 0.1 --save plan.json
-      esscher plan demo:smollm2 --context --tolerance 0.1 --prefix 2048
     """  # noqa: D301 - click's mark for verbatim lines
     check_figure(figure)
     check_output(save, "--save")
-    if lengths:
-        place = scheduler, cluster
-        _context(model, text, place, out, save, figure, everything, as_json, options)
-        return
     # Imported here: torch and transformers take seconds that `esscher --help` should not.
     from esscher.studies.plan import plan as run
 
@@ -112,76 +98,6 @@ def plan(
         found.save(save)
     files = {"Figure": figure, "Plan": save}
     finish(found.to_dict, lambda: print_plan(found, everything), as_json, out, files)
-
-
-def _context(
-    model: str,
-    text: str,
-    place: tuple[str | None, Path | None],
-    out: Path | None,
-    save: Path | None,
-    figure: Path | None,
-    everything: bool,
-    as_json: bool,
-    options: dict[str, Any],
-) -> None:
-    """Measure context lengths instead of making a plan."""
-    unused = {"--check": options.pop("check"), "--budget": options.pop("budget"), "--save": save}
-    unused["--measure"] = options.pop("measure") or None
-    for option, value in unused.items():
-        if value is not None:
-            raise InputError(f"{option} is for plans; leave it out with --context")
-    del options["queries"], options["check_passages"]
-    tolerance, longest = options.pop("tolerance"), options.pop("prefix")
-    passages = options.pop("passages")
-    from esscher.studies.plan import context_lengths
-
-    with resumable(out), chosen_cluster(*place) as executor:
-        found = context_lengths(
-            model, text, tolerance=0.1 if tolerance is None else tolerance, context=longest,
-            passages=4 if passages is None else passages, out=out, executor=executor, **options,
-        )  # fmt: skip
-    save_figure("context", found, figure)
-    files = {"Figure": figure}
-    finish(found.to_dict, lambda: print_context(found, everything), as_json, out, files)
-
-
-def print_context(found: ContextUse, everything: bool = False) -> None:
-    """Print the headline and the heads that use most."""
-    console = plain_console()
-    console.say(found.headline, style="bold")
-    console.say_note(found.results["configuration"].get("model", {}).get("note"))
-    frame = found.to_frame()
-    if frame.empty:
-        return
-    from esscher.studies.plan.contexts import longest_first
-
-    frame = longest_first(frame)
-    shown = frame if everything else frame.head(SHOWN)
-    table = plain_table(
-        "All heads" if everything else f"The {len(shown)} heads that use the longest context"
-    )
-    for name in ("head", "context", "between", "and", "change", "note"):
-        words = name == "note"
-        table.add_column(name, justify="left" if words else "right", no_wrap=not words)
-    for row in shown.to_dict("records"):
-        table.add_row(
-            f"{row['layer']}.{row['head']}",
-            *(_length(row[name]) for name in ("length", "low", "high")),
-            f"{row['last_change']:.1%}",
-            "extrapolated" if row["extrapolated"] else row["note"],
-        )
-    console.print(table)
-    console.explain(
-        "context: tokens after which a head's output changes by less than the tolerance, with 95% "
-        "interval over passages; open: it changes by more, and no less than before. Nothing is "
-        "longer than the window of the layer or what the model reads. change: relative, when the "
-        "context last doubled."
-    )
-
-
-def _length(value: float) -> str:
-    return "open" if math.isnan(value) else f"{value:,.0f}"
 
 
 def print_plan(found: Plan, everything: bool = False) -> None:

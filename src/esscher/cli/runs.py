@@ -29,7 +29,6 @@ from esscher.studies.sweep.store import Run, read_run
 SHOWN_BY = {
     "probe": ("esscher.cli.probe", "print_probe"),
     "plan": ("esscher.cli.plan", "print_plan"),
-    "context": ("esscher.cli.plan", "print_context"),
     "deep": ("esscher.cli.deep", "print_depth"),
     "sparse": ("esscher.cli.sparse", "print_sparsity"),
 }

@@ -19,6 +19,7 @@ from esscher.runs.study import Study, configuration_type, finish, stored_study
 
 #: Command, function and kind of run, and where the study is defined.
 STUDIES = {
+    "context": "esscher.studies.context.study:ContextStudy",
     "tails": "esscher.studies.tails.study:TailsStudy",
     "domains": "esscher.studies.domains.study:DomainsStudy",
 }

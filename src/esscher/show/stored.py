@@ -24,7 +24,6 @@ READERS = {
     "sparse": ("esscher.studies.sparse", "load_sparse"),
     "deep": ("esscher.studies.deep", "load_deep"),
     "plan": ("esscher.studies.plan", "load_plan"),
-    "context": ("esscher.studies.plan", "load_context"),
 }
 #: Runs that one report takes.
 MOST = 40

@@ -41,7 +41,7 @@ COMMANDS = {
     "tails": lambda m: esscher.tails(m, text(), tokens=600, layers=[0], heads=[0]),
     "domains": lambda m: esscher.domains(m, {"a": text(), "b": text(seed=1)}, blocks=3, layers=[0]),
     "plan": lambda m: esscher.plan(m, text(), budget=0.5, passages=2),
-    "context_lengths": lambda m: esscher.context_lengths(m, text(), passages=2),
+    "context": lambda m: esscher.context(m, text(), passages=2),
 }
 
 

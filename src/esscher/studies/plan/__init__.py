@@ -6,18 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from esscher.studies.plan.contexts import ContextUse, load_context
-    from esscher.studies.plan.entry import context_lengths, plan
+    from esscher.studies.plan.entry import plan
     from esscher.studies.plan.planned import Plan, load_plan
 
-__all__ = ["ContextUse", "Plan", "context_lengths", "load_context", "load_plan", "plan"]
+__all__ = ["Plan", "load_plan", "plan"]
 
 #: Where names are defined: imported when they are asked for, since some bring torch.
 _MODULES = {
-    "ContextUse": "contexts",
     "Plan": "planned",
-    "context_lengths": "entry",
-    "load_context": "contexts",
     "load_plan": "planned",
     "plan": "entry",
 }

@@ -1,4 +1,4 @@
-"""``plan`` and ``context_lengths``: checked here, before torch and a model's weights are read."""
+"""``plan``: what is asked for is checked here, before torch and a model's weights are read."""
 
 from __future__ import annotations
 
@@ -10,16 +10,9 @@ from esscher.engine.models.choice import ModelChoice, ModelLike
 from esscher.engine.text.documents import TextSource, check_text
 from esscher.runs.executors import CellExecutor, Serial
 from esscher.runs.place import check_run_place
-from esscher.studies.plan.arguments import (
-    CONTEXT_KIND,
-    KIND,
-    check_goal,
-    make_context_request,
-    make_request,
-)
+from esscher.studies.plan.arguments import KIND, check_goal, make_request
 
 if TYPE_CHECKING:
-    from esscher.studies.plan.contexts import ContextUse
     from esscher.studies.plan.planned import Plan
 
 
@@ -102,51 +95,3 @@ def plan(
     from esscher.studies.plan.run import run_plan  # brings torch
 
     return run_plan(choice, (text, check), column, ask, out, executor, progress)
-
-
-def context_lengths(
-    model: ModelLike,
-    text: TextSource,
-    *,
-    tolerance: float = 0.1,
-    context: int | None = None,
-    passages: int = 4,
-    seed: int = 0,
-    column: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    revision: str | None = None,
-    allow_pickle: bool = False,
-    allow_remote_code: bool = False,
-    out: str | Path | None = None,
-    executor: CellExecutor | None = None,
-    progress: bool | None = None,
-) -> ContextUse:
-    """Measure how long a context each head of a decoder uses; see ``saturation.py``.
-
-    Parameters
-    ----------
-    model, text
-        Decoder and text, as for :func:`esscher.probe`.
-    tolerance
-        Relative change of a head's output that may still be to come.
-    context
-        Longest context (default 4,096, or what the model allows).
-    passages
-        Number of passages; intervals are over them.
-    seed
-        Seed of the resampling.
-    column, device, dtype, revision, allow_pickle, allow_remote_code, out, executor, progress
-        As for :func:`esscher.probe`.
-    """
-    executor = executor or Serial()
-    choice = ModelChoice(model, device, dtype, revision, allow_pickle, allow_remote_code)
-    choice.check_remote(executor.remote)
-    ask = partial(
-        make_context_request, tolerance=tolerance, context=context, passages=passages, seed=seed
-    )
-    check_text(text, column)
-    check_run_place(out, CONTEXT_KIND, ask(choice.outline).to_dict())
-    from esscher.studies.plan.contexts import run_contexts  # brings torch
-
-    return run_contexts(choice, text, column, ask, out, executor, progress)
