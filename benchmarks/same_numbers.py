@@ -67,8 +67,11 @@ PRINTED = {
     "reproduce": "reproduce hardmax --scale quick --json",
 }
 #: Fields that were added, and such that follow from others; the rest has to be where it was.
-ADDED = {"cells", "configuration.exponents"}
-DERIVED = {"configuration.sizes"}
+ADDED = {"cells", "configuration.exponents", "configuration.queries"}
+DERIVED = {
+    "configuration.sizes", "configuration.length", "configuration.draws",
+    "configuration.keeping.sinks", "configuration.keeping.recent",
+}  # fmt: skip
 #: Fields that moved: where a value stands now, and where it stood.
 MOVED = {
     "configuration.model.weight_hash": "configuration.weight_hash",
@@ -77,6 +80,7 @@ MOVED = {
     "configuration.text.hash": "configuration.text_hash",
     "configuration.texts": "configuration.corpora",
     "configuration.fdr": "alpha",
+    "configuration.sampled": "configuration.measure",
     "configuration.query_count": "configuration.queries",
 }
 #: Fields that say when and where, not what.
@@ -187,6 +191,8 @@ def trees(one: Any, two: Any, place: str) -> Iterator[str]:
                 continue
             if (key in ADDED and key not in one) or (key in DERIVED and key not in two):
                 continue
+            if key == "configuration.prefix" and one.get(key) == 0:
+                continue  # of an encoder: its passage stood in length, and stands in prefix
             if key not in one or key not in two:
                 yield f"{place}.{key} only {'before' if key in one else 'after'}"
             else:

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from esscher.studies.context import Context, context
     from esscher.studies.deep import Depth, deep, load_deep
     from esscher.studies.domains import Domains, domains
-    from esscher.studies.plan import Plan, load_plan, plan
+    from esscher.studies.plan import Plan, plan
     from esscher.studies.probe import Probe, load_probe, probe
     from esscher.studies.reproduce import reproduce
     from esscher.studies.sparse import Sparsity, load_sparse, sparse
@@ -149,7 +149,6 @@ __all__ = [
     "load_curve",
     "load_deep",
     "load_model",
-    "load_plan",
     "load_probe",
     "load_sparse",
     "make_law",
@@ -184,7 +183,7 @@ _LAZY = {
     "esscher.studies.tails": ("Tails", "tails"),
     "esscher.engine.models": ("LoadedModel", "load_model", "wrap_model"),
     "esscher.studies.context": ("Context", "context"),
-    "esscher.studies.plan": ("Plan", "load_plan", "plan"),
+    "esscher.studies.plan": ("Plan", "plan"),
     "esscher.studies.probe": ("Probe", "load_probe", "probe"),
     "esscher.show.catalogue": ("figure", "figures_of"),
     "esscher.show.write": ("write_report",),

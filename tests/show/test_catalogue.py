@@ -94,7 +94,7 @@ def test_variants_differ_in_what_they_offer():
     assert {"growth", "limit"} <= set(offered(*make("deep")))
     assert {"end", "terciles"} <= set(offered(*make("deep-model")))
     kind, plan = make("plan")
-    unchecked = plan.results | {"check": None}
+    unchecked = plan.to_dict() | {"check": None}
     assert list(offered(kind, unchecked)) == ["plan", "budgets", "predicted"]
     assert len(draw(kind, unchecked).axes) == 3  # two panels and a colour bar
     assert figures_of(plan) == offered(kind, plan)
@@ -271,7 +271,7 @@ def test_corpora_over_layers_and_in_pairs():
 
 def test_plans():
     _, plan = make("plan")
-    results = plan.results
+    results = plan.to_dict()
     np.testing.assert_array_equal(images(drawn("plan", "budgets"))[0], results["budgets"])
     axis = drawn("plan", "cost").axes[0]
     wanted = [1 - results["check"][name]["cosine"]["mean"] for name in ("planned", "uniform")]

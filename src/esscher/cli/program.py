@@ -13,7 +13,6 @@ from esscher.cli.endings import quiet_if_unread
 from esscher.cli.figure import figure
 from esscher.cli.hardmax import hardmax
 from esscher.cli.man import man
-from esscher.cli.plan import plan
 from esscher.cli.probe import probe
 from esscher.cli.report import report
 from esscher.cli.reproduce import reproduce
@@ -81,7 +80,6 @@ def main() -> None:
 
 for command in (
     probe,
-    plan,
     *map(study_command, STUDIES),
     deep,
     sparse,

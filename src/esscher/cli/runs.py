@@ -28,7 +28,6 @@ from esscher.studies.sweep.store import Run, read_run
 #: What prints a kind of run; sweeps are shown here.
 SHOWN_BY = {
     "probe": ("esscher.cli.probe", "print_probe"),
-    "plan": ("esscher.cli.plan", "print_plan"),
     "deep": ("esscher.cli.deep", "print_depth"),
     "sparse": ("esscher.cli.sparse", "print_sparsity"),
 }

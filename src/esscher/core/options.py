@@ -156,7 +156,9 @@ def checked(option: Option, value: Any) -> Any:
 
 def _meant(option: Option, given: Any) -> str:
     """A percentage where a share is wanted is taken for a slip."""
-    bounds = [b for m in option.annotation.__metadata__ for b in (m.le, m.lt) if b is not None]
+    kinds = (option.annotation, *get_args(option.type))  # also the parts of float | None
+    metas = [meta for kind in kinds for meta in getattr(kind, "__metadata__", ())]
+    bounds = [bound for meta in metas for bound in (meta.le, meta.lt) if bound is not None]
     percent = isinstance(given, int | float) and 2 <= given <= 100
     return f"; did you mean {given / 100:g}?" if percent and bounds and min(bounds) <= 1 else ""
 

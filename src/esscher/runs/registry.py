@@ -19,6 +19,7 @@ from esscher.runs.study import Study, configuration_type, finish, stored_study
 
 #: Command, function and kind of run, and where the study is defined.
 STUDIES = {
+    "plan": "esscher.studies.plan.study:PlanStudy",
     "context": "esscher.studies.context.study:ContextStudy",
     "tails": "esscher.studies.tails.study:TailsStudy",
     "domains": "esscher.studies.domains.study:DomainsStudy",
@@ -58,6 +59,8 @@ def load(path: str | Path) -> Result[Any]:
         If there is neither, it is of an unknown kind, or it is damaged.
     """
     place = as_path(path, "path")
+    if not place.exists():
+        raise InputError(f"{place} is not there; give the directory of a run, or a saved result")
     if place.is_file():
         tree = read_json(place, limits.RESULTS)
         header = as_record(tree, Header, str(place))

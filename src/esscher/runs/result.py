@@ -7,14 +7,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
 import msgspec
 
 from esscher.core.atomic import write_atomically
 from esscher.core.codec import Count, Name, Record, as_json, as_record, as_tree
 from esscher.core.errors import InputError
-from esscher.core.untrusted import limits, read_json
+from esscher.core.untrusted import limits, read_json, shortened
 from esscher.runs.folder import RESULTS
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from esscher.runs.study import Study
 
 S = TypeVar("S", bound="Study[Any]")
+
+
+class NotFinished(InputError):
+    """A run whose cells do not amount to a result yet."""
 
 
 class Header(Record, frozen=True, kw_only=True):
@@ -58,6 +62,10 @@ class Result(ABC, Generic[S]):
         Directory of the run; gone already if none was given.
     """
 
+    #: Whether fields that are not known are refused in files: people change such files by hand,
+    #: and a field that does nothing would be taken for an option.
+    closed: ClassVar[bool] = False
+
     study: S
     complete: bool
     cells: int
@@ -90,7 +98,9 @@ class Result(ABC, Generic[S]):
 
     def save(self, path: str | Path) -> None:
         """Write everything into a JSON file, which :func:`esscher.load` reads."""
-        write_atomically(Path(path), as_json(self.to_dict()))
+        place = Path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, as_json(self.to_dict()))
 
     def __repr__(self) -> str:
         tables = [
@@ -143,16 +153,23 @@ def result_from(tree: Any, study: Study[Any], place: str, folder: Path | None) -
     header = as_record(tree, Header, place)
     kind: type[Result[Any]] = study.result
     body = as_record(tree, body_type(kind), place)
-    return kind(
-        study=study.as_answered(header.configuration),
-        complete=header.complete,
-        cells=header.cells,
-        versions=header.versions,
-        created=header.created,
-        headline=header.headline,
-        folder=folder,
-        **{name: getattr(body, name) for name in body.__struct_fields__},
-    )
+    known = {*Header.__struct_fields__, *body.__struct_fields__}
+    if kind.closed and tree.keys() - known:
+        other = shortened(min(tree.keys() - known))
+        raise InputError(f"{place} is damaged: it has {other}, which is not known")
+    try:
+        return kind(
+            study=study.as_answered(header.configuration),
+            complete=header.complete,
+            cells=header.cells,
+            versions=header.versions,
+            created=header.created,
+            headline=header.headline,
+            folder=folder,
+            **{name: getattr(body, name) for name in body.__struct_fields__},
+        )
+    except InputError as error:
+        raise InputError(f"{place} is damaged: {error}") from error
 
 
 def read_result(run: CellRun, study: Study[Any]) -> Any:

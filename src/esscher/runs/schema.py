@@ -23,7 +23,7 @@ from esscher.core.untrusted import limits, printable, read_json, shortened
 #: What there are schemas of: kinds of runs; ``run`` is what all have in common, ``cloud`` and
 #: ``experiment`` are other files.
 KINDS = (
-    "run", "probe", "sparse", "deep", "plan", "sweep", "cloud",
+    "run", "probe", "sparse", "deep", "sweep", "cloud",
     "experiment",
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from esscher.core.untrusted import foreign, shortened
 from esscher.runs import run_kind
 from esscher.runs.folder import CONFIG, PARTS, SWEEP, read_about, read_results
 from esscher.runs.registry import STUDIES, load
-from esscher.runs.result import Result
+from esscher.runs.result import NotFinished, Result
 from esscher.studies.sweep.curve import ErrorCurve
 from esscher.studies.sweep.engine import load_curve
 
@@ -23,7 +23,6 @@ READERS = {
     "probe": ("esscher.studies.probe", "load_probe"),
     "sparse": ("esscher.studies.sparse", "load_sparse"),
     "deep": ("esscher.studies.deep", "load_deep"),
-    "plan": ("esscher.studies.plan", "load_plan"),
 }
 #: Runs that one report takes.
 MOST = 40
@@ -120,7 +119,7 @@ def _read_below(path: Path, say: Callable[[str], None] | None) -> list[StoredRun
 
 
 def _places(path: Path) -> Iterator[Path]:
-    """The directory of a run itself, a plan's file, or all runs below a directory."""
+    """The directory of a run itself, the file of a result, or all runs below a directory."""
     if (path / CONFIG).exists() or not path.is_dir():
         yield path
         return
@@ -136,7 +135,7 @@ def _places(path: Path) -> Iterator[Path]:
 
 def _read(path: Path) -> StoredRun:
     if path.is_file():
-        return _read_plan_file(path)
+        return _read_file(path)
     if not path.exists():
         raise InputError(f"{path} is not there; give the directory of a run")
     kind = run_kind(path)
@@ -144,27 +143,27 @@ def _read(path: Path) -> StoredRun:
         with foreign(path):
             return _sweep(load_curve(path), path)
     if kind in STUDIES:
-        with foreign(path):
-            result = load(path)
+        try:
+            with foreign(path):
+                result = load(path)
+        except NotFinished as error:
+            raise _unfinished(path) from error
         return _checked(StoredRun(_name(path), kind, result, result.to_dict(), _about(path), path))
     if kind not in READERS:
         raise InputError(
             f"{path} holds a run of kind {shortened(kind)}; this version of Esscher reports "
             f"{', '.join(['sweep', *READERS, *STUDIES])}"
         )
-    if kind == "plan" and not (path / "plan.json").exists():
-        raise _unfinished(path)
     package, name = READERS[kind]
     with foreign(path):
         found = getattr(import_module(package), name)(path)
     return _checked(StoredRun(_name(path), kind, found, found.results, _about(path), path))
 
 
-def _read_plan_file(path: Path) -> StoredRun:
-    from esscher.studies.plan import load_plan
-
-    found = load_plan(path)
-    return StoredRun(path.stem, "plan", found, found.results, {}, None)
+def _read_file(path: Path) -> StoredRun:
+    with foreign(path):
+        found = load(path)
+    return StoredRun(path.stem, found.study.name, found, found.to_dict(), {}, None)
 
 
 def _taken(found: Any) -> StoredRun:

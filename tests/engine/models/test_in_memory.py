@@ -98,7 +98,7 @@ def test_a_plan_says_that_only_the_type_differs(decoder, tmp_path: Path) -> None
     plan = esscher.plan(decoder, text(), budget=0.5, passages=2)
     plan.save(tmp_path / "plan.json")
     half = copy.deepcopy(decoder).to(torch.bfloat16)
-    again = esscher.load_plan(tmp_path / "plan.json")
+    again = esscher.load(tmp_path / "plan.json")
     said = "the same weights in bfloat16 instead of float32"
     ids = torch.randint(5, 40, (1, 60), generator=torch.Generator().manual_seed(0))
     with pytest.warns(UserWarning, match=said), again.apply(half):

@@ -53,7 +53,7 @@ class ContextStudy(ModelStudy[Context]):
         float, option("Relative change of an output that may still be to come.", gt=0, lt=1)
     ] = 0.1
     context: Annotated[
-        int, option("Longest context (default 4096, or what the model allows).", ge=FEWEST)
+        int, option("Longest context (default 4096, or what the model allows).", ge=1)
     ] = BY_MODEL
     query_count: Annotated[
         int, option("Queries at the end of a passage that are asked (default 64).", ge=1)
@@ -81,6 +81,10 @@ class ContextStudy(ModelStudy[Context]):
             raise InputError(
                 f"context is {longest} and {queries} queries share it, but {model.name} reads at "
                 f"most {model.max_positions} tokens; the longest possible context is {possible}"
+            )
+        if longest < FEWEST:
+            raise InputError(
+                f"context is {longest}; it must be at least {FEWEST}, to be doubled twice"
             )
         return replace(self, context=longest, query_count=queries)
 
