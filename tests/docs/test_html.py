@@ -16,7 +16,7 @@ from esscher.runs.result import RunResult
 
 #: Classes that a call or a command of the package returns, and that print a table.
 RESULTS = (
-    "ContextUse",
+    "Context",
     "Curve",
     "Depth",
     "Domains",
