@@ -44,7 +44,7 @@ RUNS = {
     "--check-passages 2",
     "plan-encoder": "plan demo:minilm --budget 0.5 --prefix 128 --passages 2 --check demo:code "
     "--check-passages 3",
-    "context": "plan demo:smollm2 --context --prefix 512 --passages 2",
+    "context": "context demo:smollm2 --context 512 --passages 2",
     "tails": "tails demo:minilm --tokens 2100 --layers 0,3 --heads 0,5",
     "tails-decoder": "tails demo:smollm2 --tokens 2100 --layers 0 --heads 0,5",
     "sparse-law": "sparse-law gaussian --horizon 0.5 --dim 2 --tokens 512 --replicates 8 "
@@ -61,6 +61,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "sparse-law": {"sparse-law": "sparse", "--query-count": "--queries"},
     "sparse-model": {"--query-count": "--queries"},
     "deep-stack": {"deep-stack": "deep gaussian"},
+    "context": {"context": "plan", "--context": "--context --prefix"},
 }
 #: Commands that only print: what they print as JSON is compared.
 PRINTED = {
@@ -74,9 +75,12 @@ PRINTED = {
 ADDED = {
     "cells", "kind", "headline", "law", "predictions", "run", "configuration.replicates",
     "configuration.precision", "configuration.max_replicates", "configuration.predict",
-    "configuration.exponents", "limit", "eligible", "terciles",
+    "configuration.exponents", "limit", "eligible", "terciles", "configuration.queries",
 }  # fmt: skip
-DERIVED = {"configuration.sizes"}
+DERIVED = {
+    "configuration.sizes", "configuration.length", "configuration.draws",
+    "configuration.keeping.sinks", "configuration.keeping.recent",
+}  # fmt: skip
 #: Fields that are gone.
 GONE = {"configuration.layout", "configuration.stack", "configuration.engine"}
 #: Fields that moved: where a value stands now, and where it stood.
@@ -85,9 +89,10 @@ MOVED = {
     "configuration.model.weight_sample": "configuration.weight_sample",
     "configuration.text.source": "configuration.text",
     "configuration.text.hash": "configuration.text_hash",
-    "configuration.query_count": "configuration.queries",
     "configuration.texts": "configuration.corpora",
     "configuration.fdr": "alpha",
+    "configuration.sampled": "configuration.measure",
+    "configuration.query_count": "configuration.queries",
 }
 #: The same in one run only.
 MOVED_IN = {
@@ -251,6 +256,8 @@ def trees(one: Any, two: Any, place: str) -> Iterator[str]:
                 continue
             if key not in two and (key in DERIVED or key in GONE):
                 continue
+            if key == "configuration.prefix" and one.get(key) == 0:
+                continue  # of an encoder: its passage stood in length, and stands in prefix
             if key not in one or key not in two:
                 yield f"{place}.{key} only {'before' if key in one else 'after'}"
             else:

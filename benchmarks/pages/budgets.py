@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from esscher.core.errors import InputError
+from esscher.runs.registry import load
 from esscher.show.plans import COLOURS, MARKERS, NAMES
 from esscher.show.style import (
     DOUBLE,
@@ -23,7 +24,6 @@ from esscher.show.style import (
     panels,
     styled,
 )
-from esscher.studies.plan import load_plan
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
 #: Configurations at the same budget are drawn side by side, each this factor to the right.
@@ -62,7 +62,7 @@ def _plans(folder: Path) -> list[dict[str, Any]]:
     places = sorted(path.parent for path in folder.glob("*/*/plan.json"))
     if not places:
         raise InputError(f"there are no plans in {folder}; make them with benchmarks.budgets")
-    return [load_plan(place).to_dict() | {"checked_on": place.parent.name} for place in places]
+    return [load(place).to_dict() | {"checked_on": place.parent.name} for place in places]
 
 
 def _legend() -> str:

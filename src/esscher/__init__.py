@@ -81,16 +81,10 @@ if TYPE_CHECKING:
     from esscher.runs.registry import load
     from esscher.show.catalogue import figure, figures_of
     from esscher.show.write import write_report
+    from esscher.studies.context import Context, context
     from esscher.studies.deep import Deep, deep, deep_stack
     from esscher.studies.domains import Domains, domains
-    from esscher.studies.plan import (
-        ContextUse,
-        Plan,
-        context_lengths,
-        load_context,
-        load_plan,
-        plan,
-    )
+    from esscher.studies.plan import Plan, plan
     from esscher.studies.probe import Probe, probe
     from esscher.studies.reproduce import reproduce
     from esscher.studies.sparse import Sparse, sparse, sparse_law
@@ -99,7 +93,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrayHead",
     "AttentionLayer",
-    "ContextUse",
+    "Context",
     "Cube",
     "Curve",
     "Deep",
@@ -138,7 +132,7 @@ __all__ = [
     "ball_bound",
     "connect_cluster",
     "constants",
-    "context_lengths",
+    "context",
     "cov_constant",
     "deep",
     "deep_stack",
@@ -154,9 +148,7 @@ __all__ = [
     "limit_map",
     "limit_moments",
     "load",
-    "load_context",
     "load_model",
-    "load_plan",
     "make_law",
     "map_constant",
     "map_curve",
@@ -189,14 +181,8 @@ _LAZY = {
     "esscher.studies.reproduce": ("reproduce",),
     "esscher.studies.tails": ("Tails", "tails"),
     "esscher.engine.models": ("LoadedModel", "load_model", "wrap_model"),
-    "esscher.studies.plan": (
-        "ContextUse",
-        "Plan",
-        "context_lengths",
-        "load_context",
-        "load_plan",
-        "plan",
-    ),
+    "esscher.studies.context": ("Context", "context"),
+    "esscher.studies.plan": ("Plan", "plan"),
     "esscher.studies.probe": ("Probe", "probe"),
     "esscher.show.catalogue": ("figure", "figures_of"),
     "esscher.show.write": ("write_report",),

@@ -60,7 +60,7 @@ def test_budgets(name, options, tmp_path):
     table = page.tables["run"]
     assert set(table["text"]) == {"one", "other"}
     planned = table[(table["configuration"] == "planned") & (table["budget"] == 0.5)].iloc[0]
-    measures = esscher.load_plan(out / "one" / "0.5").to_dict()["check"]["planned"]
+    measures = esscher.load(out / "one" / "0.5").to_dict()["check"]["planned"]
     expected = measures["kl"]["mean"] if name == "llama" else 1 - measures["cosine"]["mean"]
     assert planned["distance"] == pytest.approx(expected)
     assert f"## {name}" in page.text

@@ -21,7 +21,7 @@ ONE_TEXT = {
     "deep": (),
     "tails": (),
     "plan": ("--budget", "0.25"),
-    "plan --context": ("--tolerance", "0.1"),
+    "context": ("--tolerance", "0.1"),
 }
 #: What is wrong with any of them, and what is said.
 ANYWHERE = [
@@ -74,9 +74,9 @@ OWN = [
     ("plan", ("--passages", "0"), "passages is 0"),
     ("plan", ("--save", "a.txt/plan.json"), "a.txt is a file"),
     ("plan", ("--save", "full"), "is a directory"),
-    ("plan --context", ("--tolerance", "10"), "did you mean 0.1?"),
-    ("plan --context", ("--prefix", "250"), "longest possible context is 193"),
-    ("plan --context", ("--prefix", "8"), "at least 16"),
+    ("context", ("--tolerance", "10"), "did you mean 0.1?"),
+    ("context", ("--context", "250"), "longest possible context is 193"),
+    ("context", ("--context", "8"), "at least 16"),
 ]
 DOMAINS = [
     (("--text", "a=a.txt", "--text", "b=nowhere.txt"), "corpus 'b': there is no file"),

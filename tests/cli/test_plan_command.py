@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from esscher.cli.plan import print_plan
 from esscher.cli.program import main
-from esscher.studies.plan import Plan
+from esscher.engine.models.record import ModelRecord
+from esscher.engine.text.record import TextRecord
+from esscher.show.tables import PlainConsole
+from esscher.studies.plan import Keeping, Plan, PlanStudy
+from esscher.studies.plan.printed import print_result
+from esscher.studies.plan.result import Prediction, Total
 from tests.engine.models.folders import WORDS, save
 
 SMALL = ("--prefix", "40", "--passages", "2", "--check-passages", "3")
@@ -76,13 +80,22 @@ def test_a_plan_from_the_command_line(place: Path, tmp_path: Path) -> None:
 def test_what_is_said_of_key_heads_that_are_not_shown(
     tokens: list[int], said: str, title: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shape = (len(tokens), 1)
-    results = {
-        "budgets": np.reshape(tokens, shape).tolist(), "powers": np.ones(shape).tolist(),
-        "predicted": {"head_error": np.ones(shape).tolist()}, "prefix": 100, "check": None,
-        "headline": "Kept.", "configuration": {"model": {"note": "positions are left out"}},
-    }  # fmt: skip
-    print_plan(Plan(results))
+    grid = tuple((1.0,) for _ in tokens)
+    model = ModelRecord(
+        name="m", family="", architecture="", layers=len(tokens), heads=1, key_heads=1, head_dim=1,
+        hidden=1, causal=True, max_positions=200, dtype="float32", note="positions are left out",
+    )  # fmt: skip
+    predicted = Prediction(
+        unit="", effect=0.0, interval=None, uniform_effect=0.0, head_error=grid, price=None,
+        gap=None,
+    )  # fmt: skip
+    found = Plan(
+        study=PlanStudy(model, TextRecord(source="a", hash=""), budget=0.5), complete=True, cells=1,
+        versions={}, created="", headline="Kept.", version=1, model=model, prefix=100,
+        keeping=Keeping(sinks=1, recent=1), budgets=tuple((n,) for n in tokens), ratios=grid,
+        powers=grid, total=Total(tokens=sum(tokens), ratio=0.5), predicted=predicted, check=None,
+    )  # fmt: skip
+    print_result(found, PlainConsole())
     output = capsys.readouterr().out
     assert output.startswith("Kept.\nNote: positions are left out.\n")
     assert title in output

@@ -11,7 +11,8 @@ import pytest
 
 from esscher.core.errors import InputError
 from esscher.engine.models.outline import Outline, described
-from esscher.studies.plan import arguments as planning
+from esscher.studies.context import ContextStudy
+from esscher.studies.plan import PlanStudy
 from esscher.studies.probe import ProbeStudy
 from esscher.studies.sparse import SparseStudy
 from tests.cli.test_checks_first import CliRunner, main
@@ -36,7 +37,7 @@ COMMANDS = {
     "sparse": ("--layers", "0", "--passages", "2"),
     "deep": ("--passages", "2", "--terciles", "none"),
     "plan": ("--budget", "0.25", "--passages", "2"),
-    "plan context": ("--context", "--passages", "2"),
+    "context": ("--passages", "2"),
 }
 
 
@@ -59,7 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_defaults_work(command: str, kind: str, length: int, place: Path) -> None:
-    if command == "plan context" and kind == "bert":
+    if command == "context" and kind == "bert":
         pytest.skip("context lengths are for decoders")
     name = command.split()[0]
     model, text = str(place / f"{kind}-{length}"), str(place / "text.txt")
@@ -78,13 +79,8 @@ PLAINLY = ("tokens: give budgets of your own", "in pooled mode", "choose a model
 REQUESTS = {
     "probe": lambda model, context: ProbeStudy("tiny", mode="context", context=context).fill(model),
     "sparse": lambda model, context: SparseStudy("tiny", context=context).fill(model),
-    "plan": lambda model, context: planning.make_request(
-        model, budget=0.5, tolerance=None, prefix=context, queries=None, passages=None,
-        check_passages=None, measure=False, seed=0,
-    ),
-    "contexts": lambda model, context: planning.make_context_request(
-        model, tolerance=0.1, context=context, passages=2, seed=0
-    ),
+    "plan": lambda model, context: PlanStudy("m", budget=0.5, prefix=context).fill(model),
+    "context": lambda model, context: ContextStudy("m", context=context).fill(model),
 }  # fmt: skip
 
 

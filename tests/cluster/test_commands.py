@@ -62,8 +62,8 @@ COMMANDS = {
     " --block-tokens 120 --context 40",
     "tails": "tails {}/encoder --text {}/one.txt --tokens 1200 --context 40",
     "plan": "plan {}/decoder --text {}/one.txt --check {}/two.txt --budget 0.5 --prefix 96"
-    " --queries 16 --passages 2 --check-passages 2",
-    "plan context": "plan {}/decoder --text {}/one.txt --context --prefix 128 --passages 3",
+    " --query-count 16 --passages 2 --check-passages 2",
+    "context": "context {}/decoder --text {}/one.txt --context 128 --passages 3",
 }
 
 

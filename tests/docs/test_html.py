@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 import esscher
-from esscher.runs.result import RunResult
+from esscher.runs.result import Result
 
 #: Classes that a call or a command of the package returns, and that print a table.
 RESULTS = (
-    "ContextUse",
+    "Context",
     "Curve",
     "Deep",
     "Domains",
@@ -75,7 +75,7 @@ def test_what_a_sweep_returns() -> None:
     check(curve.rate("mean")._repr_html_())
 
 
-@pytest.mark.parametrize("name", [n for n in RESULTS if issubclass(_class(n), RunResult)])
+@pytest.mark.parametrize("name", [n for n in RESULTS if issubclass(_class(n), Result)])
 def test_what_a_run_returns_is_escaped(name: str) -> None:
     """Names of models, of files and of tokens come from outside: here all of them are scripts."""
     kind = _class(name)

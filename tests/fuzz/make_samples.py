@@ -14,7 +14,6 @@ import numpy as np
 
 import esscher
 from esscher.engine.models import wrap_model
-from esscher.studies.plan import context_lengths
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 
@@ -64,7 +63,7 @@ def make(folder: Path) -> None:
         out=folder / "plan",
     )  # fmt: skip
     long = model("llama", max_position_embeddings=512)
-    context_lengths(long, text(), context=128, passages=2, out=folder / "context")
+    esscher.context(long, text(), context=128, passages=2, out=folder / "context")
     esscher.engine.text.collect_cloud(
         bert, text(), tokens=40, context=20, layers=[0], heads=[0, 1], folder=folder / "cloud"
     )

@@ -15,7 +15,6 @@ from click.testing import CliRunner
 import esscher
 from esscher.cli import main
 from esscher.core.errors import EsscherError, InputError
-from esscher.studies.plan import load_plan
 from tests.fuzz.damage import as_text, changed_bytes, changed_tree, effort, fuzz, randoms, unpack
 
 KINDS = (
@@ -101,9 +100,9 @@ def test_damaged_plan_files(examples, samples, tmp_path):
     def property(random):
         path.write_bytes(as_text(changed_tree(tree, random)))
         with contextlib.suppress(InputError):
-            plan = load_plan(path)
-            assert plan.budgets.ndim == 2
-            assert (plan.ratios <= 1).all()
+            plan = esscher.load(path)
+            assert plan.token_budgets.tokens.ndim == 2
+            assert (plan.token_budgets.ratios <= 1).all()
 
     fuzz(examples, randoms())(property)
 

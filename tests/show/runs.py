@@ -10,7 +10,10 @@ import numpy as np
 
 import esscher
 from esscher.engine.models import wrap_model
-from esscher.studies.plan import ContextUse
+from esscher.engine.models.record import ModelRecord
+from esscher.engine.text.record import TextRecord
+from esscher.studies.context import Context, ContextStudy
+from esscher.studies.context.result import HeadContext
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 
@@ -111,30 +114,32 @@ def _plan() -> Any:
 
 def _context() -> Any:
     """Three layers of four heads: one with an open end, one extrapolated, the others measured."""
-    lengths, heads = [32, 64, 128, 256], []
+    lengths, heads = (32, 64, 128, 256), []
     for i, (layer, head) in enumerate(np.ndindex(3, 4)):
         length: float | None = 40.0 + 12 * i
         rest: list[float | None] = [0.4 / 2**j / (1 + i / 12) for j in range(4)]
-        interval: list[float | None] = [0.9 * float(length or 0), 1.2 * float(length or 0)]
+        interval: tuple[float | None, float | None] = (0.9 * length, 1.2 * length)
         if i == 5:
-            length, rest, interval = None, [0.9, 0.8, 0.7, 0.6], [700.0, 1024.0]
+            length, rest, interval = None, [0.9, 0.8, 0.7, 0.6], (700.0, 1024.0)
         if i == 7:
-            length, interval = 900.0, [300.0, 1024.0]
+            length, interval = 900.0, (300.0, 1024.0)
         heads.append(
-            {
-                "layer": int(layer), "head": int(head), "change": [0.2, 0.1, 0.05],
-                "length": length, "interval": interval, "open": length is None, "limit": 1024.0,
-                "note": "still changing by 20% at 256" if length is None else "",
-                "extrapolated": length is not None and length > 256, "exponent": 1.0, "rest": rest,
-            }
+            HeadContext(
+                layer=int(layer), head=int(head), change=(0.2, 0.1, 0.05), length=length,
+                interval=interval, open=length is None, limit=1024.0,
+                note="still changing by 20% at 256" if length is None else "",
+                extrapolated=length is not None and length > 256, exponent=1.0, rest=tuple(rest),
+            )
         )  # fmt: skip
-    configuration = {
-        "tolerance": 0.1, "context": 256, "queries": 64, "passages": 3, "seed": 0,
-        "model": {"name": HOSTILE, "causal": True}, "text": "demo:docs",
-    }  # fmt: skip
-    return ContextUse(
-        {"kind": "context", "complete": True, "configuration": configuration, "versions": {},
-         "created": "", "lengths": lengths, "heads": heads, "headline": "Twelve heads."}
+    model = ModelRecord(
+        name=HOSTILE, family="", architecture="", layers=3, heads=4, key_heads=4, head_dim=8,
+        hidden=32, causal=True, max_positions=1024, dtype="float32",
+    )  # fmt: skip
+    text = TextRecord(source="demo:docs", hash="")
+    return Context(
+        study=ContextStudy(model, text, context=256, query_count=64, passages=3), complete=True,
+        cells=3, versions={}, created="", headline="Twelve heads.", lengths=lengths,
+        heads=tuple(heads),
     )  # fmt: skip
 
 

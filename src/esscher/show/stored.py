@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,8 @@ from esscher.core.untrusted import foreign, shortened
 from esscher.runs import run_kind
 from esscher.runs.folder import CONFIG, PARTS, read_about
 from esscher.runs.registry import STUDIES, load
-from esscher.runs.result import Result
+from esscher.runs.result import NotFinished, Result
 
-#: What reads each kind of run made of cells: package and function.
-READERS = {
-    "plan": ("esscher.studies.plan", "load_plan"),
-    "context": ("esscher.studies.plan", "load_context"),
-}
 #: Runs that one report takes.
 MOST = 40
 
@@ -116,7 +110,7 @@ def _read_below(path: Path, say: Callable[[str], None] | None) -> list[StoredRun
 
 
 def _places(path: Path) -> Iterator[Path]:
-    """The directory of a run itself, a plan's file, or all runs below a directory."""
+    """The directory of a run itself, the file of a result, or all runs below a directory."""
     if (path / CONFIG).exists() or not path.is_dir():
         yield path
         return
@@ -132,52 +126,44 @@ def _places(path: Path) -> Iterator[Path]:
 
 def _read(path: Path) -> StoredRun:
     if path.is_file():
-        return _read_plan_file(path)
+        return _read_file(path)
     if not path.exists():
         raise InputError(f"{path} is not there; give the directory of a run")
     kind = run_kind(path)
     if kind is None:
         read_about(path)  # says what is wrong with it
         raise InputError(f"{path} is not a run")
-    if kind in STUDIES:
-        with foreign(path):
-            result = load(path)
-        return _checked(StoredRun(_name(path), kind, result, result.to_dict(), _about(path), path))
-    if kind not in READERS:
+    if kind not in STUDIES:
         raise InputError(
             f"{path} holds a run of kind {shortened(kind)}; this version of Esscher reports "
-            f"{', '.join([*READERS, *STUDIES])}"
+            f"{', '.join(STUDIES)}"
         )
-    if kind == "plan" and not (path / "plan.json").exists():
-        raise _unfinished(path)
-    package, name = READERS[kind]
+    try:
+        with foreign(path):
+            found = load(path)
+    except NotFinished as error:
+        raise _unfinished(path) from error
+    return _checked(StoredRun(_name(path), kind, found, found.to_dict(), _about(path), path))
+
+
+def _read_file(path: Path) -> StoredRun:
     with foreign(path):
-        found = getattr(import_module(package), name)(path)
-    return _checked(StoredRun(_name(path), kind, found, found.results, _about(path), path))
-
-
-def _read_plan_file(path: Path) -> StoredRun:
-    from esscher.studies.plan import load_plan
-
-    found = load_plan(path)
-    return StoredRun(path.stem, "plan", found, found.results, {}, None)
+        found = load(path)
+    return StoredRun(path.stem, found.study.name, found, found.to_dict(), {}, None)
 
 
 def _taken(found: Any) -> StoredRun:
     """A result that is there already."""
-    results = found.to_dict() if isinstance(found, Result) else getattr(found, "results", None)
-    kind = results.get("kind") if isinstance(results, dict) else None
-    if kind not in READERS and kind not in STUDIES:
+    if not isinstance(found, Result):
         raise InputError(
             f"{type(found).__name__} is nothing that can be reported; give the directory of a run, "
-            f"or what esscher.{', esscher.'.join([*READERS, *STUDIES])} returned"
+            "or what a study such as esscher.probe returned"
         )
-    assert isinstance(results, dict)
-    folder = getattr(found, "folder", None)
+    results, folder = found.to_dict(), found.folder
     there = folder if folder is not None and (folder / CONFIG).exists() else None
     name = _subject(results) if there is None else _name(there)
     about = {} if there is None else _about(there)
-    return _checked(StoredRun(name, str(kind), found, results, about, there))
+    return _checked(StoredRun(name, found.study.name, found, results, about, there))
 
 
 def _checked(run: StoredRun) -> StoredRun:

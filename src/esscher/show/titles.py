@@ -28,8 +28,8 @@ def _plan(results: dict[str, Any]) -> str:
 def _context(results: dict[str, Any]) -> str:
     c = results["configuration"]
     return (
-        f"{_model(c)} on {c['text']}: context used by its heads, {c['passages']} passages, "
-        f"longest context {c['context']:,}"
+        f"{_model(c)} on {c['text']['source']}: context used by its heads, "
+        f"{c['passages']} passages, longest context {c['context']:,}"
     )
 
 

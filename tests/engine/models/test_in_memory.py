@@ -41,7 +41,7 @@ COMMANDS = {
     "tails": lambda m: esscher.tails(m, text(), tokens=600, layers=[0], heads=[0]),
     "domains": lambda m: esscher.domains(m, {"a": text(), "b": text(seed=1)}, blocks=3, layers=[0]),
     "plan": lambda m: esscher.plan(m, text(), budget=0.5, passages=2),
-    "context_lengths": lambda m: esscher.context_lengths(m, text(), passages=2),
+    "context": lambda m: esscher.context(m, text(), passages=2),
 }
 
 
@@ -98,7 +98,7 @@ def test_a_plan_says_that_only_the_type_differs(decoder, tmp_path: Path) -> None
     plan = esscher.plan(decoder, text(), budget=0.5, passages=2)
     plan.save(tmp_path / "plan.json")
     half = copy.deepcopy(decoder).to(torch.bfloat16)
-    again = esscher.load_plan(tmp_path / "plan.json")
+    again = esscher.load(tmp_path / "plan.json")
     said = "the same weights in bfloat16 instead of float32"
     ids = torch.randint(5, 40, (1, 60), generator=torch.Generator().manual_seed(0))
     with pytest.warns(UserWarning, match=said), again.apply(half):

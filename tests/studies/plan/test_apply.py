@@ -9,7 +9,7 @@ import torch
 from esscher.engine.models import attention_override
 from esscher.engine.models._transformers import quiet
 from esscher.studies.plan.apply import PlannedAttention
-from esscher.studies.plan.keeping import RECENT, SINKS, Keeping, keeping_for
+from esscher.studies.plan.budgets import RECENT, SINKS, Keeping, TokenBudgets, keeping_for
 from esscher.studies.plan.reduced import reduced_attention
 from esscher.studies.plan.selection import Kept
 from tests.engine.models.tiny import tiny_model, transformers
@@ -21,13 +21,17 @@ ROTARY = {"max_position_embeddings": 160}
 
 
 #: What is kept for certain of a long prompt, and by an encoder.
-DECODER, ENCODER = Keeping(SINKS, RECENT), keeping_for(64, causal=False)
+DECODER, ENCODER = Keeping(sinks=SINKS, recent=RECENT), keeping_for(64, causal=False)
 
 
 def planned(loaded, ratio=0.25, keeping=DECODER, power=0.75):
     shape = (loaded.shape.layers, loaded.shape.key_heads)
-    ratios, powers = np.full(shape, ratio), np.full(shape, power)
-    return PlannedAttention(ratios, powers, keeping.sinks, keeping.recent, seed=0)
+    budgets = TokenBudgets(
+        model=loaded.stored, prefix=100_000, keeping=keeping,
+        budgets=tuple(map(tuple, np.full(shape, round(100_000 * ratio)).tolist())),
+        powers=tuple(map(tuple, np.full(shape, power).tolist())),
+    )  # fmt: skip
+    return PlannedAttention(budgets, seed=0)
 
 
 def prompts(lengths, seed=5):

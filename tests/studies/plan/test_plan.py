@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -11,12 +12,14 @@ from scipy import stats
 
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
-from esscher.studies.plan import load_plan, plan
+from esscher.runs.registry import load
+from esscher.runs.result import NotFinished
+from esscher.studies.plan import plan
 from esscher.studies.plan.check import PassageCheck
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 
-DECODER = {"prefix": 120, "queries": 12, "passages": 2, "check_passages": 3, "budget": 0.5}
+DECODER = {"prefix": 120, "query_count": 12, "passages": 2, "check_passages": 3, "budget": 0.5}
 ENCODER = {"prefix": 40, "passages": 2, "check_passages": 4, "budget": 0.25}
 
 
@@ -39,8 +42,9 @@ def test_results_have_everything(name, tmp_path):
     json.dumps(results, allow_nan=False)
     keys = options["prefix"]
     shape = (loaded.shape.layers, loaded.shape.key_heads)
-    assert found.budgets.shape == found.powers.shape == shape
-    assert found.budgets.sum() == int(options["budget"] * keys) * np.prod(shape)
+    tokens = found.token_budgets.tokens
+    assert tokens.shape == np.shape(found.powers) == shape
+    assert tokens.sum() == int(options["budget"] * keys) * np.prod(shape)
     measure = "kl" if loaded.causal else "cosine"
     for name_ in ("dense", "uniform", "planned", "heavy"):
         assert {"mean", "interval"} <= set(results["check"][name_][measure])
@@ -52,12 +56,12 @@ def test_results_have_everything(name, tmp_path):
     assert found.earned is (verdict == "better")
     assert set(found.best) <= {"uniform", "planned", "heavy", "recent"}
     assert set(results["check"]["over_best"]) | {found.best[0]} >= {"uniform", "planned", "heavy"}
-    assert load_plan(tmp_path / "run").to_dict() == results
+    assert load(tmp_path / "run").to_dict() == results
     words = {"better": "The plan earned", "worse": "did NOT earn", "undecided": "Undecided with"}
     assert [name for name, said in words.items() if said in found.headline] == [verdict]
-    assert len(found.to_frame()) == np.prod(shape)
+    assert len(found.table()) == np.prod(shape)
     found.save(tmp_path / "plan.json")
-    assert load_plan(tmp_path / "plan.json").to_dict() == results
+    assert load(tmp_path / "plan.json").to_dict() == results
 
 
 def test_a_killed_plan_resumes_to_the_same(tmp_path, monkeypatch):
@@ -75,6 +79,8 @@ def test_a_killed_plan_resumes_to_the_same(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         plan(loaded, prose(0), check=prose(1), out=tmp_path / "run", **DECODER)
     monkeypatch.undo()
+    with pytest.raises(NotFinished, match="is not finished; run the command that began it again"):
+        load(tmp_path / "run")
     again = plan(loaded, prose(0), check=prose(1), out=tmp_path / "run", **DECODER).to_dict()
     for volatile in ("created",):
         whole.pop(volatile), again.pop(volatile)
@@ -83,18 +89,18 @@ def test_a_killed_plan_resumes_to_the_same(tmp_path, monkeypatch):
 
 def test_all_tokens_cost_nothing():
     found = plan(tiny(), prose(0), check=prose(1), **(DECODER | {"budget": 1.0}))
-    assert np.all(found.budgets == 120)
+    assert np.all(found.token_budgets.tokens == 120)
     check = found.to_dict()["check"]
     assert check["planned"]["kl"]["mean"] < 1e-6
     assert check["planned"]["error"]["mean"] < 1e-4
     assert found.to_dict()["predicted"]["effect"] == 0
 
 
-@pytest.mark.parametrize("measure", [False, True])
+@pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize(("name", "options"), [("llama", DECODER), ("bert", ENCODER)])
-def test_what_is_predicted_is_what_it_costs(name, options, measure):
+def test_what_is_predicted_is_what_it_costs(name, options, sampled):
     """In nats or in cosine, where errors are small: on the same passages, in other samples."""
-    more = {"budget": 0.9, "passages": 8, "check_passages": 8, "measure": measure}
+    more = {"budget": 0.9, "passages": 8, "check_passages": 8, "sampled": sampled}
     found = plan(tiny(name), prose(0), check=prose(0), **(options | more)).to_dict()
     planned, predicted = found["check"]["planned"], found["predicted"]
     cost = planned["kl"] if name == "llama" else planned["cosine"]
@@ -114,8 +120,9 @@ def test_a_tolerance_is_predicted_to_be_kept():
     for found, tolerance in ((loose, 0.5), (tight, 0.1)):
         error = np.array(found.to_dict()["predicted"]["head_error"])
         assert np.all(error <= tolerance * 1.02)
-    assert np.all(loose.budgets <= tight.budgets)
-    assert loose.budgets.sum() < tight.budgets.sum()
+    fewer, more = loose.token_budgets.tokens, tight.token_budgets.tokens
+    assert np.all(fewer <= more)
+    assert fewer.sum() < more.sum()
 
 
 def test_generation_under_a_plan_is_undone():
@@ -163,7 +170,10 @@ def test_a_plan_is_refused_for_another_model(tmp_path):
     ("change", "said"),
     [
         ({"budget": 0.05}, "smallest possible budget is 0.1,"),
-        ({"budget": 1.5}, "a share between 0 and 1; such as 0.25"),
+        ({"budget": 1.5}, "budget is 1.5; it must be a number of at most 1"),
+        ({"budget": 25}, "did you mean 0.25?"),
+        ({"query_count": 0}, "query_count is 0"),
+        ({"tolerance": 1.0, "budget": None}, "tolerance is 1.0; it must be a number below 1"),
         ({"budget": None}, "either a budget"),
         ({"tolerance": 0.1}, "either a budget"),
         ({"budget": None, "tolerance": 1e-9}, "smallest possible tolerance is 0.0001"),
@@ -174,7 +184,7 @@ def test_a_plan_is_refused_for_another_model(tmp_path):
     ],
 )
 def test_impossible_requests_name_what_is_possible(change, said, tmp_path):
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=re.escape(said)):
         plan(tiny(), prose(0), out=tmp_path / "run", **(DECODER | change))
     assert not (tmp_path / "run").exists()
 
@@ -190,7 +200,10 @@ def test_two_passages_have_no_nearest_neighbour(tmp_path):
     ("change", "said"),
     [
         ({"version": 9}, "has version 9"),
-        ({"kind": "probe"}, "is not a plan"),
+        ({"kind": "domains"}, "is damaged"),
+        ({"kind": "nothing"}, "no study 'nothing'"),
+        ({"budget": 3}, "it has 'budget', which is not known"),
+        ({"keeping": {"sinks": 1, "recent": 1, "middle": 1}}, "keeping has 'middle', which"),
         ({"budgets": [[1, 2]]}, "is damaged"),
         ({"budgets": [["x"]]}, "is damaged"),
         ({"powers": [[7.0, 7.0]] * 3}, "is damaged"),
@@ -201,12 +214,43 @@ def test_files_that_are_no_plans(change, said, tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(plan(tiny(), prose(0), **DECODER).to_dict() | change))
     with pytest.raises(InputError, match=said):
-        load_plan(path)
+        load(path)
 
 
 def test_no_file(tmp_path):
     with pytest.raises(InputError, match="is not there"):
-        load_plan(tmp_path / "plan.json")
+        load(tmp_path / "plan.json")
     (tmp_path / "plan.json").write_text("{")
     with pytest.raises(InputError, match="cannot be read"):
-        load_plan(tmp_path)
+        load(tmp_path / "plan.json")
+
+
+def test_results_and_the_file_are_the_same(tmp_path):
+    found = plan(tiny(), prose(0), out=tmp_path / "run", **DECODER)
+    assert found.complete
+    assert found.check is None
+    assert found.verdict is None
+    stored = [(tmp_path / "run" / name).read_bytes() for name in ("plan.json", "results.json")]
+    assert stored[0] == stored[1]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda r: r["check"].update(verdict="perhaps"), "check.verdict is 'perhaps'"),
+        (lambda r: r["check"]["ratios"].pop("uniform"), "does not compare what it measured"),
+        (lambda r: r["check"].update(best=[]), "check.best"),
+        (lambda r: r["check"]["planned"].pop("cosine"), "lacks measures"),
+        (lambda r: r["check"]["heavy"]["layer_error"]["mean"].pop(), "not of all layers"),
+        (lambda r: r["check"]["heads"]["realised"].pop(), "one per layer and head"),
+        (lambda r: r["predicted"]["head_error"][0].pop(), "one per layer and head"),
+        (lambda r: r["powers"].pop(), "one per layer and key head"),
+    ],
+)
+def test_parts_that_do_not_belong_together(damage, said, tmp_path):
+    found = plan(tiny("bert"), prose(0), check=prose(1), **ENCODER).to_dict()
+    damage(found)
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(found))
+    with pytest.raises(InputError, match=re.escape(said)):
+        load(path)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from esscher.studies.plan.budgets import POWERS
 from esscher.studies.plan.effects import layer_effects
 from esscher.studies.plan.observation import observe
 from esscher.studies.plan.reduced import reduced_attention
 from esscher.studies.plan.selection import (
-    POWERS,
     Kept,
     certain_keys,
     inclusion_probabilities,

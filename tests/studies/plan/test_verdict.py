@@ -7,11 +7,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from esscher.runs import Cell
-from esscher.runs.schema import check as fits
-from esscher.studies.plan.check import END
-from esscher.studies.plan.compare import check_results
-from esscher.studies.plan.planned import Plan
+from esscher.runs.cells import Cell
+from esscher.studies.plan.compare import END, check_results
+from esscher.studies.plan.result import PlanCell
 from esscher.studies.plan.verdict import closest, passages_needed
 from esscher.studies.plan.words import headline
 
@@ -31,17 +29,12 @@ def checked(passages=8, **logs):
         ]
         rows.append(("head 0", 0, "realised", 0.2))
         table = pd.DataFrame(rows, columns=["configuration", "layer", "measure", "value"])
-        cells.append(Cell({"passage": 0, "dense_nll": 0.05}, table))
+        cells.append(Cell(PlanCell(passage=0, dense_nll=0.05), table))
     return check_results(cells, np.array([[0.2]]), causal=True)
 
 
 def said(check, budgets=((30, 70),)):
-    return headline(
-        {
-            "total": {"ratio": 0.5}, "budgets": [list(row) for row in budgets], "prefix": 100,
-            "check": check, "predicted": {},
-        }
-    )  # fmt: skip
+    return headline(budgets, 100, 0.5, None, check)
 
 
 @pytest.mark.parametrize(
@@ -49,15 +42,12 @@ def said(check, budgets=((30, 70),)):
 )
 def test_the_verdict_is_where_the_interval_lies(mean, verdict):
     check = checked(uniform=mean, heavy=1.0, recent=1.0)
-    low, high = check["ratios"]["uniform"]["interval"]
+    low, high = check.ratios["uniform"].interval
     half = stats.t.ppf(0.975, 7) * 0.1 / np.sqrt(8)
     assert [np.log(low), np.log(high)] == pytest.approx([mean - half, mean + half])
-    assert check["verdict"] == verdict
-    assert check["earned"] == (verdict == "better")
-    plan = Plan({"check": check})
-    assert plan.verdict == verdict
-    assert plan.earned == (verdict == "better")
-    assert (check["passages_needed"] is None) == (verdict != "undecided" or mean == 0)
+    assert check.verdict == verdict
+    assert check.earned == (verdict == "better")
+    assert (check.passages_needed is None) == (verdict != "undecided" or mean == 0)
 
 
 def test_a_plan_that_is_better():
@@ -81,17 +71,17 @@ def test_a_plan_that_is_worse_is_not_called_chance():
 
 def test_a_published_rule_that_is_best_is_recommended():
     check = checked(uniform=0.3, heavy=-0.4, recent=1.0)
-    assert check["best"] == ["heavy"]
+    assert check.best == ("heavy",)
     assert "Use heavy hitters (as in SnapKV)" in said(check)
     assert "earned its place" in said(check)  # against uniform budgets it did
 
 
 def test_what_cannot_be_told_apart_is_said():
     check = checked(uniform=0.04, heavy=0.5, recent=0.6)
-    assert check["best"] == ["planned", "uniform"]
+    assert check.best == ("planned", "uniform")
     text = said(check)
     assert "Undecided with 8 passages whether the plan is better or worse" in text
-    more = check["passages_needed"] - 8
+    more = check.passages_needed - 8
     assert f"{more} more passages ({more + 8} in all) would decide in 4 of 5 cases" in text
     assert "if the mean ratio and its spread over passages stay as they are" in text
     assert text.endswith(
@@ -99,15 +89,15 @@ def test_what_cannot_be_told_apart_is_said():
         "from dense than the plan."
     )
     everything = checked(uniform=0.0, heavy=0.0, recent=0.0)
-    assert sorted(everything["best"]) == ["heavy", "planned", "recent", "uniform"]
+    assert sorted(everything.best) == ["heavy", "planned", "recent", "uniform"]
     assert said(everything).endswith("cannot be told apart with 8 passages.")
 
 
 def test_one_passage_decides_nothing():
     check = checked(passages=1, uniform=2.0, heavy=2.0, recent=2.0)
-    assert (check["verdict"], check["passages_needed"]) == ("undecided", None)
+    assert (check.verdict, check.passages_needed) == ("undecided", None)
     assert "one passage has no interval. Check on more." in said(check)
-    assert len(check["best"]) == 4
+    assert len(check.best) == 4
 
 
 def test_as_many_passages_as_are_said_decide_in_4_of_5_checks():
@@ -129,28 +119,6 @@ def test_the_closest_need_not_be_first_on_every_passage():
     common = rng.lognormal(0.0, 2.0, 16)  # passages differ far more than configurations
     assert closest({"a": 1.3 * common, "b": common * np.exp(SCATTER[0] * rng.standard_normal(16))
                     }) == ["b"]  # fmt: skip
-
-
-def test_the_schema_knows_the_verdicts():
-    check = checked(uniform=0.5, heavy=1.0, recent=1.0)
-    part = {"check": check | {"verdict": "perhaps"}}
-    with pytest.raises(Exception, match=r"check\.verdict is .*perhaps"):
-        fits(_file(part), "plan", "file", "plan.json")
-    fits(_file({"check": check}), "plan", "file", "plan.json")
-
-
-def _file(part):
-    model = {"name": "m", "weight_hash": "", "layers": 1, "heads": 1, "key_heads": 1, "head_dim": 1,
-             "causal": True}  # fmt: skip
-    keeping = {"sinks": 1, "recent": 1}
-    configuration = {
-        "prefix": 9, "length": 9, "passages": 1, "seed": 0, "keeping": keeping, "model": model,
-        "text": {"source": "a", "hash": ""},
-    }  # fmt: skip
-    return {
-        "kind": "plan", "version": 1, "model": model, "prefix": 9, "keeping": keeping,
-        "budgets": [[4]], "powers": [[1.0]], "predicted": None, "configuration": configuration,
-    } | part  # fmt: skip
 
 
 def test_equal_budgets_are_one_number():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -281,6 +281,26 @@ def whole_passages(
             + (f", or ask for at most {len(found)} passages" if found else "")
         )
     return PassageSet(found, name, stream.text_hash, stream.text_tokens, int(context))
+
+
+def first_passages(
+    model: LoadedModel | Any,
+    source: TextSource,
+    count: int,
+    length: int,
+    column: str | None = None,
+) -> PassageSet:
+    """Read passages of one length from the beginning of a text.
+
+    Raises
+    ------
+    InputError
+        When the text has fewer; the message says how many.
+    """
+    found = read_passages(
+        model, source, tokens=count * length, context=length, column=column, passages=count
+    )
+    return replace(found, passages=found.passages[:count])
 
 
 def _too_short(found: int, tokens: int, context: int, least: int, passages: int | None) -> str:

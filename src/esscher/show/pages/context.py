@@ -25,7 +25,7 @@ from esscher.show.frames import data_of
 from esscher.show.numbers import shown
 from esscher.show.provenance import model_options, options
 from esscher.show.stored import StoredRun
-from esscher.studies.plan.contexts import longest_first
+from esscher.studies.context.result import longest_first
 
 NAME = "Context lengths of heads"
 
@@ -34,7 +34,7 @@ def subject(run: StoredRun) -> str:
     """Model, text, longest context."""
     c = run.configuration
     return (
-        f"{c['model']['name']} on {c['text']}, up to {c['context']:,} tokens, "
+        f"{c['model']['name']} on {c['text']['source']}, up to {c['context']:,} tokens, "
         f"{c['passages']} passages, tolerance {100 * c['tolerance']:g}%"
     )
 
@@ -46,7 +46,7 @@ def answer(run: StoredRun) -> str:
 
 def cards(run: StoredRun) -> list[Card]:
     """Saturated heads, those beyond, those with an open end, the median."""
-    frame, longest = run.found.to_frame(), run.configuration["context"]
+    frame, longest = run.found.table(), run.configuration["context"]
     length, total = frame["length"].where(~frame["open"], np.inf), len(frame)
     low, middle, high = (_used(length, q, longest) for q in (0.1, 0.5, 0.9))
     return [
@@ -75,11 +75,11 @@ def parts(run: StoredRun) -> list[Part]:
 
 
 def command_words(run: StoredRun) -> list[str]:
-    """``plan MODEL --context ...``."""
+    """``context MODEL ...``."""
     c = run.configuration
     return [
-        "plan", c["model"]["name"], "--context",
-        *options(text=c["text"], tolerance=c["tolerance"], prefix=c["context"],
+        "context", c["model"]["name"],
+        *options(text=c["text"]["source"], tolerance=c["tolerance"], context=c["context"],
                  passages=c["passages"], seed=c["seed"],
                  **model_options(c), out=run.name),
     ]  # fmt: skip
@@ -103,7 +103,7 @@ def _head_table(run: StoredRun) -> Table:
             Column("last_change", "last change", "p1",
                    help="relative change of the output at the last doubling"),
         ],
-        data=data_of(run.found.to_frame()),
+        data=data_of(run.found.table()),
         caption="Brackets are 95% intervals from resampled passages.",
         sort=("last_change", True),
     )  # fmt: skip
@@ -111,7 +111,7 @@ def _head_table(run: StoredRun) -> Table:
 
 def _explorer(run: StoredRun, table: Table) -> Explorer:
     lengths, heads = run.results["lengths"], run.results["heads"]
-    order = longest_first(run.found.to_frame()).index.tolist()
+    order = longest_first(run.found.table()).index.tolist()
     return Explorer(
         title="Every head",
         table=table,
@@ -149,7 +149,7 @@ def _curves(head: dict[str, Any]) -> dict[str, Any]:
 
 
 def _distribution(run: StoredRun) -> Chart:
-    frame = run.found.to_frame().sort_values("length")
+    frame = run.found.table().sort_values("length")
     finite = frame[~frame["open"]]
     share = [(i + 1) / len(frame) for i in range(len(finite))]
     longest = run.configuration["context"]

@@ -79,21 +79,19 @@ def cards(run: StoredRun) -> list[Card]:
 
 def _verdict(run: StoredRun) -> Card:
     """The plan against uniform budgets."""
-    ratio = run.results["check"]["ratios"]["uniform"]
+    ratio = run.found.check.ratios["uniform"]
     if run.found.verdict == "undecided":
         return Card("undecided", "whether the plan or uniform budgets are closer to dense",
-                    f"ratio {ratio['mean']:.2g}, {_interval(ratio['interval'], 's2')}")  # fmt: skip
+                    f"ratio {ratio.mean:.2g}, {_interval(ratio.interval, 's2')}")  # fmt: skip
     words = "closer to dense than uniform budgets"
     if run.found.verdict == "worse":
         ratio, words = inverse(ratio), "farther from dense than uniform budgets"
-    return Card(f"{ratio['mean']:.2g}×", words, _interval(ratio["interval"], "s2"))
+    return Card(f"{ratio.mean:.2g}×", words, _interval(ratio.interval, "s2"))
 
 
 def _best(check: dict[str, Any]) -> list[Card]:
-    """What is closest to dense; nothing for a file from before this was stored."""
-    best = [VARIANTS[name][0] for name in check.get("best") or []]
-    if not best:
-        return []
+    """What is closest to dense."""
+    best = [VARIANTS[name][0] for name in check["best"]]
     apart = "beyond the paired intervals" if len(best) == 1 else "cannot be told apart"
     return [Card(", ".join(best), "closest to dense of all that was measured", apart)]
 
@@ -112,21 +110,20 @@ def parts(run: StoredRun) -> list[Part]:
 def command_words(run: StoredRun) -> list[str]:
     """``plan MODEL ...``."""
     c = run.results["configuration"]
-    queries = c["length"] - c["prefix"] if c["prefix"] else None
     return [
         "plan", c["model"]["name"],
         *options(
             text=c["text"]["source"], check=None if c["check"] is None else c["check"]["source"],
-            budget=c["budget"], tolerance=c["tolerance"], prefix=c["prefix"] or c["length"],
-            queries=queries, passages=c["passages"],
-            check_passages=c["check_passages"] or None, seed=c["seed"],
+            budget=c["budget"], tolerance=c["tolerance"], prefix=c["prefix"],
+            query_count=c["query_count"] or None, passages=c["passages"],
+            check_passages=c["check_passages"] or None, sampled=c["sampled"], seed=c["seed"],
             **model_options(c), out=run.name,
         ),
     ]  # fmt: skip
 
 
 def _table(run: StoredRun) -> Table:
-    frame = run.found.to_frame().rename(columns={"key_head": "head"})
+    frame = run.found.table().rename(columns={"key_head": "head"})
     check = run.results["check"]
     columns = [
         Column("layer", "layer", "n0"),

@@ -120,8 +120,7 @@ def _context(
         ) -> None:
             with torch.inference_mode():
                 measured, numbers, sinks = measure_context(
-                    capture, asking, keys, sizes or (2,), study.replicates, seed,
-                    passage.number,
+                    capture, asking, keys, sizes or (2,), study.replicates, seed, passage.number
                 )  # fmt: skip
                 shares = delimiter_shares(capture, passage.is_delimiter)
             for h in study.heads:

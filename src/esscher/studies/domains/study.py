@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, Heads, Layers, Seed, option
@@ -12,9 +12,11 @@ from esscher.engine.models.outline import Outline
 from esscher.engine.models.selection import as_indices
 from esscher.engine.sampled.sizes import (
     FEWEST_KEYS,
+    Mode,
     default_sizes,
     needed_context,
     passage_keys,
+    usual_mode,
 )
 from esscher.engine.text.documents import check_text
 from esscher.runs.cells import Cell, CellRun
@@ -103,7 +105,7 @@ class DomainsStudy(WithModel[Domains]):
         ),
     ] = BY_MODEL
     mode: Annotated[
-        Literal["pooled", "context"],
+        Mode,
         option("Tokens of a block as one cloud (default for encoders), or real sequences."),
     ] = BY_MODEL
     context: Annotated[
@@ -129,7 +131,7 @@ class DomainsStudy(WithModel[Domains]):
 
     def fill(self, model: Outline) -> DomainsStudy:
         """Choose blocks, layers and heads that the model has."""
-        mode = self.mode or ("context" if model.causal else "pooled")
+        mode = self.mode or usual_mode(model)
         length = model.context(self.context, POOLED if mode == "pooled" else CONTEXT)
         tokens = self.block_tokens or (TOKENS if mode == "pooled" else max(length, FEWEST_TOKENS))
         if mode == "context" and tokens < length:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from esscher.core.streams import random_stream
-from esscher.core.validation import Array
 from esscher.engine.models import LayerInputs
+from esscher.studies.plan.budgets import TokenBudgets
 from esscher.studies.plan.observation import observe
 from esscher.studies.plan.reduced import reduced_attention
 from esscher.studies.plan.selection import Kept, certain_keys, select_sample
@@ -46,19 +46,15 @@ class PlannedAttention:
 
     Parameters
     ----------
-    ratios, powers
-        Share of the tokens that each key head keeps, and its power, [layers, key heads].
-    sinks, recent
-        First and last tokens of a text that are kept for certain.
+    budgets
+        What each key head keeps.
     seed
         Seed of the samples.
     """
 
-    def __init__(
-        self, ratios: Array, powers: Array, sinks: int, recent: int, seed: int = 0
-    ) -> None:
-        self._ratios, self._powers = ratios, powers
-        self._sinks, self._recent, self._seed = sinks, recent, seed
+    def __init__(self, budgets: TokenBudgets, seed: int = 0) -> None:
+        self._ratios, self._powers = budgets.ratios, np.array(budgets.powers)
+        self._keeping, self._seed = budgets.keeping, seed
         self._prompts: dict[int, Prompt] = {}
         self._read: dict[int, int] = {}
 
@@ -98,7 +94,7 @@ class PlannedAttention:
         """What every key head keeps of one text."""
         there = inputs.own_queries(batch).cpu()
         count, layer = len(there), inputs.layer
-        certain = certain_keys(count, self._sinks, self._recent)
+        certain = certain_keys(count, self._keeping.sinks, self._keeping.recent)
         budgets = np.ceil(self._ratios[layer] * count - 1e-9).astype(np.int64)
         budgets = np.maximum(budgets, int(certain.sum()) + 1)
         # a window shorter than the text keeps few enough by itself

@@ -14,8 +14,8 @@ from esscher.core.validation import Array
 from esscher.engine.models import LayerInputs, LoadedModel
 from esscher.engine.reading import PassageReader
 from esscher.engine.text import Passage
+from esscher.studies.plan.budgets import Keeping
 from esscher.studies.plan.effects import LayerEffects, layer_effects
-from esscher.studies.plan.keeping import Keeping
 from esscher.studies.plan.observation import Observation, observe
 from esscher.studies.plan.selection import certain_keys
 from esscher.studies.plan.sensitivity import output_gradients

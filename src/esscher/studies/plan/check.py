@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,20 +23,19 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.models import LayerInputs
 from esscher.engine.reading import Pass, compare_laws, surprise
-from esscher.runs import Cell
+from esscher.runs.cells import Cell
+from esscher.studies.plan.budgets import POWERS
 from esscher.studies.plan.calibrate import ObservedPassage
+from esscher.studies.plan.compare import END
 from esscher.studies.plan.observation import Observation
 from esscher.studies.plan.reduced import reduced_attention
+from esscher.studies.plan.result import PlanCell
 from esscher.studies.plan.selection import (
-    POWERS,
     Kept,
     select_largest,
     select_sample,
     spread_starts,
 )
-
-#: Stands for the end of the model where the tables have the number of a layer.
-END = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +76,15 @@ class PassageCheck:
             ends[name] = [one.end for one in found]
         for layer, errors in enumerate(self.head_errors(planned)):
             rows += [(f"head {h}", layer, "realised", float(e)) for h, e in enumerate(errors)]
-        about: dict[str, Any] = {"passage": self.observed.reader.passage.number}
+        number = self.observed.reader.passage.number
         if self.observed.loaded.causal:
-            about["dense_nll"] = surprise(self.dense.end, self.observed.reader.next_tokens)
+            nll = surprise(self.dense.end, self.observed.reader.next_tokens)
+            about = PlanCell(passage=number, dense_nll=nll)
         else:
-            about["embeddings"] = {
-                name: [end.tolist() for end in found] for name, found in ends.items()
+            embeddings = {
+                name: tuple(tuple(end.tolist()) for end in found) for name, found in ends.items()
             }
+            about = PlanCell(passage=number, embeddings=embeddings)
         table = pd.DataFrame(rows, columns=["configuration", "layer", "measure", "value"])
         return Cell(about, table)
 

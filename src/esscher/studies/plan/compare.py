@@ -6,27 +6,45 @@ compared by the paired logarithm of their ratio, passage by passage.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import pandas as pd
 
 from esscher.core.validation import Array
-from esscher.math.statistics.means import exponentials, mean_and_interval
-from esscher.runs import Cell
-from esscher.studies.plan.arguments import NEIGHBOURS
-from esscher.studies.plan.check import END
-from esscher.studies.plan.verdict import closest, paired_ratio, passages_needed, verdict_of
+from esscher.math.statistics.means import mean_and_interval
+from esscher.runs.cells import Cell, CellRun
+from esscher.studies.plan.result import (
+    Check,
+    Configuration,
+    HeadErrors,
+    LayerMeans,
+    Mean,
+    Measures,
+)
+from esscher.studies.plan.verdict import (
+    closest,
+    ends_of,
+    mean_exponential,
+    paired_ratio,
+    passages_needed,
+    verdict_of,
+)
+
+if TYPE_CHECKING:
+    from esscher.studies.plan.study import PlanStudy
+
+#: Stands for the end of the model where the tables of cells have the number of a layer.
+END = -1
 
 #: A head's prediction counts as right within this factor.
 FACTOR = 1.5
 #: Divergences below this are rounding, and count as equal.
 ROUNDING = 1e-9
-#: Ranges of the measures.
-RANGES = {"kl": (0.0, np.inf), "top1": (0.0, 1.0), "cosine": (-1.0, 1.0), "error": (0.0, np.inf)}
 
 
-def check_results(cells: list[Cell], predicted_error: Array, causal: bool) -> dict[str, Any]:
+def check_results(cells: Sequence[Cell], predicted_error: Array, causal: bool) -> Check:
     """Measures of every configuration, comparisons with planned, and calibration by head.
 
     Parameters
@@ -39,60 +57,123 @@ def check_results(cells: list[Cell], predicted_error: Array, causal: bool) -> di
         Whether the model is a decoder.
     """
     tables = [cell.table for cell in cells]
-    names = [n for n in dict.fromkeys(tables[0]["configuration"]) if not n.startswith("head ")]
-    out: dict[str, Any] = {"passages": len(cells), "dense": _dense(cells, causal)}
-    damages = {}
+    there = set(tables[0]["configuration"])
+    names: list[Configuration] = [name for name in get_args(Configuration) if name in there]
+    measures: dict[Configuration, Measures] = {}
+    distances: dict[Configuration, Array] = {}
     for name in names:
         rows = [table[table["configuration"] == name] for table in tables]
-        measures: dict[str, Any] = {}
-        for measure in ("kl", "top1") if causal else ("cosine",):
-            values = _end(rows, measure)
-            measures[measure] = _single(mean_and_interval(values[:, None], *RANGES[measure]))
+        measures[name] = _measures(rows, cells, name, causal)
+        distance = _end(rows, "kl") if causal else 1 - _end(rows, "cosine")
+        distances[name] = np.maximum(distance, ROUNDING)
+    planned, uniform = distances["planned"], distances["uniform"]
+    ratios: dict[Configuration, Mean] = {
+        name: paired_ratio(distances[name], planned) for name in names if name != "planned"
+    }
+    verdict = verdict_of(ratios["uniform"])
+    best = closest(distances)
+    first = distances[best[0]]
+    return Check(
+        passages=len(cells),
+        dense=_dense(cells, causal),
+        planned=measures["planned"],
+        uniform=measures["uniform"],
+        heavy=measures["heavy"],
+        recent=measures.get("recent"),
+        ratios=ratios,
+        verdict=verdict,
+        earned=verdict == "better",
+        passages_needed=passages_needed(uniform, planned) if verdict == "undecided" else None,
+        best=tuple(best),
+        over_best={n: paired_ratio(distances[n], first) for n in names if n != best[0]},
+        heads=_calibration(tables, predicted_error),
+    )
+
+
+def check_tables(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> None:
+    """Refuse stored passages that lack what the others have.
+
+    Raises
+    ------
+    InputError
+        Naming the cell.
+    """
+    model, causal = study.model_record, study.causal
+    names = [name for name in get_args(Configuration) if causal or name != "recent"]
+    layers = range(model.layers)
+    wanted = {(name, layer, "error") for name in names for layer in layers}
+    ends = ("kl", "top1", "nll") if causal else ("cosine",)
+    wanted |= {(name, END, measure) for name in names for measure in ends}
+    wanted |= {(f"head {h}", n, "realised") for h in range(model.heads) for n in layers}
+    sizes = {"dense": (1, model.hidden)} | {
+        name: (study.draws if name in ("planned", "uniform") else 1, model.hidden) for name in names
+    }
+    for name, cell in cells.items():
+        table, about = cell.table, cell.about
+        columns = ("configuration", "layer", "measure", "value")
+        if not set(columns) <= set(table.columns) or not np.issubdtype(table["value"], np.number):
+            raise run.damaged(name, "its table lacks columns")
+        found = list(zip(*(table[column] for column in columns[:3]), strict=True))
+        if set(found) != wanted or len(found) != len(wanted):
+            raise run.damaged(name, "its table is not of all configurations, layers and heads")
         if causal:
-            surprise = _end(rows, "nll")
-            measures["perplexity"] = _single(exponentials(surprise[:, None]))
-            more = surprise - np.array([cell.about["dense_nll"] for cell in cells])
-            measures["perplexity_ratio"] = _single(exponentials(more[:, None]))
-        elif len(cells) >= NEIGHBOURS:  # a run that was stopped may have fewer
-            measures["nearest"] = _single(mean_and_interval(_nearest(cells, name)[:, None], 0, 1))
-        by_layer = np.stack([_layers(row) for row in rows])
-        measures["layer_error"] = mean_and_interval(by_layer, 0.0)
-        measures["error"] = _single(mean_and_interval(by_layer.mean(axis=1)[:, None], 0.0))
-        out[name] = measures
-        damage = _end(rows, "kl") if causal else 1 - _end(rows, "cosine")
-        damages[name] = np.maximum(damage, ROUNDING)
-    planned, uniform = damages["planned"], damages["uniform"]
-    out["ratios"] = {
-        name: paired_ratio(damages[name], planned) for name in names if name != "planned"
-    }
-    out["verdict"] = verdict_of(out["ratios"]["uniform"])
-    out["earned"] = out["verdict"] == "better"
-    undecided = out["verdict"] == "undecided"
-    out["passages_needed"] = passages_needed(uniform, planned) if undecided else None
-    out["best"] = closest(damages)
-    out["over_best"] = {
-        name: paired_ratio(damages[name], damages[out["best"][0]])
-        for name in names
-        if name != out["best"][0]
-    }
-    out["heads"] = _calibration(tables, predicted_error)
-    return out
+            sound = about.dense_nll is not None
+        else:
+            ends_of_all = about.embeddings or {}
+            sound = all(
+                [len(row) for row in ends_of_all.get(which, ())] == [width] * count
+                for which, (count, width) in sizes.items()
+            )
+        if not sound:
+            raise run.damaged(name, "it does not say what dense attention gives")
 
 
-def _dense(cells: list[Cell], causal: bool) -> dict[str, Any]:
+def _measures(rows: list[pd.DataFrame], cells: Sequence[Cell], name: str, causal: bool) -> Measures:
+    by_layer = np.stack([_layers(row) for row in rows])
+    layers = mean_and_interval(by_layer, 0.0)
+    common: dict[str, Any] = {
+        "error": _mean(by_layer.mean(axis=1), 0.0),
+        "layer_error": LayerMeans(
+            mean=tuple(layers["mean"]),
+            standard_error=tuple(layers["standard_error"]),
+            interval=tuple(ends_of(ends) for ends in layers["interval"]),
+        ),
+    }
+    if causal:
+        surprise = _end(rows, "nll")
+        more = surprise - np.array([cell.about.dense_nll for cell in cells])
+        return Measures(
+            kl=_mean(_end(rows, "kl"), 0.0),
+            top1=_mean(_end(rows, "top1"), 0.0, 1.0),
+            perplexity=mean_exponential(surprise),
+            perplexity_ratio=mean_exponential(more),
+            **common,
+        )
+    return Measures(
+        cosine=_mean(_end(rows, "cosine"), -1.0, 1.0),
+        nearest=_mean(_nearest(cells, name), 0.0, 1.0),
+        **common,
+    )
+
+
+def _dense(cells: Sequence[Cell], causal: bool) -> Measures:
     """What dense attention has by definition, and its perplexity."""
-    exact = {"mean": 0.0, "interval": [0.0, 0.0]}
-    one = {"mean": 1.0, "interval": [1.0, 1.0]}
+    exact = Mean(mean=0.0, interval=(0.0, 0.0))
+    one = Mean(mean=1.0, interval=(1.0, 1.0))
     if not causal:
-        return {"cosine": one, "nearest": one, "error": exact}
-    surprise = np.array([cell.about["dense_nll"] for cell in cells])
-    perplexity = _single(exponentials(surprise[:, None]))
-    return {"kl": exact, "top1": one, "perplexity": perplexity, "error": exact}
+        return Measures(cosine=one, nearest=one, error=exact)
+    surprise = np.array([cell.about.dense_nll for cell in cells])
+    return Measures(kl=exact, top1=one, perplexity=mean_exponential(surprise), error=exact)
 
 
-def _single(found: dict[str, Any]) -> dict[str, Any]:
-    """The only entry of each list."""
-    return {name: values[0] for name, values in found.items()}
+def _mean(values: Array, lowest: float, highest: float = np.inf) -> Mean:
+    """The mean over passages."""
+    found = mean_and_interval(values[:, None], lowest, highest)
+    return Mean(
+        mean=found["mean"][0],
+        standard_error=found["standard_error"][0],
+        interval=ends_of(found["interval"][0]),
+    )
 
 
 def _end(rows: list[pd.DataFrame], measure: str) -> Array:
@@ -105,12 +186,12 @@ def _layers(row: pd.DataFrame) -> Array:
     return own["value"].to_numpy(dtype=np.float64)
 
 
-def _nearest(cells: list[Cell], name: str) -> Array:
+def _nearest(cells: Sequence[Cell], name: str) -> Array:
     """Share of samples in which a passage's nearest neighbour among the dense others stays."""
-    dense = _units(np.array([cell.about["embeddings"]["dense"][0] for cell in cells]))
+    dense = _units(np.array([cell.about.embeddings["dense"][0] for cell in cells]))
     own = np.eye(len(cells), dtype=bool)
     nearest = np.where(own, -np.inf, dense @ dense.T).argmax(axis=1)
-    others = _units(np.array([cell.about["embeddings"][name] for cell in cells]))
+    others = _units(np.array([cell.about.embeddings[name] for cell in cells]))
     moved = np.einsum("psd,qd->spq", others, dense)
     kept = np.where(own, -np.inf, moved).argmax(axis=2) == nearest
     return np.asarray(kept.mean(axis=0))
@@ -120,7 +201,7 @@ def _units(rows: Array) -> Array:
     return np.asarray(rows / np.linalg.norm(rows, axis=-1, keepdims=True))
 
 
-def _calibration(tables: list[pd.DataFrame], predicted: Array) -> dict[str, Any]:
+def _calibration(tables: list[pd.DataFrame], predicted: Array) -> HeadErrors:
     """Predicted against realised relative error of every head, when only it is reduced."""
     layers, heads = predicted.shape
     squares = np.zeros((layers, heads))
@@ -132,10 +213,10 @@ def _calibration(tables: list[pd.DataFrame], predicted: Array) -> dict[str, Any]
     shown = (predicted > 0) & (realised > 0)
     ratio = realised[shown] / predicted[shown]
     within = float(np.mean((ratio < FACTOR) & (ratio > 1 / FACTOR))) if shown.any() else None
-    return {
-        "predicted": predicted.tolist(),
-        "realised": realised.tolist(),
-        "factor": FACTOR,
-        "within_factor": within,
-        "median_ratio": float(np.median(ratio)) if shown.any() else None,
-    }
+    return HeadErrors(
+        predicted=tuple(map(tuple, predicted.tolist())),
+        realised=tuple(map(tuple, realised.tolist())),
+        factor=FACTOR,
+        within_factor=within,
+        median_ratio=float(np.median(ratio)) if shown.any() else None,
+    )

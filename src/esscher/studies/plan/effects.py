@@ -24,7 +24,8 @@ from torch import Tensor
 
 from esscher.core.validation import Array
 from esscher.engine.models import LayerInputs
-from esscher.studies.plan.selection import POWERS, inclusion_probabilities
+from esscher.studies.plan.budgets import POWERS
+from esscher.studies.plan.selection import inclusion_probabilities
 
 
 @dataclass(frozen=True, eq=False)

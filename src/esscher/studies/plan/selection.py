@@ -24,8 +24,6 @@ from torch import Tensor
 
 from esscher.core.validation import Array
 
-#: Powers among which each key head has its own.
-POWERS = (0.5, 0.75, 1.0, 1.5)
 #: ``pi ~ (s + FLOOR mean(s))^power``: the floor is for keys that the observed queries overlooked.
 FLOOR = 0.1
 

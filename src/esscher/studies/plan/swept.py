@@ -17,9 +17,10 @@ from torch import Tensor
 
 from esscher.core.validation import Array
 from esscher.engine.models import LayerInputs
+from esscher.studies.plan.budgets import POWERS
 from esscher.studies.plan.effects import LayerEffects
 from esscher.studies.plan.reduced import reduced_attention
-from esscher.studies.plan.selection import POWERS, select_sample, spread_starts
+from esscher.studies.plan.selection import select_sample, spread_starts
 
 #: Samples of every size.
 SAMPLES = 4

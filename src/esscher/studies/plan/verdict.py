@@ -7,7 +7,7 @@ passage, with Student's interval over passages. An interval that lies on one sid
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import TypeVar
 
 import numpy as np
 from scipy import special
@@ -15,8 +15,9 @@ from scipy import special
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL
 from esscher.math.statistics.means import exponentials
+from esscher.studies.plan.result import Mean, Verdict
 
-Verdict: TypeAlias = Literal["better", "worse", "undecided"]
+N = TypeVar("N", bound=str)
 
 #: Share of checks, with as many passages as :func:`passages_needed` says, that decide.
 POWER = 0.8
@@ -24,15 +25,25 @@ POWER = 0.8
 MOST_PASSAGES = 100_000
 
 
-def paired_ratio(over: Array, under: Array) -> dict[str, Any]:
+def paired_ratio(over: Array, under: Array) -> Mean:
     """How many times larger distances are than others on the same passages, with interval."""
-    found = exponentials(np.log(over / under)[:, None])
-    return {name: values[0] for name, values in found.items()}
+    return mean_exponential(np.log(over / under))
 
 
-def verdict_of(ratio: Mapping[str, Any]) -> Verdict:
+def mean_exponential(logs: Array) -> Mean:
+    """Exponential of the mean of logarithms over passages, with interval."""
+    found = exponentials(logs[:, None])
+    return Mean(mean=found["mean"][0], interval=ends_of(found["interval"][0]))
+
+
+def ends_of(interval: list[float] | None) -> tuple[float, float] | None:
+    """Return the ends of an interval as records hold them."""
+    return None if interval is None else (interval[0], interval[1])
+
+
+def verdict_of(ratio: Mean) -> Verdict:
     """Judge the plan by the ratio of the distance of another configuration to its own."""
-    interval = ratio["interval"]
+    interval = ratio.interval
     if interval is not None and interval[0] > 1:
         return "better"
     if interval is not None and interval[1] < 1:
@@ -58,7 +69,7 @@ def passages_needed(over: Array, under: Array) -> int | None:
     return int(n[np.argmax(enough)]) if enough.any() else None
 
 
-def closest(distances: Mapping[str, Array]) -> list[str]:
+def closest(distances: Mapping[N, Array]) -> list[N]:
     """Names of the configurations closest to dense, the closest first.
 
     More than one if the passages cannot tell them from the closest.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from esscher.studies.plan.verdict import verdict_of
+from esscher.core.codec import Interval
+from esscher.studies.plan.budgets import TokenGrid
+from esscher.studies.plan.result import Check, Mean, Prediction
 
 #: What the configurations of a check are called in a sentence.
 NAMES = {
@@ -15,47 +17,46 @@ NAMES = {
 }
 
 
-def headline(results: dict[str, Any]) -> str:
+def headline(
+    budgets: TokenGrid, prefix: int, ratio: float, predicted: Prediction, check: Check | None
+) -> str:
     """What is kept, what it costs, whether the plan is worth it, and what is best."""
-    total, check = results["total"], results["check"]
     sentence = (
-        f"{total['ratio']:.1%} of the tokens are kept: {kept_per_head(results['budgets'])} of "
-        f"{results['prefix']:,} per key head. "
+        f"{ratio:.1%} of the tokens are kept: {kept_per_head(budgets)} of {prefix:,} per key head. "
     )
-    predicted = results["predicted"]
     if check is None:
         return sentence + (
-            f"Predicted {predicted['unit']}: {_number(predicted['effect'], predicted['interval'])}"
-            f", with uniform budgets {predicted['uniform_effect']:.3g}. Not checked: give a text "
+            f"Predicted {predicted.unit}: {_number(predicted.effect, predicted.interval)}"
+            f", with uniform budgets {predicted.uniform_effect:.3g}. Not checked: give a text "
             "with --check."
         )
-    name = "kl" if "kl" in check["planned"] else "cosine"
-    unit = "KL to dense" if name == "kl" else "cosine to dense"
-    planned, uniform = check["planned"][name], check["uniform"][name]
-    passages = check["passages"]
+    unit = "cosine to dense" if check.planned.kl is None else "KL to dense"
+    planned, uniform = check.planned.end, check.uniform.end
+    assert planned is not None
+    assert uniform is not None
+    passages = check.passages
     return sentence + (
         f"On {passages} unseen passage{'s' * (passages != 1)} {unit} is "
-        f"{_number(planned['mean'], planned['interval'])} planned and "
-        f"{_number(uniform['mean'], uniform['interval'])} uniform. {judged(check)} {advised(check)}"
+        f"{_number(planned.mean, planned.interval)} planned and "
+        f"{_number(uniform.mean, uniform.interval)} uniform. {judged(check)} {advised(check)}"
     )
 
 
-def kept_per_head(budgets: list[list[int]]) -> str:
+def kept_per_head(budgets: Sequence[Sequence[int]]) -> str:
     """The range of budgets, or the one that all have."""
     smallest, largest = min(min(row) for row in budgets), max(max(row) for row in budgets)
     return f"{smallest:,}" if smallest == largest else f"{smallest:,} to {largest:,}"
 
 
-def judged(check: dict[str, Any]) -> str:
+def judged(check: Check) -> str:
     """The verdict on the plan against uniform budgets, as a sentence."""
-    ratio = check["ratios"]["uniform"]
-    verdict = verdict_of(ratio)
-    if verdict == "better":
+    ratio = check.ratios["uniform"]
+    if check.verdict == "better":
         return (
             f"The plan earned its place: it is {_times(ratio)} closer to dense than uniform "
             "budgets."
         )
-    if verdict == "worse":
+    if check.verdict == "worse":
         return (
             "The plan did NOT earn its place: it is worse than uniform budgets, "
             f"{_times(inverse(ratio))} farther from dense."
@@ -64,65 +65,60 @@ def judged(check: dict[str, Any]) -> str:
         f"Undecided with {_counted(check)} whether the plan is better or worse than uniform "
         f"budgets: it is {_times(ratio)} closer to dense"
     )
-    needed = check.get("passages_needed")
+    needed = check.passages_needed
     if needed is not None:
-        more = needed - check["passages"]
+        more = needed - check.passages
         return (
             f"{sentence}. {more:,} more passages ({needed:,} in all) would decide in 4 of 5 cases, "
             "if the mean ratio and its spread over passages stay as they are."
         )
-    if ratio["interval"] is None:
+    if ratio.interval is None:
         return f"{sentence}, and one passage has no interval. Check on more."
     return f"{sentence}; the difference is too small for any reasonable number of passages."
 
 
-def advised(check: dict[str, Any]) -> str:
+def advised(check: Check) -> str:
     """What is closest to dense of all that was measured, as a sentence."""
-    best = check.get("best")
-    if not best:  # a file from before this was stored
-        return ""
+    best = check.best
     names = [NAMES[name] for name in best]
     if len(best) > 1:
         listed = f"{', '.join(names[:-1])} and {names[-1]}"
         sentence = f"{listed[0].upper()}{listed[1:]} cannot be told apart with {_counted(check)}"
-        if len(best) == len(check["over_best"]) + 1:
+        if len(best) == len(check.over_best) + 1:
             return f"{sentence}."
         return f"{sentence}; the others are farther from dense than {names[0]}."
     if best[0] == "planned":
-        heavy = check["ratios"]["heavy"]
+        heavy = check.ratios["heavy"]
         return (
             "Use the plan: it is closer to dense than everything else that was measured, "
             f"{_times(heavy)} closer than heavy hitters."
         )
-    over = _times(check["over_best"]["planned"])
+    over = _times(check.over_best["planned"])
     return (
         f"Use {names[0]}: closer to dense than everything else that was measured, {over} closer "
         "than the plan."
     )
 
 
-def inverse(ratio: dict[str, Any]) -> dict[str, Any]:
+def inverse(ratio: Mean) -> Mean:
     """The ratio the other way round."""
-    ends = ratio["interval"]
-    return {
-        "mean": 1 / ratio["mean"],
-        "interval": None if ends is None else [1 / ends[1], 1 / ends[0]],
-    }
+    ends = ratio.interval
+    return Mean(mean=1 / ratio.mean, interval=None if ends is None else (1 / ends[1], 1 / ends[0]))
 
 
-def _counted(check: dict[str, Any]) -> str:
-    count = check["passages"]
+def _counted(check: Check) -> str:
+    count = check.passages
     return f"{count:,} passage{'s' * (count != 1)}"
 
 
-def _number(value: float, interval: list[float] | None) -> str:
+def _number(value: float, interval: Interval | None) -> str:
     if interval is None:
         return f"{value:.3g}"
     return f"{value:.3g} ({interval[0]:.3g} to {interval[1]:.3g})"
 
 
-def _times(found: dict[str, Any]) -> str:
-    if found["interval"] is None:
-        return f"{found['mean']:.2g} times"
-    low, high = found["interval"]
-    return f"{found['mean']:.2g} ({low:.2g} to {high:.2g}) times"
+def _times(found: Mean) -> str:
+    if found.interval is None:
+        return f"{found.mean:.2g} times"
+    low, high = found.interval
+    return f"{found.mean:.2g} ({low:.2g} to {high:.2g}) times"

@@ -22,19 +22,15 @@ not by the law:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from esscher.core.codec import Record
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models import LayerInputs
 from esscher.math.statistics import LEVEL
 
-#: First tokens that are always seen.
-SINKS = 4
 #: Doublings from which the exponent of the changes is fitted.
 FITTED = 4
 #: Relative changes below this are rounding, and have no logarithm worth fitting.
@@ -51,44 +47,22 @@ def doublings(longest: int, shortest: int = 32) -> NDArray[np.int64]:
     return np.array([longest >> k for k in range(count)][::-1], dtype=np.int64)
 
 
-def layer_changes(
-    inputs: LayerInputs, queries: int, lengths: NDArray[np.int64]
-) -> tuple[Array, Array]:
-    """Squared changes [heads, doublings] and squared norms [heads] of the last queries of a layer.
-
-    Parameters
-    ----------
-    inputs
-        A whole passage.
-    queries
-        The last this many are asked.
-    lengths
-        Context lengths, each twice the one before it.
-    """
-    count = inputs.q.shape[2]
-    rows = slice(count - queries, count)
-    at = torch.arange(count - queries, count)[:, None]
-    keys = torch.arange(inputs.k.shape[2])[None, :]
-    changes, norms = [], []
-    for head in range(inputs.q.shape[1]):
-        logits = inputs.logits(0, head, rows, torch.float32)
-        value = inputs.v[0, head // inputs.group].to(torch.float32)
-        outputs = []
-        for length in lengths.tolist():
-            seen = (keys < SINKS) | (keys > at - length)
-            weights = torch.softmax(logits.masked_fill(~seen, -torch.inf), dim=-1)
-            outputs.append(weights @ value)
-        stacked = torch.stack(outputs).double()
-        change = (stacked[1:] - stacked[:-1]).square().sum(-1).mean(-1)
-        changes.append(change.numpy())
-        norms.append(float(stacked[-1].square().sum(-1).mean()))
-    return np.stack(changes), np.array(norms)
-
-
 def relative_changes(changes: Array, norms: Array) -> Array:
     """c(L) from squared changes [passages, doublings] and squared norms [passages]."""
     norm = norms.mean()
     return np.sqrt(changes.mean(axis=0) / norm) if norm > 0 else np.zeros(changes.shape[1])
+
+
+class ContextLength(Record, frozen=True, kw_only=True):
+    """Numbers of a :class:`Saturation`, None for those that do not exist."""
+
+    length: float | None
+    open: bool
+    interval: tuple[float | None, float | None]
+    extrapolated: bool
+    limit: float | None
+    exponent: float | None
+    rest: tuple[float | None, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,21 +98,22 @@ class Saturation:
         """Whether changes are beyond the tolerance and do not fall."""
         return not np.isfinite(self.length)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers; None for what there is not."""
+    def record(self) -> ContextLength:
+        """Return what is stored; None for what there is not."""
 
         def plain(value: float) -> float | None:
             return float(value) if np.isfinite(value) else None
 
-        return {
-            "length": plain(self.length),
-            "open": self.is_open,
-            "interval": [plain(end) for end in self.interval],
-            "extrapolated": self.extrapolated,
-            "limit": plain(self.limit),
-            "exponent": plain(self.exponent),
-            "rest": [plain(value) for value in self.rest],
-        }
+        low, high = self.interval
+        return ContextLength(
+            length=plain(self.length),
+            open=self.is_open,
+            interval=(plain(low), plain(high)),
+            extrapolated=self.extrapolated,
+            limit=plain(self.limit),
+            exponent=plain(self.exponent),
+            rest=tuple(plain(value) for value in self.rest),
+        )
 
 
 def saturation(

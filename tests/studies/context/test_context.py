@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import esscher
 from esscher.cli.program import main
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
-from esscher.studies.plan import context_lengths, load_context
-from esscher.studies.plan.saturation import SINKS, doublings, layer_changes, saturation
+from esscher.studies.context.saturation import doublings, saturation
+from esscher.studies.context.work import SINKS, layer_changes
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 from tests.studies.plan.inputs import layer_inputs
@@ -63,7 +65,7 @@ def test_changes_that_do_not_fall_have_no_length() -> None:
     lengths = doublings(1024)
     found = saturation(np.full((3, 5), 0.04), np.ones(3), lengths, 0.1, 0)
     assert found.length == np.inf
-    assert found.to_dict()["length"] is None
+    assert found.record().length is None
 
 
 @pytest.mark.parametrize("limit", [1100.0, 8192.0, 1e6, np.inf])
@@ -119,11 +121,11 @@ def test_an_open_end_is_said_and_nothing_is_infinite() -> None:
     found = saturation(changes**2, np.ones(4), lengths, 0.1, 0, 8192.0)
     assert found.is_open
     assert not found.extrapolated
-    about = found.to_dict()
-    assert about["length"] is None
-    assert about["open"] is True
-    assert about["interval"] == [None, 8192]  # in every resample the end is open
-    assert np.isfinite(np.array(about["rest"], dtype=float)).all()
+    about = found.record()
+    assert about.length is None
+    assert about.open is True
+    assert about.interval == (None, 8192)  # in every resample the end is open
+    assert np.isfinite(np.array(about.rest, dtype=float)).all()
 
 
 def test_a_window_ends_every_length() -> None:
@@ -136,7 +138,7 @@ def test_a_window_ends_every_length() -> None:
     assert found.exponent == pytest.approx(0.0)
     short = saturation(0 * changes[None], np.ones(1), lengths, 0.1, 0, 5.0)
     assert short.length == 5
-    assert short.to_dict()["exponent"] is None
+    assert short.record().exponent is None
 
 
 def test_a_head_without_output_uses_nothing() -> None:
@@ -167,12 +169,12 @@ def saved(folder: Path, name: str, **options: object) -> list[str]:
     decoder_tokenizer().save_pretrained(folder / "model")
     rng = np.random.default_rng(0)
     (folder / "text.txt").write_text(" ".join(rng.choice(WORDS, size=900)))
-    return ["plan", str(folder / "model"), "--text", str(folder / "text.txt"), "--context"]
+    return ["context", str(folder / "model"), "--text", str(folder / "text.txt")]
 
 
 def test_a_tiny_decoder_from_the_command_line(tmp_path: Path) -> None:
     asked = saved(tmp_path, "llama")
-    asked += ["--prefix", "128", "--passages", "3", "--out", str(tmp_path / "run")]
+    asked += ["--context", "128", "--passages", "3", "--out", str(tmp_path / "run")]
     result = CliRunner().invoke(main, asked)
     assert result.exit_code == 0, result.output
     assert "heads are within 10%" in result.output
@@ -183,10 +185,12 @@ def test_a_tiny_decoder_from_the_command_line(tmp_path: Path) -> None:
     shown = CliRunner().invoke(main, ["show", str(tmp_path / "run")])
     assert found["headline"] in shown.output
     for wrong, said in (
-        (["--budget", "0.5"], "--budget is for plans"),
-        (["--prefix", "250"], "longest possible context is 193"),
+        (["--budget", "0.5"], "No such option"),
+        (["--query-count", "0"], "query_count is 0"),
+        (["--passages", "0"], "passages is 0"),
+        (["--context", "250"], "longest possible context is 193"),
         (["--tolerance", "2"], "tolerance is 2"),
-        (["--prefix", "9"], "at least 16"),
+        (["--context", "9"], "at least 16"),
     ):
         refused = CliRunner().invoke(main, [*asked[:-2], *wrong])
         assert refused.exit_code == 2
@@ -215,7 +219,7 @@ def test_no_length_beyond_window_and_model(name: str, window: int | None, tmp_pa
         assert head["open"] == bool(head["note"])
         ends = [*head["interval"], head["length"] or 0]
         assert max(end for end in ends if end is not None) <= limit
-    frame = load_context(tmp_path / "run").to_frame()
+    frame = esscher.load(tmp_path / "run").table()
     assert not np.isinf(frame.select_dtypes("number")).to_numpy().any()
     assert (frame["length"].isna() == frame["open"]).all()
 
@@ -225,8 +229,8 @@ def test_an_open_end_in_words(tmp_path: Path) -> None:
     asked = saved(tmp_path, "llama", strength=12.0)
     asked += ["--passages", "2", "--tolerance", "0.001", "--out", str(tmp_path / "run")]
     said = CliRunner().invoke(main, [*asked, "--all"])
-    found = load_context(tmp_path / "run")
-    frame = found.to_frame()
+    found = esscher.load(tmp_path / "run")
+    frame = found.table()
     assert frame["open"].any()
     changes = frame.loc[frame["open"], "last_change"]
     assert f"{int(frame['open'].sum())} are still changing, by up to" in found.headline
@@ -246,4 +250,30 @@ def test_an_open_end_in_words(tmp_path: Path) -> None:
 def test_encoders_are_refused() -> None:
     loaded = tiny_model("bert")
     with pytest.raises(InputError, match="is an encoder"):
-        context_lengths(wrap_model(loaded.model, encoder_tokenizer(), name="bert"), ["a text"])
+        esscher.context(wrap_model(loaded.model, encoder_tokenizer(), name="bert"), ["a text"])
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda r: r["heads"][0]["change"].pop(), "head 0.0 does not have all lengths"),
+        (lambda r: r["lengths"].pop(), "does not have all lengths"),
+        (lambda r: r["heads"][1].update(length=None, open=False), "has no end"),
+        (lambda r: r["heads"][1].update(layer=-1), "heads[1].layer is -1"),
+    ],
+)
+def test_results_that_do_not_fit_together_are_refused(
+    damage: Any, words: str, tmp_path: Path
+) -> None:
+    tiny = tiny_model("llama", max_position_embeddings=256)
+    loaded = wrap_model(tiny.model, decoder_tokenizer(), name="tiny")
+    text = [" ".join(np.random.default_rng(0).choice(WORDS, size=900))]
+    found = esscher.context(loaded, text, context=128, passages=2, out=tmp_path / "run")
+    assert esscher.load(tmp_path / "run").to_dict() == found.to_dict()
+    assert found.head(2, 3).layer == 2
+    path = tmp_path / "run" / "results.json"
+    tree = json.loads(path.read_text())
+    damage(tree)
+    path.write_text(json.dumps(tree))
+    with pytest.raises(InputError, match=re.escape(words)):
+        esscher.load(tmp_path / "run")

@@ -1,0 +1,11 @@
+"""How long a context each head of a decoder uses."""
+
+from __future__ import annotations
+
+from esscher.runs.study import function_of
+from esscher.studies.context.result import Context
+from esscher.studies.context.study import ContextStudy
+
+context = function_of(ContextStudy)
+
+__all__ = ["Context", "ContextStudy", "context"]

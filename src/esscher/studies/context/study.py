@@ -1,0 +1,113 @@
+"""The study: which options there are, which cells, and how they become a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esscher.core.errors import InputError
+from esscher.core.options import BY_MODEL, Seed, option
+from esscher.engine.models.outline import Outline
+from esscher.runs.cells import Cell, CellRun
+from esscher.runs.executors import CellExecutor
+from esscher.runs.model_study import ModelStudy
+from esscher.studies.context.result import Context, PassageCell, assemble
+from esscher.studies.context.saturation import doublings
+
+if TYPE_CHECKING:
+    from esscher.engine.models import AnyModel, LoadedModel
+    from esscher.studies.context.work import ContextWork
+
+#: Longest context unless one is given, and the shortest one that is tried, where there is room.
+CONTEXT, SHORTEST = 4_096, 32
+#: The longest context is at least this many times the shortest: two doublings.
+DOUBLINGS = 4
+#: Fewest tokens of the longest context.
+FEWEST = 16
+#: Queries that are asked unless a number is given; at most a quarter of what the model reads.
+QUERIES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextStudy(ModelStudy[Context]):
+    """Measure how long a context each head of a decoder uses.
+
+    A head is given the first few tokens of a passage and the most recent ones, twice as many every
+    time, until its output changes by less than the tolerance.
+    """
+
+    name = "context"
+    unit = "passages"
+    cell = PassageCell
+    result = Context
+    examples = (
+        "esscher context demo:smollm2 --context 2048 --figure context.png",
+        "esscher context ./my-model --text a.txt --tolerance 0.05 --out runs/context",
+    )
+
+    tolerance: Annotated[
+        float, option("Relative change of an output that may still be to come.", gt=0, lt=1)
+    ] = 0.1
+    context: Annotated[
+        int, option("Longest context (default 4096, or what the model allows).", ge=1)
+    ] = BY_MODEL
+    query_count: Annotated[
+        int, option("Queries at the end of a passage that are asked (default 64).", ge=1)
+    ] = BY_MODEL
+    passages: Annotated[int, option("Passages; intervals are over them.", ge=1, le=10**6)] = 4
+    seed: Seed = 0
+
+    def fill(self, model: Outline) -> ContextStudy:
+        """Choose a context that the model reads."""
+        if not model.causal:
+            raise InputError(
+                f"{model.name!r} is an encoder, which reads a passage as a whole; context lengths "
+                "are for decoders"
+            )
+        queries = self.query_count or max(1, min(QUERIES, model.max_positions // 4))
+        possible = model.max_positions - queries + 1
+        longest = self.context or min(CONTEXT, possible)
+        if possible < FEWEST:
+            raise InputError(
+                f"{model.name} reads at most {model.max_positions} tokens; context lengths take at "
+                f"least {FEWEST} and some queries: "
+                + ("ask for fewer" if self.query_count else "choose a model that reads more")
+            )
+        if longest > possible:
+            raise InputError(
+                f"context is {longest} and {queries} queries share it, but {model.name} reads at "
+                f"most {model.max_positions} tokens; the longest possible context is {possible}"
+            )
+        if longest < FEWEST:
+            raise InputError(
+                f"context is {longest}; it must be at least {FEWEST}, to be doubled twice"
+            )
+        return replace(self, context=longest, query_count=queries)
+
+    @property
+    def length(self) -> int:
+        """Tokens of a passage: the first of the queries has the longest context behind it."""
+        return self.context + self.query_count - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Context lengths that are tried."""
+        return doublings(self.context, min(SHORTEST, self.context // DOUBLINGS))
+
+    def cells(self) -> list[str]:
+        """One cell per passage."""
+        return [f"passage-{i}" for i in range(self.passages)]
+
+    def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> ContextWork:
+        """Take passages from the beginning of the text."""
+        from esscher.studies.context.work import read_text  # brings torch
+
+        return read_text(self, loaded, model)
+
+    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Context:
+        """Find where every head stops gaining."""
+        return assemble(self, cells, run)

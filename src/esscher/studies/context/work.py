@@ -1,0 +1,105 @@
+"""What is computed: a passage is a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from esscher.core.validation import Array
+from esscher.engine.models import AnyModel, LayerCapture, LayerInputs, LoadedModel, opened_model
+from esscher.engine.text import Passage, visit_passages
+from esscher.engine.text.packing import first_passages
+from esscher.runs.cells import Cell, CellRun
+from esscher.runs.executors import Task
+from esscher.studies.context.result import PassageCell
+from esscher.studies.context.study import ContextStudy
+
+#: First tokens that are always seen.
+SINKS = 4
+
+
+def read_text(study: ContextStudy, loaded: LoadedModel, model: AnyModel) -> ContextWork:
+    """Take passages from the beginning of the text."""
+    found = first_passages(loaded, study.text, study.passages, study.length, study.column)
+    study = replace(study, model=loaded.stored, text=found.record)
+    return ContextWork(study, model, found.passages)
+
+
+@dataclass(frozen=True, eq=False)
+class ContextWork:
+    """Context lengths, ready to be measured: see :class:`esscher.runs.study.Work`."""
+
+    study: ContextStudy
+    model: AnyModel
+    passages: tuple[Passage, ...]
+
+    def batches(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
+        """Yield all passages."""
+        lengths, queries = self.study.lengths, self.study.query_count
+        yield {
+            name: Task(name, _passage_cell, (self.model, passage, queries, lengths))
+            for name, passage in zip(self.study.cells(), self.passages, strict=True)
+        }
+
+
+def _passage_cell(
+    model: AnyModel, passage: Passage, queries: int, lengths: NDArray[np.int64]
+) -> Cell:
+    rows: list[dict[str, Any]] = []
+    norms: list[tuple[float, ...]] = []
+    windows: list[int | None] = []
+
+    def sink(passage: Passage, capture: LayerCapture) -> None:
+        with torch.inference_mode():
+            changes, norm = layer_changes(capture, queries, lengths)
+        norms.append(tuple(norm.tolist()))
+        windows.append(capture.window)
+        for head, change in enumerate(changes):
+            rows.extend(
+                {"layer": capture.layer, "head": head, "length": int(n), "square": float(c)}
+                for n, c in zip(lengths[:-1], change, strict=True)
+            )
+
+    with opened_model(model) as loaded:
+        visit_passages(loaded, [passage], sink)
+    return Cell(PassageCell(norms=tuple(norms), windows=tuple(windows)), pd.DataFrame(rows))
+
+
+def layer_changes(
+    inputs: LayerInputs, queries: int, lengths: NDArray[np.int64]
+) -> tuple[Array, Array]:
+    """Squared changes [heads, doublings] and squared norms [heads] of the last queries of a layer.
+
+    Parameters
+    ----------
+    inputs
+        A whole passage.
+    queries
+        The last this many are asked.
+    lengths
+        Context lengths, each twice the one before it.
+    """
+    count = inputs.q.shape[2]
+    rows = slice(count - queries, count)
+    at = torch.arange(count - queries, count)[:, None]
+    keys = torch.arange(inputs.k.shape[2])[None, :]
+    changes, norms = [], []
+    for head in range(inputs.q.shape[1]):
+        logits = inputs.logits(0, head, rows, torch.float32)
+        value = inputs.v[0, head // inputs.group].to(torch.float32)
+        outputs = []
+        for length in lengths.tolist():
+            seen = (keys < SINKS) | (keys > at - length)
+            weights = torch.softmax(logits.masked_fill(~seen, -torch.inf), dim=-1)
+            outputs.append(weights @ value)
+        stacked = torch.stack(outputs).double()
+        change = (stacked[1:] - stacked[:-1]).square().sum(-1).mean(-1)
+        changes.append(change.numpy())
+        norms.append(float(stacked[-1].square().sum(-1).mean()))
+    return np.stack(changes), np.array(norms)

@@ -1,0 +1,128 @@
+"""What a plan is: how many tokens every key head of a model keeps, and how they are chosen.
+
+Everything that runs a model under a plan needs this record and nothing else of a plan.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import numpy as np
+from msgspec import Meta, structs
+from numpy.typing import NDArray
+
+from esscher.core.codec import Record
+from esscher.core.errors import InputError
+from esscher.core.validation import Array
+from esscher.engine.models.record import ModelRecord
+from esscher.engine.models.same_weights import compare_weights, said_of_types
+
+if TYPE_CHECKING:
+    from esscher.engine.models import LoadedModel
+
+#: Powers of the scores in the samples, among which each key head has its own.
+POWERS = (0.5, 0.75, 1.0, 1.5)
+#: Sinks and recent tokens of a decoder; of a short cache, the recent ones are this share at most.
+SINKS, RECENT, SHARE = 4, 32, 1 / 16
+
+Tokens: TypeAlias = Annotated[int, Meta(ge=0, le=10**15)]
+#: One whole number per layer and key head.
+TokenGrid: TypeAlias = Annotated[
+    tuple[Annotated[tuple[Tokens, ...], Meta(min_length=1, max_length=100_000)], ...],
+    Meta(min_length=1, max_length=100_000),
+]
+#: One number per layer and head.
+Grid: TypeAlias = tuple[tuple[float, ...], ...]
+
+
+class Keeping(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """First and last tokens of a text that every head keeps for certain."""
+
+    sinks: Tokens
+    recent: Tokens
+
+    @property
+    def count(self) -> int:
+        """Both together."""
+        return self.sinks + self.recent
+
+
+def keeping_for(keys: int, causal: bool) -> Keeping:
+    """A decoder keeps sinks and recent tokens, an encoder its delimiters."""
+    if causal:
+        return Keeping(sinks=SINKS, recent=min(RECENT, int(SHARE * keys)))
+    return Keeping(sinks=1, recent=1)
+
+
+class TokenBudgets(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Token budgets of the key heads of a model.
+
+    Attributes
+    ----------
+    model
+        The model they are for.
+    prefix
+        Length of the cache, or of an encoder's passage, of which they are kept.
+    keeping
+        What every head keeps for certain.
+    budgets, powers
+        Tokens that are kept, and the power of the scores in the sample, by layer and key head.
+    """
+
+    model: ModelRecord
+    prefix: Tokens
+    keeping: Keeping
+    budgets: TokenGrid
+    powers: Grid
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be budgets of the model's key heads."""
+        shape = (self.model.layers, self.model.key_heads)
+        for grid in (self.budgets, self.powers):
+            if (len(grid), *{len(row) for row in grid}) != shape:
+                raise InputError(
+                    "its budgets and powers are not one per layer and key head of its model"
+                )
+        least = self.keeping.count
+        if any(not least < tokens <= self.prefix for row in self.budgets for tokens in row):
+            raise InputError(
+                f"its budgets are no budgets for its prefix: they must be above {least}, what is "
+                f"kept for certain, and at most {self.prefix}"
+            )
+        if any(power not in POWERS for row in self.powers for power in row):
+            raise InputError(f"its powers must be among {', '.join(map(str, POWERS))}")
+
+    @property
+    def tokens(self) -> NDArray[np.int64]:
+        """Tokens kept of a prefix of this length, [layers, key heads]."""
+        return np.array(self.budgets, dtype=np.int64)
+
+    @property
+    def ratios(self) -> Array:
+        """The same as shares of the prefix."""
+        return np.asarray(self.tokens / self.prefix)
+
+    def check_model(self, loaded: LoadedModel) -> None:
+        """Refuse a model that they were not made for; warn if only the type of weights differs.
+
+        Raises
+        ------
+        InputError
+            If it has other weights.
+        """
+        own = self.model
+        stored: dict[str, Any] = {"model": structs.asdict(own)}
+        weights = compare_weights(stored, loaded.record)
+        same_shape = (loaded.shape.layers, loaded.shape.key_heads) == (own.layers, own.key_heads)
+        if same_shape and weights == "other type":
+            warnings.warn(
+                f"{loaded.name!r} has {said_of_types(stored, loaded.record)}: the plan is used, "
+                f"but what it says of errors was measured in {own.dtype}",
+                stacklevel=4,
+            )
+        elif not same_shape or weights != "same":
+            raise InputError(
+                f"the plan is for {own.name!r} with weights {own.weight_hash[:12]}, not for "
+                f"{loaded.name!r} with weights {loaded.weight_hash[:12]}; make a plan for it"
+            )

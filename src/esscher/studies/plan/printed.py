@@ -1,0 +1,113 @@
+"""The result in a terminal."""
+
+from __future__ import annotations
+
+from esscher.core.shown import with_error
+from esscher.show.tables import PlainConsole, PlainTable
+from esscher.studies.plan.result import Check, Mean, Plan
+
+#: Key heads that the table shows unless all are asked for.
+SHOWN = 12
+TITLES = {
+    "kl": "KL",
+    "top1": "top-1",
+    "perplexity_ratio": "perplexity",
+    "cosine": "cosine",
+    "nearest": "neighbour",
+    "error": "outputs",
+}
+
+
+def print_result(found: Plan, console: PlainConsole, everything: bool = False) -> None:
+    """Print the headline, the check, and the budgets."""
+    console.say(found.headline, style="bold")
+    console.say_note(found.model.note)
+    if found.check is not None:
+        _print_check(console, found.check)
+    frame = found.table().sort_values("tokens", ascending=False, kind="stable")
+    shown = frame if everything else frame.head(SHOWN)
+    alike = frame["tokens"].nunique() == 1
+    if everything or len(shown) == len(frame):
+        title = "All key heads"
+    elif alike:
+        title = f"{len(shown)} of {len(frame)} key heads, which all keep the same number of tokens"
+    else:
+        title = f"The {len(shown)} key heads that keep most tokens"
+    table = PlainTable(title)
+    for name in ("key head", "tokens", "share", "power", "predicted error"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in shown.to_dict("records"):
+        table.add_row(
+            f"{row['layer']:.0f}.{row['key_head']:.0f}",
+            f"{row['tokens']:,.0f}",
+            f"{row['ratio']:.1%}",
+            f"{row['power']:g}",
+            f"{row['predicted_error']:.1%}",
+        )
+    console.print(table)
+    if len(shown) < len(frame):
+        console.say(f"{_others(frame['tokens'].tolist(), len(shown))}; --all shows them.")
+
+
+def _others(tokens: list[int], shown: int) -> str:
+    """What the key heads keep that are not shown; tokens are in falling order."""
+    fewer = sum(n < tokens[shown - 1] for n in tokens[shown:])
+    same = len(tokens) - shown - fewer
+    if not same:
+        return f"{fewer} more keep fewer tokens"
+    if not fewer:
+        return f"{same} more keep as many tokens as the last of these"
+    return f"{same} more keep as many tokens as the last of these, {fewer} keep fewer"
+
+
+def _print_check(console: PlainConsole, check: Check) -> None:
+    measures = [name for name in TITLES if getattr(check.planned, name) is not None]
+    table = PlainTable(
+        f"The same number of tokens in all, {check.passages} unseen passages",
+        least=("outputs", "top-1", "neighbour"),
+    )
+    table.add_column("", no_wrap=True)
+    for name in (*(TITLES[m] for m in measures), "over planned"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, found in check.configurations.items():
+        cells = (_cell(getattr(found, m)) for m in measures)
+        table.add_row(name, *cells, _ratio(check.ratios.get(name)))
+    console.print(table)
+    heads = check.heads
+    if heads.within_factor is not None:
+        console.say(
+            f"Predicted head errors: {heads.within_factor:.0%} within a factor of "
+            f"{heads.factor:g} of what they were; realised over predicted "
+            f"{heads.median_ratio:.2f} in the median."
+        )
+    meanings = (
+        "KL: from the dense next-token law, nats; top-1: same most likely token; perplexity: over "
+        "that of the dense model;"
+        if check.planned.kl is not None
+        else "cosine: to the dense embedding; neighbour: same nearest passage;"
+    )
+    ratio = "KL" if check.planned.kl is not None else "1 - cosine"
+    console.explain(
+        f"{meanings} outputs: relative error of attention outputs; over planned: ratio of {ratio}, "
+        "with interval. heavy: tokens that the last queries attend (SnapKV); recent: sinks and "
+        "recent tokens (StreamingLLM). In brackets half the width of the 95% interval over "
+        "passages (last digits)."
+    )
+
+
+def _cell(found: Mean | None) -> str:
+    """A mean with half the width of its interval."""
+    if found is None:
+        return ""
+    mean, interval = found.mean, found.interval
+    if interval is None or interval[0] == interval[1]:
+        return f"{mean:.3g}"
+    return with_error(mean, max(interval[1] - mean, mean - interval[0]))
+
+
+def _ratio(found: Mean | None) -> str:
+    if found is None:
+        return ""
+    if found.interval is None:
+        return f"{found.mean:.2g}"
+    return f"{found.mean:.2g} ({found.interval[0]:.2g}, {found.interval[1]:.2g})"

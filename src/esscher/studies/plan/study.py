@@ -1,0 +1,261 @@
+"""The study: which options there are, which cells, and how they become a result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from msgspec import Meta
+
+from esscher.core.errors import InputError
+from esscher.core.options import BY_MODEL, Seed, option
+from esscher.engine.models.outline import Outline
+from esscher.engine.text.documents import check_text
+from esscher.engine.text.record import TextRecord
+from esscher.runs.cells import Cell, CellRun
+from esscher.runs.executors import CellExecutor
+from esscher.runs.model_study import ModelStudy
+from esscher.runs.result import NotFinished
+from esscher.studies.plan.budgets import Keeping, keeping_for
+from esscher.studies.plan.result import PLAN, Plan, PlanCell
+
+if TYPE_CHECKING:
+    from esscher.engine.models import AnyModel, LoadedModel
+    from esscher.engine.text.documents import TextSource
+    from esscher.studies.plan.work import PlanWork
+else:
+    # what is stored in the place of a text; see Study.sources
+    TextSource = TextRecord
+
+#: Longest cache of a decoder, and longest passage of an encoder, unless a length is given.
+PREFIX, PASSAGE = 4_096, 512
+#: Tokens after a decoder's cache unless a number is given; at most a quarter of what it reads.
+QUERIES = 128
+#: Shortest cache or passage of which budgets can be kept.
+FEWEST_KEYS = 16
+#: Calibration passages unless a number is given. An encoder's are short, and cheap.
+PASSAGES, ENCODER_PASSAGES = 4, 16
+#: Samples of each unseen passage of an encoder: its embedding is one number per passage, which
+#: varies with the sample; a decoder's measures are means over its queries.
+ENCODER_DRAWS = 4
+#: Fewest unseen passages of an encoder: with two, the nearest of the others is always the same.
+NEIGHBOURS = 3
+#: Rounding of attention in float32: no tolerance below this can be told from 0.
+SMALLEST_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanStudy(ModelStudy[Plan]):
+    """Plan how many tokens every key head of a model keeps, and check the plan.
+
+    One dense pass over the calibration text predicts what every budget of every head costs;
+    budgets are allocated optimally; the check compares planned with uniform budgets and with
+    published selections at the same number of tokens, on text the plan has not seen.
+    (How long a context each head uses: esscher context.)
+    """
+
+    name = "plan"
+    unit = "passages"
+    cell = PlanCell
+    result = Plan
+    sources: ClassVar[frozenset[str]] = frozenset({"model", "text", "check"})
+    examples = (
+        "esscher plan demo:smollm2 --text demo:docs --check demo:code --budget 0.25 --prefix 1024",
+        "esscher plan ./my-model --text a.txt --check b.txt --tolerance 0.1 --save plan.json",
+    )
+
+    check: Annotated[
+        TextSource | None,
+        option("Text on which the plan is checked; without it there is no check."),
+    ] = None
+    budget: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        option("Share of the tokens to keep, such as 0.25."),
+    ] = None
+    tolerance: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        option("Or: relative error that no head may exceed."),
+    ] = None
+    prefix: Annotated[
+        int,
+        option(
+            "Tokens of a decoder's cache, or of an encoder's passage (default 4096; encoders 512).",
+            ge=1,
+            le=10**15,
+        ),
+    ] = BY_MODEL
+    query_count: Annotated[
+        int,
+        option(
+            "Tokens after a decoder's cache (default 128); encoders have none.", ge=0, le=10**15
+        ),
+    ] = BY_MODEL
+    passages: Annotated[
+        int, option("Calibration passages (default 4; encoders 16).", ge=1, le=10**6)
+    ] = BY_MODEL
+    check_passages: Annotated[int, option("Unseen passages.", ge=0, le=10**6)] = 16
+    sampled: Annotated[
+        bool,
+        option("Measure what budgets cost by drawing samples, not from one pass (slower)."),
+    ] = False
+    seed: Seed = 0
+
+    def fill(self, model: Outline) -> PlanStudy:
+        """Choose passages that the model reads, and refuse budgets that it cannot keep."""
+        model.check_supported()
+        if (self.budget is None) == (self.tolerance is None):
+            raise InputError("give either a budget, such as 0.25, or a tolerance, such as 0.1")
+        queries = _query_count(model, self.query_count)
+        keys = _keys(model, self.prefix, queries)
+        self._check_goal(keys, keeping_for(keys, model.causal))
+        return replace(
+            self,
+            prefix=keys,
+            query_count=queries,
+            passages=self.passages or (PASSAGES if model.causal else ENCODER_PASSAGES),
+            check_passages=self._checked_passages(model.causal),
+        )
+
+    def _check_goal(self, keys: int, keeping: Keeping) -> None:
+        least = keeping.count + 1
+        if self.budget is not None and self.budget < least / keys:
+            smallest = math.ceil(least / keys * 1e4) / 1e4
+            raise InputError(
+                f"budget is {self.budget:g}; every head keeps {keeping.count} tokens of {keys} for "
+                f"certain and at least one more, so the smallest possible budget is {smallest:g}, "
+                "the largest 1"
+            )
+        if self.tolerance is not None and self.tolerance < SMALLEST_TOLERANCE:
+            raise InputError(
+                f"tolerance is {self.tolerance:g}; errors below {SMALLEST_TOLERANCE:g} cannot be "
+                f"told from rounding, so the smallest possible tolerance is {SMALLEST_TOLERANCE:g}"
+            )
+
+    def _checked_passages(self, causal: bool) -> int:
+        if self.check is None:
+            return 0
+        if not self.check_passages:
+            raise InputError("check_passages is 0, and there is a text to check on; give some")
+        if not causal and self.check_passages < NEIGHBOURS:
+            raise InputError(
+                f"check_passages is {self.check_passages}; an encoder's check asks whether a "
+                "passage keeps its nearest neighbour among the others, so give at least "
+                f"{NEIGHBOURS}"
+            )
+        return self.check_passages
+
+    def check_texts(self) -> None:
+        """Refuse texts that cannot be read."""
+        for source in (self.text,) if self.check is None else (self.text, self.check):
+            check_text(source, self.column)
+
+    @property
+    def length(self) -> int:
+        """Tokens of a passage."""
+        return self.prefix + self.query_count
+
+    @property
+    def causal(self) -> bool:
+        """Whether the model is a decoder."""
+        return self.model_record.causal
+
+    @property
+    def draws(self) -> int:
+        """Samples of each unseen passage."""
+        return 1 if self.causal else ENCODER_DRAWS
+
+    @property
+    def keeping(self) -> Keeping:
+        """What is kept for certain."""
+        return keeping_for(self.prefix, self.causal)
+
+    @property
+    def calibration_cells(self) -> list[str]:
+        """Names of the cells of the first stage."""
+        return [f"calibration-{i}" for i in range(self.passages)]
+
+    @property
+    def check_cells(self) -> list[str]:
+        """Names of the cells of the second stage."""
+        return [f"check-{i}" for i in range(self.check_passages)]
+
+    def cells(self) -> list[str]:
+        """One cell per passage, of calibration and of the check."""
+        return self.calibration_cells + self.check_cells
+
+    def run(self) -> Plan:
+        """Make the plan; it is also stored as a file of its own."""
+        found = super().run()
+        if self.out is not None and found.folder is not None:
+            found.save(found.folder / PLAN)
+        return found
+
+    def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> PlanWork:
+        """Take passages from the beginnings of the texts."""
+        from esscher.studies.plan.work import read_texts  # brings torch
+
+        return read_texts(self, loaded, model, executor)
+
+    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Plan:
+        """Choose budgets, and say what they cost.
+
+        Raises
+        ------
+        NotFinished
+            If there are not all passages: a part of a plan is none.
+        """
+        if len(cells) < len(self.cells()):
+            raise NotFinished(
+                f"the plan in {run.folder} is not finished; run the command that began it again, "
+                "it resumes"
+            )
+        from esscher.studies.plan.work import assemble  # brings torch
+
+        return assemble(self, cells, run)
+
+
+def _query_count(model: Outline, asked: int | None) -> int:
+    """Tokens after a decoder's cache: by default at most a quarter of what it reads."""
+    if not model.causal:
+        return 0
+    if asked is None:
+        return max(1, min(QUERIES, model.max_positions // 4))
+    if asked < 1:
+        raise InputError(f"query_count is {asked}; a decoder's errors are measured at 1 or more")
+    return asked
+
+
+def _keys(model: Outline, prefix: int | None, queries: int) -> int:
+    """Tokens of a decoder's cache, or of an encoder's passage."""
+    longest = model.max_positions - queries
+    possible = longest if model.window is None else min(longest, model.window)
+    behind = f" and {queries} queries follow it" if queries else ""
+    keys = prefix or min(PREFIX if model.causal else PASSAGE, possible)
+    if longest < FEWEST_KEYS:
+        fewer = model.max_positions - FEWEST_KEYS
+        raise InputError(
+            f"{model.name} reads at most {model.max_positions} tokens, and a plan takes a prefix "
+            f"of at least {FEWEST_KEYS}; "
+            + (f"give at most {fewer} queries" if fewer > 0 else "choose a model that reads more")
+        )
+    if possible < FEWEST_KEYS:
+        raise InputError(
+            f"{model.name} has layers with a window of {model.window} tokens, and a plan takes a "
+            f"prefix of at least {FEWEST_KEYS}; choose a model with longer windows"
+        )
+    if keys > longest:
+        raise InputError(
+            f"prefix is {keys}{behind}, but {model.name} reads at most {model.max_positions} "
+            f"tokens at a time; the longest possible prefix is {possible}"
+        )
+    if keys > possible:
+        raise InputError(
+            f"prefix is {keys}, but {model.name} has layers with a window of {model.window} "
+            f"tokens, which keep no more than that by themselves; give a prefix of at most "
+            f"{possible}"
+        )
+    if keys < FEWEST_KEYS:
+        raise InputError(f"prefix is {keys}; budgets need room: give at least {FEWEST_KEYS}")
+    return keys
