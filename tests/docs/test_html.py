@@ -20,7 +20,7 @@ RESULTS = (
     "Curve",
     "Deep",
     "Domains",
-    "ErrorCurve",
+    "Sweep",
     "Plan",
     "Prediction",
     "Probe",
@@ -83,11 +83,11 @@ def test_what_a_run_returns_is_escaped(name: str) -> None:
     class Hostile(kind):  # type: ignore[misc, valid-type]
         headline = subject = HOSTILE
 
-        def to_frame(self) -> pd.DataFrame:
+        def table(self) -> pd.DataFrame:
             return pd.DataFrame({HOSTILE: [HOSTILE], "error": [0.5]})
 
         def shown(self) -> list[pd.DataFrame]:
-            return [self.to_frame()]
+            return [self.table()]
 
     page = object.__new__(Hostile)._repr_html_()
     check(page)
