@@ -131,13 +131,6 @@ CATALOGUE: dict[str, dict[str, Drawing]] = {
             missing=_no_terciles,
         ),
     },
-    "domains": {
-        "domains": Drawing("domains:draw_domains", "layers by corpus, heads, and variance"),
-        "layers": Drawing("domains:draw_domain_layers", "every statistic over layers, by corpus"),
-        "heads": Drawing("domains:draw_domain_heads", "variance between corpora, layer by head"),
-        "variance": Drawing("domains:draw_variance", "where the variance comes from"),
-        "pairs": Drawing("domains:draw_pairs", "how many heads tell two corpora apart"),
-    },
     "plan": {
         "plan": Drawing("plans:draw_plan", "budgets, cost, layers and calibration"),
         "budgets": Drawing("plans:draw_budgets_figure", "tokens that every key head keeps"),

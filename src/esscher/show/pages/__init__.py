@@ -43,7 +43,7 @@ class PageMaker(Protocol):
 
 #: Kinds of runs that can be reported: the module here of the name before the dash makes the page.
 KINDS = (
-    "probe", "plan", "context", "deep", "sparse", "sparse-law", "domains", "sweep",
+    "probe", "plan", "context", "deep", "sparse", "sparse-law", "sweep",
 )  # fmt: skip
 
 
@@ -52,7 +52,8 @@ def study_page(run: StoredRun) -> Page:
     found: Result[Any] = run.found
     summary: Summary = part_of(run.kind, "page").summary(found, run.name)
     drawings = offered(part_of(run.kind, "charts").DRAWINGS, found)
-    text, note = command(run, found.study.command_words())
+    words = found.study.command_words()
+    text, note = command(run, None if words is None else [*words, "--out", run.name])
     return Page(
         title=run.name,
         kind=summary.name,
