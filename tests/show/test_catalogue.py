@@ -86,8 +86,6 @@ def test_a_figure_as_a_file(name, chosen):
 
 def test_variants_differ_in_what_they_offer():
     assert "layers" not in offered(*make("probe-one"))
-    assert "limit" in offered(*make("sparse-law"))
-    assert "limit" not in offered(*make("sparse"))
     assert {"growth", "limit"} <= set(offered(*make("deep")))
     assert {"end", "terciles"} <= set(offered(*make("deep-model")))
     kind, plan = make("plan")
@@ -195,25 +193,6 @@ def test_exponents_of_a_sweep():
     # tokens without a limit have no asymptotic exponent to compare with
     axis = drawn("sweep-laplace", "exponents").axes[0]
     assert "asymptotic, sharp" not in axis.get_legend_handles_labels()[1]
-
-
-@pytest.mark.parametrize(("name", "reference"), [("curves", "dense"), ("limit", "limit")])
-def test_sparse_patterns(name, reference):
-    _, found = make("sparse-law")
-    axis = drawn("sparse-law", name).axes[0]
-    for (at, _), pattern in zip(points(axis), found.patterns.values(), strict=True):
-        mean = pattern.curve.by_reference[reference].map.mean
-        np.testing.assert_allclose(at, np.transpose([found.budgets, mean]))
-
-
-def test_verdicts_of_sparse_patterns():
-    _, found = make("sparse-law")
-    axis = drawn("sparse-law", "exponents").axes[0]
-    said = [text.get_text() for text in axis.texts]
-    assert said == [pattern.verdict for pattern in found.patterns.values()]
-    exponents = np.concatenate([at[:, 0] for at, _ in points(axis)])
-    wanted = [p.fit[m].exponent for p in found.patterns.values() for m in METRICS]
-    np.testing.assert_allclose(np.sort(exponents), np.sort(wanted))
 
 
 def test_errors_by_layer():

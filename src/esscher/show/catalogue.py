@@ -66,11 +66,6 @@ def _no_check(results: Any) -> str | None:
     return None if results["check"] is not None else "the plan was not checked (--check TEXT)"
 
 
-def _no_limit(results: Any) -> str | None:
-    known = all("limit" in found["curve"] for found in results["patterns"].values())
-    return None if known else "tokens of a model have no known infinite-token limit"
-
-
 def _no_stack(results: Any) -> str | None:
     return None if results.get("limit") else "only a Gaussian stack has a known limit"
 
@@ -104,15 +99,6 @@ CATALOGUE: dict[str, dict[str, Drawing]] = {
         "curve": Drawing("sweeps:draw_curve", "errors against n with fitted law and prediction"),
         "exponents": Drawing("sweeps:draw_sweep_exponents", "exponents against the horizon"),
         "study": Drawing("sweeps:draw_sweep", "both, in the layout of the published study"),
-    },
-    "sparse": {
-        "patterns": Drawing("sparsity:draw_sparsity", "errors, exponents and verdicts"),
-        "curves": Drawing("sparsity:draw_pattern_curves", "errors against the budget"),
-        "exponents": Drawing("sparsity:draw_pattern_exponents", "exponents and verdicts"),
-        "limit": Drawing(
-            "sparsity:draw_limit_curves", "errors against the infinite-token limit",
-            missing=_no_limit,
-        ),
     },
     "deep": {
         "depth": Drawing("depth:draw_depth", "errors and exponents by layer, and the end"),
@@ -160,7 +146,6 @@ CATALOGUE: dict[str, dict[str, Drawing]] = {
         "curves": Drawing("figures:draw_prediction", "predicted errors and local exponents"),
     },
 }  # fmt: skip
-CATALOGUE["sparse-law"] = CATALOGUE["sparse"]
 #: Drawings that take the result object, not its results, by module.
 _OBJECTS = ("heatmaps", "probes", "manyheads", "depth", "sweeps", "figures")
 #: Classes of results, to make an object of a dictionary.
@@ -169,10 +154,7 @@ _CLASSES = {
     "deep": "esscher.studies.deep:Depth",
 }
 #: What is empty in the results of a run in which nothing is measured yet.
-_MEASURED = {
-    "probe": "heads", "context": "heads", "sparse": "patterns",
-    "sparse-law": "patterns", "deep": "layers",
-}  # fmt: skip
+_MEASURED = {"probe": "heads", "context": "heads", "deep": "layers"}
 #: Narrowest and widest figure, in inches.
 NARROW, WIDE = 2.0, 20.0
 

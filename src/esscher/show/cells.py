@@ -127,7 +127,8 @@ def matrix(rows: Iterable[Row], x: Axis, y: Axis, field: str, title: str, high: 
               axis=alt.Axis(grid=False, domain=False, ticks=False, labelOverlap=False)),
     )  # fmt: skip
     fill = alt.Fill(
-        field=field, type="quantitative", scale=alt.Scale(domain=[0, high], scheme=cast(Any, SIZES)),
+        field=field, type="quantitative",
+        scale=alt.Scale(domain=[0, high], scheme=cast(Any, SIZES)),
         legend=alt.Legend(title=None, orient="right", gradientLength=height,
                           values=even_ticks(0.0, high), labelExpr=TICK),
     )  # fmt: skip

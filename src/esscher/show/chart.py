@@ -175,11 +175,12 @@ def guides(rows: Iterable[Row], x: Axis, y: Axis, *, upright: bool = False) -> C
     data = list(rows)
     at = _x(replace(x, field="at")) if upright else _y(replace(y, field="at"))
     marks = [canvas(data).mark_rule(style="guide", clip=True).encode(at)]
-    if any(row.get("name") for row in data):
+    named = [row for row in data if row.get("name")]
+    if named:
         end = {"y": alt.value(0)} if upright else {"x": alt.value("width")}
         side: dict[str, Any] = {"align": "left", "baseline": "top", "dx": 3} if upright else {
             "align": "right", "baseline": "bottom", "dx": -2, "dy": -2}  # fmt: skip
-        note = canvas(data).mark_text(style="note", **side)
+        note = canvas(named).mark_text(style="note", **side)
         marks.append(note.encode(at, text=alt.Text(field="name", type="nominal"), **end))
     return _layered(marks)
 

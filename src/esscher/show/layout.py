@@ -112,7 +112,7 @@ def _arrange_legends(view: Any, width: float, whole: float) -> None:
     if not isinstance(view, dict):
         return
     legend: Any = view.get("legend")
-    names = view["scale"].get("domain") if legend and "scale" in view else None
+    names: Any = view["scale"].get("domain") if legend and "scale" in view else None
     if _words(names):
         symbol = SYMBOL + math.sqrt(legend.get("symbolSize", 0))
         own = symbol + LETTER * max(len(name) for name in names)

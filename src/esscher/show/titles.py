@@ -46,14 +46,6 @@ def _deep(results: dict[str, Any]) -> str:
     )
 
 
-def _sparse(results: dict[str, Any]) -> str:
-    from esscher.runs.registry import study_named
-    from esscher.runs.study import stored_study
-
-    study: Any = stored_study(study_named(results["kind"]), results["configuration"], "the run")
-    return str(study.in_words)
-
-
 def _model(configuration: dict[str, Any]) -> str:
     return str(configuration["model"]["name"])
 
@@ -63,6 +55,4 @@ _TITLES = {
     "plan": _plan,
     "context": _context,
     "deep": _deep,
-    "sparse": _sparse,
-    "sparse-law": _sparse,
 }

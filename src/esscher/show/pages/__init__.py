@@ -41,10 +41,8 @@ class PageMaker(Protocol):
         ...
 
 
-#: Kinds of runs that can be reported: the module here of the name before the dash makes the page.
-KINDS = (
-    "probe", "plan", "context", "deep", "sparse", "sparse-law", "sweep",
-)  # fmt: skip
+#: Kinds of runs of which a module here makes the page.
+KINDS = ("probe", "plan", "context", "deep", "sweep")
 
 
 def study_page(run: StoredRun) -> Page:
@@ -104,5 +102,4 @@ def make_pages(runs: Sequence[StoredRun]) -> list[Page]:
 
 
 def _maker(kind: str) -> PageMaker:
-    module = kind.partition("-")[0]  # studies of models and of laws share their page
-    return cast(PageMaker, import_module(f"esscher.show.pages.{module}"))
+    return cast(PageMaker, import_module(f"esscher.show.pages.{kind}"))
