@@ -117,8 +117,9 @@ def lines(
         look["stroke"] = alt.Stroke(**series.colour())
     if dashes is not None:
         look["strokeDash"] = alt.StrokeDash(**dashes.dash())
-    elif series is not None and series.dashes is not None:  # colours have a legend already
-        look["strokeDash"] = alt.StrokeDash(**series.dash() | {"legend": None})
+    elif series is not None and series.dashes is not None:  # in the legend of the colours
+        legend = {"legend": series.colour()["legend"]}
+        look["strokeDash"] = alt.StrokeDash(**series.dash() | legend)
     line = canvas(rows, pick).mark_line(
         style="curve", clip=True, interpolate="step-after" if step else "linear"
     )

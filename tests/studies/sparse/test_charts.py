@@ -106,8 +106,9 @@ def test_the_explorer_shows_the_curves_of_a_head():
     shown = panel_rows(chart, len(found.patterns) + 2, "pattern", "error")
     for unit in found.heads:
         for name, pattern in unit.patterns.items():
+            place = (unit.layer, unit.head, name)
             own = [row["error"] for row in shown
-                   if (row["layer"], row["head"], row["pattern"]) == (unit.layer, unit.head, name)]  # fmt: skip
+                   if (row["layer"], row["head"], row["pattern"]) == place]  # fmt: skip
             assert own == pytest.approx(list(pattern.map.error), rel=1e-5)
     with pytest.raises(InputError, match=r"there is no head 7\.7 in this run"):
         draw(DRAWINGS, found, "explorer", heads=[(7, 7)])
