@@ -11,7 +11,7 @@ from tests.show.drawn import panel_rows, texts
 from tests.show.runs import HOSTILE, make
 
 OF_A_LAW = ("patterns", "curves", "exponents", "limit", "bias")
-OF_A_MODEL = ("patterns", "curves", "exponents", "bias", "heads", "explorer")
+OF_A_MODEL = ("patterns", "curves", "exponents", "bias", "explorer", "heads")
 
 
 @pytest.mark.parametrize(

@@ -165,9 +165,6 @@ DRAWINGS = (
         caption="What averaging over draws would not remove, as a share of the squared map error; "
         "for a pattern without randomness all of it.",
     ),
-    Drawing("heads", "exponents of every head, by pattern", heads, missing=_no_heads,
-            heading="Exponents of every head",
-            caption="Intervals are in the CSV file of the table of heads."),
     Drawing(
         "explorer", "map errors of every head, and the curves of one of them (--head)", explorer,
         heads=True, missing=_no_heads,
@@ -175,6 +172,9 @@ DRAWINGS = (
         caption="Map errors by pattern. Click a cell, or move with the arrow keys, to see the "
         "curves of that head.",
     ),
+    Drawing("heads", "exponents of every head, by pattern", heads, missing=_no_heads,
+            heading="Exponents of every head",
+            caption="Intervals are in the CSV file of the table of heads."),
 )  # fmt: skip
 
 
