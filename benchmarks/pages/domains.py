@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 from msgspec import structs
 
 from esscher.core.errors import InputError
 from esscher.runs.registry import load
-from esscher.show.domains import draw_domains
+from esscher.show.drawing import Plot
 from esscher.studies.domains import Domains
 from esscher.studies.domains.result import Correction, RankPair, TransferPair, shares_of
 from esscher.studies.domains.statistics import BY_NAME
@@ -33,7 +32,7 @@ def domains_finding(runs: Sequence[Path]) -> Finding:
         raise InputError("there are no runs to make a page of; give directories of esscher domains")
     sections, trouble = [], []
     tables: dict[str, pd.DataFrame] = {}
-    figures: dict[str, Figure] = {}
+    figures: dict[str, Plot] = {}
     for folder in runs:
         found = load(folder)
         if not isinstance(found, Domains):
@@ -52,7 +51,7 @@ def domains_finding(runs: Sequence[Path]) -> Finding:
             f"{name}-ranks": _ranks(found),
             f"{name}-plans": pd.DataFrame(_plans(found)),
         }
-        figures[name] = draw_domains(found.to_dict())
+        figures[name] = found.plot()
     return Finding(
         "domains",
         "Domains: what changes between corpora, and what does not",

@@ -10,7 +10,6 @@ import pandas as pd
 
 from esscher.core.errors import InputError
 from esscher.runs.registry import load
-from esscher.show.sparsity import draw_sparsity
 from esscher.studies.reproduce.finding import Finding, markdown_table
 from esscher.studies.sparse import Sparse
 from esscher.studies.sparse.compare import NO_CROSSING
@@ -60,7 +59,7 @@ def sparse_finding(runs: Sequence[str | Path]) -> Finding:
             tables[f"{name}-heads"] = study.heads_table()
         tables[name] = study.table()
         tables[f"{name}-curves"] = study.curves_table()
-        figures[name] = draw_sparsity(study.to_dict(), study.subject)
+        figures[name] = study.plot()
     return Finding(
         "sparse",
         "Sparse patterns: what a budget of keys costs",

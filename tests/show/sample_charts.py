@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from esscher.show.cells import category_map, heatmap, picked_title, picking
-from esscher.show.chart import bands, bars, diagonal, figure, guides, lines, panel, points
+from esscher.show.cells import category_map, heatmap, matrix, picked_title, picking
+from esscher.show.chart import bands, bars, diagonal, figure, guides, lines, panel, points, sheet
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import limits
 
@@ -81,4 +81,30 @@ def explorer(layers=3, heads=4):
     )  # fmt: skip
 
 
-SAMPLES = {"curves": curves, "costs": costs, "explorer": explorer}
+def pairs(names=("one", "a name that is longer than all others")):
+    """Points beside each other at names, and counts of pairs of names."""
+    rows = [
+        {"kind": kind, "s": s, "x": 1.0 + i, "low": 0.5, "high": 3.0}
+        for kind in names for i, s in enumerate("ab")
+    ]  # fmt: skip
+    counts = [{"down": a, "across": b, "count": 9 * i + j}
+              for i, a in enumerate(names) for j, b in enumerate(names)]  # fmt: skip
+    series = Series("s", ("a", "b"), dashes=((1, 0), (4, 2)))
+    x, y = Axis("x", "x"), Axis("kind", names=names)
+    across, down = Axis("across", "b", names=names), Axis("down", "a", names=names)
+    compare = [{"at": 1.0}, {"at": 2.0, "name": "two"}]
+    return figure(
+        [panel(guides(compare, x, y, upright=True),
+               points(rows, x, y, series, across=True, beside=True)),
+         panel(points(rows, y, x, series, beside=True), lines(rows, y, x, series)),
+         matrix(counts, across, down, "count", "counts", 10.0)],
+        "Pairs", apart=True,
+    )  # fmt: skip
+
+
+def both():
+    """Two figures below each other."""
+    return sheet([curves(), costs()], "Both")
+
+
+SAMPLES = {"curves": curves, "costs": costs, "explorer": explorer, "pairs": pairs}

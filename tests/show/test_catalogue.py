@@ -69,8 +69,8 @@ def test_every_figure_of_every_kind_of_run(name):
 
 @pytest.mark.parametrize(
     ("name", "chosen"),
-    [("probe", "heads"), ("sweep-one", "exponents"), ("domains", "layers"), ("plan", "budgets")],
-)  # fmt: skip
+    [("probe", "heads"), ("sweep-one", "exponents"), ("plan", "budgets")],
+)
 def test_a_figure_as_a_file(name, chosen):
     """Well-formed, text as text, and no formula where somebody's name looks like one."""
     kind, found = make(name)
@@ -81,16 +81,11 @@ def test_a_figure_as_a_file(name, chosen):
     if kind in ("probe", "plan"):
         for word in printable(HOSTILE).split():
             assert word in text
-    if kind == "domains":
-        assert "$2_{$ & <b>" in text
-        assert "$3$" in text
     assert abs(float(root.attrib["width"].removesuffix("pt")) - 72 * SINGLE) < 0.01
 
 
 def test_variants_differ_in_what_they_offer():
     assert "layers" not in offered(*make("probe-one"))
-    assert "limit" in offered(*make("sparse-law"))
-    assert "limit" not in offered(*make("sparse"))
     assert {"growth", "limit"} <= set(offered(*make("deep-stack")))
     assert {"end", "terciles"} <= set(offered(*make("deep")))
     kind, plan = make("plan")
@@ -200,25 +195,6 @@ def test_exponents_of_a_sweep():
     assert "asymptotic, sharp" not in axis.get_legend_handles_labels()[1]
 
 
-@pytest.mark.parametrize(("name", "reference"), [("curves", "dense"), ("limit", "limit")])
-def test_sparse_patterns(name, reference):
-    _, found = make("sparse-law")
-    axis = drawn("sparse-law", name).axes[0]
-    for (at, _), pattern in zip(points(axis), found.patterns.values(), strict=True):
-        mean = pattern.curve.by_reference[reference].map.mean
-        np.testing.assert_allclose(at, np.transpose([found.budgets, mean]))
-
-
-def test_verdicts_of_sparse_patterns():
-    _, found = make("sparse-law")
-    axis = drawn("sparse-law", "exponents").axes[0]
-    said = [text.get_text() for text in axis.texts]
-    assert said == [pattern.verdict for pattern in found.patterns.values()]
-    exponents = np.concatenate([at[:, 0] for at, _ in points(axis)])
-    wanted = [p.fit[m].exponent for p in found.patterns.values() for m in METRICS]
-    np.testing.assert_allclose(np.sort(exponents), np.sort(wanted))
-
-
 def test_errors_by_layer():
     for name, curve in (("deep-stack", "map"), ("deep", "independent")):
         _, found = make(name)
@@ -236,22 +212,6 @@ def test_end_of_a_model():
     for (at, _), mode in zip(points(axis), ("independent", "shared"), strict=True):
         end = found.end.kl[mode].mean
         np.testing.assert_allclose(at, np.transpose([found.sizes, end]))
-
-
-def test_corpora_over_layers_and_in_pairs():
-    _, found = make("domains")
-    results = found.to_dict()
-    axis = drawn("domains", "layers").axes[0]
-    for (at, _), rows in zip(points(axis), results["layers"]["tokens"].values(), strict=True):
-        np.testing.assert_allclose(at[:, 1], [row["value"] for row in rows])
-    grid = images(drawn("domains", "pairs"))[0]
-    pair = results["tests"]["tokens"]["pairs"][1]
-    assert (grid[0, 2], grid[2, 0]) == (pair["heads"], pair["heads_holm"])
-    shares = drawn("domains", "variance").axes[0].patches
-    known = [entry for entry in results["variance"].values() if entry is not None]
-    assert sum(bar.get_width() for bar in shares) == pytest.approx(len(known))
-    share = images(drawn("domains", "heads"))[0]
-    np.testing.assert_allclose(share.ravel(), results["tests"]["tokens"]["omnibus"]["share"])
 
 
 def test_plans():

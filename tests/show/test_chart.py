@@ -10,13 +10,14 @@ import pytest
 import vl_convert
 
 from esscher.core.errors import InputError
+from esscher.show.cells import heatmap
 from esscher.show.chart import bars, figure, panel, points, records
 from esscher.show.drawing import Drawing, check_heads, draw, offered
 from esscher.show.layout import layout
 from esscher.show.save import chart_bytes
 from esscher.show.scales import Axis, Series
-from esscher.show.theme import BLUE, DOUBLE, GROUND, SHADES
-from tests.show.sample_charts import SAMPLES, costs, curves, explorer
+from esscher.show.theme import BLUE, DOUBLE, GROUND, LETTER, LIGHT_LETTER, SHADES
+from tests.show.sample_charts import SAMPLES, both, costs, curves, explorer, pairs
 
 
 def texts(chart):
@@ -33,9 +34,9 @@ def marks(chart, kind):
             for one in re.findall(r"<(?:path|line|text) [^>]*>", group)]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-def test_samples_are_valid_and_compile_without_a_warning(name, capfd):
-    spec = SAMPLES[name]().to_dict(validate=True)
+@pytest.mark.parametrize("make", [*SAMPLES.values(), both])
+def test_samples_are_valid_and_compile_without_a_warning(make, capfd):
+    spec = make().to_dict(validate=True)
     vl_convert.vegalite_to_svg(layout(spec, DOUBLE), show_warnings=True)
     assert capfd.readouterr().err == ""
 
@@ -92,6 +93,38 @@ def test_cells_without_a_number_are_crossed_and_colours_say_what_lies_beyond():
 def test_a_picked_head_is_named_and_its_curve_alone_is_drawn():
     assert "curve, layer 1, head 2" in texts(explorer())
     assert len(marks(explorer(), "symbol")) == 3
+
+
+def test_crosses_are_seen_in_dark_and_in_light_cells():
+    cells = [{"layer": 0, "head": i, "share": i / 4, "chance": i != 2} for i in range(5)]
+    chart = figure([heatmap(cells, "share", "share", ends=(0.0, 1.0), crossed="chance")])
+    fills = [dict(mark)["fill"] for mark in marks(chart, "text") if dict(mark).get("fill")]
+    assert fills == [LIGHT_LETTER, LIGHT_LETTER, LETTER, LETTER]
+
+
+def test_points_of_one_name_stand_beside_each_other():
+    symbols = [dict(mark)["transform"] for mark in marks(pairs(), "symbol")]
+    assert len(symbols) == len(set(symbols)) == 8
+
+
+def test_a_matrix_says_its_counts_and_a_line_without_a_name_says_nothing():
+    found = texts(pairs())
+    assert {"0", "1", "9", "10", "two"} <= set(found)
+    assert "undefined" not in found
+
+
+def test_figures_below_each_other_keep_their_legends_and_have_one_title():
+    found = texts(both())
+    assert found.count("Both") == 1
+    assert "Errors" not in found
+    assert {"0.5", "fitted", "planned"} <= set(found)
+
+
+def test_more_series_than_colours_differ_in_shape():
+    series = Series("s", [str(i) for i in range(20)])
+    looks = list(zip(*(made["scale"].to_dict()["range"]
+                       for made in (series.colour(), series.shape())), strict=True))  # fmt: skip
+    assert len(set(looks)) == 20
 
 
 def test_bars_carry_their_intervals():

@@ -66,11 +66,6 @@ def _no_check(results: Any) -> str | None:
     return None if results["check"] is not None else "the plan was not checked (--check TEXT)"
 
 
-def _no_limit(results: Any) -> str | None:
-    known = all("limit" in found["curve"] for found in results["patterns"].values())
-    return None if known else "tokens of a model have no known infinite-token limit"
-
-
 def _no_stack(results: Any) -> str | None:
     return None if results.get("limit") else "only a Gaussian stack has a known limit"
 
@@ -105,15 +100,6 @@ CATALOGUE: dict[str, dict[str, Drawing]] = {
         "exponents": Drawing("sweeps:draw_sweep_exponents", "exponents against the horizon"),
         "study": Drawing("sweeps:draw_sweep", "both, in the layout of the published study"),
     },
-    "sparse": {
-        "patterns": Drawing("sparsity:draw_sparsity", "errors, exponents and verdicts"),
-        "curves": Drawing("sparsity:draw_pattern_curves", "errors against the budget"),
-        "exponents": Drawing("sparsity:draw_pattern_exponents", "exponents and verdicts"),
-        "limit": Drawing(
-            "sparsity:draw_limit_curves", "errors against the infinite-token limit",
-            missing=_no_limit,
-        ),
-    },
     "deep": {
         "depth": Drawing("depth:draw_depth", "errors and exponents by layer, and the end"),
         "errors": Drawing("depth:draw_errors_figure", "relative errors by layer"),
@@ -130,13 +116,6 @@ CATALOGUE: dict[str, dict[str, Drawing]] = {
             "depth:draw_terciles_figure", "the same, a third of the heads sampled",
             missing=_no_terciles,
         ),
-    },
-    "domains": {
-        "domains": Drawing("domains:draw_domains", "layers by corpus, heads, and variance"),
-        "layers": Drawing("domains:draw_domain_layers", "every statistic over layers, by corpus"),
-        "heads": Drawing("domains:draw_domain_heads", "variance between corpora, layer by head"),
-        "variance": Drawing("domains:draw_variance", "where the variance comes from"),
-        "pairs": Drawing("domains:draw_pairs", "how many heads tell two corpora apart"),
     },
     "plan": {
         "plan": Drawing("plans:draw_plan", "budgets, cost, layers and calibration"),
@@ -167,15 +146,11 @@ CATALOGUE: dict[str, dict[str, Drawing]] = {
         "curves": Drawing("figures:draw_prediction", "predicted errors and local exponents"),
     },
 }  # fmt: skip
-CATALOGUE["sparse-law"] = CATALOGUE["sparse"]
 CATALOGUE["deep-stack"] = CATALOGUE["deep"]
 #: Drawings that take the result object, not its results, by module.
 _OBJECTS = ("heatmaps", "probes", "manyheads", "depth", "sweeps", "figures")
 #: What is empty in the results of a run in which nothing is measured yet.
-_MEASURED = {
-    "probe": "heads", "context": "heads", "sparse": "patterns",
-    "sparse-law": "patterns", "deep": "layers", "deep-stack": "layers",
-}  # fmt: skip
+_MEASURED = {"probe": "heads", "context": "heads", "deep": "layers", "deep-stack": "layers"}
 #: Narrowest and widest figure, in inches.
 NARROW, WIDE = 2.0, 20.0
 

@@ -11,8 +11,17 @@ import altair as alt
 from altair.typing import ChartType
 
 from esscher.show.chart import CLICKED, canvas, finite, tip
-from esscher.show.scales import Row, Series
-from esscher.show.theme import PICK, SIZES, SMALL, TICK, log_ticks
+from esscher.show.scales import Axis, Row, Series
+from esscher.show.theme import (
+    LETTER,
+    LIGHT_LETTER,
+    PICK,
+    SIZES,
+    SMALL,
+    TICK,
+    even_ticks,
+    log_ticks,
+)
 
 #: Height of a layer; of a heatmap at least and at most. In points.
 LAYER, SHORT, TALL = 7.2, 97.0, 245.0
@@ -20,6 +29,10 @@ LAYER, SHORT, TALL = 7.2, 97.0, 245.0
 WIDTH = 96.0
 #: Most ticks along layers and heads.
 UP, ACROSS = 10, 7
+#: Height of a row of a matrix, and room of the names below it.
+ROW, NAMES = 13.0, 60.0
+#: Share of the way from dark to light colours from which letters are dark.
+LIGHT = 0.6
 
 
 def heatmap(
@@ -31,6 +44,7 @@ def heatmap(
     ends: tuple[float, float] | None = None,
     colours: str = SIZES,
     columns: str = "head",
+    crossed: str | None = None,
     pick: alt.Parameter | None = None,
 ) -> ChartType:
     """Draw a number per layer and head as colour; a cross marks a cell without one.
@@ -50,11 +64,14 @@ def heatmap(
         Name of the map from numbers to colours.
     columns
         Field along x.
+    crossed
+        Field that is true where a cell with a number is crossed, too; the chart has to say why.
     pick
         Selection of a cell: see :func:`picking`.
     """
     data = [
         {"layer": row["layer"], columns: row[columns], field: finite(row[field], log)}
+        | ({} if crossed is None else {crossed: row[crossed]})
         for row in rows
     ]
     known = [row[field] for row in data if row[field] is not None]
@@ -72,7 +89,8 @@ def heatmap(
         scale=alt.Scale(type="log" if log else "linear", domain=[low, high], clamp=True,
                         scheme=cast(Any, colours), nice=False),
         legend=alt.Legend(title=None, orient="right", gradientLength=grid.height,
-                          values=_ticks(low, high, log), labelExpr=label),
+                          values=log_ticks(low, high) if log else even_ticks(low, high),
+                          labelExpr=label),
     )  # fmt: skip
     tips = [*grid.tips, tip(field, title, True)]
     marks = [
@@ -86,7 +104,47 @@ def heatmap(
             .mark_text(style="note", text="×", fontSize=grid.letter)
             .encode(*grid.place, tooltip=grid.tips)
         )
+    if crossed is not None:
+        light = low ** (1 - LIGHT) * high**LIGHT if log else (1 - LIGHT) * low + LIGHT * high
+        marks.append(
+            canvas(row for row in data if row[field] is not None and row[crossed])
+            .mark_text(text="×", fontSize=grid.letter)
+            .encode(*grid.place, color=_letters(field, light), tooltip=tips)
+        )
     return grid.panel(marks, title, tips, pick)
+
+
+def matrix(rows: Iterable[Row], x: Axis, y: Axis, field: str, title: str, high: float) -> ChartType:
+    """Draw a count per pair of names as colour, from 0 to ``high``, and write it into the cell."""
+    data = list(rows)
+    assert y.names is not None
+    height = max(ROW * len(y.names), SHORT)
+    place = (
+        alt.X(field=x.field, **x.options(),
+              axis=alt.Axis(grid=False, domain=False, ticks=False, labelAngle=-40,
+                            labelLimit=NAMES, labelAlign="right", labelOverlap=False)),
+        alt.Y(field=y.field, **y.options(),
+              axis=alt.Axis(grid=False, domain=False, ticks=False, labelOverlap=False)),
+    )  # fmt: skip
+    fill = alt.Fill(
+        field=field, type="quantitative",
+        scale=alt.Scale(domain=[0, high], scheme=cast(Any, SIZES)),
+        legend=alt.Legend(title=None, orient="right", gradientLength=height,
+                          values=even_ticks(0.0, high), labelExpr=TICK),
+    )  # fmt: skip
+    tips = [
+        *(tip(axis.field, axis.title or axis.field) for axis in (y, x)),
+        tip(field, title, True),
+    ]
+    cells = canvas(data)
+    made = alt.layer(
+        cells.mark_rect(style="cell").encode(*place, fill=fill, tooltip=tips),
+        cells.mark_text(fontSize=SMALL).encode(
+            *place, color=_letters(field, LIGHT * high), tooltip=tips,
+            text=alt.Text(field=field, type="quantitative", format=",d"),
+        ),
+    )  # fmt: skip
+    return cast(ChartType, made.properties(title=title, width=WIDTH, height=height))
 
 
 def category_map(
@@ -193,18 +251,13 @@ class _Grid:
         return cast(ChartType, made)
 
 
+def _letters(field: str, light: float) -> Any:
+    """Dark letters in light cells, light ones in dark cells."""
+    test = f"datum[{json.dumps(field)}] > {light}"
+    return alt.condition(test, alt.value(LETTER), alt.value(LIGHT_LETTER))
+
+
 def _axis(numbers: list[Any], most: int) -> alt.Axis:
     step = 1 if len(numbers) <= most else 2 if len(numbers) <= 2 * most else 0
     step = step or 5 * math.ceil(len(numbers) / most / 5)
     return alt.Axis(grid=False, domain=False, ticks=False, values=numbers[::step])
-
-
-def _ticks(low: float, high: float, log: bool) -> list[float]:
-    """Ticks of a bar of colours."""
-    if log:
-        found = log_ticks(low, high)
-        return found if len(found) > 1 else [low, high]
-    step = 10.0 ** math.floor(math.log10((high - low) / 2))
-    step = next(step * k for k in (1, 2, 5, 10, 20) if (high - low) / (step * k) <= 5)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(step * i, 10) for i in range(first, last + 1)]

@@ -43,6 +43,7 @@ def points(
     series: Series | None = None,
     *,
     across: bool = False,
+    beside: bool = False,
     pick: alt.Parameter | None = None,
 ) -> ChartType:
     """Draw points with intervals; those that are not to be trusted are hollow.
@@ -58,6 +59,8 @@ def points(
         What tells points apart.
     across
         Whether intervals are along x.
+    beside
+        Whether points of different series at the same name stand beside each other.
     pick
         Selection of a cell of a heatmap (``cells.picking``), whose rows alone are drawn.
     """
@@ -65,6 +68,15 @@ def points(
     data = list(rows)
     marks: list[Any] = []
     tips = _tips(data, x, y, series)
+    aside: list[Any] = []
+    if beside:
+        assert series is not None
+        order: dict[str, Any] = {
+            "field": series.field,
+            "type": "nominal",
+            "sort": list(series.names),
+        }
+        aside = [alt.YOffset(**order) if across else alt.XOffset(**order)]
     if any(row.get("low") is not None for row in data):
         # one set of rows for points and intervals, so that it stands in a page once
         data = [_cut(row, along) for row in data]
@@ -73,7 +85,7 @@ def points(
             _x(x), _y(low), alt.Y2(field="high")]  # fmt: skip
         stroke = {} if series is None else {"stroke": alt.Stroke(**series.colour())}
         rule = canvas(data, pick).mark_rule(style="interval", clip=True)
-        marks.append(rule.encode(*ends, tooltip=tips, **stroke))
+        marks.append(rule.encode(*ends, *aside, tooltip=tips, **stroke))
     look: dict[str, Any] = {"fill": _hollow(alt.value(BLUE)), "stroke": alt.value(BLUE)}
     if series is not None:
         look = {
@@ -84,7 +96,7 @@ def points(
     marks.append(
         canvas(data, pick)
         .mark_point(style="point", clip=True)
-        .encode(_x(x), _y(y), tooltip=tips, **look)
+        .encode(_x(x), _y(y), *aside, tooltip=tips, **look)
     )
     return _layered(marks)
 
@@ -105,6 +117,9 @@ def lines(
         look["stroke"] = alt.Stroke(**series.colour())
     if dashes is not None:
         look["strokeDash"] = alt.StrokeDash(**dashes.dash())
+    elif series is not None and series.dashes is not None:  # in the legend of the colours
+        legend = {"legend": series.colour()["legend"]}
+        look["strokeDash"] = alt.StrokeDash(**series.dash() | legend)
     line = canvas(rows, pick).mark_line(
         style="curve", clip=True, interpolate="step-after" if step else "linear"
     )
@@ -137,7 +152,9 @@ def bars(
         look["order"] = alt.Order(field="order", type="quantitative")
         order = {name: i for i, name in enumerate(series.names)}
         data = [{**row, "order": order[row[series.field]]} for row in data]
-    options = length.options() | {"scale": alt.Scale(zero=True, nice=True)}
+    options = length.options()
+    if length.limits is None:
+        options["scale"] = alt.Scale(zero=True, nice=True)
     options["stack"] = "zero" if stacked else None
     tips = _tips(data, x, y, series)
     channel, second = (alt.X, alt.X2) if across else (alt.Y, alt.Y2)
@@ -159,11 +176,12 @@ def guides(rows: Iterable[Row], x: Axis, y: Axis, *, upright: bool = False) -> C
     data = list(rows)
     at = _x(replace(x, field="at")) if upright else _y(replace(y, field="at"))
     marks = [canvas(data).mark_rule(style="guide", clip=True).encode(at)]
-    if any(row.get("name") for row in data):
+    named = [row for row in data if row.get("name")]
+    if named:
         end = {"y": alt.value(0)} if upright else {"x": alt.value("width")}
         side: dict[str, Any] = {"align": "left", "baseline": "top", "dx": 3} if upright else {
             "align": "right", "baseline": "bottom", "dx": -2, "dy": -2}  # fmt: skip
-        note = canvas(data).mark_text(style="note", **side)
+        note = canvas(named).mark_text(style="note", **side)
         marks.append(note.encode(at, text=alt.Text(field="name", type="nominal"), **end))
     return _layered(marks)
 
@@ -230,6 +248,19 @@ def figure(
         param = cast(Any, pick.param).to_dict() | {"views": clicked}
         chart = chart.properties(params=[alt.TopLevelSelectionParameter(**param)])
     return cast(ChartType, chart.properties(usermeta={"least": least}, config=config()))
+
+
+def sheet(figures: Sequence[ChartType], title: str = "", *, note: str = "") -> ChartType:
+    """Put figures below each other, without their titles; each keeps its colours and legends."""
+    parts: list[Any] = [one.copy() for one in figures]
+    least = parts[0].usermeta["least"]
+    for part in parts:
+        part.title = part.usermeta = part.config = alt.Undefined
+    chart: Any = alt.vconcat(*parts)
+    chart = chart.resolve_scale(**dict.fromkeys(LOOKS, "independent"))
+    about = alt.TitleParams(text=title, subtitle=note or alt.Undefined, style="figure")
+    made = chart.properties(title=about, usermeta={"least": least}, config=config())
+    return cast(ChartType, made)
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -15,8 +15,10 @@ from esscher.show.theme import GREY, LARGE, SMALL
 
 #: Room beside a panel for its axis; for a bar of colours; between panels. In points.
 AXIS, BAR, GAP = 34.0, 30.0, 14.0
-#: Room of a legend's symbol with the space around it, and of a letter.
-SYMBOL, LETTER = 20.0, 3.6
+#: Room of a legend's symbol with the space around it, of a letter, and between names and axis.
+SYMBOL, LETTER, TICK = 20.0, 3.6, 8.0
+#: Most of a panel's width that names along its axis take.
+NAMES = 0.6
 
 #: Legends of a figure stand below each other, in the middle.
 LEGENDS = {"bottom": {"anchor": "middle", "direction": "vertical", "center": True, "margin": 3}}
@@ -74,9 +76,32 @@ def _arrange(view: dict[str, Any], width: float, least: float) -> None:
 
 
 def panel_width(view: dict[str, Any], width: float) -> float:
-    """Return the width of a panel without its axis and its bar of colours."""
+    """Return the width of a panel without its axis and its bar of colours.
+
+    Names along the axis have up to ``NAMES`` of the width, and are cut beyond.
+    """
     bar = BAR if "gradientLength" in json.dumps(view) else 0.0
-    return max(width - AXIS - bar, 30.0)
+    named = _named_axes(view)
+    longest = max((len(name) for axis in named for name in axis["scale"]["domain"]), default=0)
+    room = max(AXIS, min(LETTER * longest + TICK, NAMES * width))
+    for axis in named:
+        axis["axis"] = axis.get("axis", {}) | {"labelLimit": room}
+    return max(width - room - bar, 30.0)
+
+
+def _named_axes(view: Any) -> list[dict[str, Any]]:
+    """Encodings along y of the names in a panel."""
+    found = []
+    for part in view.get("layer", []):
+        found += _named_axes(part)
+    axis: Any = view.get("encoding", {}).get("y", {})
+    if _words(axis.get("scale", {}).get("domain")):
+        found.append(axis)
+    return found
+
+
+def _words(names: Any) -> bool:
+    return bool(names) and all(isinstance(name, str) for name in names)
 
 
 def _arrange_legends(view: Any, width: float, whole: float) -> None:
@@ -87,8 +112,8 @@ def _arrange_legends(view: Any, width: float, whole: float) -> None:
     if not isinstance(view, dict):
         return
     legend: Any = view.get("legend")
-    names = view["scale"].get("domain") if legend and "scale" in view else None
-    if names and all(isinstance(name, str) for name in names):
+    names: Any = view["scale"].get("domain") if legend and "scale" in view else None
+    if _words(names):
         symbol = SYMBOL + math.sqrt(legend.get("symbolSize", 0))
         own = symbol + LETTER * max(len(name) for name in names)
         legend["columns"] = max(1, min(len(names), int(width / own)))

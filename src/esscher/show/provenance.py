@@ -48,7 +48,7 @@ def _texts(configuration: dict[str, Any]) -> list[tuple[str, str | None]]:
             rows += [(name, found["source"]), (f"{name}, SHA-256", found["hash"])]
         elif isinstance(found, str):
             rows += [(name, found), (f"{name}, SHA-256", configuration.get("text_hash"))]
-    for corpus in configuration.get("corpora", []):
+    for corpus in configuration.get("texts", []):
         rows.append((f"corpus {corpus['name']}", f"{corpus['source']}, {corpus['text_hash']}"))
     return rows
 

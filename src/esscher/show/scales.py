@@ -75,8 +75,10 @@ class Series:
         Name of the field in the rows, and its values in order.
     title
         Of the legend.
-    colours
-        One per name; None: the palette.
+    colours, shapes
+        One per name; None: the palette, and another shape for each.
+    dashes
+        One per name, for lines of the same colour; None: all lines are whole.
     ordered
         Whether the names are growing numbers; then colours go from dark to light.
     """
@@ -85,6 +87,8 @@ class Series:
     names: Sequence[str]
     title: str = ""
     colours: Sequence[str] | None = None
+    shapes: Sequence[str] | None = None
+    dashes: Sequence[tuple[int, ...]] | None = None
     ordered: bool = False
 
     def colour(self) -> dict[str, Any]:
@@ -99,12 +103,15 @@ class Series:
 
     def shape(self) -> dict[str, Any]:
         """Return the encoding by shape."""
-        return self._options([SHAPES[i % len(SHAPES)] for i in range(len(self.names))])
+        # beyond the palette, a colour comes again with another shape
+        count = range(len(self.names))
+        shapes = [SHAPES[(i + i // len(PALETTE)) % len(SHAPES)] for i in count]
+        return self._options(list(self.shapes or shapes))
 
     def dash(self) -> dict[str, Any]:
         """Return the encoding by dashes."""
-        dashes = [list(DASHES[i % len(DASHES)]) for i in range(len(self.names))]
-        return self._options(dashes, symbolSize=LONG)
+        own = self.dashes or [DASHES[i % len(DASHES)] for i in range(len(self.names))]
+        return self._options([list(dash) for dash in own], symbolSize=LONG)
 
     def _options(self, values: list[Any], **legend: Any) -> dict[str, Any]:
         return {

@@ -23,8 +23,8 @@ BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, OLIVE = "#E69F00", "#56B4E9", "#B8A500"
 #: Text and axes; lines to compare with; what is not decided; grid; ground of a chart.
 BLACK, GREY, PALE, GRID, GROUND = "#000001", "#777777", "#BBBBBB", "#DDDDDD", "#FFFFFF"
-#: Letters in coloured cells, on light and dark pages.
-LETTER = "#111111"
+#: Letters in light and in dark cells, the same on light and dark pages.
+LETTER, LIGHT_LETTER = "#111111", "#FAFAFA"
 PALETTE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, OLIVE)
 #: A shape beside each colour, so that series can be told apart in grey.
 SHAPES = (
@@ -73,7 +73,7 @@ def config() -> dict[str, Any]:
             "labelColor": BLACK, "titleColor": BLACK, "titlePadding": 4,
             "domainColor": BLACK, "domainWidth": 0.7, "tickColor": BLACK,
             "tickWidth": 0.7, "tickSize": 2.5, "labelPadding": 2,
-            "gridColor": GRID, "gridWidth": 0.5, "labelOverlap": "parity",
+            "gridColor": GRID, "gridWidth": 0.5, "labelOverlap": "parity", "labelSeparation": 3,
         },
         "axisX": {"labelAngle": 0},
         "legend": {
@@ -112,7 +112,10 @@ TICK = (
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return the ticks of a logarithmic axis: powers of ten, and between them what has room."""
+    """Return the ticks of a logarithmic axis: powers of ten, and between them what has room.
+
+    A range with fewer than two of those has even ticks.
+    """
     ratio = high / low
     steps: Sequence[float] = (1, 1.5, 2, 3, 4, 5, 6, 8)
     for most, coarser in (
@@ -126,7 +129,16 @@ def log_ticks(low: float, high: float) -> list[float]:
     inside = math.floor(math.log10(high)) - math.ceil(math.log10(low)) + 1
     some = max(1, math.ceil(inside / 8))
     ticks = [float(f"{step}e{power}") for power in powers if power % some == 0 for step in steps]
-    return [tick for tick in ticks if low / 1.0001 <= tick <= high * 1.0001]
+    found = [tick for tick in ticks if low / 1.0001 <= tick <= high * 1.0001]
+    return found if len(found) > 1 else even_ticks(low, high)
+
+
+def even_ticks(low: float, high: float) -> list[float]:
+    """Return up to six round numbers, equally far from each other."""
+    step = 10.0 ** math.floor(math.log10((high - low) / 2))
+    step = next(step * k for k in (1, 2, 5, 10, 20) if (high - low) / (step * k) <= 5)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{step * i:.10g}") for i in range(first, last + 1)]
 
 
 def limits(values: Iterable[Any], *, log: bool = False, pad: float = 0.04) -> tuple[float, float]:

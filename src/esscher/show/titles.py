@@ -33,11 +33,6 @@ def _context(results: dict[str, Any]) -> str:
     )
 
 
-def _tails(results: dict[str, Any]) -> str:
-    c = results["configuration"]
-    return f"Tails of the keys of {_model(c)} on {c['text']['source']}, {c['tokens']:,} tokens"
-
-
 def _deep(results: dict[str, Any]) -> str:
     c = results["configuration"]
     if results["kind"] == "deep-stack":
@@ -51,23 +46,6 @@ def _deep(results: dict[str, Any]) -> str:
     )
 
 
-def _sparse(results: dict[str, Any]) -> str:
-    from esscher.runs.registry import study_named
-    from esscher.runs.study import stored_study
-
-    study: Any = stored_study(study_named(results["kind"]), results["configuration"], "the run")
-    return str(study.in_words)
-
-
-def _domains(results: dict[str, Any]) -> str:
-    c = results["configuration"]
-    blocks = results["blocks"]  # 0 in a run that was stopped at once
-    return (
-        f"{_model(c)}, {c['mode']} mode: {len(c['texts'])} corpora, {blocks} blocks of "
-        f"{c['block_tokens']:,} tokens each"
-    )
-
-
 def _model(configuration: dict[str, Any]) -> str:
     return str(configuration["model"]["name"])
 
@@ -76,10 +54,6 @@ _TITLES = {
     "probe": _probe,
     "plan": _plan,
     "context": _context,
-    "tails": _tails,
     "deep": _deep,
     "deep-stack": _deep,
-    "sparse": _sparse,
-    "sparse-law": _sparse,
-    "domains": _domains,
 }

@@ -12,7 +12,6 @@ import esscher.studies.domains.work as running
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
 from esscher.runs.cells import Cell
-from esscher.show.domains import draw_domains
 from esscher.studies.domains import Domains, domains
 from esscher.studies.domains.statistics import STATISTICS
 from tests.engine.models.demo import demo_model
@@ -72,7 +71,7 @@ def test_results_have_everything(name, tmp_path):
     assert "Corpora differ" in repr(found)
     assert "<table" in found._repr_html_()
     assert esscher.load(tmp_path / "run").to_dict() == found.to_dict()
-    assert len(draw_domains(found.to_dict()).axes) >= 6
+    assert len(found.plot("layers").to_dict()["concat"]) == len(found.statistics)
 
 
 def test_what_differs_is_found_and_what_does_not_is_not():
@@ -144,7 +143,9 @@ def test_a_run_stopped_at_once_says_so(tmp_path, monkeypatch):
     assert repr(part) == part.headline
     assert part.table().empty
     assert part.medians().empty
-    assert draw_domains(part.to_dict()).texts
+    assert part.charts() == {}
+    with pytest.raises(InputError, match="too few blocks are measured to compare anything"):
+        part.plot()
 
 
 def test_another_rate_needs_no_new_run(tmp_path):
@@ -269,4 +270,4 @@ def test_numbers_that_do_not_exist_are_left_out(tmp_path, monkeypatch):
     assert test.p[0] is None
     assert test.p[1] is not None
     json.dumps(found.to_dict(), allow_nan=False)
-    assert draw_domains(found.to_dict()).axes
+    assert found.plot("heads")._repr_svg_().startswith("<svg")

@@ -10,18 +10,13 @@ from msgspec import structs
 from esscher.core.errors import InputError
 from esscher.show.drawing import draw, offered
 from esscher.studies.tails.charts import DRAWINGS
+from tests.show.drawn import rows
 from tests.show.runs import make
 
 
 @pytest.fixture(scope="module")
 def found():
     return make("tails")[1]
-
-
-def rows(chart, *fields):
-    """Rows of a chart that have these fields."""
-    datasets = chart.to_dict()["datasets"].values()
-    return [row for data in datasets for row in data if all(field in row for field in fields)]
 
 
 @pytest.mark.parametrize("name", [drawing.name for drawing in DRAWINGS])

@@ -41,11 +41,8 @@ class PageMaker(Protocol):
         ...
 
 
-#: Kinds of runs that can be reported: the module here of the name before the dash makes the page.
-KINDS = (
-    "probe", "plan", "context", "deep", "deep-stack", "sparse", "sparse-law", "domains",
-    "sweep",
-)  # fmt: skip
+#: Kinds of runs of which a module here, of the name before the dash, makes the page.
+KINDS = ("probe", "plan", "context", "deep", "deep-stack", "sweep")
 
 
 def study_page(run: StoredRun) -> Page:
@@ -53,7 +50,8 @@ def study_page(run: StoredRun) -> Page:
     found: Result[Any] = run.found
     summary: Summary = part_of(run.kind, "page").summary(found, run.name)
     drawings = offered(part_of(run.kind, "charts").DRAWINGS, found)
-    text, note = command(run, found.study.command_words())
+    words = found.study.command_words()
+    text, note = command(run, None if words is None else [*words, "--out", run.name])
     return Page(
         title=run.name,
         kind=summary.name,
@@ -104,5 +102,4 @@ def make_pages(runs: Sequence[StoredRun]) -> list[Page]:
 
 
 def _maker(kind: str) -> PageMaker:
-    module = kind.partition("-")[0]  # studies of models and of laws share their page
-    return cast(PageMaker, import_module(f"esscher.show.pages.{module}"))
+    return cast(PageMaker, import_module(f"esscher.show.pages.{kind}"))

@@ -381,21 +381,13 @@ class Domains(Result["DomainsStudy"]):
         """The largest differences of every statistic, by the near end of their intervals."""
         import pandas as pd
 
-        return pd.DataFrame(
-            [
-                {
-                    "statistic": BY_NAME[found.statistic].title,
-                    "head": f"{found.layer}.{found.head}",
-                    "a": found.a,
-                    "b": found.b,
-                    "effect": found.effect,
-                    "low": found.interval[0],
-                    "high": found.interval[1],
-                    "adjusted_p": found.adjusted,
-                }
-                for found in self.strongest
-            ]
-        )
+        rows = [
+            (BY_NAME[found.statistic].title, f"{found.layer}.{found.head}", found.a, found.b,
+             found.effect, *found.interval, found.adjusted)
+            for found in self.strongest
+        ]  # fmt: skip
+        columns = ["statistic", "head", "a", "b", "effect", "low", "high", "adjusted_p"]
+        return pd.DataFrame(rows, columns=columns)
 
     def shown(self) -> list[pd.DataFrame]:
         """Return medians over the heads of every corpus, without their intervals."""

@@ -1,7 +1,7 @@
 // How wide a chart is: columns of panels, their widths, columns of legends. layout.py does the same
 // for files, and says what the numbers are.
 
-const AXIS = 34, BAR = 30, GAP = 14, SYMBOL = 20, LETTER = 3.6;
+const AXIS = 34, BAR = 30, GAP = 14, SYMBOL = 20, LETTER = 3.6, TICK = 8, NAMES = 0.6;
 
 function columnsOf(count, width, least) {
   const fitting = Math.max(1, Math.min(Math.floor((width + GAP) / (least + GAP)), count));
@@ -31,16 +31,35 @@ function arrange(view, width, least) {
 
 function panelWidth(view, width) {
   const bar = JSON.stringify(view).includes("gradientLength") ? BAR : 0;
-  return Math.round(10 * Math.max(width - AXIS - bar, 30)) / 10;
+  const named = namedAxes(view);
+  const longest = Math.max(0, ...named.flatMap((axis) => axis.scale.domain.map(lengthOf)));
+  const room = Math.max(AXIS, Math.min(LETTER * longest + TICK, NAMES * width));
+  named.forEach((axis) => { axis.axis = { ...axis.axis, labelLimit: room }; });
+  return Math.round(10 * Math.max(width - room - bar, 30)) / 10;
+}
+
+function namedAxes(view) {
+  const own = areWords(view.encoding?.y?.scale?.domain) ? [view.encoding.y] : [];
+  return [...(view.layer ?? []).flatMap(namedAxes), ...own];
+}
+
+/** Whether these are names, and there are any. */
+function areWords(names) {
+  return Array.isArray(names) && names.length > 0 && names.every((name) => typeof name === "string");
+}
+
+/** Number of characters, as Python counts them. */
+function lengthOf(name) {
+  return [...name].length;
 }
 
 function arrangeLegends(view, width, whole) {
   if (view === null || typeof view !== "object") return;
   const { legend, scale } = view;
   const names = legend && scale ? scale.domain : null;
-  if (Array.isArray(names) && names.length && names.every((name) => typeof name === "string")) {
+  if (areWords(names)) {
     const symbol = SYMBOL + (legend.symbolSize ? Math.sqrt(legend.symbolSize) : 0);
-    const own = symbol + LETTER * Math.max(...names.map((name) => name.length));
+    const own = symbol + LETTER * Math.max(...names.map(lengthOf));
     legend.columns = Math.max(1, Math.min(names.length, Math.floor(width / own)));
   }
   for (const [key, part] of Object.entries(view)) {

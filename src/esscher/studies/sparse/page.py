@@ -1,0 +1,140 @@
+"""The result on a page of a report: the best patterns, verdicts, and a table of all heads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from esscher.show.content import Card, Column, Summary, Table
+from esscher.show.frames import ends_of
+from esscher.show.numbers import between, shown
+from esscher.studies.sparse.charts import NORMAL, best_pattern
+from esscher.studies.sparse.result import RANDOM, Sparse
+from esscher.studies.sparse.verdict import NEVER
+
+#: Relative error for which budgets are asked, as the study has it.
+TARGET = "10%"
+
+
+def summary(found: Sparse, name: str) -> Summary:
+    """Say what was measured and what matters of it; ``name`` is that of the run."""
+    tables = [_verdicts(found, name)] if found.patterns else []
+    tables += [_heads(found, name)] if found.heads else []
+    cards = _cards(found) if found.patterns else []
+    return Summary("Sparse attention patterns", found.subject, cards, tables)
+
+
+def _cards(found: Sparse) -> list[Card]:
+    patterns, largest = found.patterns, found.budgets[-1]
+    base = patterns[RANDOM].fit.map
+    last = {name: p.curve.dense.map.mean[-1] for name, p in patterns.items()}
+    best = min(last, key=lambda name: last[name])
+    noise = patterns[best].curve.dense.map.standard_error
+    spread = "" if noise is None else f" ± {NORMAL * noise[-1]:.2g}"
+    out = [
+        Card(shown(base.exponent, "d3"), "exponent of random selection",
+             f"map error, 95% interval {shown(base.interval[0], 'd3')} to "
+             f"{shown(base.interval[1], 'd3')}"),
+        Card(best, f"smallest error at r = {largest:,}", f"map error {last[best]:.3g}{spread}"),
+    ]  # fmt: skip
+    reached = {
+        name: p.break_even.for_target for name, p in patterns.items()
+        if p.break_even.for_target.budget is not None
+    }  # fmt: skip
+    if reached:
+        cheapest = min(reached, key=lambda name: reached[name].budget or 0.0)
+        low, high = reached[cheapest].interval
+        out.append(
+            Card(between(reached[cheapest].budget, None, "n0"),
+                 f"keys for {TARGET} map error, at least",
+                 f"with {cheapest}; 95% interval {shown(low, 'n0')} to "
+                 f"{shown(high, 'n0', 'beyond the grid')}")
+        )  # fmt: skip
+    never = sum(p.verdict == NEVER for p in patterns.values())
+    out.append(Card(f"{never} of {len(patterns)}", "patterns do not converge to dense"))
+    out.append(Card(f"{found.visible:,.0f}", "keys that a query sees", "dense attention, mean"))
+    return out
+
+
+def _verdicts(found: Sparse, name: str) -> Table:
+    patterns = found.patterns.values()
+    fits = [p.fit.map for p in patterns]
+    low, high = ends_of(fit.interval for fit in fits)
+    versus = [None if p.versus_random is None else p.versus_random.map for p in patterns]
+    ratio_low, ratio_high = ends_of(None if v is None else v.ratio_interval for v in versus)
+    target = [p.break_even.for_target for p in patterns]
+    keys_low, keys_high = ends_of(t.interval if t.state == "inside" else None for t in target)
+    said = {"above": "error is above it everywhere", "below": "error is below it everywhere"}
+    return Table(
+        title="Verdicts",
+        name=f"{name}-verdicts",
+        columns=[
+            Column("pattern", "pattern"),
+            Column("verdict", "verdict"),
+            Column("exponent", "exponent, map", "d3", "low", "high"),
+            Column("ratio", "error / random", "s3", "ratio_low", "ratio_high",
+                   help="geometric mean over the budgets of the map error over that of random "
+                   "selection"),
+            Column("keys", f"keys for {TARGET}", "n0", "keys_low", "keys_high",
+                   missing="not on this grid", last=True),
+            Column("evidence", "evidence"),
+            Column("target", "the error asked for", shown=False),
+        ],
+        data={
+            "pattern": list(found.patterns),
+            "title": [p.title for p in patterns],
+            "verdict": [p.verdict for p in patterns],
+            "exponent": [fit.exponent for fit in fits],
+            "low": low,
+            "high": high,
+            "ratio": [None if v is None else v.ratio for v in versus],
+            "ratio_low": ratio_low,
+            "ratio_high": ratio_high,
+            "keys": [t.budget for t in target],
+            "keys_low": keys_low,
+            "keys_high": keys_high,
+            "target": [said.get(t.state, "reached") for t in target],
+            "evidence": [p.evidence for p in patterns],
+        },
+        caption="On the map error: does the pattern keep the exponent of random selection?",
+    )  # fmt: skip
+
+
+def _heads(found: Sparse, name: str) -> Table:
+    heads, largest = found.heads, found.budgets[-1]
+    data: dict[str, list[Any]] = {
+        "layer": [unit.layer for unit in heads],
+        "head": [unit.head for unit in heads],
+        "best": [best_pattern(unit) for unit in heads],
+    }
+    columns = [
+        Column("layer", "layer", "n0"),
+        Column("head", "head", "n0"),
+        Column("best", "smallest error", help="pattern with the smallest map error"),
+    ]
+    for pattern in found.patterns:
+        own = [unit.patterns[pattern] for unit in heads]
+        low, high = ends_of(one.map.interval for one in own)
+        data |= {
+            f"{pattern}_exponent": [one.map.exponent for one in own],
+            f"{pattern}_low": low,
+            f"{pattern}_high": high,
+            f"{pattern}_error": [one.map.error[-1] for one in own],
+            f"{pattern}_keys": [one.budget for one in own],
+        }
+        columns += [
+            Column(f"{pattern}_exponent", f"exponent, {pattern}", "d2", f"{pattern}_low",
+                   f"{pattern}_high", shown=pattern == RANDOM),
+            Column(f"{pattern}_error", f"error, {pattern}", "s3",
+                   help=f"map error at r = {largest:,}"),
+            Column(f"{pattern}_keys", f"keys for {TARGET}, {pattern}", "n0",
+                   missing="not on this grid", last=True, shown=False),
+        ]  # fmt: skip
+    return Table(
+        title="All heads",
+        name=f"{name}-heads",
+        columns=columns,
+        data=data,
+        caption=f"Map errors at r = {largest:,}. The CSV file also has the exponents of all "
+        "patterns with intervals.",
+        sort=(f"{RANDOM}_error", True),
+    )

@@ -1,0 +1,42 @@
+"""Reading charts: their rows, and what is written in them."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+from esscher.show.drawing import Plot
+from esscher.show.save import chart_bytes
+
+
+def rows(chart: Plot, *fields: str) -> list[dict[str, Any]]:
+    """Rows of a chart that have these fields."""
+    datasets = chart.to_dict()["datasets"].values()
+    return [row for data in datasets for row in data if all(field in row for field in fields)]
+
+
+def panel_rows(chart: Plot, number: int, *fields: str) -> list[dict[str, Any]]:
+    """Rows of one panel that have these fields, those of several marks once."""
+    spec = chart.to_dict()
+    # data that all panels have in common stand above them
+    names = dict.fromkeys(_names(spec["concat"][number]) or [spec["data"]["name"]])
+    return [
+        row for name in names for row in spec["datasets"][name]
+        if all(field in row for field in fields)
+    ]  # fmt: skip
+
+
+def texts(chart: Plot, width: str = "double") -> list[str]:
+    """Everything that is written in a chart's file."""
+    root = ElementTree.fromstring(chart_bytes(chart.chart, ".svg", width=width))
+    return ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("}text")]
+
+
+def _names(view: Any) -> list[str]:
+    """Names of the data of a view."""
+    if isinstance(view, list):
+        return [name for part in view for name in _names(part)]
+    if not isinstance(view, dict):
+        return []
+    own = [view["data"]["name"]] if "name" in view.get("data", {}) else []
+    return own + [name for part in view.values() for name in _names(part)]

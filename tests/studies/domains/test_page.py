@@ -1,0 +1,65 @@
+"""The page of corpora: cards, tables, and a report of it."""
+
+from __future__ import annotations
+
+import html
+import shlex
+
+import pytest
+
+import esscher
+from esscher.show.pages import make_pages
+from esscher.show.stored import read_runs
+from esscher.studies.domains.charts import ordered
+from esscher.studies.domains.page import summary
+from tests.show.runs import make
+
+
+@pytest.fixture(scope="module")
+def found():
+    return make("domains")[1]
+
+
+def test_cards_say_how_many_heads_differ(found):
+    first, *others = summary(found, "run").cards
+    count = found.counts["any"]
+    assert first.value == f"{count.heads} of 4"
+    assert f"{count.heads_holm} family-wise" in first.note
+    assert others[-1].value == f"{found.transfer.factor:.2f}×"
+
+
+def test_tables_hold_all_numbers(found):
+    variance, strongest, corpora, heads = summary(found, "run").tables
+    frame = found.variance_table()
+    for source in ("head", "corpus", "head x corpus", "block", "rest"):
+        shown = dict(zip(variance.data["statistic"],
+                         variance.data[source.replace(" ", "_")], strict=True))  # fmt: skip
+        for row in frame.to_dict("records"):
+            assert shown[found.statistics[row["statistic"]].title] == row[source]
+    assert strongest.data["effect"] == [one.effect for one in found.strongest]
+    assert corpora.data["tokens"] == [c.median["tokens"].value for c in found.corpora]
+    assert list(zip(heads.data["layer"], heads.data["head"], strict=True)) == list(found.units)
+    for name in ordered(found):
+        test = found.tests[name].omnibus
+        assert heads.data[f"{name}_share"] == list(test.share)
+        assert heads.data[f"{name}_p"] == list(test.adjusted)
+        assert heads.data[f"{name}_holm"] == list(test.holm)
+
+
+def test_the_report_has_no_plotly_and_names_are_text(found, tmp_path):
+    text = esscher.write_report(found, tmp_path / "report.html").read_text("utf-8")
+    assert "plotly.js (cartesian" not in text
+    assert "$2_{$ &amp; &lt;b&gt;" in text
+    assert html.escape(found.headline, quote=False) in html.unescape(text)
+
+
+def test_provenance_and_command_name_every_corpus(found):
+    (page,) = make_pages(read_runs([found]))
+    rows = dict(page.provenance)
+    words = shlex.split(page.command)
+    for corpus in found.study.corpora:
+        assert corpus.text_hash in rows[f"corpus {corpus.name}"]
+        assert f"{corpus.name}={corpus.source}" in words
+    assert words[:2] == ["esscher", "domains"]
+    assert words.count("--text") == 3
+    assert "--replicates" not in words
