@@ -285,7 +285,7 @@ def test_the_same_run_gives_the_same_bytes(tmp_path):
         figure_bytes(draw(kind, found, "lengths"), ".svg", 300) == once[".svg"]
     )  # vectors have no dots
     results = tmp_path / "results.json"
-    results.write_text(json.dumps(found.results))
+    results.write_text(json.dumps(found.to_dict()))
     script = (
         "import json, sys\n"
         "from pathlib import Path\n"

@@ -80,7 +80,7 @@ def test_a_wide_probe_opens_at_once_and_answers_clicks(browser, wide):
             assert selected(page) == f"Layer {layer}, head {head}"
             drawn = curve(page)
             x, y = drawn["measured"]
-            assert x == found.results["sizes"]
+            assert x == list(found.sizes)
             np.testing.assert_allclose(y, own["curve"]["mean"]["mean"], rtol=1e-5)
             fit = own["fit"]["mean"]
             expected = fit["constant"] * np.array(x, dtype=float) ** -fit["exponent"]
