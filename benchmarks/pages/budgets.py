@@ -79,7 +79,7 @@ def _legend() -> str:
 def _section(plans: list[dict[str, Any]]) -> str:
     configuration = plans[0]["configuration"]
     decoder = _decoder(plans)
-    keys = configuration["prefix"] or configuration["length"]
+    keys = configuration["prefix"]
     kept = {plan["configuration"]["budget"]: np.array(plan["budgets"]) for plan in plans}
     budgets = "; ".join(
         f"{100 * share:g}%: {tokens.min():,} to {tokens.max():,} tokens a key head"
@@ -89,7 +89,7 @@ def _section(plans: list[dict[str, Any]]) -> str:
         f"## {configuration['model']['name']}",
         f"{configuration['passages']} calibration passages, {configuration['check_passages']} "
         f"unseen passages of each text, {keys:,} tokens"
-        + (f" and {configuration['length'] - keys} queries after them" if decoder else "")
+        + (f" and {configuration['query_count']} queries after them" if decoder else "")
         + f", seed {configuration['seed']}. Planned budgets: {budgets}.",
         f"**Distance from dense: {'KL in nats per token' if decoder else '1 - cosine'}**",
         markdown_table(_costs(plans, decoder)),

@@ -45,7 +45,7 @@ def test_a_page_needs_runs(finding):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("llama", {"prefix": 120, "queries": 12, "passages": 2, "check_passages": 3}),
+        ("llama", {"prefix": 120, "query_count": 12, "passages": 2, "check_passages": 3}),
         pytest.param(
             "bert", {"prefix": 40, "passages": 2, "check_passages": 4}, marks=pytest.mark.slow
         ),
@@ -129,7 +129,7 @@ def test_sparse(tmp_path):
     assert (tmp_path / "page" / "independent-curves.csv").exists()
     with pytest.raises(InputError, match="same name"):
         sparse_finding([runs[0], runs[0]])
-    with pytest.raises(InputError, match="is not a run"):
+    with pytest.raises(InputError, match="is not there"):
         sparse_finding([tmp_path / "nothing"])
 
 

@@ -84,7 +84,7 @@ def test_what_is_no_run(place: Path) -> None:
     (place / "file.txt").write_text("text")
     refused(run("report", place / "nowhere", "-o", path), "nowhere", "is not there")
     refused(run("report", place / "empty", "-o", path), "empty", "not a run")
-    refused(run("report", place / "file.txt", "-o", path), "file.txt", "plan")
+    refused(run("report", place / "file.txt", "-o", path), "file.txt", "JSON")
     refused(run("report", "-o", path), "RUN")
     # one bad run among good ones: nothing is written
     refused(run("report", place / "runs" / "one", place / "empty", "-o", path), "empty")
@@ -99,7 +99,7 @@ def test_damaged_unknown_and_unfinished_runs(place: Path) -> None:
     (one / "config.json").write_text("{")
     refused(run("report", one, "-o", path), "config.json", "damaged")
     (one / "config.json").write_text(json.dumps({"kind": "dream", "schema": 1}))
-    refused(run("report", one, "-o", path), "'dream'", "sweep, probe")
+    refused(run("report", one, "-o", path), "'dream'", "probe, sweep")
     for part in (two / "parts").iterdir():
         part.unlink()
     refused(run("report", two, "-o", path), "no results yet")

@@ -21,7 +21,8 @@ def run(*arguments: str) -> Result:
 
 
 def test_json_has_the_library_s_numbers() -> None:
-    result = run("--horizon", "0.8", "--sizes", "1e3:1e12:2", "--simulate", *FEW, "--json")
+    asked = ("--horizon", "0.8", "--sizes", "1e3:1e12:2", "--queries", "population")
+    result = run(*asked, "--simulate", *FEW, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.output)["simulation"]
     head = gaussian_head(horizon=0.8, dim=1)

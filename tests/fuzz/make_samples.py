@@ -43,6 +43,10 @@ def make(folder: Path) -> None:
         "gaussian", horizon=0.5, dim=2, tokens=256, replicates=8, query_count=16,
         budgets=[16, 32, 64], patterns="window,topk", out=folder / "sparse-law",
     )  # fmt: skip
+    esscher.sparse(
+        llama, text(), context=48, passages=2, query_count=8, budgets=[8, 16, 32], layers=[0],
+        heads=[0, 1], patterns="window,topk", out=folder / "sparse",
+    )  # fmt: skip
     esscher.deep_stack(
         depth=2, dim=2, horizon=0.4, sizes=[32, 64, 128], replicates=4, out=folder / "deep-stack"
     )

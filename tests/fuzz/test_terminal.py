@@ -52,9 +52,11 @@ def test_names_of_runs_reach_the_terminal_as_text(kind, tmp_path):
 
 def test_markup_is_not_taken_for_markup(tmp_path):
     run = unpack("sweep", tmp_path)
-    about = json.loads((run / "config.json").read_text())
-    about["limit"]["notes"] = ["[red]x[/red][link=http://x]y[/link] :bomb:"]
-    (run / "config.json").write_text(json.dumps(about))
+    note = "[red]x[/red][link=http://x]y[/link] :bomb:"
+    for place in (run / "results.json", run / "parts" / "limit.json"):
+        stored = json.loads(place.read_text())
+        stored.get("about", stored)["notes"] = [note]
+        place.write_text(json.dumps(stored))
     result = CliRunner().invoke(main, ["show", str(run)], color=True)
     assert "[red]x[/red][link=http://x]y[/link] :bomb:" in result.output
 

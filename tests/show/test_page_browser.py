@@ -81,16 +81,16 @@ def test_a_wide_probe_opens_at_once_and_answers_clicks(browser, wide):
             drawn = curve(page)
             x, y = drawn["measured"]
             assert x == list(found.sizes)
-            np.testing.assert_allclose(y, own["curve"]["mean"]["mean"], rtol=1e-5)
-            fit = own["fit"]["mean"]
-            expected = fit["constant"] * np.array(x, dtype=float) ** -fit["exponent"]
+            np.testing.assert_allclose(y, own.curve.mean.mean, rtol=1e-5)
+            fit = own.fit.mean
+            expected = fit.constant * np.array(x, dtype=float) ** -fit.exponent
             np.testing.assert_allclose(drawn["fitted C n^-β"][1], expected, rtol=1e-5)
-            assert shown(own["horizon"], "d2") in page.locator(".facts").inner_text()
-            for flag in own["flags"]:
-                assert flag["evidence"] in page.locator(".flags").inner_text()
+            assert shown(own.horizon, "d2") in page.locator(".facts").inner_text()
+            for flag in own.flags:
+                assert flag.evidence in page.locator(".flags").inner_text()
         page.get_by_role("radio", name="map").first.click()
         predicted = curve(page)["predicted (exact for this cloud)"][1]
-        np.testing.assert_allclose(predicted, own["predicted_map"]["error"], rtol=1e-5)
+        np.testing.assert_allclose(predicted, own.predicted_map.error, rtol=1e-5)
         quickest = page.evaluate(
             """async () => {
                 const area = document.querySelector(".heatmap-area"), times = [];

@@ -250,7 +250,9 @@ def read_result(run: CellRun, study: Study[Any]) -> Any:
     path = run.folder / RESULTS
     try:
         tree = read_json(path, limits.RESULTS, follow=False)
-        if as_record(tree, Header, str(path)).configuration != study.configuration():
+        stored = as_record(tree, Header, str(path)).configuration
+        study.check_stored(stored, str(path))
+        if stored != study.configuration():
             return None
         return result_from(tree, study, str(path), run.folder)
     except FileNotFoundError:

@@ -32,6 +32,7 @@ from typing import (
 import msgspec
 
 from esscher.core.codec import Record, as_record, as_tree
+from esscher.core.errors import InputError
 from esscher.core.options import checked, option, options_of
 from esscher.runs.cells import Cell, CellRun, open_run, run_in_memory
 from esscher.runs.executors import CellExecutor, SchedulerLost, Task, chosen_executor
@@ -237,6 +238,13 @@ class Study(ABC, Generic[R_co]):
     def configuration(self) -> dict[str, Any]:
         """Return all that the result is a function of, as JSON holds it."""
         return self.cell_configuration() | self.request()
+
+    def check_stored(self, configuration: dict[str, Any], place: str) -> None:
+        """Refuse a stored configuration that no such study has."""
+        for name in self.configuration():
+            if name not in configuration:
+                raise InputError(f"{place} is damaged: configuration has no {name!r}")
+        as_record(configuration, configuration_type(type(self)), place)
 
     def cell_configuration(self, known: bool = False) -> dict[str, Any]:
         """Return all that the cells are a function of: it stays when a run is resumed.

@@ -261,8 +261,9 @@ def test_numbers_that_do_not_exist_are_left_out(tmp_path, monkeypatch):
 
     def without(*arguments):
         cell = measured(*arguments)
-        cell.table.loc[0, "khat"] = np.nan
-        return cell
+        table = cell.table.copy()
+        table.loc[0, "khat"] = np.nan
+        return Cell(cell.about, table)
 
     monkeypatch.setattr(running, "measure_block", without)
     found = domains(tiny("bert"), THREE, layers=[1], heads=[0, 3], **POOLED)

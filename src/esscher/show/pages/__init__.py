@@ -102,4 +102,4 @@ def make_pages(runs: Sequence[StoredRun]) -> list[Page]:
 
 
 def _maker(kind: str) -> PageMaker:
-    return cast(PageMaker, import_module(f"esscher.show.pages.{kind}"))
+    return cast(PageMaker, import_module(f"esscher.show.pages.{kind.partition('-')[0]}"))

@@ -135,7 +135,7 @@ def _table(run: StoredRun) -> Table:
                help="relative output error of the worst query head of the group"),
     ]  # fmt: skip
     if check is not None:
-        layers, key_heads = run.found.budgets.shape
+        layers, key_heads = run.found.token_budgets.tokens.shape
         realised = np.asarray(check["heads"]["realised"]).reshape(layers, key_heads, -1)
         frame["realised_error"] = realised.max(axis=-1).ravel()
         columns.append(
@@ -154,7 +154,7 @@ def _table(run: StoredRun) -> Table:
 
 def _explorer(run: StoredRun, table: Table) -> Explorer:
     r = run.results
-    layers, key_heads = run.found.budgets.shape
+    layers, key_heads = run.found.token_budgets.tokens.shape
     predicted = np.asarray(r["predicted"]["head_error"]).reshape(layers * key_heads, -1)
     group = predicted.shape[1]
     series = [
@@ -251,7 +251,7 @@ def _calibration(run: StoredRun) -> Chart:
     heads = run.results["check"]["heads"]
     predicted, realised = (np.asarray(heads[k]) for k in ("predicted", "realised"))
     layers, count = predicted.shape
-    key_heads = run.found.budgets.shape[1]
+    key_heads = run.found.token_budgets.tokens.shape[1]
     places = [(i, j) for i in range(layers) for j in range(count)
               if predicted[i, j] > 0 and realised[i, j] > 0]  # fmt: skip
     share = "" if heads["within_factor"] is None else (

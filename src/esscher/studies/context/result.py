@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from msgspec import structs
 
 from esscher.core.codec import Count, Index, Name, Record
@@ -18,6 +17,8 @@ from esscher.runs.result import Result
 from esscher.studies.context.saturation import ContextLength, relative_changes, saturation
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from esscher.studies.context.study import ContextStudy
 
 
@@ -96,6 +97,8 @@ class Context(Result["ContextStudy"]):
 
         A head with an open end has no ``length``, and its ``note`` says how much it still changes.
         """
+        import pandas as pd
+
         rows = [
             {
                 "layer": head.layer,

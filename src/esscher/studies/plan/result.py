@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-import pandas as pd
 from msgspec import Meta
 
 from esscher.core.codec import Count, Index, Interval, Name, Record
@@ -19,6 +18,8 @@ from esscher.runs.result import Result
 from esscher.studies.plan.budgets import Grid, Keeping, TokenBudgets, TokenGrid
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from esscher.studies.plan.study import PlanStudy  # noqa: F401 - of the base class
 
 #: Version of the file; another one is refused.
@@ -292,6 +293,8 @@ class Plan(Result["PlanStudy"]):
         layers, key_heads = tokens.shape
         errors = np.asarray(self.predicted.head_error)
         worst = errors.reshape(layers, key_heads, -1).max(axis=-1)
+        import pandas as pd
+
         return pd.DataFrame(
             {
                 "layer": np.repeat(np.arange(layers), key_heads),
