@@ -110,6 +110,10 @@ def draw_result(
             table.add_row(name, about)
         plain_console().print(table)
         return
+    if not found.cells:
+        raise InputError(
+            f"{run} has no results yet; run the command that began it again, it resumes"
+        )
     chart = found.plot(kind, heads=heads, title=None if title else "")
     name = next(iter(offered)) if kind is None else kind
     path = Path(f"{run.resolve().stem}-{name}.png") if output is None else output
