@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import esscher
-from esscher.cli.endings import save_figure
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
@@ -166,7 +165,7 @@ def test_one_passage_decides_nothing(tmp_path) -> None:
     json.dumps(found.to_dict(), allow_nan=False)
     assert "window" in repr(found)
     print_result(found)
-    save_figure("sparse", found, tmp_path / "one.svg")
+    found.plot().save(tmp_path / "one.svg")
 
 
 def test_a_window_that_is_shorter_than_the_budget() -> None:
