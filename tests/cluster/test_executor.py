@@ -69,14 +69,14 @@ def test_a_deadly_cell_is_named_and_the_others_are_stored(cluster: Cluster, tmp_
 
     with open_run(tmp_path / "run", "test", "x", {}) as run, Reporter(None, False) as reporter:
         with pytest.raises(FailedCells) as caught:
-            compute_cells(run, names, task, reporter, cluster)
+            compute_cells(run, {name: task(name) for name in names}, reporter, cluster)
         assert sorted(caught.value.reasons) == ["deadly-1", "failing-1"]
         assert "deadly-1: it kills its workers" in str(caught.value)
         assert "failing-1: RuntimeError: no result for 1" in str(caught.value)
         assert run.names() == ["good-1", "good-2", "good-3"]
         # resumed, only those are tried again; and now they are well
         functions.clear()
-        compute_cells(run, names, task, reporter, cluster)
+        compute_cells(run, {name: task(name) for name in names}, reporter, cluster)
         assert run.names() == sorted(names)
 
 

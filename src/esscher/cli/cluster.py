@@ -4,38 +4,41 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import click
 
 from esscher.cli.options import Command
 from esscher.runs.executors import CellExecutor, chosen_executor
 
-
-def cluster_options(command: Command) -> Command:
-    """Add the options that say on which cluster to run."""
-    for option in (
-        click.option(
-            "--cluster",
-            metavar="FILE",
-            type=click.Path(path_type=Path),
-            help="Start a cluster that this file describes (SLURM and others).",
-        ),
-        click.option(
-            "--scheduler",
-            metavar="ADDRESS",
-            help="Run on this Dask cluster, such as tcp://host:8786 or tls://host:8786.",
-        ),
-    ):
-        command = option(command)
-    return command
+#: Options that say on which cluster to run: names, and settings of click.
+CLUSTER: tuple[tuple[str, dict[str, Any]], ...] = (
+    (
+        "--scheduler",
+        {
+            "metavar": "ADDRESS",
+            "help": "Run on this Dask cluster, such as tcp://host:8786 or tls://host:8786.",
+        },
+    ),
+    (
+        "--cluster",
+        {
+            "metavar": "FILE",
+            "type": click.Path(path_type=Path),
+            "help": "Start a cluster that this file describes (SLURM and others).",
+        },
+    ),
+)
 
 
 def executor_options(command: Command) -> Command:
     """Add the options that say who computes: worker processes here, or a cluster."""
+    for name, settings in reversed(CLUSTER):
+        command = click.option(name, **settings)(command)
     workers = click.option(
         "--workers", type=int, default=1, show_default=True, help="Worker processes."
     )
-    return workers(cluster_options(command))
+    return workers(command)
 
 
 def chosen_cluster(

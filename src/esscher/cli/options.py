@@ -116,29 +116,6 @@ def check_output(path: Path | None, option: str) -> None:
         check_writable(path, f"{option} {path}")
 
 
-def model_options(command: Command) -> Command:
-    """Add the options that say how to load a model."""
-    for option in reversed(
-        [
-            click.option(
-                "--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch."
-            ),
-            click.option(
-                "--dtype", default="float32", show_default=True, help="Type of the model's weights."
-            ),
-            click.option("--revision", help="Revision of a model from a hub."),
-            click.option(
-                "--allow-pickle", is_flag=True, help="Also load weights that can run code."
-            ),
-            click.option(
-                "--allow-remote-code", is_flag=True, help="Run code that comes with the model."
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
-
-
 def numbers(text: str, option: str) -> Array:
     """Read a list of numbers separated by commas."""
     return np.array([_number(part, option) for part in text.split(",")])

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
 
-from esscher.cli.cluster import chosen_cluster
+from esscher.cli.cluster import CLUSTER, chosen_cluster
 from esscher.cli.endings import finish, save_figure
 from esscher.cli.options import (
     check_figure,
@@ -37,17 +37,7 @@ from esscher.show.tables import as_table
 LISTS, NAMED = ("LIST", "A:B:K"), "NAME=SOURCE"
 #: Options that all commands of studies have, besides those of the study.
 OPTIONS: tuple[click.Parameter, ...] = (
-    click.Option(
-        ["--scheduler"],
-        metavar="ADDRESS",
-        help="Run on this Dask cluster, such as tcp://host:8786 or tls://host:8786.",
-    ),
-    click.Option(
-        ["--cluster"],
-        metavar="FILE",
-        type=click.Path(path_type=Path),
-        help="Start a cluster that this file describes (SLURM and others).",
-    ),
+    *(click.Option([name], **settings) for name, settings in CLUSTER),
     click.Option(
         ["--figure"], type=click.Path(path_type=Path), help="Main figure: .png, .svg or .pdf."
     ),

@@ -237,12 +237,3 @@ def as_points(value: ArrayLike, dim: int, name: str) -> Array:
     if points.ndim == 0 or points.shape[-1] != dim:
         raise InputError(f"{name} has shape {points.shape}; its last axis must have length {dim}")
     return points
-
-
-def as_share(value: float, name: str, example: float) -> float:
-    """Return ``value`` as a share between 0 and 1; a percentage is taken for a slip and named."""
-    number = _as_number(value, name)
-    if not 0 <= number <= 1:
-        meant = f"did you mean {number / 100:g}?" if 2 <= number <= 100 else f"such as {example:g}"
-        raise InputError(f"{name} is {number:g}; it must be a share between 0 and 1; {meant}")
-    return number

@@ -6,7 +6,7 @@ executor yields is stored at once, in whatever order it comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -136,13 +136,7 @@ class SchedulerLost(KeyboardInterrupt):
 
 
 def compute_cells(
-    run: CellRun,
-    names: Sequence[str],
-    task: Callable[[str], Task],
-    reporter: Reporter,
-    executor: CellExecutor | None = None,
-    *,
-    expected: bool = False,
+    run: CellRun, tasks: Mapping[str, Task], reporter: Reporter, executor: CellExecutor
 ) -> None:
     """Compute the cells of a run that are missing, and store each as it arrives.
 
@@ -150,27 +144,20 @@ def compute_cells(
     ----------
     run
         The run, opened.
-    names
-        Names of all cells that are wanted.
-    task
-        Makes the task of a cell, whose result is a :class:`Cell`.
+    tasks
+        By the name of the cell; the result of each is a cell.
     reporter
         Told about every cell.
     executor
-        Who computes; this process if left out.
-    expected
-        Whether the reporter knows already how many cells to expect, as for a stage of several.
+        Who computes.
 
     Raises
     ------
     FailedCells
         After all others are stored, if cells failed again and again on workers.
     """
-    missing = run.missing(list(names))
-    if not expected:
-        reporter.expect(len(names), len(names) - len(missing))
     found: Cell
-    for name, found in (executor or Serial()).run([task(name) for name in missing]):
+    for name, found in executor.run([tasks[name] for name in run.missing(list(tasks))]):
         run.write(name, found)
         reporter.advance()
 

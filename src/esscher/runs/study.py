@@ -35,7 +35,7 @@ from esscher.core.codec import Record, as_record, as_tree
 from esscher.core.errors import InputError
 from esscher.core.options import checked, option, options_of
 from esscher.runs.cells import Cell, CellRun, open_run, run_in_memory
-from esscher.runs.executors import CellExecutor, SchedulerLost, Task, chosen_executor
+from esscher.runs.executors import CellExecutor, SchedulerLost, Task, chosen_executor, compute_cells
 from esscher.runs.folder import LOG
 from esscher.runs.place import check_run_place
 from esscher.runs.progress import Reporter
@@ -350,6 +350,4 @@ def _compute(work: Work, run: CellRun, reporter: Reporter, executor: CellExecuto
         if not batch.keys() <= names.keys():
             names |= dict.fromkeys(batch)
             reporter.expect(len(names), len(names) - len(run.missing(list(names))))
-        for name, found in executor.run([batch[name] for name in run.missing(list(batch))]):
-            run.write(name, found)
-            reporter.advance()
+        compute_cells(run, batch, reporter, executor)
