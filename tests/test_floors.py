@@ -9,9 +9,11 @@ import esscher
 
 ROOT = Path(esscher.__file__).parent
 #: From the ground up; what is not in a floor (the public names) lies on top.
-FLOORS = ("core", "math", "engine", "show", "runs", "studies", "cli")
+FLOORS = ("core", "show", "math", "engine", "runs", "studies", "cli")
 #: Steps upward that are still to be taken away: (from, to).
 KNOWN = {
+    ("show", "math"),
+    ("show", "engine"),
     ("show", "runs"),
     ("show", "studies"),
 }
