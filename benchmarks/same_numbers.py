@@ -110,7 +110,9 @@ WRITTEN = {
     ("configuration.keys", "both"): ["independent", "shared"],
 }
 #: Fields that say when and where, not what.
-PASSING = {"created", "git_revision", "command", "versions", "seconds", "out", "folder", "sha256"}
+PASSING = {
+    "schema", "created", "git_revision", "command", "versions", "seconds", "out", "folder", "sha256",
+}  # fmt: skip
 
 
 def main() -> int:

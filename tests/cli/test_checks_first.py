@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli.program import main
+from esscher.runs import open_run
 from tests.engine.models.folders import WORDS, decoder_tokenizer
 from tests.engine.models.folders import save as save_model
 
@@ -102,9 +103,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "rows.jsonl").write_text(json.dumps({"text": "some words", "number": 3}) + "\n")
     (folder / "full").mkdir()
     (folder / "full" / "letter.txt").write_text("dear")
-    (folder / "other").mkdir()
-    about = {"schema": 1, "kind": "theory", "configuration": {}}
-    (folder / "other" / "config.json").write_text(json.dumps(about))
+    with open_run(folder / "other", "theory", "a law", {}):
+        pass
     return folder
 
 

@@ -96,9 +96,10 @@ def test_damaged_unknown_and_unfinished_runs(place: Path) -> None:
     part = next((one / "parts").glob("*.parquet"))
     part.write_bytes(b"nonsense")
     refused(run("report", one, "-o", path), part.name)
+    about = json.loads((one / "config.json").read_text())
     (one / "config.json").write_text("{")
     refused(run("report", one, "-o", path), "config.json", "damaged")
-    (one / "config.json").write_text(json.dumps({"kind": "dream", "schema": 1}))
+    (one / "config.json").write_text(json.dumps(about | {"kind": "dream"}))
     refused(run("report", one, "-o", path), "'dream'", "probe, sweep")
     for part in (two / "parts").iterdir():
         part.unlink()

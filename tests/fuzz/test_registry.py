@@ -25,7 +25,6 @@ ALLOWED = {
     "runs/pool.py": {"pickle."},  # between this process and its own workers
     "show/embed.py": {".read_text("},  # parts of the package itself
     "show/render.py": {".read_text("},  # parts of the package itself
-    "runs/schema.py": {"json.loads(", ".read_text("},  # schemas, parts of the package itself
     "runs/cells.py": {"json.loads("},  # of a configuration that was just made into JSON
     "runs/provenance.py": {"subprocess"},  # git, about Esscher's own checkout
     "engine/text/demo.py": {".read_text("},  # the standard library

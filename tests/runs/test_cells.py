@@ -7,6 +7,7 @@ import pytest
 
 from esscher.core.errors import InputError
 from esscher.runs import Cell, open_run, read_run, run_folder, run_kind
+from esscher.runs.result import read_stored
 
 CONFIGURATION = {"seed": 0, "sizes": (1, 2), "model": {"name": "m"}}
 TABLE = pd.DataFrame({"n": [1, 2], "error": [0.5, 0.25], "unit": ["a", "b"]})
@@ -21,7 +22,6 @@ def test_cells_and_results_come_back(tmp_path):
         assert run.missing(["layer-0", "layer-1"]) == ["layer-0", "layer-1"]
         run.write("layer-0", Cell({"norm": 2.0}, TABLE))
         run.write("layer-1", Cell({}))
-        run.write_results({"complete": True})
     stored = read_run(tmp_path / "run", "trial")
     assert stored.names() == ["layer-0", "layer-1"]
     assert stored.kind == run_kind(tmp_path / "run") == "trial"
@@ -30,7 +30,7 @@ def test_cells_and_results_come_back(tmp_path):
     pd.testing.assert_frame_equal(cell.table, TABLE)
     assert stored.read("layer-1").table.empty
     assert stored.read("layer-2") is None
-    assert stored.read_results() == {"complete": True}
+    assert read_stored(stored) == ({}, None)
     assert stored.configuration["sizes"] == [1, 2]
 
 
@@ -64,6 +64,15 @@ def test_a_damaged_cell_is_named_with_the_remedy(damage, tmp_path):
         path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(InputError, match=r"layer-0.json is damaged .*; delete layer-0.json"):
         read_run(tmp_path).read("layer-0")
+
+
+def test_a_run_of_another_layout_is_refused_by_its_number(tmp_path):
+    with start(tmp_path):
+        pass
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 1}))
+    with pytest.raises(InputError, match="has layout version 1; this version of Esscher reads 2"):
+        read_run(tmp_path)
 
 
 def test_a_foreign_directory_is_left_alone(tmp_path):

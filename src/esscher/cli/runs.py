@@ -18,6 +18,7 @@ from esscher.runs import read_run
 from esscher.runs.folder import CONFIG, PARTS
 from esscher.runs.lock import is_locked
 from esscher.runs.registry import STUDIES, load, study_named
+from esscher.runs.result import Header, read_stored
 
 
 @click.command(name="ls")
@@ -81,9 +82,9 @@ def _row(path: Path, below: Path) -> dict[str, Any]:
     name = str(path.relative_to(below))
     try:
         run = read_run(path)
-        results = run.read_results() or {}
+        results, header = read_stored(run)
         beside = study_named(run.kind).beside if run.kind in STUDIES else frozenset()
-        subject, done = str(run.about["subject"]), len(set(run.names()) - beside)
+        subject, done = run.about.subject, len(set(run.names()) - beside)
         sizes = list(run.configuration.get("sizes", run.configuration.get("budgets", [])))
         _grid(sizes)
         horizons = _horizons(results, run.configuration)
@@ -101,7 +102,7 @@ def _row(path: Path, below: Path) -> dict[str, Any]:
         "done": done,
         "asked": asked if precision is None else None,
         "precision": precision,
-        "state": _state(path, results, run.request, done),
+        "state": _state(path, header, run.request, done),
     }
 
 
@@ -112,13 +113,13 @@ def _horizons(results: dict[str, Any], configuration: dict[str, Any]) -> list[fl
     return sorted(h["horizon"] for h in results.get("heads") or [] if "horizon" in h)
 
 
-def _state(path: Path, results: dict[str, Any], request: dict[str, Any], done: int) -> str:
+def _state(path: Path, header: Header | None, request: dict[str, Any], done: int) -> str:
     """Running, complete or stopped: results may be of fewer cells, or of another request."""
     if is_locked(path):
         return "running"
-    answered = results.get("configuration") or {}
-    current = results.get("cells", done) == done and request.items() <= answered.items()
-    return "complete" if results.get("complete") and current else "stopped"
+    if header is None or not header.complete or header.cells != done:
+        return "stopped"
+    return "complete" if request.items() <= header.configuration.items() else "stopped"
 
 
 def _damaged(name: str) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from esscher.cli.options import print_json
-from esscher.runs.registry import STUDIES, schema_named
-from esscher.runs.schema import schema_of
+from esscher.runs.registry import schema_named
 
 
 @click.command()
@@ -14,12 +13,11 @@ from esscher.runs.schema import schema_of
 def schema(kind: str) -> None:
     """Print the JSON Schema of the files of a kind of run.
 
-    KIND is what `esscher ls` calls a run, such as probe or plan; or run (what all have in common),
-    cloud (a token cloud) or experiment. Its definitions are named after files: config, cell and
-    results.
+    KIND is what `esscher ls` calls a run, such as probe or plan. The definitions are named after
+    files: config, cell and results.
 
     \b
     Example:
       esscher schema plan > plan.schema.json
     """  # noqa: D301 - click's mark for verbatim lines
-    print_json(schema_named(kind) if kind in STUDIES else schema_of(kind))
+    print_json(schema_named(kind))

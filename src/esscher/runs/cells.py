@@ -39,21 +39,19 @@ from esscher.runs.folder import (
     CONFIG,
     LOG,
     PARTS,
+    RESULTS,
+    SCHEMA,
+    About,
     check_free,
     check_same,
     read_about,
-    read_results,
-    write_results,
 )
 from esscher.runs.lock import LOCK, run_lock
 from esscher.runs.provenance import command, git_revision, versions
-from esscher.runs.schema import check, known
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Version of the layout; another one is refused.
-SCHEMA = 1
 #: Names of cells are names of files: nothing in them may lead out of the directory.
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9.]+)*")
 #: Longest name of a cell; file systems take 255 bytes.
@@ -64,40 +62,14 @@ def _quiet(what: str) -> None:
     """Tell nobody."""
 
 
-class About(Record, frozen=True, kw_only=True):
-    """Contents of a run's ``config.json``.
-
-    Attributes
-    ----------
-    schema
-        Version of the layout.
-    kind, subject
-        Name of the study, and of what it measured.
-    created, versions, git_revision, command
-        When and by what the run was begun.
-    configuration, request
-        The study's options, and those of them that may change when the run is resumed.
-    """
-
-    schema: int
-    kind: Name
-    subject: Name
-    created: Name
-    configuration: dict[str, Any]
-    versions: dict[str, str | None]
-    request: dict[str, Any] = msgspec.field(default_factory=dict)
-    git_revision: str | None = None
-    command: list[str] | None = None
-
-
 class Part(Record, frozen=True, kw_only=True):
     """Contents of a cell's JSON file: its name, run, checksum of its table, and the rest."""
 
     schema: int
     cell: Name
+    run: Hash
     sha256: Hash
     about: Any
-    run: Hash = ""
 
 
 class Cell:
@@ -169,7 +141,7 @@ class CellRun:
     """
 
     folder: Path
-    about: dict[str, Any]
+    about: About
     cell: type[Any] | None = None
     doing: Callable[[str], None] = _quiet
     on_disk: bool = True
@@ -182,12 +154,12 @@ class CellRun:
     @property
     def configuration(self) -> dict[str, Any]:
         """All that the cells are a function of."""
-        return dict(self.about["configuration"])
+        return dict(self.about.configuration)
 
     @property
     def request(self) -> dict[str, Any]:
         """Options that may change from one start to the next, as they were given last."""
-        return dict(self.about.get("request", {}))
+        return dict(self.about.request)
 
     @cached_property
     def identity(self) -> str:
@@ -197,7 +169,7 @@ class CellRun:
     @property
     def kind(self) -> str:
         """Kind of the run: the command that made it."""
-        return str(self.about["kind"])
+        return self.about.kind
 
     def names(self) -> list[str]:
         """Names of the cells that are there."""
@@ -213,12 +185,9 @@ class CellRun:
         if self.on_disk:
             data = cell.parquet()
             digest = hashlib.sha256(data).hexdigest()
-            about = {
-                "schema": SCHEMA, "cell": name, "run": self.identity, "sha256": digest,
-                "about": tree,
-            }  # fmt: skip
+            part = Part(schema=SCHEMA, cell=name, run=self.identity, sha256=digest, about=tree)
             write_atomically(paths["parquet"], data, named=False)
-            write_atomically(paths["json"], as_json(about))
+            write_atomically(paths["json"], as_json(part))
         if self.cell is not None:  # as it would be read
             self._known[name] = Cell(as_record(tree, self.cell, name), cell._table)
 
@@ -244,20 +213,19 @@ class CellRun:
             version = stored.get("schema") if isinstance(stored, dict) else None
             if version != SCHEMA:
                 raise InputError(f"its layout version is {shortened(version)}, not {SCHEMA}")
-            check(stored, known(self.kind), "cell", paths["json"].name)
-            if stored["cell"] != name:
-                raise InputError(f"it holds {shortened(stored['cell'])}")
-            if stored.get("run", self.identity) != self.identity:
+            part = as_record(stored, Part, paths["json"].name)
+            if part.cell != name:
+                raise InputError(f"it holds {shortened(part.cell)}")
+            if part.run != self.identity:
                 raise InputError("it belongs to a run with another configuration")
-            if hashlib.sha256(data).hexdigest() != stored["sha256"]:
+            if hashlib.sha256(data).hexdigest() != part.sha256:
                 raise InputError("its checksum does not match")
-            table = read_table(data, paths["parquet"].name)
             # what pandas noted about its own types is nothing that a stranger may decide
-            about = stored["about"]
+            table = read_table(data, paths["parquet"].name).to_pandas(ignore_metadata=True)
             if self.cell is None:
-                return Cell(about, table.to_pandas(ignore_metadata=True))
-            about = as_record(about, self.cell, paths["json"].name)
-            self._known[name] = Cell(about, table.to_pandas(ignore_metadata=True))
+                return Cell(part.about, table)
+            about = as_record(part.about, self.cell, paths["json"].name)
+            self._known[name] = Cell(about, table)
             return self._known[name]
         except (ValueError, LookupError, TypeError) as error:
             raise self.damaged(name, error) from error
@@ -276,11 +244,7 @@ class CellRun:
 
     def write_results(self, results: dict[str, Any]) -> None:
         """Replace the derived results."""
-        write_results(self.folder, results)
-
-    def read_results(self) -> dict[str, Any] | None:
-        """Derived results, if there are readable ones."""
-        return read_results(self.folder, self.kind)
+        write_atomically(self.folder / RESULTS, as_json(results))
 
     def _paths(self, name: str) -> dict[str, Path]:
         if not _NAME.fullmatch(name) or len(name) > _LONGEST:
@@ -335,15 +299,12 @@ def open_run(
             run = read_run(folder, kind)
             check_same(folder, run.configuration, wanted)
             if request is not None and run.request != request:
-                run = CellRun(folder, run.about | {"request": request, "command": command()})
-                write_atomically(config, as_json(run.about))
+                about = msgspec.structs.replace(run.about, request=request, command=command())
+                run = CellRun(folder, about)
+                write_atomically(config, as_json(about))
         else:
-            about = _about(kind, subject, wanted, request) | {
-                "git_revision": git_revision(),
-                "command": command(),
-            }
-            write_atomically(config, as_json(about))
-            run = CellRun(folder, about)
+            run = CellRun(folder, _about(kind, subject, wanted, request, begun_by=True))
+            write_atomically(config, as_json(run.about))
         yield run
 
 
@@ -357,18 +318,25 @@ def run_in_memory(
 
 
 def _about(
-    kind: str, subject: str, configuration: dict[str, Any], request: dict[str, Any] | None
-) -> dict[str, Any]:
-    """What a run says about itself."""
-    return {
-        "schema": SCHEMA,
-        "kind": kind,
-        "subject": subject,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "configuration": configuration,
-        **({"request": request} if request else {}),
-        "versions": versions(),
-    }
+    kind: str,
+    subject: str,
+    configuration: dict[str, Any],
+    request: dict[str, Any] | None,
+    *,
+    begun_by: bool = False,
+) -> About:
+    """Describe a new run; ``begun_by`` adds the revision of the source and the command."""
+    return About(
+        schema=SCHEMA,
+        kind=kind,
+        subject=subject,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        configuration=configuration,
+        request=request or {},
+        versions=versions(),
+        git_revision=git_revision() if begun_by else None,
+        command=command() if begun_by else None,
+    )
 
 
 def read_run(folder: Path, kind: str | None = None) -> CellRun:
@@ -382,14 +350,8 @@ def read_run(folder: Path, kind: str | None = None) -> CellRun:
         The kind of run that is expected; any if left out.
     """
     about = read_about(folder)
-    found, schema = about.get("kind"), about.get("schema")
-    if kind is not None and found != kind:
-        raise InputError(f"{folder} holds a run of kind {shortened(found)}, not {kind!r}")
-    if schema != SCHEMA:
-        raise InputError(
-            f"{folder} has layout version {shortened(schema)}; this version of Esscher reads "
-            f"{SCHEMA}"
-        )
+    if kind is not None and about.kind != kind:
+        raise InputError(f"{folder} holds a run of kind {shortened(about.kind)}, not {kind!r}")
     return CellRun(folder, about)
 
 

@@ -1,4 +1,4 @@
-"""Names, results and owner of a run directory, the same for every kind of run."""
+"""A run's directory: names of its files, what it says about itself, whether it is free."""
 
 from __future__ import annotations
 
@@ -6,67 +6,87 @@ import json
 from pathlib import Path
 from typing import Any
 
-from esscher.core.atomic import TEMPORARY, write_atomically
-from esscher.core.codec import as_json
+import msgspec
+
+from esscher.core.atomic import TEMPORARY
+from esscher.core.codec import Name, Record, as_record
 from esscher.core.errors import InputError
-from esscher.core.untrusted import check_folder, limits, read_json, shortened
+from esscher.core.untrusted import check_folder, read_json, shortened
 from esscher.engine.models.same_weights import SAMPLE, compare_weights, said_of_types
-from esscher.runs.schema import check, known, read_checked
 
 CONFIG, RESULTS, LOG, PARTS = "config.json", "results.json", "run.log", "parts"
+#: Version of the layout of a run's files.
+SCHEMA = 2
 #: Characters of a value that a message shows.
 _SHOWN = 160
 
 
-def write_results(folder: Path, results: dict[str, Any]) -> None:
-    """Replace the derived results of a run."""
-    write_atomically(folder / RESULTS, as_json(results))
+class OtherLayout(InputError):
+    """A run that another version of Esscher laid out."""
 
 
-def read_results(folder: Path, kind: str) -> dict[str, Any] | None:
-    """Derived results of a run of a kind; None if there are none.
+class About(Record, frozen=True, kw_only=True):
+    """Contents of a run's ``config.json``.
 
-    Raises
-    ------
-    InputError
-        If they are not what that kind of run has.
+    Attributes
+    ----------
+    schema
+        Version of the layout.
+    kind, subject
+        Name of the study, and of what it measured.
+    created, versions, git_revision, command
+        When and by what the run was begun.
+    configuration, request
+        The study's options, and those of them that may change when the run is resumed.
     """
-    try:
-        return read_checked(folder / RESULTS, known(kind), "results", limits.RESULTS)
-    except FileNotFoundError:
-        return None
-    except InputError as error:
-        raise InputError(
-            f"{error}; delete {RESULTS} and run the same command again, which computes it anew "
-            "from the parts"
-        ) from error
+
+    schema: int
+    kind: Name
+    subject: Name
+    created: Name
+    configuration: dict[str, Any]
+    versions: dict[str, str | None]
+    request: dict[str, Any] = msgspec.field(default_factory=dict)
+    git_revision: str | None = None
+    command: list[str] | None = None
 
 
-def read_about(folder: Path) -> dict[str, Any]:
-    """Contents of a run's ``config.json``, checked against the schema of its kind.
+def read_about(folder: Path) -> About:
+    """Read a run's ``config.json``.
 
     Raises
     ------
     InputError
-        If the directory is no run, or the file is not what such a run has.
+        If the directory is no run, is one of another layout, or the file is damaged.
     """
     config = folder / CONFIG
     try:
         found = read_json(config, follow=False)
-        kind = found.get("kind") if isinstance(found, dict) else None
-        if not isinstance(kind, str):
-            raise InputError(f"{config} is damaged: kind is {shortened(kind)}; it must be a string")
-        check(found, known(kind), "config", str(config))
+        check_layout(found, str(folder))
+        about = as_record(found, About, str(config))
         check_folder(folder, PARTS)
     except FileNotFoundError as error:
         raise InputError(f"{folder} is not a run: it has no {CONFIG}") from error
     except NotADirectoryError as error:
         raise InputError(f"{folder} is not a run: it is no directory") from error
+    except OtherLayout:
+        raise
     except InputError as error:
         said = str(error)
         said = said if "is damaged" in said else f"{config} is damaged ({said})"
         raise InputError(f"{said}; restore it, or choose another directory") from error
-    return dict(found)
+    return about
+
+
+def check_layout(found: Any, folder: str) -> None:
+    """Refuse a run that another version of Esscher laid out."""
+    version = found.get("schema") if isinstance(found, dict) else None
+    if isinstance(version, int) and version != SCHEMA:
+        raise OtherLayout(
+            f"{folder} has layout version {shortened(version)}; this version of Esscher reads "
+            f"{SCHEMA}: read it with the version that wrote it, or run its command again with "
+            "another directory"
+        )
 
 
 def check_free(folder: Path, own: set[str]) -> None:

@@ -13,8 +13,8 @@ from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 from esscher.core.untrusted import limits, read_json
 from esscher.core.validation import as_path
-from esscher.runs.cells import About, Part, read_run
-from esscher.runs.folder import CONFIG
+from esscher.runs.cells import Part, read_run
+from esscher.runs.folder import CONFIG, About
 from esscher.runs.result import Header, Result, body_type, result_from
 from esscher.runs.study import Study, configuration_type, finish, stored_study
 

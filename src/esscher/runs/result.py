@@ -191,8 +191,8 @@ class Result(ABC, Generic[S]):
             study=study,
             complete=cells == len(study.cells()) if complete is None else complete,
             cells=cells,
-            versions=run.about["versions"],
-            created=run.about["created"],
+            versions=run.about.versions,
+            created=run.about.created,
             headline=headline,
             folder=run.folder,
             **body,
@@ -245,18 +245,28 @@ def result_from(tree: Any, study: Study[Any], place: str, folder: Path | None) -
         raise InputError(f"{place} is damaged: {error}") from error
 
 
+def read_stored(run: CellRun) -> tuple[dict[str, Any], Header | None]:
+    """Return the stored result of a run as plain numbers, and its header: None if there is none."""
+    path = run.folder / RESULTS
+    try:
+        tree = read_json(path, limits.RESULTS, follow=False)
+    except FileNotFoundError:
+        return {}, None
+    return tree, as_record(tree, Header, str(path))
+
+
 def read_result(run: CellRun, study: Study[Any]) -> Any:
     """Return the result that a run has stored; None if there is none, or it is of other options."""
     path = run.folder / RESULTS
     try:
-        tree = read_json(path, limits.RESULTS, follow=False)
-        stored = as_record(tree, Header, str(path)).configuration
+        tree, header = read_stored(run)
+        if header is None:
+            return None
+        stored = header.configuration
         study.check_stored(stored, str(path))
         if stored != study.configuration():
             return None
         return result_from(tree, study, str(path), run.folder)
-    except FileNotFoundError:
-        return None
     except InputError as error:
         said = str(error)
         said = said if "is damaged" in said else f"{path} is damaged ({said})"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from esscher.core.codec import as_tree
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign, shortened
 from esscher.runs import run_kind
@@ -194,4 +195,4 @@ def _name(path: Path) -> str:
 
 
 def _about(path: Path) -> dict[str, Any]:
-    return read_about(path)
+    return dict(as_tree(read_about(path)))
