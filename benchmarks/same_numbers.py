@@ -111,7 +111,8 @@ WRITTEN = {
 }
 #: Fields that say when and where, not what.
 PASSING = {
-    "schema", "created", "git_revision", "command", "versions", "seconds", "out", "folder", "sha256",
+    "schema", "created",
+    "git_revision", "command", "versions", "seconds", "out", "folder", "sha256",
 }  # fmt: skip
 
 

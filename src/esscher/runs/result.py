@@ -157,6 +157,12 @@ class Result(ABC, Generic[S]):
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(place, as_json(self.to_dict()))
 
+    def report(self, path: str | Path | None = None, *, force: bool = False) -> Path:
+        """Write one self-contained HTML page about it; see :func:`esscher.report`."""
+        from esscher.runs.report import report
+
+        return report(self, path, force=force)
+
     def __repr__(self) -> str:
         tables = [
             table.to_string(index=False, float_format="{:.3g}".format)

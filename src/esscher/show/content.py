@@ -372,6 +372,14 @@ Part = Chart | Drawn | Table | Explorer | Prose
 
 
 @dataclass(frozen=True)
+class Compared:
+    """What a study says about several of its results: sentences, charts and tables."""
+
+    sentences: Sequence[str] = ()
+    parts: Sequence[Part] = ()
+
+
+@dataclass(frozen=True)
 class Summary:
     """What a study says about one of its results, besides its headline and its charts.
 

@@ -1,0 +1,190 @@
+"""Stored runs, or results, as one HTML file that opens from disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from esscher.core.atomic import write_atomically
+from esscher.core.errors import InputError
+from esscher.core.untrusted import foreign, open_regular
+from esscher.runs.folder import CONFIG, PARTS
+from esscher.runs.page import name_of, page_of
+from esscher.runs.registry import load
+from esscher.runs.result import NotFinished, Result
+from esscher.runs.side_by_side import side_by_side
+from esscher.show.content import Page
+from esscher.show.render import GENERATOR, render
+
+#: Runs that one report takes.
+MOST = 40
+#: How much of a file is searched for the mark that it is a report.
+_HEAD = 4096
+
+
+def report(
+    runs: Any,
+    path: str | Path | None = None,
+    *,
+    force: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> Path:
+    """Write one self-contained HTML file about stored runs, or about results.
+
+    Parameters
+    ----------
+    runs
+        Directory of a run, a result (a ``Probe``, a ``Sweep``, ...), or a list of them. A
+        directory that is no run stands for all runs below it.
+    path
+        The file; by default ``report.html`` in the directory of the first run.
+    force
+        Overwrite a file that is no report.
+    say
+        Told of runs below a directory that are left out, since nothing is measured yet.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        If something is no run, is damaged or has no results yet, or if the file cannot be written;
+        then nothing is written.
+    """
+    one = isinstance(runs, (str, os.PathLike)) or not isinstance(runs, Iterable)
+    sources = [runs] if one else list(runs)
+    place = None if path is None else Path(path)
+    if place is not None:
+        _check_place(place, force)
+    found = read_results(sources, say)
+    if place is None:
+        first = found[0].folder
+        if first is None or not first.exists():
+            raise InputError("the first result has no directory; give the path of the report")
+        place = first / "report.html"
+        _check_place(place, force)
+    folders = [str(one.folder) for one in found if one.folder is not None]
+    with foreign(", ".join(folders) or None):
+        pages = pages_of(found)
+        title = pages[0].title if len(found) == 1 else f"{len(found)} runs"
+        data = render(pages, f"{title} - Esscher")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot create {place.parent}: {error.strerror or error}") from error
+    write_atomically(place, data)
+    return place
+
+
+def pages_of(found: Sequence[Result[Any]]) -> list[Page]:
+    """Return the pages of all results, and before them one that compares them if there are many."""
+    pages = [page_of(one) for one in found]
+    return pages if len(found) == 1 else [side_by_side(found, pages), *pages]
+
+
+def read_results(
+    sources: Sequence[Any], say: Callable[[str], None] | None = None
+) -> list[Result[Any]]:
+    """Load directories (or take results), in their order; a directory of runs stands for all.
+
+    Parameters
+    ----------
+    sources
+        Directories, files of results, and results.
+    say
+        Told of runs below a directory that are left out, since nothing is measured yet.
+
+    Raises
+    ------
+    InputError
+        If one is no run or is damaged, or if a run has no results yet that was named itself, or is
+        all there is below a directory.
+    """
+    if not sources:
+        raise InputError("there is no run to report; give the directory of at least one")
+    found: list[Result[Any]] = []
+    for source in sources:
+        if isinstance(source, (str, os.PathLike)):
+            found.extend(_below(Path(source), say))
+        elif isinstance(source, Result):
+            found.append(measured(source))
+        else:
+            raise InputError(
+                f"{type(source).__name__} is nothing that can be reported; give the directory of a "
+                "run, or what a study such as esscher.probe returned"
+            )
+    if len(found) > MOST:
+        raise InputError(f"there are {len(found)} runs; one report takes at most {MOST}")
+    return found
+
+
+def measured(found: Result[Any]) -> Result[Any]:
+    """Return a result in which there is something; refuse one in which nothing is measured yet."""
+    if found.cells and not found.table().empty:
+        return found
+    raise _nothing_yet(str(found.folder or name_of(found)))
+
+
+def _nothing_yet(place: str) -> NotFinished:
+    return NotFinished(
+        f"{place} has no results yet; run the command that began it again, it resumes"
+    )
+
+
+def _below(path: Path, say: Callable[[str], None] | None) -> list[Result[Any]]:
+    """The run at a path, or all runs below it that have results."""
+    found: list[Result[Any]] = []
+    early: list[NotFinished] = []
+    for place in _places(path):
+        try:
+            with foreign(place):
+                found.append(measured(load(place)))
+        except NotFinished:
+            error = _nothing_yet(str(place))
+            if place == path:
+                raise error from None
+            early.append(error)
+    if not found:
+        raise early[0]
+    if say is not None:
+        for left_out in early:
+            say(f"Left out: {left_out}")
+    return found
+
+
+def _places(path: Path) -> Iterator[Path]:
+    """The directory of a run itself, the file of a result, or all runs below a directory."""
+    if (path / CONFIG).exists() or not path.is_dir():
+        yield path
+        return
+    below = [
+        Path(place)
+        for place, folders, files in os.walk(path)
+        if CONFIG in files and PARTS in folders
+    ]
+    if not below:
+        raise InputError(f"{path} is not a run, and there is none below it: it has no {CONFIG}")
+    yield from sorted(below)
+
+
+def _check_place(path: Path, force: bool) -> None:
+    """Refuse to overwrite what is no report."""
+    if path.is_dir():
+        raise InputError(f"{path} is a directory; give the name of a file, such as report.html")
+    if force or not path.exists():
+        return
+    try:
+        with open_regular(path) as file:
+            head = file.read(_HEAD)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    if f'name="generator" content="{GENERATOR}'.encode() not in head:
+        raise InputError(
+            f"{path} is there and is no report of Esscher; choose another name, or overwrite it "
+            "with --force (force=True)"
+        )
