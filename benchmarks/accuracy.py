@@ -43,7 +43,7 @@ def rms(samples: Array) -> tuple[Array, Array]:
 def cell(h: float, d: int, sizes: list[int], replicates: int, queries: str) -> dict[str, object]:
     head = esscher.gaussian_head(h, d)
     limit = esscher.limit_moments(head)
-    assert isinstance(limit, esscher.OutputMoments)
+    assert isinstance(limit, esscher.theory.OutputMoments)
     start = time.perf_counter()
     prediction = esscher.predict(head, sizes, queries=queries)
     seconds = time.perf_counter() - start
@@ -110,8 +110,8 @@ def slopes(replicates: int) -> list[dict[str, object]]:
     rows = []
     for h in (0.5, 0.7, 1.0, 1.5, 2.0, 3.0):
         run = line_errors(h, sizes, replicates=replicates, seed=9)
-        predicted = esscher.moment_curves(esscher.gaussian_head(h), sizes, "tokens")
-        outside = esscher.moment_curves(esscher.gaussian_head(h), sizes, "population")
+        predicted = esscher.theory.moment_curves(esscher.gaussian_head(h), sizes, "tokens")
+        outside = esscher.theory.moment_curves(esscher.gaussian_head(h), sizes, "population")
         row: dict[str, object] = {"H": h, "asymptotic": esscher.exponents(h).mean}
         for name, samples, curve in (
             ("mean", run.mean, predicted["mean"]),

@@ -55,8 +55,8 @@ def test_wrong_kinds_of_objects_are_named(name):
     "call",
     [
         lambda x: esscher.predict(x, [100]),
-        lambda x: esscher.map_curve(x, [100]),
-        lambda x: esscher.mean_constant(x),
+        lambda x: esscher.theory.map_curve(x, [100]),
+        lambda x: esscher.theory.mean_constant(x),
         lambda x: esscher.limit_moments(x),
         lambda x: esscher.sweep(x, [16, 32]),
     ],
@@ -74,16 +74,16 @@ def test_a_number_is_no_law():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda x: esscher.Gaussian(x),
-        lambda x: esscher.Gaussian(dim=2).log_mgf(x),
-        lambda x: esscher.FiniteTokens(np.outer(x, x)),
+        lambda x: esscher.laws.Gaussian(x),
+        lambda x: esscher.laws.Gaussian(dim=2).log_mgf(x),
+        lambda x: esscher.laws.FiniteTokens(np.outer(x, x)),
         lambda x: esscher.gaussian_head(spectrum=x),
         lambda x: esscher.gaussian_head(0.5, 2, tau=x),
         lambda x: esscher.array_head(np.outer(x, x), np.eye(2), np.eye(2)),
-        lambda x: esscher.weight_head(esscher.Gaussian(dim=2), query=np.outer(x, x), key=np.eye(2)),
+        lambda x: esscher.weight_head(esscher.laws.Gaussian(dim=2), query=np.outer(x, x), key=np.eye(2)),
         lambda x: esscher.fit_rate(np.outer(x, x), [10, 20]),
-        lambda x: esscher.received_exponent(x),
-        lambda x: esscher.hardmax_curve(x),
+        lambda x: esscher.theory.received_exponent(x),
+        lambda x: esscher.theory.hardmax_curve(x),
     ],
 )
 def test_imaginary_parts_are_not_dropped(call):
@@ -133,7 +133,7 @@ def test_what_is_no_array_of_numbers(value):
 @pytest.mark.parametrize("law", ["gaussian", "mixture", "cube"])
 def test_dimensions_beyond_the_memory(dim, law):
     with pytest.raises(InputError, match=r"dim is .* takes [0-9,]+ GB of memory"):
-        esscher.law_head(esscher.standard_law(law, dim), horizon=0.5)
+        esscher.law_head(esscher.laws.standard_law(law, dim), horizon=0.5)
 
 
 def test_memory_is_named_before_it_is_taken():

@@ -33,7 +33,7 @@ import esscher
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference" / "api"
 #: Layers that are no library: the command line has a page of its own.
-LEFT_OUT = {"cli", "__main__", "laws", "patterns", "theory"}
+LEFT_OUT = {"cli", "__main__", "laws", "patterns", "results", "theory"}
 #: Floors of which every package is a layer of its own.
 FLOORS = {"core", "math", "engine", "studies"}
 #: Short names of modules in annotations that only type checkers resolve.

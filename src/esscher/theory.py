@@ -1,9 +1,16 @@
-"""Exponents, constants, curves and bounds of a head, and simulations to set beside them."""
+"""What theory says about a head: limits, exponents, constants, curves, bounds, and simulations."""
 
-from esscher.math import simulation, theory
+from esscher.math import limits, simulation, theory
+from esscher.math.heads import ArrayHead as ArrayHead
+from esscher.math.heads import Tokens as Tokens
+from esscher.math.heads import WeightHead as WeightHead
+from esscher.math.limits import *  # noqa: F403 - its own __all__ says what
 from esscher.math.simulation import *  # noqa: F403 - its own __all__ says what
+from esscher.math.statistics import Rate as Rate
+from esscher.math.statistics import received_exponent as received_exponent
 from esscher.math.theory import *  # noqa: F403 - its own __all__ says what
 
-__all__: list[str] = []
-__all__ += theory.__all__
+__all__ = ["ArrayHead", "Rate", "Tokens", "WeightHead", "received_exponent"]
+__all__ += limits.__all__
 __all__ += simulation.__all__
+__all__ += theory.__all__

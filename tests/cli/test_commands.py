@@ -55,11 +55,11 @@ def test_theory_curves_are_the_library_s() -> None:
     assert out["curve"]["n"] == [10.0**k for k in range(3, 13)]
     head = esscher.gaussian_head(spectrum=[0.9, 0.4, 0.4], tau=0.5)
     np.testing.assert_allclose(
-        out["curve"]["map_rms"], esscher.map_curve(head, out["curve"]["n"]).error
+        out["curve"]["map_rms"], esscher.theory.map_curve(head, out["curve"]["n"]).error
     )
     assert out["tau"] == pytest.approx(0.5)
     assert out["constants"]["mean"] == pytest.approx(
-        esscher.mean_constant(head, "population").squared
+        esscher.theory.mean_constant(head, "population").squared
     )
 
 

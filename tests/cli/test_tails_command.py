@@ -39,7 +39,7 @@ def tiny(name="bert"):
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma2"])
 def test_results_have_everything(name, tmp_path):
     found = esscher.tails(tiny(name), [text()], layers=[0, 1], out=tmp_path / "run", **SMALL)
-    assert isinstance(found, esscher.Tails)
+    assert isinstance(found, esscher.results.Tails)
     assert found.complete
     assert [(h.layer, h.head) for h in found.heads] == [
         (layer, head) for layer in (0, 1) for head in range(4)

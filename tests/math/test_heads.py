@@ -12,11 +12,11 @@ import esscher
 from esscher.core.validation import Array
 
 
-def random_head(seed: int, d: int = 5, d_k: int = 3, d_v: int = 2) -> esscher.WeightHead:
+def random_head(seed: int, d: int = 5, d_k: int = 3, d_v: int = 2) -> esscher.theory.WeightHead:
     rng = np.random.default_rng(seed)
     root = rng.standard_normal((d, d)) / np.sqrt(d)
     return esscher.weight_head(
-        esscher.Gaussian(rng.standard_normal(d), root @ root.T + 0.1 * np.eye(d)),
+        esscher.laws.Gaussian(rng.standard_normal(d), root @ root.T + 0.1 * np.eye(d)),
         query=0.4 * rng.standard_normal((d_k, d)),
         key=0.4 * rng.standard_normal((d_k, d)),
         value=rng.standard_normal((d_v, d)),
@@ -37,9 +37,9 @@ def numbers(head: esscher.Head) -> dict[str, Array]:
         "frobenius": np.array(head.frobenius),
         "spectrum": head.spectrum,
         "tau": np.array(np.linalg.norm(head.tau)),
-        "mean": esscher.mean_constant(head, "tokens").covariance,
-        "cov": np.array(esscher.cov_constant(head, "tokens")),
-        "map": np.array(esscher.map_constant(head)),
+        "mean": esscher.theory.mean_constant(head, "tokens").covariance,
+        "cov": np.array(esscher.theory.cov_constant(head, "tokens")),
+        "map": np.array(esscher.theory.map_constant(head)),
     }
 
 
@@ -72,7 +72,7 @@ def test_symmetries_change_nothing(seed: int) -> None:
     turn = rotation(rng, 5)
     law = head.law
     rotated = esscher.weight_head(
-        esscher.Gaussian(turn @ law.mean, turn @ law.covariance @ turn.T),
+        esscher.laws.Gaussian(turn @ law.mean, turn @ law.covariance @ turn.T),
         query=head.query_weight @ turn.T,
         key=head.key_weight @ turn.T,
         value=head.value_weight @ turn.T,
@@ -124,12 +124,12 @@ def test_key_biases_do_not_change_the_limit_but_value_biases_shift_it() -> None:
 def test_target_spectrum_over_any_law() -> None:
     rng = np.random.default_rng(9)
     root = rng.standard_normal((3, 3))
-    law = esscher.Gaussian(rng.standard_normal(3), root @ root.T + 0.1 * np.eye(3))
+    law = esscher.laws.Gaussian(rng.standard_normal(3), root @ root.T + 0.1 * np.eye(3))
     head = esscher.law_head(law, spectrum=[1.5, 0.7, 0.2], tau=[0.5, 0.0, -0.1])
     np.testing.assert_allclose(head.spectrum, [1.5, 0.7, 0.2])
     np.testing.assert_allclose(head.tau, [0.5, 0.0, -0.1], atol=1e-12)
     np.testing.assert_allclose(
-        esscher.law_head(esscher.Cube(4, half_width=2.0), horizon=0.9).spectrum, [0.9] * 4
+        esscher.law_head(esscher.laws.Cube(4, half_width=2.0), horizon=0.9).spectrum, [0.9] * 4
     )
 
 
@@ -171,14 +171,14 @@ def test_array_head_of_a_gaussian_sample_has_its_horizon() -> None:
 
 def test_singular_keys_live_in_their_range() -> None:
     head = esscher.weight_head(
-        esscher.Gaussian(dim=3), query=np.eye(3) * 0.5, key=np.diag([1.0, 1.0, 0.0]), scale=1.0
+        esscher.laws.Gaussian(dim=3), query=np.eye(3) * 0.5, key=np.diag([1.0, 1.0, 0.0]), scale=1.0
     )
     assert len(head.spectrum) == 2
-    assert esscher.mean_constant(head, "tokens").covariance.shape == (3, 3)
+    assert esscher.theory.mean_constant(head, "tokens").covariance.shape == (3, 3)
 
 
 def test_what_is_refused() -> None:
-    law = esscher.Gaussian(dim=3)
+    law = esscher.laws.Gaussian(dim=3)
     weight = np.eye(3)
     bad = [
         (lambda: esscher.gaussian_head(-1.0), "horizon"),
@@ -197,11 +197,11 @@ def test_what_is_refused() -> None:
         (lambda: esscher.array_head(weight[:1], weight[:1], weight[:1]), "at least 2"),
         (lambda: esscher.gaussian_head(1.0).psi("three-sided"), "two-sided"),
         (
-            lambda: esscher.law_head(esscher.Gaussian(covariance=[[1, 1], [1, 1]]), horizon=1),
+            lambda: esscher.law_head(esscher.laws.Gaussian(covariance=[[1, 1], [1, 1]]), horizon=1),
             "sing",
         ),
-        (lambda: esscher.Gaussian(covariance=[[1.0, 0.5], [0.2, 1.0]]), "not symmetric"),
-        (lambda: esscher.Gaussian(covariance=[[1.0, 2.0], [2.0, 1.0]]), "eigenvalue"),
+        (lambda: esscher.laws.Gaussian(covariance=[[1.0, 0.5], [0.2, 1.0]]), "not symmetric"),
+        (lambda: esscher.laws.Gaussian(covariance=[[1.0, 2.0], [2.0, 1.0]]), "eigenvalue"),
     ]
     for build, words in bad:
         with pytest.raises(esscher.InputError, match=words):

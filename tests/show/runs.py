@@ -62,7 +62,7 @@ def _one_scale() -> Any:
 
 
 def _no_limit() -> Any:
-    head = esscher.law_head(esscher.standard_law("laplace", 2), horizon=0.5)
+    head = esscher.law_head(esscher.laws.standard_law("laplace", 2), horizon=0.5)
     return esscher.sweep(head, SIZES, 6, reference_tokens=500)
 
 

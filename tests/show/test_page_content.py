@@ -32,7 +32,7 @@ SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 
 def written(found, tmp_path, **options):
-    return esscher.write_report(found, tmp_path / "report.html", **options).read_text("utf-8")
+    return esscher.report(found, tmp_path / "report.html", **options).read_text("utf-8")
 
 
 def data_of(text):
@@ -242,7 +242,7 @@ def test_a_head_that_no_option_describes_has_no_command():
 @pytest.mark.parametrize("found", [3, None, "nowhere", [], {"kind": "probe"}])
 def test_what_is_no_run_is_refused(found, tmp_path):
     with pytest.raises(InputError):
-        esscher.write_report(found, tmp_path / "report.html")
+        esscher.report(found, tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -39,5 +39,5 @@ def test_every_sample_has_a_page(samples: Path) -> None:
 
 def test_cards_of_corpora_without_intervals(samples: Path, tmp_path: Path) -> None:
     """Few heads and blocks: a ratio without an interval, and no correlation of ranks."""
-    text = esscher.write_report(samples / "domains", tmp_path / "page.html").read_text("utf-8")
+    text = esscher.report(samples / "domains", tmp_path / "page.html").read_text("utf-8")
     assert "too few blocks for an interval" in text

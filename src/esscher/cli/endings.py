@@ -33,29 +33,6 @@ def quiet_if_unread() -> Iterator[None]:
         raise click.exceptions.Exit(UNREAD) from None
 
 
-def save_figure(kind: str, found: Any, path: Path | None, name: str | None = None) -> None:
-    """Draw a result into a file.
-
-    Parameters
-    ----------
-    kind
-        Kind of run.
-    found
-        Its result.
-    path
-        The file; nothing is drawn without one.
-    name
-        Which of the kind's figures; the main one if left out.
-    """
-    if path is None:
-        return
-    # Imported here: matplotlib takes a second that other commands should not.
-    from esscher.show.catalogue import draw
-    from esscher.show.files import write_figure
-
-    write_figure(draw(kind, found, name), path)
-
-
 def finish(
     results: Callable[[], dict[str, Any]],
     show: Callable[[], None],

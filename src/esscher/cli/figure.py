@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import click
 
 from esscher.cli.options import check_figure, plain_console, plain_table
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign
-from esscher.runs import Result, run_kind
-from esscher.runs.registry import STUDIES, has_part, load
+from esscher.runs.registry import load
+from esscher.show.save import as_points
 
 #: Dots per inch that make sense.
 FEWEST, MOST = 30, 2400
@@ -62,62 +61,25 @@ def figure(
     if not FEWEST <= dpi <= MOST:
         raise InputError(f"--dpi is {dpi}; it must lie between {FEWEST} and {MOST}")
     chosen = [as_head(text) for text in heads] or None
-    # Imported here: matplotlib and the readers of runs take time that `esscher --help` should not.
-    from esscher.show.catalogue import CATALOGUE, as_width, draw, offered, read
-    from esscher.show.files import write_figure
+    as_points(width)  # refused before anything is read
+    # Imported here: the readers of runs take time that `esscher --help` should not.
+    from esscher.runs.report import measured
 
-    inches = as_width(width)
-    name = run_kind(run)
-    if name in STUDIES and has_part(name, "charts"):
-        with foreign(run):
-            draw_result(load(run), run, kind, output, chosen, inches, dpi, title, listing)
-        return
-    kind_of_run, found = read(run)
-    if listing:
-        table = plain_table(f"Figures of {run} ({kind_of_run})")
-        table.add_column("--kind", no_wrap=True)
-        table.add_column("shows")
-        for name, about in offered(kind_of_run, found).items():
-            table.add_row(name, about)
-
-        plain_console().print(table)
-        return
-    name = next(iter(CATALOGUE[kind_of_run])) if kind is None else kind
-    drawn = draw(kind_of_run, found, name, heads=chosen, width=inches, title=None if title else "")
-    path = Path(f"{run.resolve().stem}-{name}.png") if output is None else output
-    write_figure(drawn, path, dpi)
-    click.echo(f"Figure: {path}")
-
-
-def draw_result(
-    found: Result[Any],
-    run: Path,
-    kind: str | None,
-    output: Path | None,
-    heads: list[tuple[int, int]] | None,
-    inches: float,
-    dpi: int,
-    title: bool,
-    listing: bool,
-) -> None:
-    """List the charts of a result, or draw one of them into a file."""
-    offered = found.charts()
-    if listing:
-        table = plain_table(f"Figures of {run} ({found.study.name})")
-        table.add_column("--kind", no_wrap=True)
-        table.add_column("shows")
-        for name, about in offered.items():
-            table.add_row(name, about)
-        plain_console().print(table)
-        return
-    if not found.cells:
-        raise InputError(
-            f"{run} has no results yet; run the command that began it again, it resumes"
-        )
-    chart = found.plot(kind, heads=heads, title=None if title else "")
-    name = next(iter(offered)) if kind is None else kind
-    path = Path(f"{run.resolve().stem}-{name}.png") if output is None else output
-    chart.save(path, width=inches, dpi=dpi)
+    with foreign(run):
+        found = measured(load(run))
+        offered = found.charts()
+        if listing:
+            table = plain_table(f"Figures of {run} ({found.study.name})")
+            table.add_column("--kind", no_wrap=True)
+            table.add_column("shows")
+            for name, about in offered.items():
+                table.add_row(name, about)
+            plain_console().print(table)
+            return
+        chart = found.plot(kind, heads=chosen, title=None if title else "")
+        name = next(iter(offered)) if kind is None else kind
+        path = Path(f"{run.resolve().stem}-{name}.png") if output is None else output
+        chart.save(path, width=width, dpi=dpi)
     click.echo(f"Figure: {path}")
 
 

@@ -33,9 +33,9 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
     """  # noqa: D301 - click's mark for verbatim lines
     check_output(output, "-o")
     # Imported here: the readers of runs take seconds that `esscher --help` should not.
-    from esscher.show.write import write_report
+    from esscher.runs import report as reports
 
-    path = write_report(
+    path = reports.report(
         list(runs), output, force=force, say=lambda text: click.echo(text, err=True)
     )
     click.echo(f"Report: {path}")

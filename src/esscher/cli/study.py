@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import click
 
 from esscher.cli.cluster import CLUSTER, chosen_cluster
-from esscher.cli.endings import finish, save_figure
+from esscher.cli.endings import finish
 from esscher.cli.options import (
     check_figure,
     check_output,
@@ -88,14 +88,6 @@ def print_result(found: Result[Any], everything: bool = False) -> None:
     console.say(found.headline, "bold")
     for frame in found.shown():
         console.print(as_table(frame))
-
-
-def draw_figure(name: str, found: Result[Any], path: Path) -> None:
-    """Draw the main figure of a result into a file."""
-    if has_part(name, "charts"):
-        found.plot().save(path)
-    else:
-        save_figure(name, found, path)
 
 
 def _help(study: type[Study[Any]]) -> str:
@@ -187,7 +179,7 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
         with resumable(out), chosen_cluster(scheduler, cluster, workers) as executor:
             found = study(**options, executor=executor).run()
         if figure is not None:
-            draw_figure(study.name, found, figure)
+            found.plot().save(figure)
         if save is not None:
             found.save(save)
         finish(

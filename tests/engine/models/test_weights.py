@@ -92,7 +92,7 @@ def test_grouped_keys_before_rotation():
 
 def test_a_law_of_hidden_states():
     weights = head_weights(tiny_model("bert"), 0)
-    law = esscher.Gaussian(dim=32)
+    law = esscher.laws.Gaussian(dim=32)
     head = weights.head(2, law)
     assert head.horizon == pytest.approx(np.linalg.norm(weights.A(2), 2))
 

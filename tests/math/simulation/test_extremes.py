@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from esscher import InputError, UndefinedError, gaussian_head, law_head, map_curve
+from esscher import InputError, UndefinedError, gaussian_head, law_head
+from esscher.theory import map_curve
 from esscher.core.streams import random_stream
 from esscher.math.laws import standard_law
 from esscher.math.simulation import simulate_map, simulate_mean, simulate_query

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from esscher import Head, OutputMoments, limit_moments
+from esscher import Head, limit_moments
+from esscher.theory import OutputMoments
 from esscher.math.simulation.direct import DirectErrors, direct_errors
 
 

@@ -32,7 +32,7 @@ def test_mean_constant_is_the_page_formula(queries: str, with_tau: bool) -> None
     inverse = np.linalg.inv(root)
     v = rng.standard_normal((3, 4))
     head = esscher.weight_head(
-        esscher.Gaussian(mean=rng.standard_normal(4), covariance=sigma),
+        esscher.laws.Gaussian(mean=rng.standard_normal(4), covariance=sigma),
         query=inverse @ m @ inverse,
         key=np.eye(4),
         value=v,
@@ -43,7 +43,7 @@ def test_mean_constant_is_the_page_formula(queries: str, with_tau: bool) -> None
         head.law, query=head.A, key=np.eye(4), value=v, query_bias=mean_tilt, scale=1.0
     )
     expected = v @ root @ page_formula(m, tau, queries) @ root @ v.T
-    constant = esscher.mean_constant(head, queries)
+    constant = esscher.theory.mean_constant(head, queries)
     np.testing.assert_allclose(constant.covariance, expected, rtol=1e-9)
     assert constant.squared == pytest.approx(np.trace(expected))
 
@@ -51,7 +51,7 @@ def test_mean_constant_is_the_page_formula(queries: str, with_tau: bool) -> None
 @pytest.mark.parametrize("h", [-0.7, -0.5, 0.3, 0.5, 0.7])
 def test_one_dimension(h: float) -> None:
     head = esscher.gaussian_head(spectrum=[h])
-    constant = esscher.mean_constant(head, "tokens")
+    constant = esscher.theory.mean_constant(head, "tokens")
     assert constant.squared == pytest.approx(h * h + 2 * h + (1 - h**4) ** -1.5)
     assert constant.norm == pytest.approx(np.sqrt(2 / np.pi * constant.squared), rel=1e-9)
 
@@ -59,21 +59,21 @@ def test_one_dimension(h: float) -> None:
 def test_map_constant_is_the_page_formula() -> None:
     s = np.array([0.5, 0.3, 0.1])
     expected = np.prod((1 - 2 * s**2) ** -0.5) * (3 + np.sum(s**2 / (1 - 2 * s**2)))
-    assert esscher.map_constant(esscher.gaussian_head(spectrum=s)) == pytest.approx(expected)
+    assert esscher.theory.map_constant(esscher.gaussian_head(spectrum=s)) == pytest.approx(expected)
 
 
 def test_map_constant_is_the_average_of_the_pointwise_error() -> None:
     head = esscher.gaussian_head(spectrum=[0.3, 0.1], tau=[0.2, 0.4])
     rng = np.random.default_rng(8)
     tilts = head.sample(200_000, rng).tilts
-    traces = np.trace(esscher.pointwise_error(head, tilts).covariance, axis1=1, axis2=2)
+    traces = np.trace(esscher.theory.pointwise_error(head, tilts).covariance, axis1=1, axis2=2)
     error = traces.std() / np.sqrt(len(traces))
-    assert abs(traces.mean() - esscher.map_constant(head)) < 4 * error
+    assert abs(traces.mean() - esscher.theory.map_constant(head)) < 4 * error
 
 
-def _heads() -> dict[str, esscher.WeightHead]:
+def _heads() -> dict[str, esscher.theory.WeightHead]:
     rng = np.random.default_rng(11)
-    law = esscher.Gaussian(rng.standard_normal(4), np.diag([1.0, 0.6, 0.4, 0.2]))
+    law = esscher.laws.Gaussian(rng.standard_normal(4), np.diag([1.0, 0.6, 0.4, 0.2]))
     weights = {
         name: 0.35 * rng.standard_normal((rows, 4))
         for name, rows in (("query", 3), ("key", 3), ("value", 2))
@@ -116,8 +116,8 @@ def test_constants_are_the_variance_of_the_linear_part(name: str, queries: str) 
         term = term + ac @ b.T
         square = square + (ac @ b.T)[:, :, None] * (ac @ b.T)[:, None, :] - (b * g) @ b.T
     for sample, exact in (
-        (np.sum(term**2, axis=1), esscher.mean_constant(head, queries).squared),
-        (np.sum(square**2, axis=(1, 2)), esscher.cov_constant(head, queries)),
+        (np.sum(term**2, axis=1), esscher.theory.mean_constant(head, queries).squared),
+        (np.sum(square**2, axis=(1, 2)), esscher.theory.cov_constant(head, queries)),
     ):
         error = sample.std() / np.sqrt(count)
         assert error < 0.05 * exact  # the comparison means something
@@ -150,7 +150,7 @@ def test_constants_against_attention_itself(name: str) -> None:
     n, replicates = 500, 300
     run = simulate(head, [n], replicates)
     error = n * np.sum(run.mean[:, 0] ** 2, axis=1)
-    exact = esscher.mean_constant(head, "tokens").squared
+    exact = esscher.theory.mean_constant(head, "tokens").squared
     assert abs(error.mean() - exact) < 3.5 * error.std() / np.sqrt(replicates) + 0.02 * exact
 
 
@@ -163,19 +163,19 @@ def test_covariance_constant_against_attention_itself(h: float, queries: str) ->
     count = None if queries == "tokens" else 4000
     run = simulate(head, [n], replicates, queries=queries, query_count=count)
     error = n * np.sum(run.cov[:, 0] ** 2, axis=(1, 2))
-    exact = esscher.cov_constant(head, queries)
-    slack = abs(n * esscher.moment_curves(head, [n], queries)["cov_rms"].error[0] ** 2 - exact)
+    exact = esscher.theory.cov_constant(head, queries)
+    slack = abs(n * esscher.theory.moment_curves(head, [n], queries)["cov_rms"].error[0] ** 2 - exact)
     assert abs(error.mean() - exact) < 3.5 * error.std() / np.sqrt(replicates) + slack
 
 
 def test_there_is_no_constant_beyond_the_parametric_regime() -> None:
     head = esscher.gaussian_head(1.2)
     with pytest.raises(esscher.UndefinedError, match=r"H = 1\.2"):
-        esscher.mean_constant(head, "tokens")
+        esscher.theory.mean_constant(head, "tokens")
     with pytest.raises(esscher.UndefinedError, match=r"H = 1\.2"):
-        esscher.cov_constant(head, "tokens")
+        esscher.theory.cov_constant(head, "tokens")
     with pytest.raises(esscher.UndefinedError, match="needs H"):
-        esscher.map_constant(esscher.gaussian_head(0.8))
-    assert esscher.constants(head).mean is None
+        esscher.theory.map_constant(esscher.gaussian_head(0.8))
+    assert esscher.theory.constants(head).mean is None
     with pytest.raises(esscher.InputError, match="population"):
-        esscher.mean_constant(head, "keys")
+        esscher.theory.mean_constant(head, "keys")

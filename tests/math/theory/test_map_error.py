@@ -22,8 +22,8 @@ def test_it_reaches_the_exact_constant(
 ) -> None:
     head = esscher.gaussian_head(spectrum=spectrum, tau=tau)
     # the next order falls slowly, 1.4% are still missing at n = 1e15 for H = 0.6
-    curve = esscher.map_curve(head, [1e30], queries)
-    assert 1e30 * curve.error[-1] ** 2 == pytest.approx(esscher.map_constant(head), rel=1e-4)
+    curve = esscher.theory.map_curve(head, [1e30], queries)
+    assert 1e30 * curve.error[-1] ** 2 == pytest.approx(esscher.theory.map_constant(head), rel=1e-4)
 
 
 @pytest.mark.parametrize("queries", ["population", "tokens"])
@@ -36,7 +36,7 @@ def test_within_five_percent_of_simulation(spectrum: list[float], queries: str) 
     head = esscher.gaussian_head(spectrum=spectrum)
     sizes = [20, 200, 1500]
     measured, error = simulate(head, sizes, 40, queries, query_count=200).map_rms()
-    curve = esscher.map_curve(head, sizes, queries)
+    curve = esscher.theory.map_curve(head, sizes, queries)
     noise = np.hypot(error, curve.standard_error)
     # 48 comparisons
     assert np.all(np.abs(curve.error - measured) < 4 * noise)
@@ -70,7 +70,7 @@ def test_within_five_percent_up_to_a_hundred_thousand(d: int, decaying: bool, h:
             squares[r, i] = np.mean(weights * np.sum(error**2, axis=1))
     measured = np.sqrt(squares.mean(axis=0))
     noise = squares.std(axis=0) / np.sqrt(replicates) / (2 * measured)
-    curve = esscher.map_curve(head, sizes)
+    curve = esscher.theory.map_curve(head, sizes)
     assert np.all(np.abs(curve.error / measured - 1) < np.maximum(0.05, 4 * noise / measured))
 
 
@@ -81,13 +81,13 @@ def test_the_example_of_the_theory_page() -> None:
     m *= 1.2 / np.linalg.norm(m, 2)
     head = esscher.gaussian_head(matrix=m)
     measured, error = simulate(head, [400], 120, "population", query_count=200).map_rms()
-    assert abs(esscher.map_curve(head, [400]).error[0] - measured[0]) < 4 * error[0]
+    assert abs(esscher.theory.map_curve(head, [400]).error[0] - measured[0]) < 4 * error[0]
 
 
 def test_values_that_the_keys_do_not_determine() -> None:
     rng = np.random.default_rng(1)
     head = esscher.weight_head(
-        esscher.Gaussian(dim=6),
+        esscher.laws.Gaussian(dim=6),
         query=0.9 * rng.standard_normal((2, 6)),
         key=0.5 * rng.standard_normal((2, 6)),
         value=rng.standard_normal((3, 6)),
@@ -95,7 +95,7 @@ def test_values_that_the_keys_do_not_determine() -> None:
     )
     for queries in ("population", "tokens"):
         measured, error = simulate(head, [60, 600], 150, queries, query_count=150).map_rms()
-        curve = esscher.map_curve(head, [60, 600], queries)
+        curve = esscher.theory.map_curve(head, [60, 600], queries)
         noise = np.hypot(error, curve.standard_error)
         assert np.all(np.abs(curve.error - measured) < 4 * noise)
 
@@ -104,13 +104,13 @@ def test_only_the_spectrum_matters_for_isotropic_values() -> None:
     rng = np.random.default_rng(2)
     u, v = (np.linalg.qr(rng.standard_normal((3, 3)))[0] for _ in range(2))
     spectrum = np.array([1.2, 0.5, 0.1])
-    straight = esscher.map_curve(esscher.gaussian_head(spectrum=spectrum), [10, 1e4])
-    turned = esscher.map_curve(esscher.gaussian_head(matrix=u * spectrum @ v), [10, 1e4])
+    straight = esscher.theory.map_curve(esscher.gaussian_head(spectrum=spectrum), [10, 1e4])
+    turned = esscher.theory.map_curve(esscher.gaussian_head(matrix=u * spectrum @ v), [10, 1e4])
     np.testing.assert_allclose(straight.error, turned.error, rtol=1e-9)
 
 
 def test_from_ten_tokens_to_a_trillion_it_falls() -> None:
-    curve = esscher.map_curve(esscher.gaussian_head(1.5, dim=3), 10.0 ** np.arange(1, 13))
+    curve = esscher.theory.map_curve(esscher.gaussian_head(1.5, dim=3), 10.0 ** np.arange(1, 13))
     assert np.all(np.diff(curve.error) < 0)
     assert np.all(curve.standard_error == 0)
     slopes = curve.local_slopes()
@@ -121,7 +121,7 @@ def test_from_ten_tokens_to_a_trillion_it_falls() -> None:
 
 
 def test_a_head_without_tilt_is_the_sample_mean() -> None:
-    curve = esscher.map_curve(esscher.gaussian_head(0.0, dim=4), [10, 1000])
+    curve = esscher.theory.map_curve(esscher.gaussian_head(0.0, dim=4), [10, 1000])
     np.testing.assert_allclose(curve.error, np.sqrt(4 / curve.sizes), rtol=1e-6)
 
 
@@ -129,8 +129,8 @@ def test_what_is_refused() -> None:
     head = esscher.gaussian_head(0.5)
     for sizes, words in (([1, 10], "n = 1"), ([10, 10], "increasing"), ([2.5, 3], "whole")):
         with pytest.raises(esscher.InputError, match=words):
-            esscher.map_curve(head, sizes)
+            esscher.theory.map_curve(head, sizes)
     with pytest.raises(esscher.InputError, match="queries"):
-        esscher.map_curve(head, [10], "everyone")
+        esscher.theory.map_curve(head, [10], "everyone")
     with pytest.raises(esscher.InputError, match="at least 2"):
-        esscher.map_curve(head, [10, 100]).slope(50, 60)
+        esscher.theory.map_curve(head, [10, 100]).slope(50, 60)

@@ -24,13 +24,13 @@ def test_they_reach_the_exact_constants(h: float, d: int, queries: str) -> None:
     head = esscher.gaussian_head(spectrum=[h] * d)
     # in dimension 50 a token's own key is felt up to n = 1e18: exp(h r^2 - (h r)^2/2) is its weight
     n = 1e20
-    curves = esscher.moment_curves(head, [n], queries)
-    mean = esscher.mean_constant(head, queries)
+    curves = esscher.theory.moment_curves(head, [n], queries)
+    mean = esscher.theory.mean_constant(head, queries)
     # the tables in the key's log-weight (spacing 0.5, cubic) are good to 3e-4
     assert n * curves["mean_rms"].error[0] ** 2 == pytest.approx(mean.squared, rel=3e-4)
     assert n**0.5 * curves["mean"].error[0] == pytest.approx(mean.norm, rel=3e-4)
     assert n * curves["cov_rms"].error[0] ** 2 == pytest.approx(
-        esscher.cov_constant(head, queries), rel=3e-4
+        esscher.theory.cov_constant(head, queries), rel=3e-4
     )
 
 
@@ -43,8 +43,8 @@ def test_the_line_against_simulation(h: float) -> None:
     sizes, replicates = [100, 600, 3000], 300
     run = line_errors(h, sizes, replicates=replicates, seed=4)
     head = esscher.gaussian_head(spectrum=[h])
-    tokens = esscher.moment_curves(head, sizes, "tokens")
-    outside = esscher.moment_curves(head, sizes, "population")
+    tokens = esscher.theory.moment_curves(head, sizes, "tokens")
+    outside = esscher.theory.moment_curves(head, sizes, "population")
     for sample, curve in (
         (run.population, outside["mean"]),
         (run.mean, tokens["mean"]),
@@ -61,7 +61,7 @@ def test_before_burn_in_in_high_dimension(h: float, d: int) -> None:
     head = esscher.gaussian_head(h, d)
     sizes, replicates = [200, 1000], 24
     run = simulate(head, sizes, replicates)
-    curves = esscher.moment_curves(head, sizes, "tokens")
+    curves = esscher.theory.moment_curves(head, sizes, "tokens")
     for sample, curve in (
         (np.linalg.norm(run.mean, axis=2), curves["mean"]),
         (np.linalg.norm(run.cov, axis=(2, 3)), curves["cov_rms"]),
@@ -78,7 +78,7 @@ def test_the_sampled_projection_agrees_with_the_deterministic_one(
 ) -> None:
     head = esscher.gaussian_head(h, d)
     sizes = np.array([50.0, 2e3])
-    exact = esscher.moment_curves(head, sizes, queries)
+    exact = esscher.theory.moment_curves(head, sizes, queries)
     coupling = head.coupling if queries == "tokens" else head.coupling.population()
     values, errors = sampled_errors(coupling, sizes, queries, seed=0)
     for name in ("mean_rms", "cov_rms"):
@@ -90,7 +90,7 @@ def test_the_sampled_projection_agrees_with_the_deterministic_one(
 def test_a_head_without_symmetry_against_simulation() -> None:
     rng = np.random.default_rng(3)
     head = esscher.weight_head(
-        esscher.Gaussian(dim=5),
+        esscher.laws.Gaussian(dim=5),
         query=0.5 * rng.standard_normal((3, 5)),
         key=0.5 * rng.standard_normal((3, 5)),
         value=rng.standard_normal((2, 5)),
@@ -98,7 +98,7 @@ def test_a_head_without_symmetry_against_simulation() -> None:
     )
     sizes, replicates = [100, 600], 150
     run = simulate(head, sizes, replicates)
-    curves = esscher.moment_curves(head, sizes, "tokens")
+    curves = esscher.theory.moment_curves(head, sizes, "tokens")
     for sample, curve in (
         (np.sum(run.mean**2, axis=2), curves["mean_rms"]),
         (np.sum(run.cov**2, axis=(2, 3)), curves["cov_rms"]),
@@ -111,14 +111,14 @@ def test_a_head_without_symmetry_against_simulation() -> None:
 
 def test_sampling_is_a_function_of_the_seed() -> None:
     head = esscher.gaussian_head(spectrum=[0.8, 0.3])
-    first, again, other = (esscher.moment_curves(head, [100], seed=s) for s in (0, 0, 1))
+    first, again, other = (esscher.theory.moment_curves(head, [100], seed=s) for s in (0, 0, 1))
     assert first["mean_rms"].error[0] == again["mean_rms"].error[0]
     assert first["mean_rms"].error[0] != other["mean_rms"].error[0]
     assert first["mean_rms"].standard_error[0] > 0
 
 
 def test_without_tilt_the_mean_is_the_sample_mean() -> None:
-    curves = esscher.moment_curves(esscher.gaussian_head(0.0, dim=3), [50, 500])
+    curves = esscher.theory.moment_curves(esscher.gaussian_head(0.0, dim=3), [50, 500])
     error = curves["mean_rms"]
     assert np.all(np.abs(error.error - np.sqrt(3 / error.sizes)) < 4 * error.standard_error)
 
@@ -126,7 +126,7 @@ def test_without_tilt_the_mean_is_the_sample_mean() -> None:
 def test_where_sampled_tokens_cannot_reach_the_extremes_they_are_not_used() -> None:
     head = esscher.gaussian_head(spectrum=[1.2, 1.1, 1.0, 0.9])
     with pytest.raises(esscher.UndefinedError, match="limited to n = 1e"):
-        esscher.moment_curves(head, [1e3, 1e12])
+        esscher.theory.moment_curves(head, [1e3, 1e12])
     prediction = esscher.predict(head, [1e3, 1e12], queries="population")
     assert set(prediction.curves) == {"map"}
     assert any("limited" in note for note in prediction.notes)

@@ -53,7 +53,7 @@ def test_no_digits_are_lost_at_large_horizons() -> None:
 
 def test_the_bound_takes_the_coupling_of_either_convention() -> None:
     head = esscher.weight_head(
-        esscher.Gaussian(covariance=np.diag([2.0, 0.5])), query=[[0.3, 0.1]], key=[[0.2, 0.9]]
+        esscher.laws.Gaussian(covariance=np.diag([2.0, 0.5])), query=[[0.3, 0.1]], key=[[0.2, 0.9]]
     )
     one_sided = esscher.exponents(head.horizon, psi=head.psi("one-sided"))
     assert one_sided.paper_bound < esscher.exponents(head.horizon).paper_bound
@@ -71,7 +71,7 @@ def test_exact_curves_reach_the_asymptotic_exponents(h: float) -> None:
     n = 10.0 ** np.array([27, 28, 29, 30])
     head = esscher.gaussian_head(h)
     beta = esscher.exponents(h)
-    curves = esscher.moment_curves(head, n, "tokens")
+    curves = esscher.theory.moment_curves(head, n, "tokens")
     # a factor (ln n)^c changes the slope by c / ln n, here at most 0.015 for c = 1
     for name, expected in (
         ("mean", beta.mean),
@@ -80,4 +80,4 @@ def test_exact_curves_reach_the_asymptotic_exponents(h: float) -> None:
         ("cov_rms", beta.mean_rms),
     ):
         assert curves[name].slope() == pytest.approx(expected, abs=0.015)
-    assert esscher.map_curve(head, n).slope() == pytest.approx(beta.map_rms, abs=0.015)
+    assert esscher.theory.map_curve(head, n).slope() == pytest.approx(beta.map_rms, abs=0.015)

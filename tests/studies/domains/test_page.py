@@ -47,7 +47,7 @@ def test_tables_hold_all_numbers(found):
 
 
 def test_the_report_has_no_plotly_and_names_are_text(found, tmp_path):
-    text = esscher.write_report(found, tmp_path / "report.html").read_text("utf-8")
+    text = esscher.report(found, tmp_path / "report.html").read_text("utf-8")
     assert "plotly.js (cartesian" not in text
     assert "$2_{$ &amp; &lt;b&gt;" in text
     assert html.escape(found.headline, quote=False) in html.unescape(text)

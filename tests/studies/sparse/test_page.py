@@ -42,5 +42,5 @@ def test_the_table_of_heads_is_the_result_s():
 
 
 def test_the_report_has_no_plotly(tmp_path):
-    path = esscher.write_report(make("sparse")[1], tmp_path / "report.html")
+    path = esscher.report(make("sparse")[1], tmp_path / "report.html")
     assert "plotly.js (cartesian" not in path.read_text("utf-8")

@@ -31,7 +31,7 @@ def heads() -> dict[str, Head]:
     q, k, v = rng.standard_normal((60, 3)), rng.standard_normal((60, 3)), np.eye(60, 2)
     return {
         "gaussian": esscher.gaussian_head(spectrum=[1.2, 0.4, 0.1], tau=0.5),
-        "sphere": esscher.law_head(esscher.standard_law("sphere", 3), horizon=1.0),
+        "sphere": esscher.law_head(esscher.laws.standard_law("sphere", 3), horizon=1.0),
         "arrays": esscher.array_head(q, k, v),
     }
 
@@ -61,11 +61,11 @@ def test_errors_are_those_of_the_direct_simulator(
     for s, alpha in enumerate(scales):
         scaled = (
             head.scaled(alpha)
-            if isinstance(head, esscher.WeightHead)
-            else esscher.ArrayHead(head.tilts * alpha, head.keys, head.values)  # type: ignore[attr-defined]
+            if isinstance(head, esscher.theory.WeightHead)
+            else esscher.theory.ArrayHead(head.tilts * alpha, head.keys, head.values)  # type: ignore[attr-defined]
         )
         limit = esscher.limit_moments(scaled, seed=3)
-        assert isinstance(limit, esscher.OutputMoments)
+        assert isinstance(limit, esscher.theory.OutputMoments)
         direct = direct_errors(
             scaled,
             SIZES,
@@ -179,7 +179,7 @@ def test_a_curve_prints_and_converts_itself() -> None:
 
 
 def test_sampled_limits_carry_a_note() -> None:
-    head = esscher.law_head(esscher.standard_law("mixture", 2), horizon=0.5)
+    head = esscher.law_head(esscher.laws.standard_law("mixture", 2), horizon=0.5)
     curve = sweep(head, [5, 10], 1, 0)
     assert "sampling" in curve.notes[0]
     assert not sweep(head, [5, 10], 1, 0, queries="population").notes

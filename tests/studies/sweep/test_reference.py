@@ -49,7 +49,7 @@ def test_moments_of_a_finite_reference_are_exact() -> None:
 def test_laws_without_a_limit_are_compared_with_tokens(
     law: str, queries: str, tmp_path: Path
 ) -> None:
-    head = esscher.law_head(esscher.standard_law(law, 2), horizon=0.5)
+    head = esscher.law_head(esscher.laws.standard_law(law, 2), horizon=0.5)
     out = tmp_path / "run"
     curve = sweep(head, SIZES, 4, 0, queries=queries, out=out)
     assert curve.study.reference_tokens == 4 * SIZES[-1]

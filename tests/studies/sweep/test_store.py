@@ -202,7 +202,7 @@ def test_replicates_without_configuration_are_only_those_of_the_same_sweep(tmp_p
 
 @pytest.mark.parametrize("name", ["limit", "predictions"])
 def test_what_stands_beside_the_replicates_is_computed_again(tmp_path: Path, name: str) -> None:
-    law = esscher.law_head(esscher.standard_law("mixture", 2), horizon=0.5)
+    law = esscher.law_head(esscher.laws.standard_law("mixture", 2), horizon=0.5)
     first = run(tmp_path / "run", 2, head=law, predict=True)
     assert "sampling" in first.notes[0]
     before = (tmp_path / "run" / "parts" / f"{name}.json").read_text()
@@ -319,11 +319,11 @@ def test_the_hash_sees_every_number_and_no_cache() -> None:
     assert head.horizon == pytest.approx(0.7)  # fills the caches
     assert hash_of(head) == before == hash_of(esscher.gaussian_head(0.7, 2))
     assert hash_of(esscher.gaussian_head(np.nextafter(0.7, 1), 2)) != before
-    assert hash_of(head.with_law(esscher.standard_law("cube", 2))) != before
+    assert hash_of(head.with_law(esscher.laws.standard_law("cube", 2))) != before
     tokens = np.random.default_rng(0).standard_normal((5, 2))
     other = tokens.copy()
     other[4, 1] += 1e-9
-    assert hash_of(esscher.FiniteTokens(tokens)) != hash_of(esscher.FiniteTokens(other))
+    assert hash_of(esscher.laws.FiniteTokens(tokens)) != hash_of(esscher.laws.FiniteTokens(other))
 
 
 def test_a_line_a_minute_and_a_bar(

@@ -150,5 +150,5 @@ class Law(ABC):
 
 def as_law(value: object, name: str = "law") -> Law:
     """Return ``value`` if it is a law; else say how to make one."""
-    remedy = "a law of tokens, such as esscher.Gaussian(dim=8)"
+    remedy = "a law of tokens, such as esscher.laws.Gaussian(dim=8)"
     return as_kind(value, Law, name, remedy)  # type: ignore[type-abstract]

@@ -1,0 +1,13 @@
+"""Types of results: what studies return, and what :func:`esscher.load` reads."""
+
+from esscher.runs.result import Result
+from esscher.studies.context import Context
+from esscher.studies.deep import Deep
+from esscher.studies.domains import Domains
+from esscher.studies.plan import Plan
+from esscher.studies.probe import Probe
+from esscher.studies.sparse import Sparse
+from esscher.studies.sweep import Sweep
+from esscher.studies.tails import Tails
+
+__all__ = ["Context", "Deep", "Domains", "Plan", "Probe", "Result", "Sparse", "Sweep", "Tails"]
