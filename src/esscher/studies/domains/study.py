@@ -75,6 +75,7 @@ class DomainsStudy(WithModel[Domains]):
     """
 
     name = "domains"
+    abridged = True
     unit = "blocks"
     cell = BlockCell
     result = Domains

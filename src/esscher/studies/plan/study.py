@@ -57,6 +57,7 @@ class PlanStudy(ModelStudy[Plan]):
     """
 
     name = "plan"
+    abridged = True
     unit = "passages"
     cell = PlanCell
     result = Plan

@@ -51,6 +51,7 @@ class ProbeStudy(ModelStudy[Probe]):
     """
 
     name = "probe"
+    abridged = True
     cell = ProbeCell
     result = Probe
     examples = (

@@ -35,6 +35,7 @@ class TailsStudy(ModelStudy[Tails]):
     """
 
     name = "tails"
+    abridged = True
     unit = "layers"
     cell = LayerTails
     result = Tails
