@@ -80,7 +80,9 @@ def test_a_number_is_no_law():
         lambda x: esscher.gaussian_head(spectrum=x),
         lambda x: esscher.gaussian_head(0.5, 2, tau=x),
         lambda x: esscher.array_head(np.outer(x, x), np.eye(2), np.eye(2)),
-        lambda x: esscher.weight_head(esscher.laws.Gaussian(dim=2), query=np.outer(x, x), key=np.eye(2)),
+        lambda x: esscher.weight_head(
+            esscher.laws.Gaussian(dim=2), query=np.outer(x, x), key=np.eye(2)
+        ),
         lambda x: esscher.fit_rate(np.outer(x, x), [10, 20]),
         lambda x: esscher.theory.received_exponent(x),
         lambda x: esscher.theory.hardmax_curve(x),

@@ -10,8 +10,7 @@ from esscher.engine.models import attention_override
 from esscher.engine.models._transformers import quiet
 from esscher.studies.plan.apply import PlannedAttention
 from esscher.studies.plan.budgets import RECENT, SINKS, Keeping, TokenBudgets, keeping_for
-from esscher.studies.plan.reduced import reduced_attention
-from esscher.studies.plan.selection import Kept
+from esscher.studies.plan.selection import Kept, reduced_attention
 from tests.engine.models.tiny import tiny_model, transformers
 
 NEW = 5
