@@ -16,8 +16,15 @@ from esscher.core.errors import InputError
 from esscher.runs.registry import load
 from esscher.studies.sweep import Sweep, sweep
 from esscher.studies.sweep.measure import METRICS
-from esscher.studies.sweep.precision import relative_covariance, slope_half_widths
-from esscher.studies.sweep.schedule import Batch, WorkModel, counts_at, next_batch, slope_variance
+from esscher.studies.sweep.schedule import (
+    Batch,
+    WorkModel,
+    counts_at,
+    next_batch,
+    relative_covariance,
+    slope_half_widths,
+    slope_variance,
+)
 
 
 def assert_same(one: Sweep, other: Sweep) -> None:

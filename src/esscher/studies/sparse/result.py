@@ -11,6 +11,7 @@ from esscher.core.codec import Count
 from esscher.core.errors import InputError
 from esscher.math.statistics.records import ByMetric
 from esscher.runs.result import Result
+from esscher.studies.sparse.compare import CONSTANT, FASTER, KEEPS, NEVER, SLOWER, UNDECIDED
 from esscher.studies.sparse.records import (
     METRICS,
     Reference,
@@ -18,7 +19,6 @@ from esscher.studies.sparse.records import (
     SparseLayer,
     SparsePattern,
 )
-from esscher.studies.sparse.verdict import CONSTANT, FASTER, KEEPS, NEVER, SLOWER, UNDECIDED
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,8 +12,7 @@ from esscher.runs.cells import Cell
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.study import OneBatch
 from esscher.studies.sparse.heads import measure_passage
-from esscher.studies.sparse.laws import make_sequences, measure_laws
-from esscher.studies.sparse.sequences import Sequences
+from esscher.studies.sparse.laws import Sequences, make_sequences, measure_laws
 from esscher.studies.sparse.store import make_cell
 from esscher.studies.sparse.study import SparseLawStudy, SparseStudy
 

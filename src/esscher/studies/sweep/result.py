@@ -17,10 +17,10 @@ from esscher.math.statistics.records import ByMetric, FittedRate, Numbers
 from esscher.math.theory import exponents
 from esscher.runs.provenance import versions
 from esscher.runs.result import NOT_STORED, Result
-from esscher.studies.sweep.adaptive import Schedule
 from esscher.studies.sweep.cells import replicate_errors, stored_notes, stored_predictions
 from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.predictions import ScalePrediction
+from esscher.studies.sweep.schedule import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd
