@@ -29,7 +29,7 @@ from esscher.show.theme import (
 #: Size of a panel until it is laid out, and the width that it needs to stand beside another.
 WIDTH, HEIGHT, NARROW = 124.0, 118.0, 120.0
 #: Channels that tell series apart.
-LOOKS = ("fill", "stroke", "shape", "strokeDash")
+LOOKS = ("fill", "stroke", "shape", "strokeDash", "xOffset", "yOffset")
 #: Name of views in which a cell is picked by a click; Altair numbers them.
 CLICKED = "cells"
 #: Numbers when one points at a mark.
