@@ -11,7 +11,7 @@ import vl_convert
 
 from esscher.core.errors import InputError
 from esscher.show.cells import heatmap
-from esscher.show.chart import bars, figure, panel, points, records
+from esscher.show.chart import bars, figure, guides, panel, points, records
 from esscher.show.drawing import Drawing, check_heads, draw, offered
 from esscher.show.layout import layout
 from esscher.show.save import chart_bytes
@@ -105,6 +105,24 @@ def test_crosses_are_seen_in_dark_and_in_light_cells():
 def test_points_of_one_name_stand_beside_each_other():
     symbols = [dict(mark)["transform"] for mark in marks(pairs(), "symbol")]
     assert len(symbols) == len(set(symbols)) == 8
+
+
+def test_panels_apart_have_room_of_their_own_for_points_beside_each_other():
+    def ends(names):
+        rows = [{"name": name, "kind": kind, "value": 1.0} for name in names for kind in "ab"]
+        x, y = Axis("name", names=names), Axis("value", limits=(0.0, 2.0))
+        return panel(points(rows, x, y, Series("kind", ("a", "b")), beside=True))
+
+    spec = figure([ends(["one"]), ends(["one", "two"])], apart=True).to_dict()
+    assert spec["resolve"]["scale"]["xOffset"] == "independent"
+
+
+def test_lines_to_compare_with_have_the_colour_of_their_series():
+    x, y = Axis("x", limits=(0.0, 1.0)), Axis("y", limits=(0.0, 1.0))
+    series = Series("kind", ("a", "b"), colours=(BLUE, LETTER))
+    rows = [{"at": 0.2, "kind": "a"}, {"at": 0.7, "kind": "b"}]
+    drawn = marks(figure([panel(guides(rows, x, y, series))]), "rule")
+    assert [dict(mark)["stroke"].upper() for mark in drawn] == [BLUE, LETTER]
 
 
 def test_a_matrix_says_its_counts_and_a_line_without_a_name_says_nothing():

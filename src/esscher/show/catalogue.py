@@ -251,6 +251,8 @@ def draw(
     """
     if _has_charts(found):
         return found.plot(name, heads=heads, title=title)
+    if isinstance(found, Prediction):
+        return found.plot(title=title)
     drawings = _drawings(kind_of_run)
     chosen = next(iter(drawings)) if name is None else name
     if chosen not in drawings:

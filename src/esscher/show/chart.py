@@ -29,7 +29,7 @@ from esscher.show.theme import (
 #: Size of a panel until it is laid out, and the width that it needs to stand beside another.
 WIDTH, HEIGHT, NARROW = 124.0, 118.0, 120.0
 #: Channels that tell series apart.
-LOOKS = ("fill", "stroke", "shape", "strokeDash")
+LOOKS = ("fill", "stroke", "shape", "strokeDash", "xOffset", "yOffset")
 #: Name of views in which a cell is picked by a click; Altair numbers them.
 CLICKED = "cells"
 #: Numbers when one points at a mark.
@@ -171,11 +171,22 @@ def bars(
     return _layered(marks)
 
 
-def guides(rows: Iterable[Row], x: Axis, y: Axis, *, upright: bool = False) -> ChartType:
-    """Draw dotted lines to compare with across the panel: ``at`` a value, with its ``name``."""
+def guides(
+    rows: Iterable[Row],
+    x: Axis,
+    y: Axis,
+    series: Series | None = None,
+    *,
+    upright: bool = False,
+) -> ChartType:
+    """Draw dotted lines to compare with across the panel: ``at`` a value, with its ``name``.
+
+    Those that belong to a series have its colour.
+    """
     data = list(rows)
     at = _x(replace(x, field="at")) if upright else _y(replace(y, field="at"))
-    marks = [canvas(data).mark_rule(style="guide", clip=True).encode(at)]
+    look = {} if series is None else {"stroke": alt.Stroke(**series.colour())}
+    marks = [canvas(data).mark_rule(style="guide", clip=True).encode(at, **look)]
     named = [row for row in data if row.get("name")]
     if named:
         end = {"y": alt.value(0)} if upright else {"x": alt.value("width")}
