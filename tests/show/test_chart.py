@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from itertools import pairwise
 
 import pandas as pd
 import pytest
@@ -16,8 +17,8 @@ from esscher.show.drawing import Drawing, check_heads, draw, offered
 from esscher.show.layout import layout
 from esscher.show.save import chart_bytes
 from esscher.show.scales import Axis, Series
-from esscher.show.theme import BLUE, DOUBLE, GROUND, LETTER, LIGHT_LETTER, SHADES
-from tests.show.sample_charts import SAMPLES, both, costs, curves, explorer, pairs
+from esscher.show.theme import BLUE, DOUBLE, GREY, GROUND, LETTER, LIGHT_LETTER, SHADES
+from tests.show.sample_charts import SAMPLES, both, costs, curves, explorer, pairs, steps
 
 
 def texts(chart):
@@ -100,6 +101,48 @@ def test_crosses_are_seen_in_dark_and_in_light_cells():
     chart = figure([heatmap(cells, "share", "share", ends=(0.0, 1.0), crossed="chance")])
     fills = [dict(mark)["fill"] for mark in marks(chart, "text") if dict(mark).get("fill")]
     assert fills == [LIGHT_LETTER, LIGHT_LETTER, LETTER, LETTER]
+
+
+def test_a_cell_can_be_crossed_with_something_else():
+    cells = [
+        {"layer": 0, "head": i, "length": n, "far": i == 1} for i, n in enumerate((1, 2, None))
+    ]
+    chart = figure([heatmap(cells, "length", "length", crossed="far", cross="→")])
+    assert [texts(chart).count(mark) for mark in "→×"] == [1, 1]
+
+
+def test_steps_are_steps_and_strokes_stand_at_their_places():
+    (band,), (line,) = marks(steps(), "area"), marks(steps(), "line")
+    for mark in (band, line):  # every corner shares an x or a y with the one before it
+        corners = re.findall(r"[-0-9.]+,[-0-9.]+", dict(mark)["d"])
+        places = [tuple(map(float, corner.split(","))) for corner in corners]
+        assert len(places) > 4
+        assert all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(places))
+    assert len(marks(steps(), "rect")) == 2
+
+
+def test_names_of_lines_can_be_turned_to_the_other_side():
+    anchors = {dict(mark).get("text-anchor") for mark in marks(steps(), "text")}
+    assert anchors == {"end"}
+
+
+def test_what_lies_within_a_factor_is_grey():
+    assert GREY in {dict(mark)["fill"] for mark in marks(curves(), "area")}
+
+
+def test_points_beside_each_other_leave_heatmaps_alone():
+    """An offset is a scale, which panels would share."""
+    cells = [{"layer": 0, "head": i, "size": 1.0 + i} for i in range(2)]
+    rows = [{"kind": "k", "s": s, "x": 1.0} for s in "ab"]
+    near = points(rows, Axis("kind", names=["k"]), Axis("x"), Series("s", "ab"), beside=True)
+    alone = figure([heatmap(cells, "size", "size")])
+    both_of = figure([heatmap(cells, "size", "size"), panel(near)], apart=True)
+    widths = [layout(chart.to_dict(), DOUBLE)["concat"][0]["width"] for chart in (alone, both_of)]
+    found = [
+        float(re.findall(r"h([0-9.]+)", dict(marks(chart, "rect")[0])["d"])[0]) / width
+        for chart, width in zip((alone, both_of), widths, strict=True)
+    ]
+    assert found[0] == pytest.approx(found[1], rel=0.05)
 
 
 def test_points_of_one_name_stand_beside_each_other():

@@ -45,6 +45,7 @@ def heatmap(
     colours: str = SIZES,
     columns: str = "head",
     crossed: str | None = None,
+    cross: str = "×",
     pick: alt.Parameter | None = None,
 ) -> ChartType:
     """Draw a number per layer and head as colour; a cross marks a cell without one.
@@ -66,6 +67,8 @@ def heatmap(
         Field along x.
     crossed
         Field that is true where a cell with a number is crossed, too; the chart has to say why.
+    cross
+        What such a cell is crossed with.
     pick
         Selection of a cell: see :func:`picking`.
     """
@@ -108,7 +111,7 @@ def heatmap(
         light = low ** (1 - LIGHT) * high**LIGHT if log else (1 - LIGHT) * low + LIGHT * high
         marks.append(
             canvas(row for row in data if row[field] is not None and row[crossed])
-            .mark_text(text="×", fontSize=grid.letter)
+            .mark_text(text=cross, fontSize=grid.letter)
             .encode(*grid.place, color=_letters(field, light), tooltip=tips)
         )
     return grid.panel(marks, title, tips, pick)
@@ -209,6 +212,11 @@ def picked_title(title: str, columns: str = "head") -> alt.TitleParams:
     return alt.TitleParams(text=alt.ExprRef(f"{json.dumps(title)} + ({PICK}.layer ? {place} : '')"))
 
 
+def map_height(layers: int) -> float:
+    """Return the height of a heatmap of so many layers."""
+    return min(max(LAYER * layers, SHORT), TALL)
+
+
 class _Grid:
     """Layers upwards, heads to the right."""
 
@@ -216,7 +224,7 @@ class _Grid:
         self._data, self._columns = data, columns
         layers = sorted({row["layer"] for row in data})
         heads = sorted({row[columns] for row in data})
-        self.height = min(max(LAYER * len(layers), SHORT), TALL)
+        self.height = map_height(len(layers))
         self.letter = round(min(max(0.65 * self.height / max(len(layers), 1), 2.5), SMALL), 2)
         self.place = (
             alt.X(field=columns, type="ordinal", scale=alt.Scale(domain=heads, padding=0.04),

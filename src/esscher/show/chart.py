@@ -22,13 +22,14 @@ from esscher.show.scales import Axis, Row, Series
 from esscher.show.theme import (
     BLUE,
     DOUBLE,
+    GREY,
     GROUND,
     config,
 )
 
 #: Size of a panel until it is laid out, and the width that it needs to stand beside another.
 WIDTH, HEIGHT, NARROW = 124.0, 118.0, 120.0
-#: Channels that tell series apart.
+#: Channels that tell series apart, and what puts them beside each other.
 LOOKS = ("fill", "stroke", "shape", "strokeDash", "xOffset", "yOffset")
 #: Name of views in which a cell is picked by a click; Altair numbers them.
 CLICKED = "cells"
@@ -126,10 +127,22 @@ def lines(
     return _layered([line.encode(_x(x), _y(y), **look)])
 
 
-def bands(rows: Iterable[Row], x: Axis, y: Axis, series: Series | None = None) -> ChartType:
-    """Fill what lies between ``low`` and ``high`` of the rows."""
+def ticks(rows: Iterable[Row], x: Axis, y: Axis, series: Series) -> ChartType:
+    """Draw short upright strokes, which mark places along x."""
+    data = list(rows)
+    mark = canvas(data).mark_tick(style="stroke", orient="vertical", clip=True)
+    fill = alt.Fill(**series.colour())
+    return _layered([mark.encode(_x(x), _y(y), fill=fill, tooltip=_tips(data, x, y, series))])
+
+
+def bands(
+    rows: Iterable[Row], x: Axis, y: Axis, series: Series | None = None, *, step: bool = False
+) -> ChartType:
+    """Fill what lies between ``low`` and ``high`` of the rows; ``step`` is that of lines."""
     look = {} if series is None else {"fill": alt.Fill(**series.colour())}
-    area = canvas(_cut(row, y) for row in rows).mark_area(style="band", clip=True)
+    area = canvas(_cut(row, y) for row in rows).mark_area(
+        style="band", clip=True, interpolate="step-after" if step else "linear"
+    )
     ends = _y(replace(y, field="low")), alt.Y2(field="high")
     return _layered([area.encode(_x(x), *ends, **look)])
 
@@ -178,10 +191,12 @@ def guides(
     series: Series | None = None,
     *,
     upright: bool = False,
+    turned: bool = False,
 ) -> ChartType:
     """Draw dotted lines to compare with across the panel: ``at`` a value, with its ``name``.
 
-    Those that belong to a series have its colour.
+    Those that belong to a series have its colour. Names stand above lines and right of ``upright``
+    ones; if ``turned``, on the other side.
     """
     data = list(rows)
     at = _x(replace(x, field="at")) if upright else _y(replace(y, field="at"))
@@ -192,6 +207,8 @@ def guides(
         end = {"y": alt.value(0)} if upright else {"x": alt.value("width")}
         side: dict[str, Any] = {"align": "left", "baseline": "top", "dx": 3} if upright else {
             "align": "right", "baseline": "bottom", "dx": -2, "dy": -2}  # fmt: skip
+        if turned:
+            side |= {"align": "right", "dx": -3} if upright else {"baseline": "top", "dy": 2}
         note = canvas(named).mark_text(style="note", **side)
         marks.append(note.encode(at, text=alt.Text(field="name", type="nominal"), **end))
     return _layered(marks)
@@ -206,7 +223,8 @@ def diagonal(x: Axis, y: Axis, factor: float | None = None) -> ChartType:
     marks: list[Any] = [canvas(ends).mark_line(style="guide", clip=True).encode(_x(x), _y(y))]
     if factor is not None:
         wide = [row | {"low": row[x.field] / factor, "high": row[x.field] * factor} for row in ends]
-        marks = [bands(wide, x, y), *marks]
+        near: Any = bands(wide, x, y)
+        marks = [near.encode(fill=alt.value(GREY)), *marks]
     return _layered(marks)
 
 

@@ -93,6 +93,7 @@ def config() -> dict[str, Any]:
             "band": {"opacity": 0.18, "strokeWidth": 0, "color": BLUE},
             "bar": {"color": BLUE},
             "edge": line(0.8, BLACK),
+            "stroke": {"size": 9, "thickness": 1.4, "opacity": 1},
             "note": {"fontSize": SMALL, "color": GREY},
             "letter": {"fontSize": SMALL, "color": LETTER},
             "chosen": {"stroke": VERMILION, "strokeWidth": 1.6, "fill": None},
