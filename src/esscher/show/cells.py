@@ -16,6 +16,7 @@ from esscher.show.theme import (
     LETTER,
     LIGHT_LETTER,
     PICK,
+    SIGNED,
     SIZES,
     SMALL,
     TICK,
@@ -150,6 +151,34 @@ def matrix(rows: Iterable[Row], x: Axis, y: Axis, field: str, title: str, high: 
     return cast(ChartType, made.properties(title=title, width=WIDTH, height=height))
 
 
+def pairs(rows: Iterable[Row], field: str, title: str) -> ChartType:
+    """Draw a number from -1 to 1 per pair of heads as colour, from the top down.
+
+    Rows have ``head`` (down) and ``other`` (across); pairs without a number stay empty.
+    """
+    data = list(rows)
+    heads = sorted({row["head"] for row in data})
+    axis: dict[str, Any] = {"scale": alt.Scale(domain=heads, padding=0.04), "title": None,
+            "axis": _axis(heads, ACROSS)}  # fmt: skip
+    fill = alt.Fill(
+        field=field, type="quantitative",
+        scale=alt.Scale(domain=[-1, 1], scheme=cast(Any, SIGNED)),
+        legend=alt.Legend(title=None, orient="right", gradientLength=SHORT,
+                          values=[-1, -0.5, 0, 0.5, 1], labelExpr=TICK),
+    )  # fmt: skip
+    made = (
+        canvas(data)
+        .mark_rect(style="cell")
+        .encode(
+            alt.X(field="other", type="ordinal", **axis),
+            alt.Y(field="head", type="ordinal", **axis),
+            fill=fill,
+            tooltip=[tip("head", "head"), tip("other", "other"), tip(field, field, True)],
+        )
+    )
+    return cast(ChartType, made.properties(title=title, width=WIDTH, height=SHORT))
+
+
 def category_map(
     rows: Iterable[Row],
     field: str,
@@ -243,17 +272,16 @@ class _Grid:
         pick: alt.Parameter | None,
     ) -> ChartType:
         if pick is not None:
-            # a frame that hears clicks lies on top of every cell, and is seen around the chosen one
+            # what hears clicks lies on top of every cell, a frame around the chosen one; a click
+            # changes that frame alone, which for thousands of cells is a matter of seconds
+            cells = [{key: row[key] for key in ("layer", self._columns)} for row in self._data]
             marks = [
                 *marks,
                 canvas(self._data)
-                .mark_rect(style="chosen", fill="transparent")
-                .encode(
-                    *self.place,
-                    strokeOpacity=alt.condition(pick, alt.value(1), alt.value(0)),
-                    tooltip=tips,
-                )
+                .mark_rect(fill="transparent")
+                .encode(*self.place, tooltip=tips)
                 .properties(name=CLICKED),
+                canvas(cells, pick).mark_rect(style="chosen").encode(*self.place),
             ]
         made = alt.layer(*marks).properties(title=title, width=WIDTH, height=self.height)
         return cast(ChartType, made)

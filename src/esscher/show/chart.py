@@ -29,6 +29,8 @@ from esscher.show.theme import (
 
 #: Size of a panel until it is laid out, and the width that it needs to stand beside another.
 WIDTH, HEIGHT, NARROW = 124.0, 118.0, 120.0
+#: Points from a line of text to the next.
+LINE = 8.5
 #: Channels that tell series apart, and what puts them beside each other.
 LOOKS = ("fill", "stroke", "shape", "strokeDash", "xOffset", "yOffset")
 #: Name of views in which a cell is picked by a click; Altair numbers them.
@@ -136,11 +138,20 @@ def ticks(rows: Iterable[Row], x: Axis, y: Axis, series: Series) -> ChartType:
 
 
 def bands(
-    rows: Iterable[Row], x: Axis, y: Axis, series: Series | None = None, *, step: bool = False
+    rows: Iterable[Row],
+    x: Axis,
+    y: Axis,
+    series: Series | None = None,
+    *,
+    colour: str | None = None,
+    step: bool = False,
+    pick: alt.Parameter | None = None,
 ) -> ChartType:
     """Fill what lies between ``low`` and ``high`` of the rows; ``step`` is that of lines."""
-    look = {} if series is None else {"fill": alt.Fill(**series.colour())}
-    area = canvas(_cut(row, y) for row in rows).mark_area(
+    look: dict[str, Any] = {} if colour is None else {"fill": alt.value(colour)}
+    if series is not None:
+        look = {"fill": alt.Fill(**series.colour())}
+    area = canvas([_cut(row, y) for row in rows], pick).mark_area(
         style="band", clip=True, interpolate="step-after" if step else "linear"
     )
     ends = _y(replace(y, field="low")), alt.Y2(field="high")
@@ -192,11 +203,12 @@ def guides(
     *,
     upright: bool = False,
     turned: bool = False,
+    left: bool = False,
 ) -> ChartType:
     """Draw dotted lines to compare with across the panel: ``at`` a value, with its ``name``.
 
-    Those that belong to a series have its colour. Names stand above lines and right of ``upright``
-    ones; if ``turned``, on the other side.
+    Those that belong to a series have its colour. Names stand above lines, at their right end or
+    at the ``left`` one, and right of ``upright`` lines; if ``turned``, on the other side.
     """
     data = list(rows)
     at = _x(replace(x, field="at")) if upright else _y(replace(y, field="at"))
@@ -204,13 +216,31 @@ def guides(
     marks = [canvas(data).mark_rule(style="guide", clip=True).encode(at, **look)]
     named = [row for row in data if row.get("name")]
     if named:
-        end = {"y": alt.value(0)} if upright else {"x": alt.value("width")}
+        end = {"y": alt.value(0)} if upright else {"x": alt.value(0 if left else "width")}
         side: dict[str, Any] = {"align": "left", "baseline": "top", "dx": 3} if upright else {
-            "align": "right", "baseline": "bottom", "dx": -2, "dy": -2}  # fmt: skip
+            "align": "left" if left else "right", "baseline": "bottom", "dx": 3 if left else -2,
+            "dy": -2}  # fmt: skip
         if turned:
             side |= {"align": "right", "dx": -3} if upright else {"baseline": "top", "dy": 2}
         note = canvas(named).mark_text(style="note", **side)
         marks.append(note.encode(at, text=alt.Text(field="name", type="nominal"), **end))
+    return _layered(marks)
+
+
+def words(
+    rows: Iterable[Row], *, right: bool = False, pick: alt.Parameter | None = None
+) -> ChartType:
+    """Write the ``text`` of the rows, in one or several lines, into a lower corner."""
+    split = [(row, row["text"].split("\n")[::-1]) for row in rows]
+    corner = {"x": alt.value("width" if right else 0), "y": alt.value("height")}
+    marks = []
+    for i in range(max(len(text) for _, text in split)):
+        own = [{**row, "text": text[i]} for row, text in split if len(text) > i]
+        note = canvas(own, pick).mark_text(
+            style="note", align="right" if right else "left", baseline="bottom",
+            dx=-3 if right else 3, dy=-2 - i * LINE,
+        )  # fmt: skip
+        marks.append(note.encode(text=alt.Text(field="text", type="nominal"), **corner))
     return _layered(marks)
 
 
@@ -223,8 +253,7 @@ def diagonal(x: Axis, y: Axis, factor: float | None = None) -> ChartType:
     marks: list[Any] = [canvas(ends).mark_line(style="guide", clip=True).encode(_x(x), _y(y))]
     if factor is not None:
         wide = [row | {"low": row[x.field] / factor, "high": row[x.field] * factor} for row in ends]
-        near: Any = bands(wide, x, y)
-        marks = [near.encode(fill=alt.value(GREY)), *marks]
+        marks = [bands(wide, x, y, colour=GREY), *marks]
     return _layered(marks)
 
 
@@ -302,8 +331,32 @@ def canvas(rows: Iterable[Row], pick: alt.Parameter | None = None) -> alt.Chart:
     # Altair checks InlineData row by row, and copies lists at every step: thousands of rows would
     # take a minute. It leaves a tuple in a dictionary alone.
     plain = tuple({str(k): _plain(v) for k, v in row.items()} for row in rows)
-    chart = alt.Chart(cast(Any, {"values": plain}))
-    return chart if pick is None else chart.transform_filter(pick)
+    if pick is None:
+        return alt.Chart(cast(Any, {"values": plain}))
+    packed, lists = _packed(plain, cast(Any, pick.param).select.fields)
+    chart = alt.Chart(cast(Any, {"values": packed})).transform_filter(pick)
+    return chart.transform_flatten(cast(Any, lists)) if lists else chart
+
+
+def _packed(
+    rows: Sequence[dict[str, Any]], cell: Sequence[str]
+) -> tuple[tuple[dict[str, Any], ...], list[str]]:
+    """Put rows of one cell, and of the same words, into one; also return which fields are lists.
+
+    A page then is smaller, and a click looks at cells instead of at all their rows.
+    """
+    fields = list(dict.fromkeys(field for row in rows for field in row))
+    lists = [
+        field for field in fields
+        if field not in cell and any(type(row.get(field)) in (int, float) for row in rows)
+    ]  # fmt: skip
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        same = {field: row.get(field) for field in fields if field not in lists}
+        own = groups.setdefault(tuple(same.values()), same | {field: [] for field in lists})
+        for field in lists:
+            own[field].append(row.get(field))
+    return tuple(groups.values()), lists
 
 
 def _plain(value: Any) -> Any:
@@ -345,7 +398,14 @@ def _hollow(filled: Any) -> Any:
     return alt.condition("datum.hollow === true", alt.value(GROUND), filled)
 
 
-def _layered(marks: list[Any]) -> ChartType:
+def _layered(blocks: list[Any]) -> ChartType:
+    """Lay marks over each other in one layer: Altair copies everything below a layer many times."""
+    marks = []
+    for block in blocks:
+        for mark in getattr(block, "layer", [block]):
+            part = mark.copy(deep=False)
+            part.data = block.data if part.data is alt.Undefined else part.data
+            marks.append(part)
     return cast(ChartType, marks[0] if len(marks) == 1 else alt.layer(*marks))
 
 

@@ -31,7 +31,8 @@ NOT_DATA = ("importance", "caption", "curve_caption", "description")
 #: plotly.js, the part of it for plane charts: a third of the whole, and it starts faster.
 PLOTLY = "vendor/plotly-cartesian.min.js"
 SCRIPTS = (
-    "numbers.js", "dom.js", "views.js", "charts.js", "tables.js", "explorer.js", "start.js",
+    "numbers.js", "dom.js", "views.js", "charts.js", "tables.js", "explorer.js",
+    "picked.js", "start.js",
 )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ function drawPart(place) {
     ready(run);
     explorers[run].list(place);
   } else if (part === "table") {
-    buildTable(place, DATA[id]);
+    listHeads(place, DATA[id]);
   } else {
     drawChart(place, DATA[id], (row) => {
       ready(run);
@@ -72,6 +72,8 @@ const watcher = new IntersectionObserver((entries) => {
     drawPart(entry.target);
   }
 }, { rootMargin: "300px 0px" });
+
+followPicks();
 
 // The first chart at once, so that there is something to see; the others when they come into sight.
 if (parts.length) drawPart(parts[0]);
