@@ -13,8 +13,8 @@ import torch
 import esscher
 from esscher.core.errors import InputError
 from esscher.engine.models import ModelChoice
-from esscher.engine.models._transformers import quiet
 from esscher.engine.models.same_weights import SAMPLE, compare_weights
+from esscher.engine.models.transformers_library import quiet
 from esscher.runs.folder import check_same
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer, save
 from tests.engine.models.tiny import tiny_model, transformers

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from esscher.engine.models import attention_override
-from esscher.engine.models._transformers import quiet
+from esscher.engine.models.transformers_library import quiet
 from esscher.studies.plan.apply import PlannedAttention
 from esscher.studies.plan.budgets import RECENT, SINKS, Keeping, TokenBudgets, keeping_for
 from esscher.studies.plan.reduced import reduced_attention

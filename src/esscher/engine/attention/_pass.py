@@ -9,11 +9,11 @@ from functools import partial
 import torch
 
 from esscher.core.errors import InputError
-from esscher.engine.attention._blocks import BlockPlan
-from esscher.engine.attention._head import PassOptions, ReadyHead
-from esscher.engine.attention._stream import RANGES, BlockSums, Stream
-from esscher.engine.attention._torch_stream import TorchStream, block_tilts
+from esscher.engine.attention.blocks import BlockPlan
 from esscher.engine.attention.compiled.stream import CompiledStream
+from esscher.engine.attention.head import PassOptions, ReadyHead
+from esscher.engine.attention.stream import RANGES, BlockSums, Stream
+from esscher.engine.attention.torch_stream import TorchStream, block_tilts
 
 #: Standard deviations of a query's logits that are taken for their range.
 SPREAD = 6.5

@@ -13,11 +13,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from esscher.engine.attention._blocks import BlockPlan
-from esscher.engine.attention._head import PassOptions, ReadyHead
-from esscher.engine.attention._stream import Normaliser
-from esscher.engine.attention._torch_stream import TorchReceived
+from esscher.engine.attention.blocks import BlockPlan
 from esscher.engine.attention.compiled.received import CompiledReceived
+from esscher.engine.attention.head import PassOptions, ReadyHead
+from esscher.engine.attention.stream import Normaliser
+from esscher.engine.attention.torch_stream import TorchReceived
 
 
 def received_by_keys(

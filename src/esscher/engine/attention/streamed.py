@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from esscher.core.validation import Array
-from esscher.engine.attention._threads import Workers
+from esscher.engine.attention.threads import Workers
 
 #: (keys, values) of neighbouring tokens, [n, d] each.
 Chunk = tuple[Tensor, Tensor]

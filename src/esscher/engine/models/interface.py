@@ -16,11 +16,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from esscher.core.errors import InputError
-from esscher.engine.models._transformers import transformers_module
 from esscher.engine.models.families import Family
 from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.masks import read_mask
 from esscher.engine.models.replace import Once, Replacement, checked
+from esscher.engine.models.transformers_library import transformers_module
 
 #: Attention functions whose masks can be read; others hand their kernels no mask at all.
 READABLE = ("eager", "sdpa")

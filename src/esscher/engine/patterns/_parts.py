@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esscher.core.streams import random_stream
-from esscher.engine.patterns._pattern import Positions, Selection, View
+from esscher.engine.patterns.pattern import Positions, Selection, View
 
 
 def first_keys(view: View, count: int) -> Positions:

@@ -15,7 +15,7 @@ from esscher.engine.patterns._parts import (
     near_keys,
     random_keys,
 )
-from esscher.engine.patterns._pattern import Pattern, Selection, View
+from esscher.engine.patterns.pattern import Pattern, Selection, View
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ from esscher.engine.patterns._parts import (
     random_keys,
     random_order,
 )
-from esscher.engine.patterns._pattern import Pattern, Selection, View
+from esscher.engine.patterns.pattern import Pattern, Selection, View
 from esscher.engine.patterns.streaming import SINKS
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from esscher.engine.patterns._parts import as_selection, first_keys, near_keys
-from esscher.engine.patterns._pattern import Pattern, Selection, View
+from esscher.engine.patterns.pattern import Pattern, Selection, View
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from esscher.engine.patterns._parts import as_selection, random_keys, random_order
-from esscher.engine.patterns._pattern import Pattern, Selection, View
+from esscher.engine.patterns.pattern import Pattern, Selection, View
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,13 +7,13 @@ from difflib import get_close_matches
 
 from esscher.core.errors import InputError
 from esscher.core.shown import shortened
-from esscher.math.laws._law import Law, TiltDomain, as_law
-from esscher.math.laws._product import ProductLaw
 from esscher.math.laws.cube import Cube
 from esscher.math.laws.finite import FiniteTokens
 from esscher.math.laws.gaussian import Gaussian
 from esscher.math.laws.laplace import Laplace
+from esscher.math.laws.law import Law, TiltDomain, as_law
 from esscher.math.laws.mixture import GaussianMixture
+from esscher.math.laws.product import ProductLaw
 from esscher.math.laws.signs import Signs
 from esscher.math.laws.sphere import Sphere
 from esscher.math.laws.standard import STANDARD_LAWS, standard_law

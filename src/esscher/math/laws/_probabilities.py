@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike
 
 from esscher.core.errors import InputError
 from esscher.core.validation import ROUNDING, Array, as_array
-from esscher.math.laws._law import frozen
+from esscher.math.laws.law import frozen
 
 
 def as_probabilities(value: ArrayLike, name: str = "weights") -> Array:

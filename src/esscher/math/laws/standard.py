@@ -6,10 +6,10 @@ import numpy as np
 
 from esscher.core.errors import InputError
 from esscher.core.validation import as_dim, as_positive, check_memory
-from esscher.math.laws._law import Law
 from esscher.math.laws.cube import Cube
 from esscher.math.laws.gaussian import Gaussian
 from esscher.math.laws.laplace import Laplace
+from esscher.math.laws.law import Law
 from esscher.math.laws.mixture import GaussianMixture
 from esscher.math.laws.signs import Signs
 from esscher.math.laws.sphere import Sphere

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from esscher.engine.attention._blocks import BlockPlan
-from esscher.engine.attention._head import PassOptions, ReadyHead
+from esscher.engine.attention.blocks import BlockPlan
 from esscher.engine.attention.compiled.kernel import FLOATS
 from esscher.engine.attention.compiled.stream import prepare
+from esscher.engine.attention.head import PassOptions, ReadyHead
 
 
 class CompiledReceived:

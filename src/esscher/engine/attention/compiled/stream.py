@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from esscher.engine.attention._blocks import PANEL, BlockPlan, Step
-from esscher.engine.attention._head import PassOptions, ReadyHead
-from esscher.engine.attention._stream import Stream
+from esscher.engine.attention.blocks import PANEL, BlockPlan, Step
 from esscher.engine.attention.compiled.kernel import FLOATS, KEYS, Pass
+from esscher.engine.attention.head import PassOptions, ReadyHead
+from esscher.engine.attention.stream import Stream
 
 #: Bytes of working sums, so that they stay in a core's second-level cache.
 PART = 192 * 1024

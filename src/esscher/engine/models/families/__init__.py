@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from esscher.core.errors import InputError
-from esscher.engine.models.families._family import Family, HookFamily, LinearMaps, ModelShape
 from esscher.engine.models.families.bert import Bert
 from esscher.engine.models.families.big_bird import BigBird
 from esscher.engine.models.families.distilbert import DistilBert
+from esscher.engine.models.families.family import Family, HookFamily, LinearMaps, ModelShape
 from esscher.engine.models.families.gemma import Gemma
 from esscher.engine.models.families.gpt2 import Gpt2
 from esscher.engine.models.families.llama import Llama

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from esscher.engine.models.families._family import Family, LinearMaps
+from esscher.engine.models.families.family import Family, LinearMaps
 
 
 class Bert(Family):

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from esscher.engine.models.families._family import (
+from esscher.engine.models.families.family import (
     HookedArguments,
     HookFamily,
     LinearMaps,

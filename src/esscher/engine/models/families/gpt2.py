@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from esscher.engine.models.families._family import Family, LinearMaps
+from esscher.engine.models.families.family import Family, LinearMaps
 
 if TYPE_CHECKING:
     from torch import Tensor

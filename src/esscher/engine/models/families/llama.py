@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from esscher.engine.models.families._family import Family, LinearMaps, whole_number
+from esscher.engine.models.families.family import Family, LinearMaps, whole_number
 
 #: Architectures whose heads are equal parts of a token unless they say otherwise.
 EQUAL_PARTS = ("llama", "mistral", "qwen2", "smollm3")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from esscher.engine.models.families._family import (
+from esscher.engine.models.families.family import (
     HookedArguments,
     HookFamily,
     LinearMaps,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from esscher.engine.models.families._family import whole_number
 from esscher.engine.models.families.bert import Bert
+from esscher.engine.models.families.family import whole_number
 
 
 class Roberta(Bert):
