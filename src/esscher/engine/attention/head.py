@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.core.errors import InputError
-from esscher.engine.attention._workspace import Workspace
 from esscher.engine.attention.blocks import (
     QUERY_TILE,
     VALUE_TILE,
@@ -24,6 +23,7 @@ from esscher.engine.attention.blocks import (
     key_steps,
 )
 from esscher.engine.attention.compiled.kernel import Kernel
+from esscher.engine.attention.threads import Workspace
 
 
 @dataclass(frozen=True)
