@@ -25,7 +25,7 @@ from esscher.core.streams import random_stream
 from esscher.math.heads import law_head
 from esscher.math.laws import Gaussian
 from esscher.math.limits import AttentionLayer, GaussianStack, StackLimit
-from esscher.math.limits.affine import AffineMap
+from esscher.math.limits.mapping import AffineMap
 
 #: Condition number of a covariance beyond which a head can no longer be set on it: half of the
 #: digits of float64 are left for ``Sigma^{-1/2}``.

@@ -14,7 +14,7 @@ from scipy import special
 
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL, Resamples, resample
-from esscher.math.statistics.plain import finite
+from esscher.math.statistics.records import finite
 from esscher.studies.sparse.records import Crossing, RandomKeys, Reached, State, VersusRandom
 
 #: What is said of two curves that cannot be told apart at one end.
