@@ -97,8 +97,8 @@ class ModelChoice:
     def for_tasks(
         self,
         remote: bool,
-        progress: bool | None = False,
-        share: Callable[[LoadedModel], AnyModel] | None = None,
+        progress: bool | None,
+        share: Callable[[LoadedModel], AnyModel],
     ) -> tuple[LoadedModel, AnyModel]:
         """Return the model itself, and as tasks take it: remote ones load it by its name.
 
@@ -109,19 +109,16 @@ class ModelChoice:
         progress
             Whether to say what is being loaded; None says it if standard error is a terminal.
         share
-            Sends a model in memory, which has no name, to where tasks run; without it such a model
-            is refused.
+            Sends a model in memory, which has no name, to where tasks run.
         """
         from esscher.engine.models.reference import ModelReference
 
-        if share is None:
-            self.check_remote(remote)
         if self.is_named:
             announce(f"Loading {self.name}", progress)
         loaded = self.load()
         if not remote:
             return loaded, loaded
-        if not self.is_named and share is not None:
+        if not self.is_named:
             return loaded, share(loaded)
         name = str(self.model)
         return loaded, ModelReference(
@@ -133,14 +130,6 @@ class ModelChoice:
             self.allow_remote_code,
             loaded.weight_hash,
         )
-
-    def check_remote(self, remote: bool) -> None:
-        """Refuse an object in memory if tasks run in other processes."""
-        if remote and not self.is_named:
-            raise InputError(
-                f"the model {self.name!r} is an object in memory, which workers cannot load; give "
-                "its name or folder"
-            )
 
     @cached_property
     def _in_memory(self) -> LoadedModel:
