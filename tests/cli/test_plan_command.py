@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from esscher.cli.program import main
 from esscher.engine.models.record import ModelRecord
-from esscher.engine.text.record import TextRecord
+from esscher.engine.text.documents import TextRecord
 from esscher.show.tables import PlainConsole
 from esscher.studies.plan import Keeping, Plan, PlanStudy
 from esscher.studies.plan.printed import print_result

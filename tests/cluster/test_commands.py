@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.core.errors import InputError
-from esscher.engine.models import ModelChoice, ModelReference, load_model, opened_model
+from esscher.engine.models import ModelReference, load_model, opened_model
 from esscher.engine.text import seen_cloud
 from esscher.runs.cluster import Cluster, connect_cluster
 from esscher.runs.executors import Task
@@ -111,14 +111,6 @@ def test_other_weights_on_the_worker_are_refused(place: Path, cluster: Machines)
 
 def _run(cluster: Cluster, model: ModelReference) -> None:
     dict(cluster.run([Task("a", layers_of, (model,))]))
-
-
-def test_a_model_in_memory_cannot_be_shipped() -> None:
-    loaded = tiny_model("bert")
-    choice = ModelChoice(loaded)
-    assert choice.for_tasks(remote=False) == (loaded, loaded)
-    with pytest.raises(InputError, match="give its name or folder"):
-        choice.for_tasks(remote=True)
 
 
 def test_a_model_in_memory_is_shared_with_workers(

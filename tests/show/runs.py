@@ -11,7 +11,7 @@ import numpy as np
 import esscher
 from esscher.engine.models import wrap_model
 from esscher.engine.models.record import ModelRecord
-from esscher.engine.text.record import TextRecord
+from esscher.engine.text.documents import TextRecord
 from esscher.studies.context import Context, ContextStudy
 from esscher.studies.context.result import HeadContext
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer

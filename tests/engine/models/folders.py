@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esscher.engine.models._transformers import quiet
+from esscher.engine.models.transformers_library import quiet
 from tests.engine.models.tiny import tiny_model, transformers
 
 SENTENCE = (

@@ -20,7 +20,7 @@ from esscher.core.errors import InputError
 from esscher.engine.text import files as text_files
 from esscher.engine.text import read_text
 from esscher.engine.text import tables as text_tables
-from esscher.engine.text.pieces import PIECE, pieces
+from esscher.engine.text.documents import PIECE, pieces
 
 PROSE = "One line of text.\nAnd another, with an umlaut: ä.\n"
 

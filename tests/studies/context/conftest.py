@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from esscher.engine.models.record import ModelRecord
-from esscher.engine.text.record import TextRecord
+from esscher.engine.text.documents import TextRecord
 from esscher.studies.context import Context, ContextStudy
 from esscher.studies.context.result import HeadContext
 

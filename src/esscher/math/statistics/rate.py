@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike
 from esscher.core.codec import as_tree
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array, as_positive
-from esscher.math.statistics.local import LocalSlopes
-from esscher.math.statistics.plain import finite, finite_numbers
-from esscher.math.statistics.records import FittedRate
+from esscher.math.statistics.records import FittedRate, finite, finite_numbers
+from esscher.math.statistics.resampling import LocalSlopes
 from esscher.math.statistics.selection import Selection
 from esscher.math.statistics.tokens import TokensNeeded, solve_floor, solve_line, tokens_from_log
 

@@ -31,7 +31,7 @@ from esscher.engine.attention.outputs import attention_outputs
 from esscher.math.heads import law_head
 from esscher.math.laws import Gaussian
 from esscher.math.limits import AttentionLayer, GaussianStack, StackLimit
-from esscher.math.limits.affine import AffineMap
+from esscher.math.limits.mapping import AffineMap
 from esscher.runs.cells import Cell
 from esscher.studies.deep.records import StackCell
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from esscher.engine.text.record import TextRecord
+from esscher.engine.text.documents import TextRecord
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
 from esscher.show.numbers import shown

@@ -14,7 +14,7 @@ from scipy import special
 
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL, Rate, Resamples, resample
-from esscher.math.statistics.plain import finite
+from esscher.math.statistics.records import finite
 from esscher.studies.sparse.records import (
     Crossing,
     RandomKeys,

@@ -35,7 +35,7 @@ def read_text(study: SparseStudy, loaded: LoadedModel, model: AnyModel) -> OneBa
         name: Task(name, _passage_cell, (model, passage, asked))
         for name, passage in zip(study.cells(), found, strict=True)
     }
-    return OneBatch(replace(study, model=loaded.stored, text=found.record), tasks)
+    return OneBatch(replace(study, model=loaded.record, text=found.record), tasks)
 
 
 def _passage_cell(model: AnyModel, passage: Passage, asked: dict[str, Any]) -> Cell:

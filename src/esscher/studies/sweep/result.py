@@ -12,8 +12,7 @@ from esscher.core.codec import Count, Record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_sizes
 from esscher.math.statistics import LEVEL, Rate, fit_rate
-from esscher.math.statistics.plain import finite_numbers
-from esscher.math.statistics.records import ByMetric, FittedRate, Numbers
+from esscher.math.statistics.records import ByMetric, FittedRate, Numbers, finite_numbers
 from esscher.math.theory import exponents
 from esscher.runs.provenance import versions
 from esscher.runs.result import NOT_STORED, Result

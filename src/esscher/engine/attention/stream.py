@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from esscher.engine.attention._blocks import BlockPlan, Step
-from esscher.engine.attention._head import PassOptions, ReadyHead
+from esscher.engine.attention.blocks import BlockPlan, Step
+from esscher.engine.attention.head import PassOptions, ReadyHead
 
 
 class Range(NamedTuple):

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from esscher.core.errors import InputError
 from esscher.core.validation import as_nonnegative, as_positive, as_sizes
-from esscher.engine.attention._blocks import BlockShape, default_shape
-from esscher.engine.attention._head import PassOptions, RawHead
-from esscher.engine.attention._workspace import Workspace
+from esscher.engine.attention.blocks import BlockShape, default_shape
 from esscher.engine.attention.compiled.kernel import kernel_for
+from esscher.engine.attention.head import PassOptions, RawHead
+from esscher.engine.attention.threads import Workspace
 
 #: Numbers per query that a pass can return.
 WEIGHTS = ("participation", "largest")

@@ -1,17 +1,23 @@
-"""One worker thread per core, each with single-threaded torch, without touching the caller's.
+"""Worker threads, one per core, and the memory that each uses again for its next block.
 
 Blocks of attention are small, and torch's own threads waste much of the time on them (most of it on
 a busy machine), so blocks of queries go to worker threads instead. In those, torch must not start
 threads of its own. ``torch.set_num_threads`` is no way to say so: called in a worker it also sets
-the number that every thread started later begins with. What it calls underneath has thread-local
-forms, which libtorch carries: ``omp_set_num_threads`` (local by the OpenMP standard) and
-``MKL_Set_Num_Threads_Local``. Where they are missing, or do not have the effect, there are no
-workers and torch's own threads do the work.
+the number that every thread started later begins with. What it calls
+underneath has thread-local forms, which libtorch carries: ``omp_set_num_threads`` (local by the
+OpenMP standard) and ``MKL_Set_Num_Threads_Local``. Where they are missing, or do not have the
+effect, there are no workers and torch's own threads do the work.
+
+A block's arrays are as large as a few hundred pages. Fresh ones for every block would cost more
+than the arithmetic done on them: the system clears every page, and takes it back at once from all
+cores.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +27,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import torch
+from torch import Tensor
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -104,3 +111,18 @@ def _torch_function(name: str) -> Callable[[int], object] | None:
     except (OSError, AttributeError):
         return None
     return function
+
+
+class Workspace(threading.local):
+    """Named arrays of one thread; what is in them is lost when the name is asked for again."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Tensor] = {}
+
+    def empty(self, name: str, *shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """An array with anything in it."""
+        needed = math.prod(shape)
+        array = self._arrays.get(name)
+        if array is None or array.numel() < needed or array.dtype != dtype:
+            array = self._arrays[name] = torch.empty(needed, dtype=dtype, device=device)
+        return array[:needed].view(shape)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.core.errors import InputError
-from esscher.engine.attention._blocks import (
+from esscher.engine.attention.blocks import (
     QUERY_TILE,
     VALUE_TILE,
     BlockPlan,
@@ -22,8 +22,8 @@ from esscher.engine.attention._blocks import (
     even_ranges,
     key_steps,
 )
-from esscher.engine.attention._workspace import Workspace
 from esscher.engine.attention.compiled.kernel import Kernel
+from esscher.engine.attention.threads import Workspace
 
 
 @dataclass(frozen=True)

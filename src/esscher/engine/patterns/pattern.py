@@ -157,6 +157,20 @@ class Selection:
         return torch.softmax(taken, dim=-1)
 
 
+def as_selection(
+    parts: list[Positions],
+    log_weights: NDArray[np.float64] | None = None,
+    complete: NDArray[np.bool_] | None = None,
+) -> Selection:
+    """Parts side by side, [queries, n] each, as one selection."""
+    import torch
+
+    keys = np.concatenate(parts, axis=1)
+    weights = None if log_weights is None else torch.from_numpy(log_weights)
+    whole = None if complete is None or not complete.any() else torch.from_numpy(complete)
+    return Selection(torch.from_numpy(np.ascontiguousarray(keys)), weights, whole)
+
+
 class Pattern(ABC):
     """A sparse pattern: a rule that chooses the keys a query sees within a budget.
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from esscher.core.validation import Array, as_dim, as_positive
-from esscher.math.laws._law import Law, frozen
+from esscher.math.laws.law import Law, frozen
 
 
 class ProductLaw(Law):

@@ -15,7 +15,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from esscher.core.validation import Array, as_kind, as_points
+from esscher.core.errors import InputError
+from esscher.core.validation import ROUNDING, Array, as_array, as_kind, as_points
 
 #: Number of entries up to which the repr of a law prints an array in full.
 LONGEST_SHOWN = 16
@@ -152,3 +153,22 @@ def as_law(value: object, name: str = "law") -> Law:
     """Return ``value`` if it is a law; else say how to make one."""
     remedy = "a law of tokens, such as esscher.laws.Gaussian(dim=8)"
     return as_kind(value, Law, name, remedy)  # type: ignore[type-abstract]
+
+
+def as_probabilities(value: ArrayLike, name: str = "weights") -> Array:
+    """Return positive weights that sum to 1, with the rounding error of their sum removed."""
+    weights = as_array(value, name, ndim=1)
+    if weights.size == 0:
+        raise InputError(f"{name} is empty; give at least one weight")
+    if weights.min() <= 0:
+        place = int(weights.argmin())
+        raise InputError(
+            f"{name} must be positive: entry {place} is {weights[place]:g}; "
+            "leave out what has no weight"
+        )
+    total = float(weights.sum())
+    if abs(total - 1.0) > ROUNDING:
+        raise InputError(
+            f"{name} sum to {total:.10g}; they must sum to 1: divide them by their sum"
+        )
+    return frozen(weights / total)

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from esscher.engine.attention._blocks import BlockPlan, Step
-from esscher.engine.attention._head import PassOptions, ReadyHead
-from esscher.engine.attention._stream import RANGES, Stream
+from esscher.engine.attention.blocks import BlockPlan, Step
+from esscher.engine.attention.head import PassOptions, ReadyHead
+from esscher.engine.attention.stream import RANGES, Stream
 
 
 def block_tilts(head: ReadyHead, rows: slice, options: PassOptions) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from esscher.engine.models._transformers import transformers_module
+from esscher.engine.models.transformers_library import transformers_module
 
 if TYPE_CHECKING:  # families are known before torch is needed
     from torch import Tensor, nn
