@@ -385,12 +385,15 @@ class Summary:
         Numbers that matter.
     tables
         All numbers.
+    answer
+        In plain language, if the headline of the result is none.
     """
 
     name: str
     subject: str
     cards: Sequence[Card]
     tables: Sequence[Table]
+    answer: str = ""
 
 
 @dataclass(frozen=True)

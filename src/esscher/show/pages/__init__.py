@@ -56,7 +56,7 @@ def study_page(run: StoredRun) -> Page:
         title=run.name,
         kind=summary.name,
         subject=summary.subject,
-        answer=found.headline,
+        answer=summary.answer or found.headline,
         complete=found.complete,
         cards=summary.cards,
         parts=[

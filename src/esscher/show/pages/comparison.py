@@ -25,9 +25,9 @@ from esscher.show.content import (
 )
 from esscher.show.frames import ends_of, values
 from esscher.show.numbers import between, counted
-from esscher.show.pages.sweep import METRICS, fits_of
 from esscher.show.same import of_same_heads
 from esscher.show.stored import StoredRun
+from esscher.studies.sweep.page import METRICS
 
 #: Quantities of heads that are compared between probes: column, name, whether as a ratio.
 COMPARED = (
@@ -113,6 +113,11 @@ def _labels(runs: Sequence[StoredRun]) -> list[str]:
         run.name if count[run.name] == 1 else f"{run.name} ({i})"
         for i, run in enumerate(runs, start=1)
     ]
+
+
+def fits_of(run: StoredRun) -> list[dict[str, Any]]:
+    """Fits by metric, one entry per scale; empty with one size."""
+    return [scale["fit"] for scale in run.results["scales"] if "fit" in scale]
 
 
 def _sweeps(runs: Sequence[StoredRun]) -> list[Part]:
