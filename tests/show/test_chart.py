@@ -12,12 +12,13 @@ import vl_convert
 
 from esscher.core.errors import InputError
 from esscher.show.cells import heatmap
-from esscher.show.chart import bars, figure, guides, panel, points, records
+from esscher.show.chart import bars, figure, guides, panel, points
 from esscher.show.drawing import Drawing, check_heads, draw, offered
+from esscher.show.frames import records
 from esscher.show.layout import layout
 from esscher.show.save import chart_bytes
-from esscher.show.scales import Axis, Series
-from esscher.show.theme import BLUE, DOUBLE, GREY, GROUND, LETTER, LIGHT_LETTER, SHADES
+from esscher.show.scales import BESIDE, LISTED, LONG, Axis, Series
+from esscher.show.theme import BLUE, DOUBLE, GREY, GROUND, LETTER, LIGHT_LETTER, LINE, SHADES
 from tests.show.sample_charts import SAMPLES, both, costs, curves, explorer, pairs, steps
 
 
@@ -179,6 +180,20 @@ def test_figures_below_each_other_keep_their_legends_and_have_one_title():
     assert found.count("Both") == 1
     assert "Errors" not in found
     assert {"0.5", "fitted", "planned"} <= set(found)
+
+
+def test_legends_of_lines_and_of_many_numbers():
+    def legend(**options):
+        return Series("s", tuple("abc"), **options).colour()["legend"].to_dict()
+
+    assert "labelOffset" not in legend(shapes=("circle",) * 3)
+    # a line is longer than a point, and pushes the names away; lines alone are long
+    assert legend(shapes=("circle", LINE, LINE))["labelOffset"] == BESIDE
+    assert legend(shapes=(LINE,) * 3)["symbolSize"] == LONG
+    numbers = [str(i) for i in range(30)]
+    listed = Series("s", numbers, ordered=True).colour()["legend"].to_dict()["values"]
+    assert (listed[0], listed[-1], len(listed)) == ("0", "29", LISTED)
+    assert "values" not in Series("s", numbers).colour()["legend"].to_dict()
 
 
 def test_more_series_than_colours_differ_in_shape():

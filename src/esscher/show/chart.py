@@ -7,16 +7,14 @@ for a file or for a page. Sizes are points; colours and type are those of ``them
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import altair as alt
-import numpy as np
-import pandas as pd
 from altair.typing import ChartType
 
+from esscher.show.frames import finite, rounded
 from esscher.show.layout import columns
 from esscher.show.scales import Axis, Row, Series
 from esscher.show.theme import (
@@ -321,16 +319,11 @@ def sheet(figures: Sequence[ChartType], title: str = "", *, note: str = "") -> C
     return cast(ChartType, made)
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table; None for what is missing."""
-    return [{str(k): _plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
-
-
 def canvas(rows: Iterable[Row], pick: alt.Parameter | None = None) -> alt.Chart:
     """Return a chart of rows (of those that are picked alone) with nothing drawn in it yet."""
     # Altair checks InlineData row by row, and copies lists at every step: thousands of rows would
     # take a minute. It leaves a tuple in a dictionary alone.
-    plain = tuple({str(k): _plain(v) for k, v in row.items()} for row in rows)
+    plain = tuple({str(k): rounded(v) for k, v in row.items()} for row in rows)
     if pick is None:
         return alt.Chart(cast(Any, {"values": plain}))
     packed, lists = _packed(plain, cast(Any, pick.param).select.fields)
@@ -357,22 +350,6 @@ def _packed(
         for field in lists:
             own[field].append(row.get(field))
     return tuple(groups.values()), lists
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; None for a number that is not finite."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return None if value is pd.NA else value
-
-
-def finite(value: Any, log: bool = False) -> float | None:
-    """Return a number that can be drawn, on a logarithmic axis if need be; None if it cannot."""
-    if value is None or not math.isfinite(value) or (log and value <= 0):
-        return None
-    return float(value)
 
 
 def _cut(row: Row, along: Axis) -> dict[str, Any]:

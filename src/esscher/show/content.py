@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+
 @dataclass(frozen=True, eq=False)
 class Drawn:
     """A chart that is a specification of its own.
@@ -48,7 +49,8 @@ class Column:
     help
         What the column means.
     shown
-        Whether the table shows it; hidden ones are in the CSV file, and told of a head that is picked.
+        Whether the table shows it; hidden ones are in the CSV file and among the numbers of a
+        picked head.
     """
 
     key: str
@@ -116,12 +118,15 @@ class Summary:
         Numbers that matter.
     tables
         All numbers.
+    answer
+        In plain language, if the headline of the result is none.
     """
 
     name: str
     subject: str
     cards: Sequence[Card]
     tables: Sequence[Table]
+    answer: str = ""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ SHAPES = (
     "circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right",
     "triangle-left",
 )  # fmt: skip
+#: Shape of a name that has a line and no points, so that its legend shows the line.
+LINE = "M-2.6,0H2.6"
 #: Dashes of the kinds of lines: as measured or fitted, predicted, anything further.
 DASHES = ((1, 0), (4, 2), (1, 2), (6, 2, 1, 2))
 #: Colours of growing numbers, dark to light, without the lightest of viridis.

@@ -9,8 +9,9 @@ import numpy as np
 from esscher.core.shown import counted
 from esscher.core.validation import Array
 from esscher.math.statistics.rate import Rate
-from esscher.show.chart import bands, figure, finite, lines, panel, points
+from esscher.show.chart import bands, figure, lines, panel, points
 from esscher.show.drawing import Plot
+from esscher.show.frames import finite
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, limits
 

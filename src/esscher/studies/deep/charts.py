@@ -7,8 +7,9 @@ from typing import Any
 
 from altair.typing import ChartType
 
-from esscher.show.chart import bands, figure, finite, guides, lines, panel, points
+from esscher.show.chart import bands, figure, guides, lines, panel, points
 from esscher.show.drawing import Drawing
+from esscher.show.frames import finite
 from esscher.show.numbers import shown
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import BLUE, GREY, ORANGE, PURPLE, SKY, VERMILION, limits

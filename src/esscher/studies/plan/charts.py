@@ -20,10 +20,10 @@ from esscher.show.chart import (
     lines,
     panel,
     points,
-    records,
     sheet,
 )
 from esscher.show.drawing import Drawing, check_heads
+from esscher.show.frames import records
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import BLUE, GREEN, ORANGE, PURPLE, SHARES, VERMILION, limits
 from esscher.studies.plan.result import Check, Mean, Measures, Plan

@@ -12,19 +12,9 @@ from altair.typing import ChartType
 
 from esscher.math.tails.verdict import LETTERS, VERDICTS
 from esscher.show.cells import category_map, heatmap, pairs, picked_title, picking
-from esscher.show.chart import (
-    bands,
-    diagonal,
-    figure,
-    guides,
-    lines,
-    panel,
-    points,
-    records,
-    sheet,
-    words,
-)
+from esscher.show.chart import bands, diagonal, figure, guides, lines, panel, points, sheet, words
 from esscher.show.drawing import Drawing, check_heads
+from esscher.show.frames import records
 from esscher.show.numbers import counted
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import (
