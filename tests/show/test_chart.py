@@ -11,8 +11,9 @@ import pytest
 import vl_convert
 
 from esscher.core.errors import InputError
-from esscher.show.cells import heatmap
-from esscher.show.chart import bars, figure, guides, panel, points
+from esscher.show.cells import heatmap, picking
+from esscher.show.cells import pairs as pairs_of_heads
+from esscher.show.chart import bars, figure, guides, panel, points, words
 from esscher.show.drawing import Drawing, check_heads, draw, offered
 from esscher.show.frames import records
 from esscher.show.layout import layout
@@ -265,3 +266,38 @@ class TestDrawings:
             check_heads([(0, 1)], there)
         with pytest.raises(InputError, match="0 heads are asked for; draw 1 to 24"):
             check_heads([], there)
+
+
+def test_rows_of_a_cell_are_packed_and_drawn_as_they_were():
+    rows = [
+        {"layer": layer, "head": 0, "line": line, "n": n, "error": float(n * layer)}
+        for layer in (1, 2) for line in ("a", "b") for n in (1, 2, 3)
+    ]  # fmt: skip
+    x, y, pick = Axis("n", "n"), Axis("error", "error"), picking(2, 0)
+    drawn = panel(points(rows, x, y, pick=pick), words([rows[0] | {"text": "1"}], pick=pick))
+    cells = heatmap(
+        [{"layer": layer, "head": 0, "k": 1.0} for layer in (1, 2)], "k", "k", pick=pick
+    )
+    chart = figure([cells, drawn], pick=pick, apart=True)
+    packed = next(data for data in chart.to_dict()["datasets"].values() if "line" in data[0])
+    assert len(packed) == 4
+    assert packed[0] == {
+        "layer": 1,
+        "head": 0,
+        "line": "a",
+        "n": [1, 2, 3],
+        "error": [1.0, 2.0, 3.0],
+    }
+    assert len(marks(chart, "symbol")) == 6  # of the picked cell alone
+
+
+def test_words_stand_in_a_corner_line_by_line():
+    chart = figure([panel(words([{"text": "one\ntwo"}]), words([{"text": "right"}], right=True))])
+    assert {"one", "two", "right"} <= set(texts(chart))
+
+
+def test_pairs_of_heads_are_coloured_from_minus_one_to_one():
+    rows = [{"head": 0, "other": 1, "r": 0.5}, {"head": 1, "other": 0, "r": -1.0}]
+    fill = pairs_of_heads(rows, "r", "layer 0").to_dict()["encoding"]["fill"]
+    assert fill["scale"]["domain"] == [-1, 1]
+    assert len(marks(figure([pairs_of_heads(rows, "r", "layer 0")]), "rect")) == 2

@@ -97,7 +97,9 @@ def explorer(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> Ch
     if heads is not None:
         check_heads(heads, neediest)
     pick = picking(*(neediest if heads is None else heads)[0])
-    kept = [found.head(*one) for one in [*(heads or ()), *neediest][:CURVES]]
+    # a page of 5,000 heads is nearly too large without any curves
+    most = min(CURVES, max(200, 4_500 - len(neediest) * 4 // 5))
+    kept = [found.head(*one) for one in list(dict.fromkeys([*(heads or ()), *neediest]))[:most]]
     curves = [_picked_curves(found, kept, metric, pick) for metric in METRICS]
     maps = _numbers(found, tuple(NUMBERS), pick)
     if any(head.tails is not None for head in found.heads):
