@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,25 @@ def chart_bytes(
             f"a picture of {longest:.3g} inches at {dpi:g} dots per inch has more than "
             f"{LARGEST:,} dots on a side; take fewer (--dpi), or .svg or .pdf"
         )
-    return bytes(vl_convert.svg_to_png(drawn, scale=dpi / INCH, ppi=INCH))
+    return _packed(bytes(vl_convert.svg_to_png(drawn, scale=dpi / INCH, ppi=INCH)))
+
+
+def _packed(png: bytes) -> bytes:
+    """The same picture in a third of the bytes: vl-convert packs it in a hurry."""
+    made, place, pixels = [png[:8]], 8, b""
+    while place < len(png):
+        end = place + 12 + int.from_bytes(png[place : place + 4])
+        kind = png[place + 4 : place + 8]
+        if kind == b"IDAT":
+            pixels += png[place + 8 : end - 4]
+        elif kind == b"IEND":
+            data = b"IDAT" + zlib.compress(zlib.decompress(pixels), 6)
+            size, check = (len(data) - 4).to_bytes(4), zlib.crc32(data).to_bytes(4)
+            made += [size, data, check, png[place:end]]
+        else:
+            made.append(png[place:end])
+        place = end
+    return b"".join(made)
 
 
 def as_points(width: float | str) -> float:
