@@ -122,17 +122,16 @@ def test_a_model_in_memory_cannot_be_shipped() -> None:
 
 
 def test_a_model_in_memory_is_shared_with_workers(
-    place: Path, cluster: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, cluster: Machines, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("esscher.studies.domains.comparison.FEWEST", 2_000)  # permutations
     loaded = load_model(str(place / "encoder"))
     texts = {name: str(place / f"{name}.txt") for name in ("one", "two")}
     found = []
     with connect_cluster(cluster.address) as connected:
         for where, executor in (("here", None), ("there", connected)):
             out = tmp_path / where
-            domains(loaded, texts, blocks=3, block_tokens=120, context=40, out=out,
-                    executor=executor, progress=False)  # fmt: skip
+            domains(loaded, texts, blocks=3, block_tokens=120, context=40, permutations=2_000,
+                    out=out, executor=executor, progress=False)  # fmt: skip
             found.append({path.name: path.read_bytes() for path in (out / "parts").iterdir()})
     assert found[0] == found[1]
 

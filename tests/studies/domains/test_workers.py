@@ -19,7 +19,13 @@ from esscher.runs.pool import LocalPool
 from esscher.studies.domains import domains
 from tests.engine.models.folders import WORDS, save
 
-OPTIONS = {"blocks": 3, "block_tokens": 120, "context": 40, "progress": False}
+OPTIONS = {
+    "blocks": 3,
+    "block_tokens": 120,
+    "context": 40,
+    "permutations": 2_000,
+    "progress": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +53,6 @@ def cells(folder: Path) -> dict[str, bytes]:
 def test_the_same_bytes_on_workers(
     place: Path, pool: LocalPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("esscher.studies.domains.comparison.FEWEST", 2_000)  # permutations
     texts = {name: str(place / f"{name}.txt") for name in ("one", "two")}
     name = str(place / "encoder")
     domains(name, texts, out=tmp_path / "alone", **OPTIONS)
@@ -59,7 +64,13 @@ def test_the_same_bytes_on_workers(
 
     monkeypatch.setattr("esscher.cli.cluster.chosen_executor", chosen)
     words = [f"--text={name}={path}" for name, path in texts.items()]
-    words += ["--blocks=3", "--block-tokens=120", "--context=40", "--workers=2"]
+    words += [
+        "--blocks=3",
+        "--block-tokens=120",
+        "--context=40",
+        "--permutations=2000",
+        "--workers=2",
+    ]
     done = CliRunner().invoke(main, ["domains", name, *words, "--out", str(tmp_path / "named")])
     assert done.exit_code == 0, done.output
     alone = cells(tmp_path / "alone")
