@@ -16,15 +16,7 @@ from benchmarks.pages.tails import tails_finding
 
 import esscher
 from esscher.core.errors import InputError
-from esscher.engine.models import wrap_model
-from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
-from tests.engine.models.tiny import tiny_model
-
-
-def tiny(name="bert", **options):
-    model = tiny_model(name, **options)
-    tokenizer = decoder_tokenizer() if model.family.decoder else encoder_tokenizer()
-    return wrap_model(model.model, tokenizer, name=name)
+from tests.engine.models.folders import WORDS, tiny
 
 
 def prose(seed=0, count=2500, words=WORDS):

@@ -22,6 +22,7 @@ from esscher.studies.domains import domains
 from tests.cluster.processes import Machines, machines
 from tests.engine.models.folders import WORDS, decoder_tokenizer, save
 from tests.engine.models.tiny import tiny_model
+from tests.runs.stored import stored_bytes
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +133,7 @@ def test_a_model_in_memory_is_shared_with_workers(
             out = tmp_path / where
             domains(loaded, texts, blocks=3, block_tokens=120, context=40, permutations=2_000,
                     out=out, executor=executor, progress=False)  # fmt: skip
-            found.append({path.name: path.read_bytes() for path in (out / "parts").iterdir()})
+            found.append(stored_bytes(out))
     assert found[0] == found[1]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from esscher.engine.models import wrap_model
 from esscher.engine.models._transformers import quiet
 from tests.engine.models.tiny import tiny_model, transformers
@@ -58,6 +60,11 @@ def tiny(name="bert", **options):
 def words(n):
     """A text of n known words, in turn."""
     return " ".join(WORDS[i % len(WORDS)] for i in range(n))
+
+
+def random_words(count=2500, seed=0, words=WORDS):
+    """A text of random words: tokens of a real text do not repeat with a period."""
+    return " ".join(np.random.default_rng(seed).choice(words, size=count))
 
 
 def save(folder, name="bert", **options):

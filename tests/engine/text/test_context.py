@@ -9,9 +9,8 @@ import torch
 
 from esscher.engine.models import wrap_model
 from esscher.engine.text import iterate_passages, read_passages, visit_passages
-from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer, words
 from tests.engine.models.tiny import MODELS, tiny_model
-from tests.engine.text.test_passages import words
 
 
 @pytest.fixture(scope="module", params=list(MODELS))

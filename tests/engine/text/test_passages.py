@@ -11,7 +11,7 @@ from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
 from esscher.engine.text import Document, passages, read_passages, read_text
 from tests.engine.models.demo import demo_model
-from tests.engine.models.folders import SENTENCE, WORDS, decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.folders import SENTENCE, decoder_tokenizer, encoder_tokenizer, words
 from tests.engine.models.tiny import tiny_model
 
 CLS, SEP = 1, 2
@@ -20,10 +20,6 @@ CLS, SEP = 1, 2
 @pytest.fixture(scope="module")
 def bert():
     return wrap_model(tiny_model("bert").model, encoder_tokenizer(), name="tiny bert")
-
-
-def words(n):
-    return " ".join(WORDS[i % len(WORDS)] for i in range(n))
 
 
 def test_encoders_are_framed_on_both_sides(bert):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from esscher.runs.executors import Task
 from esscher.runs.pool import LocalPool
 from esscher.studies.domains import domains
 from tests.engine.models.folders import WORDS, save
+from tests.runs.stored import stored_bytes
 
 OPTIONS = {
     "blocks": 3,
@@ -37,17 +37,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("one", "two"):
         (folder / f"{name}.txt").write_text(" ".join(rng.choice(WORDS, size=1500)))
     return folder
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[LocalPool]:
-    """Two workers, who need seconds to start: torch is imported there."""
-    with LocalPool(2) as found:
-        yield found
-
-
-def cells(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (folder / "parts").iterdir()}
 
 
 def test_the_same_bytes_on_workers(
@@ -73,9 +62,9 @@ def test_the_same_bytes_on_workers(
     ]
     done = CliRunner().invoke(main, ["domains", name, *words, "--out", str(tmp_path / "named")])
     assert done.exit_code == 0, done.output
-    alone = cells(tmp_path / "alone")
+    alone = stored_bytes(tmp_path / "alone")
     assert len(alone) == 2 * 3 * 2  # texts, blocks, files of a cell
-    assert alone == cells(tmp_path / "sent") == cells(tmp_path / "named")
+    assert alone == stored_bytes(tmp_path / "sent") == stored_bytes(tmp_path / "named")
 
 
 def where(model: AnyModel) -> tuple[int, int]:

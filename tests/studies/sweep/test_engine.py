@@ -14,8 +14,7 @@ import esscher
 from esscher.math.heads import Head
 from esscher.math.simulation.direct import direct_errors
 from esscher.studies.sweep import Sweep, sweep
-from esscher.studies.sweep import measure as measuring
-from esscher.studies.sweep.measure import METRICS
+from esscher.studies.sweep.measure import METRICS, PURPOSE
 
 SIZES = [10, 40, 130]
 
@@ -40,10 +39,9 @@ def heads() -> dict[str, Head]:
 @pytest.mark.parametrize("name", ["gaussian", "sphere", "arrays"])
 @pytest.mark.parametrize("query_count", [None, 25])
 def test_errors_are_those_of_the_direct_simulator(
-    monkeypatch: pytest.MonkeyPatch, queries: str, name: str, query_count: int | None
+    queries: str, name: str, query_count: int | None
 ) -> None:
     """On the same tokens, to rounding, with each scale as a head of its own."""
-    monkeypatch.setattr(measuring, "PURPOSE", "direct")
     head, scales = heads()[name], [1.0, 0.3]
     curve = sweep(
         head,
@@ -74,6 +72,7 @@ def test_errors_are_those_of_the_direct_simulator(
             queries=queries,
             limit=(limit.mean, limit.covariance),
             query_count=curve.study.query_count,
+            purpose=PURPOSE,
         )
         close = {"rtol": 1e-9, "atol": 1e-12}
         np.testing.assert_allclose(

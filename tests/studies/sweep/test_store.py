@@ -15,9 +15,7 @@ import pytest
 
 import esscher
 from esscher.core.atomic import write_atomically
-from esscher.runs import progress
 from esscher.runs.lock import is_locked, run_lock
-from esscher.runs.progress import Reporter
 from esscher.runs.registry import load
 from esscher.runs.study import Interrupted
 from esscher.studies.sweep import Sweep, sweep, work
@@ -324,22 +322,3 @@ def test_the_hash_sees_every_number_and_no_cache() -> None:
     other = tokens.copy()
     other[4, 1] += 1e-9
     assert hash_of(esscher.laws.FiniteTokens(tokens)) != hash_of(esscher.laws.FiniteTokens(other))
-
-
-def test_a_line_a_minute_and_a_bar(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(progress, "INTERVAL", 0.02)
-    log = tmp_path / "run.log"
-    with Reporter(log, bar=True) as reporter:
-        reporter.expect(10, 4)
-        for _ in range(3):
-            reporter.advance()
-        while log.read_text().count("7 of 10") < 2:
-            pass
-    lines = log.read_text().splitlines()
-    assert lines[0].endswith("started: 4 of 10 replicates are there")
-    assert "7 of 10 replicates" in lines[-1]
-    assert "a minute" in lines[-1]
-    assert "left" in lines[-1]
-    assert "7/10" in capsys.readouterr().err
