@@ -23,3 +23,13 @@ def test_a_line_a_minute_and_a_bar(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "a minute" in lines[-1]
     assert "left" in lines[-1]
     assert "7/10" in capsys.readouterr().err
+
+
+def test_rates_of_progress_are_plain_numbers(monkeypatch):
+    clock = iter([0.0, 0.0, 60.0])
+    monkeypatch.setattr("esscher.runs.progress.time.monotonic", lambda: next(clock))
+    reporter = Reporter(None, bar=False)
+    reporter.expect(5000, 0)
+    for _ in range(1320):
+        reporter.advance()
+    assert "1,320 a minute" in reporter.status()

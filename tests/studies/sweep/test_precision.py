@@ -14,18 +14,10 @@ from scipy import stats
 import esscher
 from esscher.core.errors import InputError
 from esscher.runs.registry import load
-from esscher.studies.sweep import Sweep, sweep
-from esscher.studies.sweep.measure import METRICS
+from esscher.studies.sweep import sweep
 from esscher.studies.sweep.precision import relative_covariance, slope_half_widths
 from esscher.studies.sweep.schedule import Batch, WorkModel, counts_at, next_batch, slope_variance
-
-
-def assert_same(one: Sweep, other: Sweep) -> None:
-    assert one.numbers == other.numbers
-    assert one.complete == other.complete
-    for metric in METRICS:
-        np.testing.assert_array_equal(one.raw(metric), other.raw(metric))
-
+from tests.studies.sweep.small import assert_same
 
 PRECISE: dict[str, Any] = {"precision": 0.08}
 

@@ -20,7 +20,7 @@ from esscher.runs.registry import load
 from esscher.studies.reproduce.cells import compute_all
 from esscher.studies.reproduce.hardmax import _measure
 from esscher.studies.sweep import work
-from tests.cluster.processes import (
+from tests.runs.processes import (
     deadly,
     deadly_replicate,
     failing,

@@ -14,14 +14,13 @@ from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.core.errors import InputError
-from esscher.engine.models import ModelChoice, ModelReference, load_model, opened_model
-from esscher.engine.text import seen_cloud
+from esscher.engine.models import ModelReference, load_model, opened_model
 from esscher.runs.cluster import Cluster, connect_cluster
 from esscher.runs.executors import Task
 from esscher.studies.domains import domains
-from tests.cluster.processes import Machines, machines
 from tests.engine.models.folders import WORDS, decoder_tokenizer, save
 from tests.engine.models.tiny import tiny_model
+from tests.runs.processes import Machines, machines
 from tests.runs.stored import stored_bytes
 
 
@@ -114,14 +113,6 @@ def _run(cluster: Cluster, model: ModelReference) -> None:
     dict(cluster.run([Task("a", layers_of, (model,))]))
 
 
-def test_a_model_in_memory_cannot_be_shipped() -> None:
-    loaded = tiny_model("bert")
-    choice = ModelChoice(loaded)
-    assert choice.for_tasks(remote=False) == (loaded, loaded)
-    with pytest.raises(InputError, match="give its name or folder"):
-        choice.for_tasks(remote=True)
-
-
 def test_a_model_in_memory_is_shared_with_workers(
     place: Path, cluster: Machines, tmp_path: Path
 ) -> None:
@@ -135,8 +126,3 @@ def test_a_model_in_memory_is_shared_with_workers(
                     out=out, executor=executor, progress=False)  # fmt: skip
             found.append(stored_bytes(out))
     assert found[0] == found[1]
-
-
-def test_a_cloud_that_is_not_seen(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"does not see .*let --out be a directory"):
-        seen_cloud(str(tmp_path / "elsewhere"))

@@ -20,7 +20,7 @@ from esscher.core.errors import InputError
 from esscher.runs.cluster import Cluster, connect_cluster
 from esscher.runs.cluster_file import on_this_machine, start_cluster
 from esscher.runs.executors import Task
-from tests.cluster.processes import lines, machines, open_to, square
+from tests.runs.processes import lines, machines, open_to, square
 
 LOOPBACK = "127.0.0.1"
 SWEEP = ["sweep", "gaussian", "--horizon", "1", "--dim", "2", "--sizes", "10:20:2"]
