@@ -24,21 +24,11 @@ from esscher.engine.text import (
 )
 from esscher.engine.text import writer as cloud_writer
 from tests.engine.models.demo import demo_model
-from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer, tiny, words
+from tests.engine.models.folders import encoder_tokenizer, tiny, words
 from tests.engine.models.tiny import tiny_model
 
 CONTEXT = 12
 TOKENS = 95
-
-
-@pytest.fixture(scope="module")
-def bert():
-    return wrap_model(tiny_model("bert").model, encoder_tokenizer(), name="tiny bert")
-
-
-@pytest.fixture(scope="module")
-def llama():
-    return wrap_model(tiny_model("llama").model, decoder_tokenizer(), name="tiny llama")
 
 
 def expected(loaded, text, tokens, drop=True):

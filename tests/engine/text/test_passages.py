@@ -17,11 +17,6 @@ from tests.engine.models.tiny import tiny_model
 CLS, SEP = 1, 2
 
 
-@pytest.fixture(scope="module")
-def bert():
-    return wrap_model(tiny_model("bert").model, encoder_tokenizer(), name="tiny bert")
-
-
 def test_encoders_are_framed_on_both_sides(bert):
     text = words(30)
     found = list(passages(bert, read_text([text]), context=12))
@@ -114,7 +109,7 @@ def test_a_text_that_is_too_short(bert):
     ("context", "message"),
     [
         (2, "frames a passage with 2 tokens, so it must be at least 3"),
-        (81, "'tiny bert' reads at most 80 tokens"),
+        (81, "'bert' reads at most 80 tokens"),
         (0, "context is 0"),
         (3.5, "context is 3.5"),
     ],
