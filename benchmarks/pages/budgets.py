@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from esscher.core.errors import InputError
 from esscher.runs.registry import load
-from esscher.show.plans import COLOURS, MARKERS, NAMES
-from esscher.show.style import (
-    DOUBLE,
-    columns,
-    error_bars,
-    escape,
-    finish,
-    logarithmic,
-    new_figure,
-    panels,
-    styled,
-)
+from esscher.show.chart import figure, panel, points
+from esscher.show.drawing import Plot
+from esscher.show.scales import Axis
+from esscher.show.theme import limits
+from esscher.studies.plan.charts import NAMES, series
+from esscher.studies.plan.result import Check, Mean, Plan
+from esscher.studies.plan.study import PlanStudy
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
-#: Configurations at the same budget are drawn side by side, each this factor to the right.
-APART = 1.04
+
+@dataclass(frozen=True)
+class CheckedPlan:
+    """A plan, its check, and the name of the text that it was checked on."""
+
+    text: str
+    plan: Plan
+    check: Check
+
+    @property
+    def study(self) -> PlanStudy:
+        """How it was made."""
+        return self.plan.study
+
+    @property
+    def kept(self) -> float:
+        """Share of the tokens that it keeps."""
+        assert self.study.budget is not None
+        return self.study.budget
 
 
 def budgets_finding(runs: Sequence[Path]) -> Finding:
@@ -42,7 +53,7 @@ def budgets_finding(runs: Sequence[Path]) -> Finding:
         raise InputError("there are no runs to make a page of; give folders of benchmarks.budgets")
     sections: list[str] = []
     tables: dict[str, pd.DataFrame] = {}
-    figures: dict[str, Figure] = {}
+    figures: dict[str, Plot] = {}
     for folder in runs:
         plans, name = _plans(folder), folder.name
         sections.append(_section(plans))
@@ -57,12 +68,13 @@ def budgets_finding(runs: Sequence[Path]) -> Finding:
     )
 
 
-def _plans(folder: Path) -> list[dict[str, Any]]:
-    """Every plan of a folder, with the name of the text that it was checked on."""
+def _plans(folder: Path) -> list[CheckedPlan]:
+    """Every plan of a folder."""
     places = sorted(path.parent for path in folder.glob("*/*/plan.json"))
     if not places:
         raise InputError(f"there are no plans in {folder}; make them with benchmarks.budgets")
-    return [load(place).to_dict() | {"checked_on": place.parent.name} for place in places]
+    found = [(place.parent.name, load(place)) for place in places]
+    return [CheckedPlan(text, plan, plan.check) for text, plan in found]
 
 
 def _legend() -> str:
@@ -76,23 +88,21 @@ def _legend() -> str:
     )
 
 
-def _section(plans: list[dict[str, Any]]) -> str:
-    configuration = plans[0]["configuration"]
-    decoder = _decoder(plans)
-    keys = configuration["prefix"]
-    kept = {plan["configuration"]["budget"]: np.array(plan["budgets"]) for plan in plans}
+def _section(plans: list[CheckedPlan]) -> str:
+    study, decoder = plans[0].study, plans[0].study.causal
+    kept = {one.kept: one.plan.token_budgets.tokens for one in plans}
     budgets = "; ".join(
         f"{100 * share:g}%: {tokens.min():,} to {tokens.max():,} tokens a key head"
         for share, tokens in kept.items()
     )
     parts = [
-        f"## {configuration['model']['name']}",
-        f"{configuration['passages']} calibration passages, {configuration['check_passages']} "
-        f"unseen passages of each text, {keys:,} tokens"
-        + (f" and {configuration['query_count']} queries after them" if decoder else "")
-        + f", seed {configuration['seed']}. Planned budgets: {budgets}.",
+        f"## {study.model_record.name}",
+        f"{study.passages} calibration passages, {study.check_passages} "
+        f"unseen passages of each text, {study.prefix:,} tokens"
+        + (f" and {study.query_count} queries after them" if decoder else "")
+        + f", seed {study.seed}. Planned budgets: {budgets}.",
         f"**Distance from dense: {'KL in nats per token' if decoder else '1 - cosine'}**",
-        markdown_table(_costs(plans, decoder)),
+        markdown_table(_costs(plans)),
         "**How many times closer the plan is, and how good its predictions were**",
         markdown_table(_gains(plans)),
     ]
@@ -109,137 +119,125 @@ def _section(plans: list[dict[str, Any]]) -> str:
     return "\n\n".join(parts)
 
 
-def _costs(plans: list[dict[str, Any]], decoder: bool) -> pd.DataFrame:
+def _costs(plans: list[CheckedPlan]) -> pd.DataFrame:
     rows = []
-    for plan in plans:
-        row = _place(plan)
-        for name, title in _present(plan):
-            value, low, high = _distance(plan["check"][name], decoder)
-            row[title] = _with_ends(value, (low, high))
-        rows.append(row | {"predicted": f"{plan['predicted']['effect']:.2g}"})
+    for one in plans:
+        row = _place(one)
+        for name, found in one.check.configurations.items():
+            row[NAMES[name]] = _with_ends(found.distance)
+        rows.append(row | {"predicted": f"{one.plan.predicted.effect:.2g}"})
     return pd.DataFrame(rows)
 
 
-def _gains(plans: list[dict[str, Any]]) -> pd.DataFrame:
+def _gains(plans: list[CheckedPlan]) -> pd.DataFrame:
     rows = []
-    for plan in plans:
-        check, row = plan["check"], _place(plan)
-        for name, title in _present(plan):
+    for one in plans:
+        row = _place(one)
+        for name in one.check.configurations:
             if name != "planned":
-                ratio = check["ratios"][name]
-                row[f"over {title}"] = _with_ends(ratio["mean"], ratio["interval"])
-        row["earned"] = "yes" if check["earned"] else "no"
-        row["heads within a factor of 1.5"] = f"{100 * check['heads']['within_factor']:.0f}%"
+                row[f"over {NAMES[name]}"] = _with_ends(one.check.ratios[name])
+        within = one.check.heads.within_factor
+        row["earned"] = "yes" if one.check.earned else "no"
+        row["heads within a factor of 1.5"] = "" if within is None else f"{100 * within:.0f}%"
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _agreement(plans: list[dict[str, Any]]) -> pd.DataFrame:
+def _agreement(plans: list[CheckedPlan]) -> pd.DataFrame:
     rows = []
-    for plan in plans:
-        row = _place(plan)
-        for name, title in _present(plan):
-            top, ratio = (plan["check"][name][k]["mean"] for k in ("top1", "perplexity_ratio"))
-            row[title] = f"{100 * top:.1f}%, {ratio:.3f}"
+    for one in plans:
+        row = _place(one)
+        for name, found in one.check.configurations.items():
+            assert found.top1 is not None
+            assert found.perplexity_ratio is not None
+            top, ratio = found.top1.mean, found.perplexity_ratio.mean
+            row[NAMES[name]] = f"{100 * top:.1f}%, {ratio:.3f}"
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _neighbours(plans: list[dict[str, Any]]) -> pd.DataFrame:
+def _neighbours(plans: list[CheckedPlan]) -> pd.DataFrame:
     rows = []
-    for plan in plans:
-        row = _place(plan)
-        for name, title in _present(plan):
-            row[title] = f"{100 * plan['check'][name]['nearest']['mean']:.0f}%"
+    for one in plans:
+        row = _place(one)
+        for name, found in one.check.configurations.items():
+            assert found.nearest is not None
+            row[NAMES[name]] = f"{100 * found.nearest.mean:.0f}%"
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _table(plans: list[dict[str, Any]]) -> pd.DataFrame:
+def _table(plans: list[CheckedPlan]) -> pd.DataFrame:
     """Every number, one row per text, budget and configuration."""
     rows = []
-    for plan in plans:
-        check = plan["check"]
-        decoder = "kl" in check["planned"]
-        for name, _ in _present(plan):
-            value, low, high = _distance(check[name], decoder)
-            ratio = check["ratios"].get(name)
-            ends = (None, None) if ratio is None else ratio["interval"] or (None, None)
+    for one in plans:
+        predicted = one.plan.predicted
+        for name, found in one.check.configurations.items():
+            value, low, high = _ends(found.distance)
+            ratio = one.check.ratios.get(name)
+            ends = (None, None) if ratio is None else ratio.interval or (None, None)
+            agreement = found.top1 if one.study.causal else found.nearest
+            assert agreement is not None
             rows.append(
                 {
-                    "text": plan["checked_on"],
-                    "budget": plan["configuration"]["budget"],
+                    "text": one.text,
+                    "budget": one.kept,
                     "configuration": name,
                     "distance": value,
                     "low": low,
                     "high": high,
-                    "over_planned": None if ratio is None else ratio["mean"],
+                    "over_planned": None if ratio is None else ratio.mean,
                     "over_planned_low": ends[0],
                     "over_planned_high": ends[1],
-                    "output_error": check[name]["error"]["mean"],
-                    "top1" if decoder else "nearest": check[name]["top1" if decoder else "nearest"][
-                        "mean"
-                    ],
+                    "output_error": found.error.mean,
+                    "top1" if one.study.causal else "nearest": agreement.mean,
                     "predicted": {
-                        "planned": plan["predicted"]["effect"],
-                        "uniform": plan["predicted"]["uniform_effect"],
+                        "planned": predicted.effect,
+                        "uniform": predicted.uniform_effect,
                     }.get(name),
                 }
             )
     return pd.DataFrame(rows)
 
 
-def _place(plan: dict[str, Any]) -> dict[str, str]:
-    return {"text": plan["checked_on"], "kept": f"{100 * plan['configuration']['budget']:g}%"}
+def _place(one: CheckedPlan) -> dict[str, str]:
+    return {"text": one.text, "kept": f"{100 * one.kept:g}%"}
 
 
-def _present(plan: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(name, title) for name, title in NAMES.items() if name in plan["check"]]
+def _with_ends(found: Mean) -> str:
+    if found.interval is None:
+        return f"{found.mean:.3g}"
+    return f"{found.mean:.3g} ({found.interval[0]:.3g} to {found.interval[1]:.3g})"
 
 
-def _with_ends(value: float, ends: Sequence[float] | None) -> str:
-    if ends is None:
-        return f"{value:.3g}"
-    return f"{value:.3g} ({ends[0]:.3g} to {ends[1]:.3g})"
-
-
-def _decoder(plans: list[dict[str, Any]]) -> bool:
-    return "kl" in plans[0]["check"]["planned"]
-
-
-@styled
-def draw_budget_costs(plans: list[dict[str, Any]], *, width: float = DOUBLE) -> Figure:
+def draw_budget_costs(plans: list[CheckedPlan]) -> Plot:
     """Draw what every configuration costs against the share of tokens kept, text by text."""
-    texts = list(dict.fromkeys(plan["checked_on"] for plan in plans))
-    decoder = _decoder(plans)
-    across = columns(width, len(texts), 2.2)
-    height = 0.3 + 2.5 * -(-len(texts) // across)
-    model, keys = (plans[0]["configuration"][key] for key in ("model", "prefix"))
-    prefix = f", prefix of {keys:,} tokens" if keys else ""
-    figure = new_figure(
-        width, height, f"{model['name']}{prefix}: distance from dense on unseen text"
-    )
-    for axis, text in zip(panels(figure, len(texts), across, sharey=True), texts, strict=True):
-        rows = [plan for plan in plans if plan["checked_on"] == text]
-        budgets = np.array([100 * row["configuration"]["budget"] for row in rows])
-        for i, name in enumerate(name for name in NAMES if name in rows[0]["check"]):
-            points = np.array([_distance(row["check"][name], decoder) for row in rows])
-            error_bars(
-                axis, budgets * APART**i, points[:, 0], (points[:, 1], points[:, 2]),
-                color=COLOURS[name], marker=MARKERS[name], label=NAMES[name],
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for one in plans:
+        for name, found in one.check.configurations.items():
+            value, low, high = _ends(found.distance)
+            rows.setdefault(one.text, []).append(
+                {"configuration": NAMES[name], "kept": f"{100 * one.kept:g}", "cost": value,
+                 "low": low, "high": high}
             )  # fmt: skip
-        unit = "KL (nats per token)" if decoder else "1 - cosine"
-        finish(axis, "tokens kept (%)", unit if axis is figure.axes[0] else "", escape(text))
-        logarithmic(axis, "y")
-        axis.set_xscale("log")
-        axis.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
-        axis.minorticks_off()
-    figure.axes[0].legend()
-    return figure
+    every = [row for own in rows.values() for row in own]
+    kept = [f"{100 * share:g}" for share in sorted({one.kept for one in plans})]
+    x = Axis("kept", "tokens kept (%)", names=kept)
+    ends = limits([row[key] for row in every for key in ("cost", "low", "high")], log=True)
+    unit = "KL (nats per token)" if plans[0].study.causal else "1 - cosine"
+    y = Axis("cost", unit, log=True, limits=ends)
+    colours = series(plans[0].check)
+    study = plans[0].study
+    chart = figure(
+        [panel(points(own, x, y, colours, beside=True), title=text) for text, own in rows.items()],
+        f"{study.model_record.name}, prefix of {study.prefix:,} tokens: distance from dense on "
+        "unseen text",
+        note="bars: 95% intervals over passages",
+    )
+    return Plot(chart)
 
 
-def _distance(found: dict[str, Any], decoder: bool) -> tuple[float, float, float]:
-    """Distance of a configuration from dense, with the ends of its interval."""
-    measure = found["kl" if decoder else "cosine"]
-    value, (low, high) = measure["mean"], measure["interval"] or (measure["mean"],) * 2
-    return (value, low, high) if decoder else (1 - value, 1 - high, 1 - low)
+def _ends(found: Mean) -> tuple[float, float, float]:
+    """The mean with the ends of its interval; without one, the mean instead."""
+    low, high = found.interval or (found.mean, found.mean)
+    return found.mean, low, high

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from esscher.core.errors import InputError
 from esscher.runs.registry import load
-from esscher.show.depth import draw_depth
+from esscher.show.drawing import Plot
 from esscher.studies.deep import Deep
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
@@ -34,7 +33,7 @@ def deep_finding(runs: Sequence[Path]) -> Finding:
         raise InputError("there are no runs to make a page of; give directories of esscher deep")
     sections: list[str] = []
     tables: dict[str, pd.DataFrame] = {}
-    figures: dict[str, Figure] = {}
+    figures: dict[str, Plot] = {}
     trouble: list[str] = []
     for folder in runs:
         found = _read(folder)
@@ -55,7 +54,7 @@ def deep_finding(runs: Sequence[Path]) -> Finding:
             sections.append(_model_section(found, configuration))
             tables[f"{name}-end"] = found.end_table()
         tables[f"{name}-layers"] = found.table()
-        figures[name] = draw_depth(found)
+        figures[name] = found.plot()
     return Finding(
         "deep",
         "Deep stacks: how the sampling error travels through layers",

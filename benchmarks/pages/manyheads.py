@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from esscher.core.errors import InputError
 from esscher.runs.registry import load
-from esscher.show.manyheads import draw_layers
+from esscher.show.drawing import Plot
 from esscher.studies.probe import Probe, ProbeStudy
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
@@ -29,7 +28,7 @@ def manyheads_finding(runs: Sequence[Path]) -> Finding:
         raise InputError("there are no runs to make a page of; give directories of esscher probe")
     sections, trouble = [], []
     tables: dict[str, pd.DataFrame] = {}
-    figures: dict[str, Figure] = {}
+    figures: dict[str, Plot] = {}
     for folder in runs:
         found = load(folder)
         assert isinstance(found, Probe)
@@ -41,7 +40,7 @@ def manyheads_finding(runs: Sequence[Path]) -> Finding:
             trouble.append(f"{name} is incomplete: {len(table)} layers are there.")
         sections.append(_section(found, table))
         tables[name] = table
-        figures[name] = draw_layers(found)
+        figures[name] = found.plot("layers")
     return Finding(
         "manyheads",
         "Many heads: what their errors have in common",

@@ -12,8 +12,8 @@ import pandas as pd
 
 from esscher.core.errors import InputError
 from esscher.math.theory.regimes import CONTEXT_WINDOWS, REGIMES
+from esscher.math.theory.regimes_chart import draw_regimes
 from esscher.runs.registry import load
-from esscher.show.regimes import draw_regimes
 from esscher.studies.probe import Probe
 from esscher.studies.probe.regimes import count_words, order_check, regime_counts, regime_table
 from esscher.studies.reproduce.finding import Finding, markdown_table

@@ -39,14 +39,7 @@ FLOORS = {"core", "math", "engine", "studies"}
 #: Short names of modules in annotations that only type checkers resolve.
 ALIASES = {"np": "numpy", "pa": "pyarrow", "pd": "pandas", "xr": "xarray"}
 #: Modules whose names annotations use without importing them at run time.
-ELSEWHERE = (
-    "builtins",
-    "typing",
-    "collections.abc",
-    "pathlib",
-    "matplotlib.figure",
-    "matplotlib.axes",
-)
+ELSEWHERE = ("builtins", "typing", "collections.abc", "pathlib")
 HEAD = """.. Written by docs/_extensions/api_pages.py; do not edit.
 
 """

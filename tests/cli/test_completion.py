@@ -68,7 +68,7 @@ def test_names() -> None:
 
 def test_the_demo_names_are_those_that_exist() -> None:
     from esscher.engine.models.sources import DEMO_MODELS
-    from esscher.engine.text.demo import DEMO_TEXTS
+    from esscher.engine.text.named import DEMO_TEXTS
 
     assert tuple(f"demo:{name}" for name in DEMO_MODELS) == MODELS
     assert tuple(DEMO_TEXTS) == TEXTS

@@ -46,7 +46,7 @@ def test_the_main_figure_here(swept: Path, tmp_path: Path, monkeypatch) -> None:
     assert int.from_bytes(header[16:20], "big") == int(3.4 * 60)
 
 
-@pytest.mark.parametrize(("ending", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
+@pytest.mark.parametrize(("ending", "start"), [("svg", b"<svg"), ("pdf", b"%PDF")])
 def test_vectors_into_a_new_folder(swept: Path, tmp_path: Path, ending: str, start: bytes) -> None:
     path = tmp_path / "new" / f"figure.{ending}"
     title = [] if ending == "svg" else ["--no-title"]
@@ -75,7 +75,7 @@ def test_a_plan_s_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--kind", "heads"), "a sweep has no figure 'heads'; choose from curve, exponents, study"),
+        (("--kind", "heads"), "there is no chart 'heads' of this result; choose from curve, exp"),
         (("-o", "x.gif"), "-o x.gif: the name must end in .png, .svg, .pdf"),
         (("--head", "1.2"), "takes no heads; leave them out"),
         (("--head", "1-2"), "--head is '1-2'; write LAYER.HEAD"),

@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 import time
-import zipfile
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +24,6 @@ from esscher.core.untrusted import (
     map_array,
     parse_json,
     parse_yaml,
-    read_arrays,
     read_json,
     read_table,
     row_groups,
@@ -139,30 +137,6 @@ def test_headers_of_arrays_that_lie(shape, tmp_path):
     path.write_bytes(npy(shape))
     with pytest.raises(InputError, match="damaged"):
         map_array(path)
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("means.npy", npy(shape))
-    with pytest.raises(InputError, match="damaged"):
-        read_arrays(archive.getvalue(), ("means",), "limit.npz")
-
-
-def test_packed_arrays_are_refused():
-    archive = io.BytesIO()
-    np.savez_compressed(archive, means=np.zeros(10_000_000))
-    with pytest.raises(InputError, match="is packed"):
-        read_arrays(archive.getvalue(), ("means",), "limit.npz")
-
-
-def test_an_archive_of_many_members():
-    """zipfile makes an object of each one, however many are asked for."""
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
-        for i in range(3000):
-            file.writestr(f"{i}.npy", b"")
-    with pytest.raises(InputError, match="no archive of at most 64 arrays"):
-        read_arrays(archive.getvalue(), ("means",), "limit.npz")
-    with pytest.raises(InputError, match="no archive of at most 64 arrays"):
-        read_arrays(archive.getvalue() + b"x", ("means",), "limit.npz")
 
 
 def contents_of(groups: int) -> bytes:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from esscher.show.catalogue import as_width
 from hypothesis import strategies as st
 
 from esscher.cli.figure import as_head
@@ -26,7 +27,6 @@ from esscher.core.untrusted import (
     parse_json,
     parse_row,
     parse_yaml,
-    read_arrays,
     read_table,
 )
 from esscher.engine.models import load_model
@@ -34,7 +34,6 @@ from esscher.engine.patterns import as_patterns
 from esscher.engine.text import read_text
 from esscher.engine.text.cloud import open_cloud
 from esscher.runs.cluster_file import read_description
-from esscher.show.catalogue import as_width
 from esscher.studies.reproduce.cells import compute_all
 from tests.engine.models.folders import save
 from tests.fuzz.damage import as_text, changed_bytes, changed_tree, effort, fuzz, randoms, unpack
@@ -220,15 +219,13 @@ def test_a_table_of_contents_that_pyarrow_does_not_survive(tmp_path):
 
 @effort(30, 3000)
 def test_arrays(examples, tmp_path):
-    array, archive = io.BytesIO(), io.BytesIO()
+    array = io.BytesIO()
     np.save(array, np.arange(6.0).reshape(2, 3))
-    np.savez(archive, a=np.arange(6.0), b=np.array(["x", "yy"]))
     path = tmp_path / "array.npy"
 
     def property(random):
         path.write_bytes(changed_bytes(array.getvalue(), random))
         reads(map_array, path)
-        reads(read_arrays, changed_bytes(archive.getvalue(), random), ("a", "b"), "a file")
 
     fuzz(examples, randoms())(property)
 

@@ -27,7 +27,7 @@ ALLOWED = {
     "show/render.py": {".read_text("},  # parts of the package itself
     "runs/cells.py": {"json.loads("},  # of a configuration that was just made into JSON
     "runs/provenance.py": {"subprocess"},  # git, about Esscher's own checkout
-    "engine/text/demo.py": {".read_text("},  # the standard library
+    "engine/text/named.py": {".read_text("},  # the standard library
     "engine/text/files.py": {
         "gzip.",
         "bz2.",

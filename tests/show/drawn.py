@@ -12,7 +12,17 @@ from esscher.show.save import chart_bytes
 def rows(chart: Plot, *fields: str) -> list[dict[str, Any]]:
     """Rows of a chart that have these fields."""
     datasets = chart.to_dict()["datasets"].values()
-    return [row for data in datasets for row in data if all(field in row for field in fields)]
+    return [row for data in datasets for row in unpacked(data) if all(f in row for f in fields)]
+
+
+def unpacked(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of a dataset; those of a cell that can be picked are lists in one row."""
+    found = []
+    for row in data:
+        lists = {key: value for key, value in row.items() if isinstance(value, list)}
+        for values in zip(*lists.values(), strict=True) if lists else [()]:
+            found.append(row | dict(zip(lists, values, strict=True)))
+    return found
 
 
 def panel_rows(chart: Plot, number: int, *fields: str) -> list[dict[str, Any]]:
@@ -21,7 +31,7 @@ def panel_rows(chart: Plot, number: int, *fields: str) -> list[dict[str, Any]]:
     # data that all panels have in common stand above them
     names = dict.fromkeys(_names(spec["concat"][number]) or [spec["data"]["name"]])
     return [
-        row for name in names for row in spec["datasets"][name]
+        row for name in names for row in unpacked(spec["datasets"][name])
         if all(field in row for field in fields)
     ]  # fmt: skip
 

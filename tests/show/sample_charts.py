@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from esscher.show.cells import category_map, heatmap, matrix, picked_title, picking
-from esscher.show.chart import bands, bars, diagonal, figure, guides, lines, panel, points, sheet
+from esscher.show.chart import (
+    bands,
+    bars,
+    diagonal,
+    figure,
+    guides,
+    lines,
+    panel,
+    points,
+    sheet,
+    ticks,
+)
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import limits
 
@@ -102,9 +113,22 @@ def pairs(names=("one", "a name that is longer than all others")):
     )  # fmt: skip
 
 
+def steps():
+    """Steps with their band, strokes, and names on the other side of lines."""
+    rows = [{"x": x, "share": x / 4, "low": x / 5, "high": x / 3, "s": "a"} for x in (1, 2, 3)]
+    x, y, series = Axis("x", "x"), Axis("share", "share"), Series("s", ("a",))
+    one = panel(
+        bands(rows, x, y, step=True), lines(rows, x, y, step=True), ticks(rows[1:], x, y, series),
+        guides([{"at": 2, "name": "left"}], x, y, upright=True, turned=True),
+        guides([{"at": 0.5, "name": "below"}], x, y, turned=True),
+    )  # fmt: skip
+    return figure([one], "Steps")
+
+
 def both():
     """Two figures below each other."""
     return sheet([curves(), costs()], "Both")
 
 
-SAMPLES = {"curves": curves, "costs": costs, "explorer": explorer, "pairs": pairs}
+SAMPLES = {"curves": curves, "costs": costs, "explorer": explorer, "pairs": pairs,
+           "steps": steps}  # fmt: skip

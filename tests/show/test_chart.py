@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 import warnings
+from itertools import pairwise
 
 import pandas as pd
 import pytest
 import vl_convert
 
 from esscher.core.errors import InputError
-from esscher.show.cells import heatmap
-from esscher.show.chart import bars, figure, panel, points, records
+from esscher.show.cells import heatmap, picking
+from esscher.show.cells import pairs as pairs_of_heads
+from esscher.show.chart import bars, figure, guides, panel, points, words
 from esscher.show.drawing import Drawing, check_heads, draw, offered
+from esscher.show.frames import records
 from esscher.show.layout import layout
 from esscher.show.save import chart_bytes
-from esscher.show.scales import Axis, Series
-from esscher.show.theme import BLUE, DOUBLE, GROUND, LETTER, LIGHT_LETTER, SHADES
-from tests.show.sample_charts import SAMPLES, both, costs, curves, explorer, pairs
+from esscher.show.scales import BESIDE, LISTED, LONG, Axis, Series
+from esscher.show.theme import BLUE, DOUBLE, GREY, GROUND, LETTER, LIGHT_LETTER, LINE, SHADES
+from tests.show.sample_charts import SAMPLES, both, costs, curves, explorer, pairs, steps
 
 
 def texts(chart):
@@ -102,9 +105,69 @@ def test_crosses_are_seen_in_dark_and_in_light_cells():
     assert fills == [LIGHT_LETTER, LIGHT_LETTER, LETTER, LETTER]
 
 
+def test_a_cell_can_be_crossed_with_something_else():
+    cells = [
+        {"layer": 0, "head": i, "length": n, "far": i == 1} for i, n in enumerate((1, 2, None))
+    ]
+    chart = figure([heatmap(cells, "length", "length", crossed="far", cross="→")])
+    assert [texts(chart).count(mark) for mark in "→×"] == [1, 1]
+
+
+def test_steps_are_steps_and_strokes_stand_at_their_places():
+    (band,), (line,) = marks(steps(), "area"), marks(steps(), "line")
+    for mark in (band, line):  # every corner shares an x or a y with the one before it
+        corners = re.findall(r"[-0-9.]+,[-0-9.]+", dict(mark)["d"])
+        places = [tuple(map(float, corner.split(","))) for corner in corners]
+        assert len(places) > 4
+        assert all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(places))
+    assert len(marks(steps(), "rect")) == 2
+
+
+def test_names_of_lines_can_be_turned_to_the_other_side():
+    anchors = {dict(mark).get("text-anchor") for mark in marks(steps(), "text")}
+    assert anchors == {"end"}
+
+
+def test_what_lies_within_a_factor_is_grey():
+    assert GREY in {dict(mark)["fill"] for mark in marks(curves(), "area")}
+
+
+def test_points_beside_each_other_leave_heatmaps_alone():
+    """An offset is a scale, which panels would share."""
+    cells = [{"layer": 0, "head": i, "size": 1.0 + i} for i in range(2)]
+    rows = [{"kind": "k", "s": s, "x": 1.0} for s in "ab"]
+    near = points(rows, Axis("kind", names=["k"]), Axis("x"), Series("s", "ab"), beside=True)
+    alone = figure([heatmap(cells, "size", "size")])
+    both_of = figure([heatmap(cells, "size", "size"), panel(near)], apart=True)
+    widths = [layout(chart.to_dict(), DOUBLE)["concat"][0]["width"] for chart in (alone, both_of)]
+    found = [
+        float(re.findall(r"h([0-9.]+)", dict(marks(chart, "rect")[0])["d"])[0]) / width
+        for chart, width in zip((alone, both_of), widths, strict=True)
+    ]
+    assert found[0] == pytest.approx(found[1], rel=0.05)
+
+
 def test_points_of_one_name_stand_beside_each_other():
     symbols = [dict(mark)["transform"] for mark in marks(pairs(), "symbol")]
     assert len(symbols) == len(set(symbols)) == 8
+
+
+def test_panels_apart_have_room_of_their_own_for_points_beside_each_other():
+    def ends(names):
+        rows = [{"name": name, "kind": kind, "value": 1.0} for name in names for kind in "ab"]
+        x, y = Axis("name", names=names), Axis("value", limits=(0.0, 2.0))
+        return panel(points(rows, x, y, Series("kind", ("a", "b")), beside=True))
+
+    spec = figure([ends(["one"]), ends(["one", "two"])], apart=True).to_dict()
+    assert spec["resolve"]["scale"]["xOffset"] == "independent"
+
+
+def test_lines_to_compare_with_have_the_colour_of_their_series():
+    x, y = Axis("x", limits=(0.0, 1.0)), Axis("y", limits=(0.0, 1.0))
+    series = Series("kind", ("a", "b"), colours=(BLUE, LETTER))
+    rows = [{"at": 0.2, "kind": "a"}, {"at": 0.7, "kind": "b"}]
+    drawn = marks(figure([panel(guides(rows, x, y, series))]), "rule")
+    assert [dict(mark)["stroke"].upper() for mark in drawn] == [BLUE, LETTER]
 
 
 def test_a_matrix_says_its_counts_and_a_line_without_a_name_says_nothing():
@@ -118,6 +181,20 @@ def test_figures_below_each_other_keep_their_legends_and_have_one_title():
     assert found.count("Both") == 1
     assert "Errors" not in found
     assert {"0.5", "fitted", "planned"} <= set(found)
+
+
+def test_legends_of_lines_and_of_many_numbers():
+    def legend(**options):
+        return Series("s", tuple("abc"), **options).colour()["legend"].to_dict()
+
+    assert "labelOffset" not in legend(shapes=("circle",) * 3)
+    # a line is longer than a point, and pushes the names away; lines alone are long
+    assert legend(shapes=("circle", LINE, LINE))["labelOffset"] == BESIDE
+    assert legend(shapes=(LINE,) * 3)["symbolSize"] == LONG
+    numbers = [str(i) for i in range(30)]
+    listed = Series("s", numbers, ordered=True).colour()["legend"].to_dict()["values"]
+    assert (listed[0], listed[-1], len(listed)) == ("0", "29", LISTED)
+    assert "values" not in Series("s", numbers).colour()["legend"].to_dict()
 
 
 def test_more_series_than_colours_differ_in_shape():
@@ -189,3 +266,38 @@ class TestDrawings:
             check_heads([(0, 1)], there)
         with pytest.raises(InputError, match="0 heads are asked for; draw 1 to 24"):
             check_heads([], there)
+
+
+def test_rows_of_a_cell_are_packed_and_drawn_as_they_were():
+    rows = [
+        {"layer": layer, "head": 0, "line": line, "n": n, "error": float(n * layer)}
+        for layer in (1, 2) for line in ("a", "b") for n in (1, 2, 3)
+    ]  # fmt: skip
+    x, y, pick = Axis("n", "n"), Axis("error", "error"), picking(2, 0)
+    drawn = panel(points(rows, x, y, pick=pick), words([rows[0] | {"text": "1"}], pick=pick))
+    cells = heatmap(
+        [{"layer": layer, "head": 0, "k": 1.0} for layer in (1, 2)], "k", "k", pick=pick
+    )
+    chart = figure([cells, drawn], pick=pick, apart=True)
+    packed = next(data for data in chart.to_dict()["datasets"].values() if "line" in data[0])
+    assert len(packed) == 4
+    assert packed[0] == {
+        "layer": 1,
+        "head": 0,
+        "line": "a",
+        "n": [1, 2, 3],
+        "error": [1.0, 2.0, 3.0],
+    }
+    assert len(marks(chart, "symbol")) == 6  # of the picked cell alone
+
+
+def test_words_stand_in_a_corner_line_by_line():
+    chart = figure([panel(words([{"text": "one\ntwo"}]), words([{"text": "right"}], right=True))])
+    assert {"one", "two", "right"} <= set(texts(chart))
+
+
+def test_pairs_of_heads_are_coloured_from_minus_one_to_one():
+    rows = [{"head": 0, "other": 1, "r": 0.5}, {"head": 1, "other": 0, "r": -1.0}]
+    fill = pairs_of_heads(rows, "r", "layer 0").to_dict()["encoding"]["fill"]
+    assert fill["scale"]["domain"] == [-1, 1]
+    assert len(marks(figure([pairs_of_heads(rows, "r", "layer 0")]), "rect")) == 2

@@ -46,11 +46,16 @@ def test_names_along_an_axis_take_their_room_up_to_a_share():
     assert narrow[0]["width"] == pytest.approx((1 - NAMES) * SINGLE, abs=0.1)
 
 
-@pytest.mark.parametrize(("width", "across"), [(DOUBLE, 4), (SINGLE, 2), (60, 1)])
-def test_legends_have_as_many_columns_as_fit(width, across):
+@pytest.mark.parametrize(
+    ("width", "count", "listed", "across"),
+    [(DOUBLE, 4, 4, 4), (SINGLE, 4, 4, 2), (60, 4, 4, 1), (DOUBLE, 6, 6, 3), (DOUBLE, 40, 3, 3)],
+)
+def test_legends_have_as_many_columns_as_fit(width, count, listed, across):
+    """As many in each row as possible, of those that are listed."""
+    names = [f"a long name, number {i:02}" for i in range(count)]
     fill = {
-        "legend": {"orient": "bottom"},
-        "scale": {"domain": [f"a long name, number {i}" for i in range(4)]},
+        "legend": {"orient": "bottom"} | ({} if listed == count else {"values": names[:listed]}),
+        "scale": {"domain": names},
     }
     laid = layout({"concat": [{"layer": [{"encoding": {"fill": fill}}]}]}, width)
     assert laid["concat"][0]["layer"][0]["encoding"]["fill"]["legend"]["columns"] == across

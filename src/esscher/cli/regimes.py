@@ -54,19 +54,18 @@ def regimes_dict(probes: dict[str, Probe], head: Head | None) -> dict[str, Any]:
 
 def save_regimes(path: Path, probes: dict[str, Probe], head: Head | None) -> None:
     """Draw the regimes with the heads of probes, and a single head as a line."""
-    from esscher.show.files import write_figure
-    from esscher.show.regimes import draw_regimes
+    from esscher.math.theory.regimes_chart import draw_regimes
     from esscher.studies.probe.regimes import head_strengths
 
-    marked = []
+    marked = None
     if head is not None:
         strength = typical_strength(head.frobenius, float(np.linalg.norm(head.tau)))
-        marked.append((head.horizon, strength))
+        marked = (head.horizon, strength)
     title = "Regimes of attention"
     if probes:
         title += "; points are heads, hollow where H > 1"
     heads = {name: head_strengths(probe) for name, probe in probes.items()}
-    write_figure(draw_regimes(heads, marked, title), path)
+    draw_regimes(heads, marked, title).save(path)
 
 
 def print_regimes(probes: dict[str, Probe], head: Head | None) -> None:

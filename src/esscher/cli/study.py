@@ -42,8 +42,10 @@ OPTIONS: tuple[click.Parameter, ...] = (
         ["--figure"], type=click.Path(path_type=Path), help="Main figure: .png, .svg or .pdf."
     ),
     click.Option(["--save"], type=click.Path(path_type=Path), help="File for the result, as JSON."),
-    click.Option(["--all", "everything"], is_flag=True, help="Print everything, not the worst."),
     click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object."),
+)
+EVERYTHING = click.Option(
+    ["--all", "everything"], is_flag=True, help="Print everything, not the worst."
 )
 
 
@@ -56,7 +58,12 @@ def study_command(name: str) -> click.Command:
         study,
         name,
         callback=_callback(study),
-        params=[*head, *(p for p in parameters if p is not None), *OPTIONS],
+        params=[
+            *head,
+            *(p for p in parameters if p is not None),
+            *OPTIONS,
+            *([EVERYTHING] if study.abridged else []),
+        ],
         help=_help(study),
     )
 
@@ -83,7 +90,8 @@ def print_result(found: Result[Any], everything: bool = False) -> None:
     """Print a result for people: as its study does, or the headline and the tables."""
     console = plain_console()
     if has_part(found.study.name, "printed"):
-        part_of(found.study.name, "printed").print_result(found, console, everything)
+        more = [everything] if found.study.abridged else []
+        part_of(found.study.name, "printed").print_result(found, console, *more)
         return
     console.say(found.headline, "bold")
     for frame in found.shown():
@@ -164,8 +172,8 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
         cluster: Path | None,
         figure: Path | None,
         save: Path | None,
-        everything: bool,
         as_json: bool,
+        everything: bool = False,
         **options: Any,
     ) -> None:
         check_figure(figure)

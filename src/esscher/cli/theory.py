@@ -124,10 +124,8 @@ def theory(
     simulated = _simulate(prediction, seed) if check else None
     simulation = simulate(prediction, replicates, seed) if extremes else None
     if figure is not None:
-        from esscher.show.figures import save_prediction_figure
-
         shown = simulated if simulation is None else simulation.map
-        save_prediction_figure(prediction, shown, figure)
+        prediction.plot(simulated=shown).save(figure)
     if as_json:
         out = prediction.to_dict() | {"law": law} | out
         if simulated is not None:

@@ -49,6 +49,21 @@ def write_atomically(path: Path, data: bytes, *, named: bool = True) -> None:
         ) from error
 
 
+def write_output(path: Path, data: bytes) -> None:
+    """Write a file that a user asked for, in a folder that is made if need be.
+
+    Raises
+    ------
+    InputError
+        If the folder cannot be made, or the file not be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot create {path.parent}: {error.strerror or error}") from error
+    write_atomically(path, data)
+
+
 def check_writable(path: Path, what: str) -> None:
     """Refuse a file that could not be written in the end, before anything is computed.
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from esscher.core.errors import InputError
 from esscher.engine.models import LayerInputs, LoadedModel, attention_override
-from esscher.engine.models._transformers import transformers_module
+from esscher.engine.models.transformers_library import transformers_module
 from esscher.engine.text import Passage
 
 #: Positions at most at which a decoder's next-token laws are compared: each is as long as the

@@ -12,7 +12,7 @@ from esscher.core.atomic import TEMPORARY
 from esscher.core.codec import Name, Record, as_record
 from esscher.core.errors import InputError
 from esscher.core.untrusted import check_folder, read_json, shortened
-from esscher.engine.models.same_weights import SAMPLE, compare_weights, said_of_types
+from esscher.engine.models.record import SAMPLE, compare_weights, said_of_types
 
 CONFIG, RESULTS, LOG, PARTS = "config.json", "results.json", "run.log", "parts"
 #: Version of the layout of a run's files.
@@ -109,8 +109,11 @@ def check_same(folder: Path, stored: dict[str, Any], configuration: dict[str, An
         for field in dict.fromkeys([*old, *new])
         if old.get(field) != new.get(field) and not field.endswith(SAMPLE)  # the hash says it all
     ]
-    if compare_weights(stored, configuration) == "other type":
-        different.append(f"  These are {said_of_types(stored, configuration)}.")
+    before: Any = stored.get("model")
+    after: Any = configuration.get("model")
+    models = isinstance(before, dict) and isinstance(after, dict)
+    if models and compare_weights(before, after) == "other type":
+        different.append(f"  These are {said_of_types(before, after)}.")
     if different:
         raise InputError(
             f"{folder} holds a run with another configuration:\n"

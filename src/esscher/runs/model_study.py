@@ -11,8 +11,7 @@ from esscher.core.options import option
 from esscher.engine.models.choice import ModelChoice
 from esscher.engine.models.outline import Outline
 from esscher.engine.models.record import ModelRecord
-from esscher.engine.text.documents import check_text
-from esscher.engine.text.record import TextRecord
+from esscher.engine.text.documents import TextRecord, check_text
 from esscher.runs.executors import CellExecutor
 from esscher.runs.study import R_co, Study, Work
 

@@ -35,7 +35,7 @@ def page_of(found: Result[Any]) -> Page:
         title=name,
         kind=summary.name,
         subject=summary.subject,
-        answer=found.headline,
+        answer=summary.answer or found.headline,
         complete=found.complete,
         cards=summary.cards,
         parts=[

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from esscher.core.atomic import write_atomically
+from esscher.core.atomic import write_output
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign, open_regular
 from esscher.runs.folder import CONFIG, PARTS
@@ -73,11 +73,7 @@ def report(
         pages = pages_of(found)
         title = pages[0].title if len(found) == 1 else f"{len(found)} runs"
         data = render(pages, f"{title} - Esscher")
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot create {place.parent}: {error.strerror or error}") from error
-    write_atomically(place, data)
+    write_output(place, data)
     return place
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import (
 
 import msgspec
 
-from esscher.core.atomic import write_atomically
+from esscher.core.atomic import write_output
 from esscher.core.codec import Count, Name, Record, as_json, as_record, as_tree
 from esscher.core.errors import InputError
 from esscher.core.untrusted import limits, read_json, shortened
@@ -153,9 +153,7 @@ class Result(ABC, Generic[S]):
 
     def save(self, path: str | Path) -> None:
         """Write everything into a JSON file, which :func:`esscher.load` reads."""
-        place = Path(path)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(place, as_json(self.to_dict()))
+        write_output(Path(path), as_json(self.to_dict()))
 
     def report(self, path: str | Path | None = None, *, force: bool = False) -> Path:
         """Write one self-contained HTML page about it; see :func:`esscher.report`."""
@@ -299,15 +297,22 @@ class OfHead(Protocol):
 H = TypeVar("H", bound=OfHead)
 
 
-def head_of(heads: Iterable[H], layer: int, head: int) -> H:
-    """Return what is known about one head.
+class WithHeads(Generic[H]):
+    """Part of a result that has an entry per head."""
 
-    Raises
-    ------
-    InputError
-        If it was not measured.
-    """
-    for found in heads:
-        if (found.layer, found.head) == (layer, head):
-            return found
-    raise InputError(f"head {layer}.{head} was not measured; table() lists those that were")
+    heads: tuple[H, ...]
+
+    def head(self, layer: int, head: int) -> H:
+        """Return one head.
+
+        Raises
+        ------
+        InputError
+            If it was not measured.
+        """
+        for found in self.heads:
+            if (found.layer, found.head) == (layer, head):
+                return found
+        raise InputError(
+            f"head {layer}.{head} was not measured; heads lists the {len(self.heads)} that were"
+        )

@@ -107,6 +107,8 @@ class Study(ABC, Generic[R_co]):
     result: ClassVar[type[Result[Any]]]
     #: Lines that ``--help`` shows.
     examples: ClassVar[tuple[str, ...]] = ()
+    #: Whether what is printed leaves something out, which ``--all`` prints.
+    abridged: ClassVar[bool] = False
     #: Options that say what is studied: ``--help`` has them first.
     first: ClassVar[tuple[str, ...]] = ()
     #: Subjects that another study takes, and its name.

@@ -10,12 +10,14 @@ from typing import Any, cast
 import altair as alt
 from altair.typing import ChartType
 
-from esscher.show.chart import CLICKED, canvas, finite, tip
+from esscher.show.chart import CLICKED, canvas, tip
+from esscher.show.frames import finite
 from esscher.show.scales import Axis, Row, Series
 from esscher.show.theme import (
     LETTER,
     LIGHT_LETTER,
     PICK,
+    SIGNED,
     SIZES,
     SMALL,
     TICK,
@@ -45,6 +47,7 @@ def heatmap(
     colours: str = SIZES,
     columns: str = "head",
     crossed: str | None = None,
+    cross: str = "×",
     pick: alt.Parameter | None = None,
 ) -> ChartType:
     """Draw a number per layer and head as colour; a cross marks a cell without one.
@@ -66,6 +69,8 @@ def heatmap(
         Field along x.
     crossed
         Field that is true where a cell with a number is crossed, too; the chart has to say why.
+    cross
+        What such a cell is crossed with.
     pick
         Selection of a cell: see :func:`picking`.
     """
@@ -108,7 +113,7 @@ def heatmap(
         light = low ** (1 - LIGHT) * high**LIGHT if log else (1 - LIGHT) * low + LIGHT * high
         marks.append(
             canvas(row for row in data if row[field] is not None and row[crossed])
-            .mark_text(text="×", fontSize=grid.letter)
+            .mark_text(text=cross, fontSize=grid.letter)
             .encode(*grid.place, color=_letters(field, light), tooltip=tips)
         )
     return grid.panel(marks, title, tips, pick)
@@ -145,6 +150,34 @@ def matrix(rows: Iterable[Row], x: Axis, y: Axis, field: str, title: str, high: 
         ),
     )  # fmt: skip
     return cast(ChartType, made.properties(title=title, width=WIDTH, height=height))
+
+
+def pairs(rows: Iterable[Row], field: str, title: str) -> ChartType:
+    """Draw a number from -1 to 1 per pair of heads as colour, from the top down.
+
+    Rows have ``head`` (down) and ``other`` (across); pairs without a number stay empty.
+    """
+    data = list(rows)
+    heads = sorted({row["head"] for row in data})
+    axis: dict[str, Any] = {"scale": alt.Scale(domain=heads, padding=0.04), "title": None,
+            "axis": _axis(heads, ACROSS)}  # fmt: skip
+    fill = alt.Fill(
+        field=field, type="quantitative",
+        scale=alt.Scale(domain=[-1, 1], scheme=cast(Any, SIGNED)),
+        legend=alt.Legend(title=None, orient="right", gradientLength=SHORT,
+                          values=[-1, -0.5, 0, 0.5, 1], labelExpr=TICK),
+    )  # fmt: skip
+    made = (
+        canvas(data)
+        .mark_rect(style="cell")
+        .encode(
+            alt.X(field="other", type="ordinal", **axis),
+            alt.Y(field="head", type="ordinal", **axis),
+            fill=fill,
+            tooltip=[tip("head", "head"), tip("other", "other"), tip(field, field, True)],
+        )
+    )
+    return cast(ChartType, made.properties(title=title, width=WIDTH, height=SHORT))
 
 
 def category_map(
@@ -209,6 +242,11 @@ def picked_title(title: str, columns: str = "head") -> alt.TitleParams:
     return alt.TitleParams(text=alt.ExprRef(f"{json.dumps(title)} + ({PICK}.layer ? {place} : '')"))
 
 
+def map_height(layers: int) -> float:
+    """Return the height of a heatmap of so many layers."""
+    return min(max(LAYER * layers, SHORT), TALL)
+
+
 class _Grid:
     """Layers upwards, heads to the right."""
 
@@ -216,7 +254,7 @@ class _Grid:
         self._data, self._columns = data, columns
         layers = sorted({row["layer"] for row in data})
         heads = sorted({row[columns] for row in data})
-        self.height = min(max(LAYER * len(layers), SHORT), TALL)
+        self.height = map_height(len(layers))
         self.letter = round(min(max(0.65 * self.height / max(len(layers), 1), 2.5), SMALL), 2)
         self.place = (
             alt.X(field=columns, type="ordinal", scale=alt.Scale(domain=heads, padding=0.04),
@@ -235,17 +273,16 @@ class _Grid:
         pick: alt.Parameter | None,
     ) -> ChartType:
         if pick is not None:
-            # a frame that hears clicks lies on top of every cell, and is seen around the chosen one
+            # what hears clicks lies on top of every cell, a frame around the chosen one; a click
+            # changes that frame alone, which for thousands of cells is a matter of seconds
+            cells = [{key: row[key] for key in ("layer", self._columns)} for row in self._data]
             marks = [
                 *marks,
                 canvas(self._data)
-                .mark_rect(style="chosen", fill="transparent")
-                .encode(
-                    *self.place,
-                    strokeOpacity=alt.condition(pick, alt.value(1), alt.value(0)),
-                    tooltip=tips,
-                )
+                .mark_rect(fill="transparent")
+                .encode(*self.place, tooltip=tips)
                 .properties(name=CLICKED),
+                canvas(cells, pick).mark_rect(style="chosen").encode(*self.place),
             ]
         made = alt.layer(*marks).properties(title=title, width=WIDTH, height=self.height)
         return cast(ChartType, made)

@@ -7,29 +7,30 @@ for a file or for a page. Sizes are points; colours and type are those of ``them
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import altair as alt
-import numpy as np
-import pandas as pd
 from altair.typing import ChartType
 
+from esscher.show.frames import finite, rounded
 from esscher.show.layout import columns
 from esscher.show.scales import Axis, Row, Series
 from esscher.show.theme import (
     BLUE,
     DOUBLE,
+    GREY,
     GROUND,
     config,
 )
 
 #: Size of a panel until it is laid out, and the width that it needs to stand beside another.
 WIDTH, HEIGHT, NARROW = 124.0, 118.0, 120.0
-#: Channels that tell series apart.
-LOOKS = ("fill", "stroke", "shape", "strokeDash")
+#: Points from a line of text to the next.
+LINE = 8.5
+#: Channels that tell series apart, and what puts them beside each other.
+LOOKS = ("fill", "stroke", "shape", "strokeDash", "xOffset", "yOffset")
 #: Name of views in which a cell is picked by a click; Altair numbers them.
 CLICKED = "cells"
 #: Numbers when one points at a mark.
@@ -126,10 +127,31 @@ def lines(
     return _layered([line.encode(_x(x), _y(y), **look)])
 
 
-def bands(rows: Iterable[Row], x: Axis, y: Axis, series: Series | None = None) -> ChartType:
-    """Fill what lies between ``low`` and ``high`` of the rows."""
-    look = {} if series is None else {"fill": alt.Fill(**series.colour())}
-    area = canvas(_cut(row, y) for row in rows).mark_area(style="band", clip=True)
+def ticks(rows: Iterable[Row], x: Axis, y: Axis, series: Series) -> ChartType:
+    """Draw short upright strokes, which mark places along x."""
+    data = list(rows)
+    mark = canvas(data).mark_tick(style="stroke", orient="vertical", clip=True)
+    fill = alt.Fill(**series.colour())
+    return _layered([mark.encode(_x(x), _y(y), fill=fill, tooltip=_tips(data, x, y, series))])
+
+
+def bands(
+    rows: Iterable[Row],
+    x: Axis,
+    y: Axis,
+    series: Series | None = None,
+    *,
+    colour: str | None = None,
+    step: bool = False,
+    pick: alt.Parameter | None = None,
+) -> ChartType:
+    """Fill what lies between ``low`` and ``high`` of the rows; ``step`` is that of lines."""
+    look: dict[str, Any] = {} if colour is None else {"fill": alt.value(colour)}
+    if series is not None:
+        look = {"fill": alt.Fill(**series.colour())}
+    area = canvas([_cut(row, y) for row in rows], pick).mark_area(
+        style="band", clip=True, interpolate="step-after" if step else "linear"
+    )
     ends = _y(replace(y, field="low")), alt.Y2(field="high")
     return _layered([area.encode(_x(x), *ends, **look)])
 
@@ -171,18 +193,52 @@ def bars(
     return _layered(marks)
 
 
-def guides(rows: Iterable[Row], x: Axis, y: Axis, *, upright: bool = False) -> ChartType:
-    """Draw dotted lines to compare with across the panel: ``at`` a value, with its ``name``."""
+def guides(
+    rows: Iterable[Row],
+    x: Axis,
+    y: Axis,
+    series: Series | None = None,
+    *,
+    upright: bool = False,
+    turned: bool = False,
+    left: bool = False,
+) -> ChartType:
+    """Draw dotted lines to compare with across the panel: ``at`` a value, with its ``name``.
+
+    Those that belong to a series have its colour. Names stand above lines, at their right end or
+    at the ``left`` one, and right of ``upright`` lines; if ``turned``, on the other side.
+    """
     data = list(rows)
     at = _x(replace(x, field="at")) if upright else _y(replace(y, field="at"))
-    marks = [canvas(data).mark_rule(style="guide", clip=True).encode(at)]
+    look = {} if series is None else {"stroke": alt.Stroke(**series.colour())}
+    marks = [canvas(data).mark_rule(style="guide", clip=True).encode(at, **look)]
     named = [row for row in data if row.get("name")]
     if named:
-        end = {"y": alt.value(0)} if upright else {"x": alt.value("width")}
+        end = {"y": alt.value(0)} if upright else {"x": alt.value(0 if left else "width")}
         side: dict[str, Any] = {"align": "left", "baseline": "top", "dx": 3} if upright else {
-            "align": "right", "baseline": "bottom", "dx": -2, "dy": -2}  # fmt: skip
+            "align": "left" if left else "right", "baseline": "bottom", "dx": 3 if left else -2,
+            "dy": -2}  # fmt: skip
+        if turned:
+            side |= {"align": "right", "dx": -3} if upright else {"baseline": "top", "dy": 2}
         note = canvas(named).mark_text(style="note", **side)
         marks.append(note.encode(at, text=alt.Text(field="name", type="nominal"), **end))
+    return _layered(marks)
+
+
+def words(
+    rows: Iterable[Row], *, right: bool = False, pick: alt.Parameter | None = None
+) -> ChartType:
+    """Write the ``text`` of the rows, in one or several lines, into a lower corner."""
+    split = [(row, row["text"].split("\n")[::-1]) for row in rows]
+    corner = {"x": alt.value("width" if right else 0), "y": alt.value("height")}
+    marks = []
+    for i in range(max(len(text) for _, text in split)):
+        own = [{**row, "text": text[i]} for row, text in split if len(text) > i]
+        note = canvas(own, pick).mark_text(
+            style="note", align="right" if right else "left", baseline="bottom",
+            dx=-3 if right else 3, dy=-2 - i * LINE,
+        )  # fmt: skip
+        marks.append(note.encode(text=alt.Text(field="text", type="nominal"), **corner))
     return _layered(marks)
 
 
@@ -195,7 +251,7 @@ def diagonal(x: Axis, y: Axis, factor: float | None = None) -> ChartType:
     marks: list[Any] = [canvas(ends).mark_line(style="guide", clip=True).encode(_x(x), _y(y))]
     if factor is not None:
         wide = [row | {"low": row[x.field] / factor, "high": row[x.field] * factor} for row in ends]
-        marks = [bands(wide, x, y), *marks]
+        marks = [bands(wide, x, y, colour=GREY), *marks]
     return _layered(marks)
 
 
@@ -263,34 +319,37 @@ def sheet(figures: Sequence[ChartType], title: str = "", *, note: str = "") -> C
     return cast(ChartType, made)
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table; None for what is missing."""
-    return [{str(k): _plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
-
-
 def canvas(rows: Iterable[Row], pick: alt.Parameter | None = None) -> alt.Chart:
     """Return a chart of rows (of those that are picked alone) with nothing drawn in it yet."""
     # Altair checks InlineData row by row, and copies lists at every step: thousands of rows would
     # take a minute. It leaves a tuple in a dictionary alone.
-    plain = tuple({str(k): _plain(v) for k, v in row.items()} for row in rows)
-    chart = alt.Chart(cast(Any, {"values": plain}))
-    return chart if pick is None else chart.transform_filter(pick)
+    plain = tuple({str(k): rounded(v) for k, v in row.items()} for row in rows)
+    if pick is None:
+        return alt.Chart(cast(Any, {"values": plain}))
+    packed, lists = _packed(plain, cast(Any, pick.param).select.fields)
+    chart = alt.Chart(cast(Any, {"values": packed})).transform_filter(pick)
+    return chart.transform_flatten(cast(Any, lists)) if lists else chart
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; None for a number that is not finite."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return None if value is pd.NA else value
+def _packed(
+    rows: Sequence[dict[str, Any]], cell: Sequence[str]
+) -> tuple[tuple[dict[str, Any], ...], list[str]]:
+    """Put rows of one cell, and of the same words, into one; also return which fields are lists.
 
-
-def finite(value: Any, log: bool = False) -> float | None:
-    """Return a number that can be drawn, on a logarithmic axis if need be; None if it cannot."""
-    if value is None or not math.isfinite(value) or (log and value <= 0):
-        return None
-    return float(value)
+    A page then is smaller, and a click looks at cells instead of at all their rows.
+    """
+    fields = list(dict.fromkeys(field for row in rows for field in row))
+    lists = [
+        field for field in fields
+        if field not in cell and any(type(row.get(field)) in (int, float) for row in rows)
+    ]  # fmt: skip
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        same = {field: row.get(field) for field in fields if field not in lists}
+        own = groups.setdefault(tuple(same.values()), same | {field: [] for field in lists})
+        for field in lists:
+            own[field].append(row.get(field))
+    return tuple(groups.values()), lists
 
 
 def _cut(row: Row, along: Axis) -> dict[str, Any]:
@@ -316,7 +375,14 @@ def _hollow(filled: Any) -> Any:
     return alt.condition("datum.hollow === true", alt.value(GROUND), filled)
 
 
-def _layered(marks: list[Any]) -> ChartType:
+def _layered(blocks: list[Any]) -> ChartType:
+    """Lay marks over each other in one layer: Altair copies everything below a layer many times."""
+    marks = []
+    for block in blocks:
+        for mark in getattr(block, "layer", [block]):
+            part = mark.copy(deep=False)
+            part.data = block.data if part.data is alt.Undefined else part.data
+            marks.append(part)
     return cast(ChartType, marks[0] if len(marks) == 1 else alt.layer(*marks))
 
 

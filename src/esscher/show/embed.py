@@ -62,7 +62,9 @@ def place(name: str, chart: ChartType, description: str) -> Markup:
     note = _given(about.title.subtitle)
     said = f'<p class="chart-note">{escape(note)}</p>' if note else ""
     # about the room that it will take, so that charts further down are drawn when they are seen
-    height = 1.5 * sum(float(one.height) + 40 for one in about.concat[:: about.columns])
+    figures = about.vconcat if hasattr(about, "vconcat") else [about]
+    rows = [one for part in figures for one in part.concat[:: part.columns]]
+    height = 1.5 * sum(float(one.height) + 40 for one in rows)
     return Markup(
         f'<div class="chart" data-chart="{escape(name)}" {role} '
         f'style="min-height: {height:.0f}px" aria-label="{escape(description)}"></div>{said}'

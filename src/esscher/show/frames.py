@@ -1,7 +1,8 @@
-"""Data frames as lists for pages."""
+"""Tables as rows for charts and as columns for pages; None for what is missing or not finite."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -30,3 +31,24 @@ def _plain(value: Any) -> Any:
     if value is None or pd.isna(value) or not np.isfinite(value):
         return None
     return value.item() if isinstance(value, np.generic) else value
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table."""
+    return [{str(k): rounded(v) for k, v in row.items()} for row in frame.to_dict("records")]
+
+
+def rounded(value: Any) -> Any:
+    """Return a value as JSON has it, numbers to six digits."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return None if value is pd.NA else value
+
+
+def finite(value: Any, log: bool = False) -> float | None:
+    """Return a number that can be drawn, on a logarithmic axis if need be; None if it cannot."""
+    if value is None or not math.isfinite(value) or (log and value <= 0):
+        return None
+    return float(value)

@@ -116,7 +116,9 @@ def _arrange_legends(view: Any, width: float, whole: float) -> None:
     if _words(names):
         symbol = SYMBOL + math.sqrt(legend.get("symbolSize", 0))
         own = symbol + LETTER * max(len(name) for name in names)
-        legend["columns"] = max(1, min(len(names), int(width / own)))
+        count = len(legend.get("values", names))
+        rows = -(-count // max(1, int(width / own)))
+        legend["columns"] = -(-count // rows)  # as many in each row as possible
     for key, part in view.items():
         if key not in ("data", "datasets"):
             _arrange_legends(part, whole if key == "color" else width, whole)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from esscher.core.atomic import write_atomically
+from esscher.core.atomic import write_output
 from esscher.core.errors import InputError
 from esscher.show.layout import layout
 from esscher.show.theme import DOUBLE, SINGLE
@@ -50,11 +50,7 @@ def save_chart(
     """
     place = Path(path)
     data = chart_bytes(chart, check_ending(place), width=width, dpi=dpi)
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot create {place.parent}: {error.strerror or error}") from error
-    write_atomically(place, data)
+    write_output(place, data)
     return place
 
 

@@ -8,13 +8,17 @@ from typing import Any
 
 import altair as alt
 
-from esscher.show.theme import DASHES, PALETTE, SHADES, SHAPES, TICK, log_ticks
+from esscher.show.theme import DASHES, LINE, PALETTE, SHADES, SHAPES, TICK, log_ticks
 
 Row = Mapping[str, Any]
 #: Points between the ends of the data and those of an axis without limits.
 ROOM = 6.0
 #: Size of a line in a legend: the square of its length.
 LONG = 400.0
+#: Points between the symbols and the names of a legend in which lines stand beside points.
+BESIDE = 7.0
+#: Most growing numbers that a legend lists.
+LISTED = 12
 
 
 @dataclass(frozen=True)
@@ -76,11 +80,13 @@ class Series:
     title
         Of the legend.
     colours, shapes
-        One per name; None: the palette, and another shape for each.
+        One per name; None: the palette, and another shape for each. The shape of a name that has
+        a line and no points is ``theme.LINE``.
     dashes
         One per name, for lines of the same colour; None: all lines are whole.
     ordered
-        Whether the names are growing numbers; then colours go from dark to light.
+        Whether the names are growing numbers; then colours go from dark to light, and a legend
+        lists some of many.
     """
 
     field: str
@@ -114,6 +120,14 @@ class Series:
         return self._options([list(dash) for dash in own], symbolSize=LONG)
 
     def _options(self, values: list[Any], **legend: Any) -> dict[str, Any]:
+        shapes = set(self.shapes or ())
+        if shapes == {LINE}:
+            legend["symbolSize"] = LONG
+        elif LINE in shapes:
+            legend["labelOffset"] = BESIDE
+        if self.ordered and len(self.names) > LISTED:
+            step = (len(self.names) - 1) / (LISTED - 1)
+            legend["values"] = [self.names[round(i * step)] for i in range(LISTED)]
         return {
             "field": self.field,
             "type": "nominal",

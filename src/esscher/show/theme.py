@@ -31,6 +31,8 @@ SHAPES = (
     "circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right",
     "triangle-left",
 )  # fmt: skip
+#: Shape of a name that has a line and no points, so that its legend shows the line.
+LINE = "M-2.6,0H2.6"
 #: Dashes of the kinds of lines: as measured or fitted, predicted, anything further.
 DASHES = ((1, 0), (4, 2), (1, 2), (6, 2, 1, 2))
 #: Colours of growing numbers, dark to light, without the lightest of viridis.
@@ -93,6 +95,7 @@ def config() -> dict[str, Any]:
             "band": {"opacity": 0.18, "strokeWidth": 0, "color": BLUE},
             "bar": {"color": BLUE},
             "edge": line(0.8, BLACK),
+            "stroke": {"size": 9, "thickness": 1.4, "opacity": 1},
             "note": {"fontSize": SMALL, "color": GREY},
             "letter": {"fontSize": SMALL, "color": LETTER},
             "chosen": {"stroke": VERMILION, "strokeWidth": 1.6, "fill": None},

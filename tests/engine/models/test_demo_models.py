@@ -8,8 +8,8 @@ import torch
 
 import esscher
 from esscher.engine.models import attention_override, capturing, head_weights
-from esscher.engine.models._transformers import quiet
 from esscher.engine.models.families import ModelShape
+from esscher.engine.models.transformers_library import quiet
 from tests.engine.models.demo import demo_model
 from tests.engine.models.tiny import footprint
 

@@ -7,7 +7,7 @@ import torch
 
 from esscher.core.errors import InputError
 from esscher.engine.models import attention_override, capturing
-from esscher.engine.models._transformers import quiet
+from esscher.engine.models.transformers_library import quiet
 from tests.engine.models.tiny import (
     DECODERS,
     HOOKED,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import asdict
 
 import esscher
 from esscher.core.errors import InputError
 from esscher.engine.models import ModelChoice
-from esscher.engine.models._transformers import quiet
-from esscher.engine.models.same_weights import SAMPLE, compare_weights
+from esscher.engine.models.record import SAMPLE, compare_weights
+from esscher.engine.models.transformers_library import quiet
+from esscher.runs.executors import Serial
 from esscher.runs.folder import check_same
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer, save
 from tests.engine.models.tiny import tiny_model, transformers
@@ -79,19 +80,22 @@ def test_the_same_weights_in_another_type(dtype: torch.dtype) -> None:
     loaded = tiny_model("llama")
     other = esscher.wrap_model(copy.deepcopy(loaded.model).to(dtype), name="llama")
     assert other.weight_hash != loaded.weight_hash
-    assert compare_weights(loaded.record, other.record) == "other type"
-    assert compare_weights(other.record, loaded.record) == "other type"
-    assert compare_weights(loaded.record, loaded.record) == "same"
+    first, second = asdict(loaded.record), asdict(other.record)
+    assert compare_weights(first, second) == "other type"
+    assert compare_weights(second, first) == "other type"
+    assert compare_weights(first, first) == "same"
 
 
 def test_other_weights_are_others() -> None:
     loaded, other = tiny_model("llama"), tiny_model("llama", strength=24.0)
     half = esscher.wrap_model(copy.deepcopy(other.model).to(torch.bfloat16))
-    assert compare_weights(loaded.record, other.record) == "others"
-    assert compare_weights(loaded.record, half.record) == "others"
-    old = {name: value for name, value in loaded.record.items() if name != SAMPLE}
-    twin = esscher.wrap_model(copy.deepcopy(loaded.model).to(torch.bfloat16))
-    assert compare_weights(old, twin.record) == "others"  # runs of older versions
+    own = asdict(loaded.record)
+    assert compare_weights(own, asdict(other.record)) == "others"
+    assert compare_weights(own, asdict(half.record)) == "others"
+    twin = asdict(esscher.wrap_model(copy.deepcopy(loaded.model).to(torch.bfloat16)).record)
+    old = {name: value for name, value in own.items() if name != SAMPLE}
+    assert compare_weights(old, twin) == "others"  # runs of older versions
+    assert compare_weights(own | {SAMPLE: ""}, twin | {SAMPLE: ""}) == "others"
 
 
 def test_a_plan_says_that_only_the_type_differs(decoder, tmp_path: Path) -> None:
@@ -112,26 +116,22 @@ def test_a_run_says_that_only_the_type_differs(tmp_path: Path) -> None:
     loaded = tiny_model("llama")
     half = esscher.wrap_model(copy.deepcopy(loaded.model).to(torch.bfloat16), name="llama")
     with pytest.raises(InputError, match="the same weights in bfloat16 instead of float32"):
-        check_same(tmp_path, loaded.record, half.record)
-    old = json.loads(json.dumps(loaded.record))
+        check_same(tmp_path, {"model": asdict(loaded.record)}, {"model": asdict(half.record)})
+    old = asdict(loaded.record)
     del old[SAMPLE]
-    check_same(tmp_path, old, loaded.record)  # runs of older versions resume
-
-
-def test_a_name_is_no_model_in_memory(decoder) -> None:
-    with pytest.raises(InputError, match="is an object in memory"):
-        ModelChoice(decoder).check_remote(True)
+    # runs of older versions resume
+    check_same(tmp_path, {"model": old}, {"model": asdict(loaded.record)})
 
 
 def test_what_is_loaded_is_said(tmp_path, capsys):
     save(tmp_path, "llama")
     decoder_tokenizer().save_pretrained(tmp_path)
     choice = ModelChoice(str(tmp_path))
-    choice.for_tasks(False, progress=False)
+    choice.for_tasks(False, False, Serial().share)
     assert capsys.readouterr() == ("", "")
-    loaded, _ = choice.for_tasks(False, progress=True)
+    loaded, _ = choice.for_tasks(False, True, Serial().share)
     assert capsys.readouterr() == ("", f"Loading {tmp_path} ...\n")
-    ModelChoice(loaded).for_tasks(False, progress=True)
+    assert ModelChoice(loaded).for_tasks(False, True, Serial().share) == (loaded, loaded)
     assert capsys.readouterr() == ("", "")
 
 

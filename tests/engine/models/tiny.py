@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from esscher.engine.models import wrap_model
-from esscher.engine.models._transformers import quiet
+from esscher.engine.models.transformers_library import quiet
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

@@ -19,7 +19,7 @@ import pytest
 
 from esscher.core.errors import InputError
 from esscher.engine.text import read_text
-from esscher.engine.text.pieces import PIECE, pieces
+from esscher.engine.text.documents import PIECE, pieces
 from esscher.engine.text.tables import _lines
 
 PROSE = "One line of text.\nAnd another, with an umlaut: ä.\n"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from esscher.math.laws import Cube, FiniteTokens, GaussianMixture, Laplace, Signs, Sphere
-from esscher.math.laws._bessel import (
+from esscher.math.laws.bessel import (
     bessel_ratio,
     bessel_ratio_derivative,
     bessel_ratio_over_argument,

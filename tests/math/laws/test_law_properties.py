@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from esscher.math.laws import Cube, FiniteTokens, GaussianMixture, Signs, Sphere
-from esscher.math.laws._bessel import bessel_ratio, bessel_ratio_derivative, log_bessel_normalised
+from esscher.math.laws.bessel import bessel_ratio, bessel_ratio_derivative, log_bessel_normalised
 from esscher.math.laws.cube import langevin
 from esscher.math.laws.signs import log_cosh
 

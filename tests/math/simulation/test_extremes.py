@@ -7,7 +7,6 @@ import pytest
 from scipy import special, stats
 
 from esscher import InputError, UndefinedError, gaussian_head, law_head
-from esscher.theory import map_curve
 from esscher.core.streams import random_stream
 from esscher.math.laws import standard_law
 from esscher.math.simulation import simulate_map, simulate_mean, simulate_query
@@ -21,6 +20,7 @@ from esscher.math.simulation.order_statistics import (
 )
 from esscher.math.simulation.query_proposal import QueryProposal, draw_first_arrivals, key_floor
 from esscher.math.theory import exponents, map_constant, moment_curves, softmax_moments
+from esscher.theory import map_curve
 
 
 def errors_of(values: np.ndarray) -> tuple[float, float]:

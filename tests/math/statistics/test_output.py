@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 
-import matplotlib
 import numpy as np
 import pytest
 
@@ -14,8 +13,7 @@ from esscher.core.errors import InputError
 from esscher.math.statistics import Rate, fit_rate
 from esscher.math.statistics.records import FittedRate
 from tests.math.statistics.curves import SIZES, noisy, power_curve
-
-matplotlib.use("Agg")
+from tests.show.drawn import rows, texts
 
 
 def floored() -> Rate:
@@ -93,28 +91,45 @@ def test_dataset(rate: Rate) -> None:
     assert data.sizes == {"n": 7, "n_local": 6}
 
 
-def test_plot(rate: Rate) -> None:
-    from matplotlib import pyplot
-
-    axes = rate.plot()
-    labels = axes.get_legend_handles_labels()[1]
-    assert any(label.startswith("fit") for label in labels)
-    assert sum(label.startswith("published") for label in labels) == 2
-    assert axes.get_xscale() == axes.get_yscale() == "log"
-    assert rate.plot(axes) is axes
-    pyplot.close(axes.figure)
+def test_plot(rate: Rate, capfd: pytest.CaptureFixture[str]) -> None:
+    chart = rate.plot()
+    written = texts(chart)
+    low, high = rate.interval
+    for words in (
+        f"fit {rate.exponent:.3f} ({low:.3f} to {high:.3f})",
+        *("predicted on this range 0.460", "asymptotic 0.500"),
+        *("published reference 0.400", "published bound 0.056"),
+        *("mean of 60 replicates", "power law; exponent not to be trusted", "tokens n"),
+    ):
+        assert words in written
+    shown = {row["n"]: row for row in rows(chart, "curve", "low")}
+    assert list(shown) == list(rate.sizes)
+    for i, row in enumerate(shown.values()):
+        assert [row["low"], row["error"], row["high"]] == pytest.approx(
+            [rate.lower[i], rate.mean[i], rate.upper[i]], rel=1e-5
+        )
+    # lines to compare with start at the fit's value at the smallest size
+    drawn = [row for row in rows(chart, "curve") if "low" not in row and row["n"] == SIZES[0]]
+    assert len(drawn) == 5
+    assert [row["error"] for row in drawn] == pytest.approx([rate.fitted[0]] * 5, rel=1e-5)
+    band = [row for row in rows(chart, "low") if "curve" not in row]
+    assert all(row["low"] < row["high"] for row in band)
+    assert capfd.readouterr().err == ""
 
 
 def test_plot_of_bent_and_of_hardly_known_rates() -> None:
-    from matplotlib.figure import Figure
-
-    bent = floored()
-    for rate in (bent, fit_rate(power_curve(0.4, 1, 1), SIZES)):
-        axes = rate.plot(Figure().subplots())
-        drawn = [np.asarray(line.get_data(), dtype=float) for line in axes.lines]
-        assert any(np.array_equal(x, rate.sizes) and np.allclose(y, rate.mean) for x, y in drawn)
-        assert all(np.isfinite(points).all() for points in drawn)
-    assert "floor law" in bent.plot(Figure().subplots()).get_legend_handles_labels()[1]
+    bent, one = floored(), fit_rate(power_curve(0.4, 1, 1), SIZES)
+    assert {"floor law", "floor law; exponent not to be trusted"} <= set(texts(bent.plot()))
+    law = bent.selection.fits["floor"]
+    for row in rows(bent.plot(), "curve"):
+        if row["curve"] == "floor law":
+            assert row["error"] == pytest.approx(law.error(np.array([row["n"]]))[0], rel=1e-4)
+    written = texts(one.plot())
+    assert f"fit {one.exponent:.3f}" in written
+    assert "mean of 1 replicate" in written
+    shown = rows(one.plot(), "curve", "low")
+    assert [row["error"] for row in shown] == pytest.approx(one.mean.tolist(), rel=1e-5)
+    assert all(row["low"] is None for row in shown)
 
 
 def test_rates_pickle(rate: Rate) -> None:

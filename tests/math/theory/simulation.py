@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from esscher import Head, limit_moments
-from esscher.theory import OutputMoments
 from esscher.math.simulation.direct import DirectErrors, direct_errors
+from esscher.theory import OutputMoments
 
 
 def simulate(

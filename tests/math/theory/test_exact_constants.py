@@ -164,7 +164,9 @@ def test_covariance_constant_against_attention_itself(h: float, queries: str) ->
     run = simulate(head, [n], replicates, queries=queries, query_count=count)
     error = n * np.sum(run.cov[:, 0] ** 2, axis=(1, 2))
     exact = esscher.theory.cov_constant(head, queries)
-    slack = abs(n * esscher.theory.moment_curves(head, [n], queries)["cov_rms"].error[0] ** 2 - exact)
+    slack = abs(
+        n * esscher.theory.moment_curves(head, [n], queries)["cov_rms"].error[0] ** 2 - exact
+    )
     assert abs(error.mean() - exact) < 3.5 * error.std() / np.sqrt(replicates) + slack
 
 

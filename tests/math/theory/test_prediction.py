@@ -103,7 +103,9 @@ def test_pointwise_error_over_arrays() -> None:
     p /= p.sum()
     output = p @ v
     exact = 50 * np.einsum("n,nd,ne->de", p**2, v - output, v - output)
-    np.testing.assert_allclose(esscher.theory.pointwise_error(head, t).covariance, exact, rtol=1e-10)
+    np.testing.assert_allclose(
+        esscher.theory.pointwise_error(head, t).covariance, exact, rtol=1e-10
+    )
     out = esscher.predict(head).to_dict()
     assert out["psi"]["one-sided"] is None
     assert out["limit"]["method"] == "finite sum"

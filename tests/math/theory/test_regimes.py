@@ -1,8 +1,6 @@
-"""Regimes: boundaries against the theory page, exact curves on both sides, drawn figures."""
+"""Regimes: boundaries against the theory page, exact curves on both sides, the chart."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,8 +16,7 @@ from esscher.math.theory import (
     softmax_moments,
 )
 from esscher.math.theory.regimes import CONTEXT_WINDOWS, positions, regime_indices, typical_strength
-from esscher.show.files import write_figure
-from esscher.show.regimes import draw_regimes
+from esscher.math.theory.regimes_chart import draw_regimes, edges_of
 from esscher.studies.probe.regimes import (
     count_words,
     order_check,
@@ -27,6 +24,7 @@ from esscher.studies.probe.regimes import (
     regime_table,
 )
 from esscher.studies.probe.result import Probe
+from tests.show.drawn import panel_rows, texts
 from tests.studies.probe.made import made_head, made_probe
 
 
@@ -123,16 +121,39 @@ def test_heads_are_counted_per_window() -> None:
         regime_table(probe_of([], []))
 
 
-def test_figure_shows_planes_windows_and_heads(tmp_path: Path) -> None:
-    heads = {"one": pd.DataFrame({"H": [0.5, 1.4, 30.0], "S": [1.0, 2.0, 40.0]})}
-    figure = draw_regimes(heads, [(1.5, 2.5)], "a title")
-    plane = figure.axes[0]
-    words = {text.get_text() for axis in figure.axes for text in axis.texts}
-    assert {"parametric", "stable", "frozen", "burn-in", "8k", "128k", "1M", "10M"} <= words
-    assert plane.get_xlim() == (1e2, 1e12)
-    assert plane.get_ylim()[1] > 40
-    drawn = [line.get_ydata() for line in figure.axes[1].lines]
-    assert sorted(np.concatenate(drawn)) == [0.5, 1.4, 30.0]
-    for name in ("one.png", "two.svg"):
-        write_figure(figure if name == "one.png" else draw_regimes(), tmp_path / name)
-        assert (tmp_path / name).stat().st_size > 5000
+def test_chart_shows_planes_windows_and_heads(capfd: pytest.CaptureFixture[str]) -> None:
+    heads = {"one": pd.DataFrame({"H": [1.4, 0.5, 30.0], "S": [2.0, 1.0, 40.0]})}
+    chart = draw_regimes(heads, (1.5, 2.5), "a title")
+    written = texts(chart)
+    for word in (
+        *("parametric", "stable", "frozen", "burn-in", "8k", "128k", "1M", "10M", "this head"),
+        *("one", "a title", "error ~ n^-0.1", "one direction (S = H)"),
+    ):
+        assert word in written
+    for number, name, mark in ((0, "H", 1.5), (2, "S", 2.5)):
+        lines = panel_rows(chart, number, "line")
+        assert {row["value"] for row in lines if row["line"] == "this head"} == {mark}
+        windows = {row["name"]: row["at"] for row in panel_rows(chart, number, "at")}
+        assert windows == CONTEXT_WINDOWS
+        shown = panel_rows(chart, number + 1, "share")
+        assert [row["value"] for row in shown] == sorted(heads["one"][name])
+        assert [row["hollow"] for row in shown] == [False, True, True]
+    assert len(draw_regimes().to_dict()["concat"]) == 2
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["H", "S"])
+def test_bands_of_the_chart_are_the_regimes(name: str) -> None:
+    n = np.geomspace(1e2, 1e12, 30)
+    for i, edge in enumerate(edges_of(name, n)):
+        for factor, index in ((0.999, i), (1.001, i + 1)):
+            horizon = factor * edge if name == "H" else 0.0
+            found = regime_indices(positions(horizon, factor * edge, n))
+            assert found.tolist() == [index] * len(n)
+
+
+def test_lines_of_the_chart_have_their_exponent() -> None:
+    for row in panel_rows(draw_regimes(), 0, "line"):
+        beta = float(row["line"].partition("n^-")[2])
+        found = regime(row["value"], row["value"], row["n"])
+        assert found.exponent == pytest.approx(beta, abs=2e-5)

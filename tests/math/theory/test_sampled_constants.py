@@ -55,5 +55,7 @@ def test_bounded_tokens_are_parametric() -> None:
     assert prediction.is_exact
     assert not prediction.curves
     assert "1/sqrt(n)" in prediction.headline
-    mixture = esscher.predict(esscher.law_head(esscher.laws.standard_law("mixture", 2), horizon=1.5))
+    mixture = esscher.predict(
+        esscher.law_head(esscher.laws.standard_law("mixture", 2), horizon=1.5)
+    )
     assert "Gaussian head with these second moments" in mixture.headline

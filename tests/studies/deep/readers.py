@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from esscher.engine.text import passages, read_text
-from esscher.studies.deep.passes import SampledPassage
+from esscher.studies.deep.sampling import SampledPassage
 from tests.engine.models.folders import tiny, words
 
 

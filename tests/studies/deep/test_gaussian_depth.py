@@ -12,10 +12,15 @@ import esscher
 from esscher.core.errors import InputError, UndefinedError
 from esscher.core.streams import random_stream
 from esscher.math.laws import Gaussian
-from esscher.studies.deep.extrapolation import compare_with_recursion, doubts, extrapolate
 from esscher.studies.deep.intervals import growth_factors
-from esscher.studies.deep.simulate import layer_errors, measure_replicate, push_tokens
-from esscher.studies.deep.stack import depth_maps, random_stack
+from esscher.studies.deep.stack import (
+    depth_maps,
+    layer_errors,
+    measure_replicate,
+    push_tokens,
+    random_stack,
+)
+from esscher.studies.deep.stack_results import compare_with_recursion, doubts, extrapolate
 
 SIZES = (256, 512)
 

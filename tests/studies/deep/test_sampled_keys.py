@@ -12,8 +12,13 @@ from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.models import LayerInputs, wrap_model
 from esscher.engine.text import passages, read_text
-from esscher.studies.deep.passes import SampledPassage
-from esscher.studies.deep.sampling import KeyDraws, KeySample, log_weights, sampled_attention
+from esscher.studies.deep.sampling import (
+    KeyDraws,
+    KeySample,
+    SampledPassage,
+    log_weights,
+    sampled_attention,
+)
 from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer, words
 from tests.engine.models.tiny import HOOKED, tiny_model, transformers
 from tests.studies.deep.readers import reader_of

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.engine.models import ModelChoice, load_model, opened_model
-from esscher.engine.models.reference import AnyModel
+from esscher.engine.models.choice import AnyModel
 from esscher.runs.executors import Task
 from esscher.runs.pool import LocalPool
 from esscher.studies.domains import domains

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from esscher.engine.models import attention_override
-from esscher.engine.models._transformers import quiet
+from esscher.engine.models.transformers_library import quiet
 from esscher.studies.plan.apply import PlannedAttention
 from esscher.studies.plan.budgets import RECENT, SINKS, Keeping, TokenBudgets, keeping_for
-from esscher.studies.plan.reduced import reduced_attention
-from esscher.studies.plan.selection import Kept
+from esscher.studies.plan.selection import Kept, reduced_attention
 from tests.engine.models.tiny import tiny_model, transformers
 
 NEW = 5
@@ -27,7 +26,7 @@ DECODER, ENCODER = Keeping(sinks=SINKS, recent=RECENT), keeping_for(64, causal=F
 def planned(loaded, ratio=0.25, keeping=DECODER, power=0.75):
     shape = (loaded.shape.layers, loaded.shape.key_heads)
     budgets = TokenBudgets(
-        model=loaded.stored, prefix=100_000, keeping=keeping,
+        model=loaded.record, prefix=100_000, keeping=keeping,
         budgets=tuple(map(tuple, np.full(shape, round(100_000 * ratio)).tolist())),
         powers=tuple(map(tuple, np.full(shape, power).tolist())),
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from esscher.engine.models.record import ModelRecord
-from esscher.engine.text.record import TextRecord
+from esscher.engine.text.documents import TextRecord
 from esscher.show.tables import PlainConsole
 from esscher.studies.plan import Keeping, Plan, PlanStudy
 from esscher.studies.plan.printed import print_result

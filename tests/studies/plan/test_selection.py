@@ -9,19 +9,18 @@ import pytest
 import torch
 
 from esscher.studies.plan.budgets import POWERS
-from esscher.studies.plan.effects import layer_effects
+from esscher.studies.plan.effects import SAMPLES, layer_effects, swept_effects
 from esscher.studies.plan.observation import observe
-from esscher.studies.plan.reduced import reduced_attention
 from esscher.studies.plan.selection import (
     Kept,
     certain_keys,
     inclusion_probabilities,
+    reduced_attention,
     select_largest,
     select_sample,
     spread_starts,
     systematic_sample,
 )
-from esscher.studies.plan.swept import SAMPLES, swept_effects
 from tests.studies.plan.inputs import layer_inputs
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import structs
 
 from esscher.engine.models.record import ModelRecord
-from esscher.engine.text.record import TextRecord
+from esscher.engine.text.documents import TextRecord
 from esscher.math.statistics import fit_rate
 from esscher.math.statistics.records import ByMetric, ReceivedTail
 from esscher.studies.probe import Probe, ProbeStudy

@@ -7,9 +7,7 @@ import pytest
 
 from esscher.core.streams import random_stream
 from esscher.math.statistics import fit_rate
-from esscher.studies.sparse.compare import Pair, budget_for, first_below
-from esscher.studies.sparse.units import slope_over_passages
-from esscher.studies.sparse.verdict import (
+from esscher.studies.sparse.compare import (
     AHEAD,
     CONSTANT,
     FASTER,
@@ -17,8 +15,12 @@ from esscher.studies.sparse.verdict import (
     NEVER,
     SLOWER,
     Bias,
+    Pair,
+    budget_for,
+    first_below,
     judge,
 )
+from esscher.studies.sparse.units import slope_over_passages
 
 BUDGETS = np.array([32.0, 64, 128, 256, 512, 1024])
 

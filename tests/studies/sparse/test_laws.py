@@ -11,10 +11,10 @@ from esscher.engine.patterns import PATTERNS, View
 from esscher.math.heads import gaussian_head
 from esscher.math.statistics import resample
 from esscher.studies.sparse import SparseLawStudy, sparse_law
+from esscher.studies.sparse.compare import CONSTANT, KEEPS, NEVER, SLOWER
 from esscher.studies.sparse.laws import make_sequences, measure_laws
 from esscher.studies.sparse.measurement import BiasSum, OutputReference
 from esscher.studies.sparse.records import METRICS
-from esscher.studies.sparse.verdict import CONSTANT, KEEPS, NEVER, SLOWER
 from tests.studies.sparse.correlations import correlations
 
 MAP = METRICS.index("map")

@@ -15,8 +15,15 @@ import esscher
 from esscher.core.errors import InputError
 from esscher.runs.registry import load
 from esscher.studies.sweep import sweep
-from esscher.studies.sweep.precision import relative_covariance, slope_half_widths
-from esscher.studies.sweep.schedule import Batch, WorkModel, counts_at, next_batch, slope_variance
+from esscher.studies.sweep.schedule import (
+    Batch,
+    WorkModel,
+    counts_at,
+    next_batch,
+    relative_covariance,
+    slope_half_widths,
+    slope_variance,
+)
 from tests.studies.sweep.small import assert_same
 
 PRECISE: dict[str, Any] = {"precision": 0.08}

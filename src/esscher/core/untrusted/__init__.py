@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from esscher.core.shown import printable, shortened
 from esscher.core.untrusted import limits
-from esscher.core.untrusted.arrays import map_array, read_arrays
+from esscher.core.untrusted.arrays import map_array
 from esscher.core.untrusted.documents import parse_json, parse_row, parse_yaml, read_json
 from esscher.core.untrusted.guard import foreign
 from esscher.core.untrusted.pages import page_sizes, row_groups
@@ -37,7 +37,6 @@ __all__ = [
     "parse_row",
     "parse_yaml",
     "printable",
-    "read_arrays",
     "read_file",
     "read_json",
     "read_table",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,10 +15,6 @@ from esscher.core.untrusted.regular import open_regular
 
 #: Kinds of numbers, and strings of fixed length; objects would be pickles.
 _KINDS = "biufU"
-#: Members of an archive.
-_MEMBERS = 64
-#: Bytes of an archive's last record, and at most of a member's entry in the list before it.
-_END, _ENTRY = 22, 1024
 
 
 def map_array(path: Path) -> NDArray[Any]:
@@ -41,63 +36,6 @@ def map_array(path: Path) -> NDArray[Any]:
             return np.empty(shape, dtype)
         order: Any = "F" if fortran else "C"
         return np.memmap(file, dtype=dtype, mode="r", shape=shape, order=order, offset=start)
-
-
-def read_arrays(data: bytes, names: tuple[str, ...], place: str) -> dict[str, NDArray[Any]]:
-    """The arrays of a .npz file as ``numpy.savez`` writes it: not packed.
-
-    Raises
-    ------
-    InputError
-        If one is missing, packed, holds objects, or is shorter than its header says.
-    """
-    found = {}
-    _check_directory(data, place)
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            members = {info.filename: info for info in archive.infolist()}
-            for name in names:
-                info = members.get(f"{name}.npy")
-                if info is None:
-                    raise InputError(f"{place} is damaged: it has no array {name!r}")
-                if info.compress_type != zipfile.ZIP_STORED or info.file_size > len(data):
-                    raise InputError(f"{place} is damaged: its array {name!r} is packed")
-                found[name] = _array(archive.read(info), f"{name!r} in {place}")
-    except (
-        zipfile.BadZipFile,
-        OSError,
-        EOFError,
-        ValueError,
-        NotImplementedError,
-        RuntimeError,
-    ) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{place} is damaged: {error}") from error
-    return found
-
-
-def _check_directory(data: bytes, place: str) -> None:
-    """Refuse an archive with many members: zipfile makes an object of each.
-
-    At its end an archive says how many bytes their list has; ``numpy.savez`` writes nothing after
-    that, and no second such record for huge archives.
-    """
-    end = data[-_END:]
-    length = int.from_bytes(end[12:16], "little")
-    second = data[-_END - 20 : -_END].startswith(b"PK\x06\x07")
-    if not end.startswith(b"PK\x05\x06") or second or length > _MEMBERS * _ENTRY:
-        raise InputError(f"{place} is damaged: it is no archive of at most {_MEMBERS} arrays")
-
-
-def _array(data: bytes, place: str) -> NDArray[Any]:
-    shape, fortran, dtype, start = _header(io.BytesIO(data), len(data), place)
-    flat = (
-        np.frombuffer(data, dtype, math.prod(shape), start)
-        if math.prod(shape)
-        else np.empty(0, dtype)
-    )
-    return flat.reshape(shape, order="F" if fortran else "C").copy()
 
 
 def _header(

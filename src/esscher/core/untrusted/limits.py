@@ -27,8 +27,6 @@ DEPTH = 32
 STRING = MIB
 #: Largest absolute value of a whole number in a JSON file; larger ones are no float64 any more.
 WHOLE = 10**300
-#: Bytes of limit.npz.
-ARRAYS = 1024 * MIB
 #: Bytes, rows and columns of a table in memory.
 TABLE, ROWS, COLUMNS = 1024 * MIB, 50_000_000, 64
 #: Bytes of one page of a Parquet file of text, unpacked: the least that has to be in memory.

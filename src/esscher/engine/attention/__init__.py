@@ -8,10 +8,10 @@ more keys than memory holds.
 
 from __future__ import annotations
 
-from esscher.engine.attention._blocks import BlockShape
+from esscher.engine.attention.blocks import BlockShape
+from esscher.engine.attention.outputs import Chunk, StreamedAttention, streamed_attention
 from esscher.engine.attention.run import attention_statistics
 from esscher.engine.attention.statistics import AttentionStatistics, QuerySummary
-from esscher.engine.attention.streamed import Chunk, StreamedAttention, streamed_attention
 
 __all__ = [
     "AttentionStatistics",

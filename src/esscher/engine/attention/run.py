@@ -14,13 +14,12 @@ from torch import Tensor
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
-from esscher.engine.attention._arguments import Inputs, as_inputs, as_options
-from esscher.engine.attention._blocks import BlockPlan
-from esscher.engine.attention._head import PassOptions, ReadyHead, make_ready
-from esscher.engine.attention._pass import block_sums
-from esscher.engine.attention._threads import Workers
-from esscher.engine.attention.received import received_by_keys
+from esscher.engine.attention.arguments import Inputs, as_inputs, as_options
+from esscher.engine.attention.blocks import BlockPlan
+from esscher.engine.attention.head import PassOptions, ReadyHead, make_ready
+from esscher.engine.attention.passes import block_sums, received_by_keys
 from esscher.engine.attention.statistics import AttentionStatistics, QuerySummary, summarise
+from esscher.engine.attention.threads import Workers
 
 
 def attention_statistics(

@@ -5,7 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from esscher.engine.models.choice import ModelChoice, ModelLike
+from esscher.engine.models.choice import (
+    AnyModel,
+    ModelChoice,
+    ModelLike,
+    ModelReference,
+    opened_model,
+)
 from esscher.engine.models.families import FAMILIES, Family, ModelShape
 from esscher.engine.models.outline import Outline, outline_of
 
@@ -14,7 +20,6 @@ if TYPE_CHECKING:
     from esscher.engine.models.inputs import LayerCapture, LayerInputs
     from esscher.engine.models.load import load_model
     from esscher.engine.models.loaded import LoadedModel, wrap_model
-    from esscher.engine.models.reference import AnyModel, ModelReference, opened_model
     from esscher.engine.models.weights import HeadWeights, head_weights
 
 __all__ = [
@@ -46,7 +51,6 @@ _LATER = {
     "inputs": ("LayerCapture", "LayerInputs"),
     "load": ("load_model",),
     "loaded": ("LoadedModel", "wrap_model"),
-    "reference": ("AnyModel", "ModelReference", "opened_model"),
     "weights": ("HeadWeights", "head_weights"),
 }
 

@@ -1,4 +1,4 @@
-"""Watch or replace the attention of a model, within a ``with`` block."""
+"""Watch or replace the attention of a model: within a ``with`` block, or while it reads tokens."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 
+from esscher.core.validation import as_indices
 from esscher.engine.models.families import HookFamily
 from esscher.engine.models.hooks import through_hooks
-from esscher.engine.models.inputs import LayerCapture, LayerInputs
+from esscher.engine.models.inputs import LayerCapture, LayerInputs, Replacement
 from esscher.engine.models.interface import through_interface
 from esscher.engine.models.loaded import LoadedModel
-from esscher.engine.models.replace import Replacement
-from esscher.engine.models.selection import as_indices
 
 
 @contextlib.contextmanager
@@ -86,3 +86,40 @@ def capturing(
 
     with attention_override(loaded, watch, layers=layers):
         yield
+
+
+class _Enough(Exception):
+    """Raised behind the last layer that is wanted, so that the rest need not be computed."""
+
+
+def run_captured(
+    loaded: LoadedModel,
+    input_ids: Tensor,
+    sink: Callable[[LayerCapture], object],
+    *,
+    layers: Sequence[int] | None = None,
+) -> None:
+    """Run the model up to the last chosen layer and hand every chosen layer to ``sink``.
+
+    Parameters
+    ----------
+    loaded
+        The model.
+    input_ids
+        Token ids [batch, n], without padding.
+    sink
+        Takes :class:`LayerCapture`, layer after layer; nothing else keeps what it is handed.
+    layers
+        Numbers of the layers; all of them if left out.
+    """
+    chosen = as_indices(layers, loaded.shape.layers, "layers")
+
+    def watch(capture: LayerCapture) -> None:
+        sink(capture)
+        if capture.layer == chosen[-1]:
+            raise _Enough
+
+    ids = input_ids.to(loaded.device)
+    options = {"use_cache": False} if loaded.family.decoder else {}
+    with torch.no_grad(), capturing(loaded, watch, layers=chosen), contextlib.suppress(_Enough):
+        loaded.backbone(input_ids=ids, attention_mask=torch.ones_like(ids), **options)

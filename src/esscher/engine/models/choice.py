@@ -1,13 +1,19 @@
-"""What a caller names or hands in as a model: seen in outline first, loaded when all is checked."""
+"""A model as callers name it or hand it in: seen in outline first, loaded when all is checked.
+
+Tasks in other processes get a model by its name: a worker loads it once and keeps it.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from esscher.core.errors import InputError
@@ -20,13 +26,40 @@ if TYPE_CHECKING:
 
     from esscher.engine.models.loaded import LoadedModel
     from esscher.engine.models.record import ModelRecord
-    from esscher.engine.models.reference import AnyModel
 
 #: What studies take for a model: its name or folder, a loaded one, or transformers' own. Once it is
 #: chosen and read, a choice and a record stand in its place.
 ModelLike: TypeAlias = (
     "str | os.PathLike[str] | LoadedModel | torch.nn.Module | ModelChoice | ModelRecord"
 )
+#: How tasks get a model: an object in memory, or its name to load it by.
+AnyModel: TypeAlias = "LoadedModel | ModelReference"
+
+#: In a worker, the model that it loaded last. One only: two might not fit into memory.
+_LOADED: dict[ModelReference, LoadedModel] = {}
+#: A model is read by one task at a time: attention is observed inside the model itself.
+_LOCK = RLock()
+
+
+@dataclass(frozen=True)
+class ModelReference:
+    """All that a worker needs to load a model itself and check that it is the same one.
+
+    Attributes
+    ----------
+    name, device, dtype, revision, allow_pickle, allow_remote_code
+        As :func:`esscher.load_model` takes them; folders and files by their full path.
+    weight_hash
+        Hash of the weights where the run is stored.
+    """
+
+    name: str
+    device: str
+    dtype: str
+    revision: str | None
+    allow_pickle: bool
+    allow_remote_code: bool
+    weight_hash: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +130,8 @@ class ModelChoice:
     def for_tasks(
         self,
         remote: bool,
-        progress: bool | None = False,
-        share: Callable[[LoadedModel], AnyModel] | None = None,
+        progress: bool | None,
+        share: Callable[[LoadedModel], AnyModel],
     ) -> tuple[LoadedModel, AnyModel]:
         """Return the model itself, and as tasks take it: remote ones load it by its name.
 
@@ -109,19 +142,14 @@ class ModelChoice:
         progress
             Whether to say what is being loaded; None says it if standard error is a terminal.
         share
-            Sends a model in memory, which has no name, to where tasks run; without it such a model
-            is refused.
+            Sends a model in memory, which has no name, to where tasks run.
         """
-        from esscher.engine.models.reference import ModelReference
-
-        if share is None:
-            self.check_remote(remote)
         if self.is_named:
             announce(f"Loading {self.name}", progress)
         loaded = self.load()
         if not remote:
             return loaded, loaded
-        if not self.is_named and share is not None:
+        if not self.is_named:
             return loaded, share(loaded)
         name = str(self.model)
         return loaded, ModelReference(
@@ -133,14 +161,6 @@ class ModelChoice:
             self.allow_remote_code,
             loaded.weight_hash,
         )
-
-    def check_remote(self, remote: bool) -> None:
-        """Refuse an object in memory if tasks run in other processes."""
-        if remote and not self.is_named:
-            raise InputError(
-                f"the model {self.name!r} is an object in memory, which workers cannot load; give "
-                "its name or folder"
-            )
 
     @cached_property
     def _in_memory(self) -> LoadedModel:
@@ -179,3 +199,44 @@ def with_tokenizer(model: Any) -> LoadedModel:
         )
     source = checked_source(place, revision=None, allow_remote_code=False)
     return wrap_model(model, load_tokenizer(source), name=loaded.name)
+
+
+@contextmanager
+def opened_model(model: AnyModel) -> Iterator[LoadedModel]:
+    """The model of a task, for this task alone while the block lasts.
+
+    Raises
+    ------
+    InputError
+        If it cannot be loaded here, or has other weights here.
+    """
+    with _LOCK:
+        yield _load(model) if isinstance(model, ModelReference) else model
+
+
+def _load(reference: ModelReference) -> LoadedModel:
+    from esscher.engine.models.load import load_model
+
+    if reference in _LOADED:
+        return _LOADED[reference]
+    _LOADED.clear()
+    host = socket.gethostname()
+    try:
+        loaded = load_model(
+            reference.name,
+            device=reference.device,
+            dtype=reference.dtype,
+            revision=reference.revision,
+            allow_pickle=reference.allow_pickle,
+            allow_remote_code=reference.allow_remote_code,
+        )
+    except InputError as error:
+        raise InputError(f"the worker on {host}: {error}") from error
+    if loaded.weight_hash != reference.weight_hash:
+        raise InputError(
+            f"the model {reference.name!r} has other weights on the worker on {host} (hash "
+            f"{loaded.weight_hash[:12]} instead of {reference.weight_hash[:12]}); install the same "
+            "model on all machines of the cluster"
+        )
+    _LOADED[reference] = loaded
+    return loaded

@@ -16,10 +16,8 @@ from torch import Tensor, nn
 
 from esscher.core.errors import InputError
 from esscher.engine.models.families import HookFamily
-from esscher.engine.models.families._family import HookedArguments, Projections
-from esscher.engine.models.inputs import LayerInputs
-from esscher.engine.models.masks import read_mask
-from esscher.engine.models.replace import Replacement, checked
+from esscher.engine.models.families.family import HookedArguments, Projections
+from esscher.engine.models.inputs import LayerInputs, Replacement, checked, read_mask
 
 
 @contextlib.contextmanager

@@ -1,12 +1,18 @@
-"""Inputs of one attention layer: the tensors that enter its softmax, and who may see whom."""
+"""Inputs of one attention layer: the tensors that enter its softmax, and who may see whom.
+
+Masks of transformers are read here, and outputs checked that take the place of the layer's own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+
+from esscher.core.errors import InputError
 
 #: Queries taken at a time by :meth:`LayerInputs.attend`; bounds its memory at a few hundred MB.
 QUERY_BLOCK = 1024
@@ -161,3 +167,53 @@ class LayerCapture(LayerInputs):
     """
 
     output: Tensor
+
+
+class Visibility(NamedTuple):
+    """A mask, read: who sees whom, which keys are padding, what is added to the logits."""
+
+    visible: Tensor | None
+    valid: Tensor | None
+    bias: Tensor | None
+
+
+def read_mask(mask: Tensor | None, keys: int) -> Visibility:
+    """Read a mask [batch, heads or 1, n_q, n_k] of bool (True: seen) or of numbers to be added.
+
+    A key that no query sees is padding: in a mask by position every key is seen by its own query.
+    """
+    if mask is None:
+        return Visibility(None, None, None)
+    mask = mask[..., :keys]  # models that keep a cache of fixed size make larger masks
+    bias = None
+    if mask.dtype == torch.bool:
+        visible = mask
+    else:
+        # transformers marks what is not seen by the smallest number of the type, or -inf.
+        visible = mask > torch.finfo(mask.dtype).min / 2
+        kept = torch.where(visible, mask, torch.zeros((), dtype=mask.dtype, device=mask.device))
+        if bool(kept.any()):
+            bias = kept
+    valid = visible.any(dim=-2).any(dim=1)
+    return Visibility(visible, None if bool(valid.all()) else valid, bias)
+
+
+#: Computes a layer's attention output [batch, heads, n_q, d_v]; None keeps the model's own.
+Replacement: TypeAlias = Callable[[LayerInputs], Tensor | None]
+
+
+def checked(output: object, inputs: LayerInputs) -> Tensor | None:
+    """Return a replacement's output in the model's type, or say what is wrong with it."""
+    if output is None:
+        return None
+    if not isinstance(output, Tensor):
+        raise InputError(
+            f"the replacement of layer {inputs.layer} returned {type(output).__name__}; it must "
+            "return a tensor, or None to keep the model's own attention"
+        )
+    if tuple(output.shape) != inputs.output_shape:
+        raise InputError(
+            f"the replacement of layer {inputs.layer} returned shape {tuple(output.shape)}; it "
+            f"must be [batch, heads, queries, d_v] = {inputs.output_shape}"
+        )
+    return output.to(dtype=inputs.q.dtype, device=inputs.q.device)

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from itertools import count
 from typing import Any
 
 from torch import Tensor, nn
 
 from esscher.core.errors import InputError
-from esscher.engine.models._transformers import transformers_module
 from esscher.engine.models.families import Family
-from esscher.engine.models.inputs import LayerInputs
-from esscher.engine.models.masks import read_mask
-from esscher.engine.models.replace import Once, Replacement, checked
+from esscher.engine.models.inputs import LayerInputs, Replacement, checked, read_mask
+from esscher.engine.models.transformers_library import transformers_module
 
 #: Attention functions whose masks can be read; others hand their kernels no mask at all.
 READABLE = ("eager", "sdpa")
@@ -72,6 +71,18 @@ def _configs(model: Any, layers: Mapping[int, nn.Module]) -> list[Any]:
     return list(found.values())
 
 
+class _Once:
+    """The model's own attention, computed when it is first asked for and not again."""
+
+    def __init__(self, compute: Callable[[], tuple[Tensor, Tensor | None]]) -> None:
+        self._compute = compute
+
+    @cached_property
+    def result(self) -> tuple[Tensor, Tensor | None]:
+        """Output in the model's own layout, [batch, n_q, heads, d_v], and weights if it has any."""
+        return self._compute()
+
+
 class _Seen:
     """Notes of what enters each attention module: hidden states and the length of its cache."""
 
@@ -118,7 +129,7 @@ def _attention_function(
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         function = family.own_attention(module, original)
-        once = Once(lambda: function(module, query, key, value, attention_mask, **options))
+        once = _Once(lambda: function(module, query, key, value, attention_mask, **options))
         layer = numbers.get(id(module))
         if layer is None:
             return once.result

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from esscher.core.errors import InputError
-from esscher.engine.models._transformers import INSTALL, quiet, transformers_module
 from esscher.engine.models.checks import (
     check_fields,
     check_gguf_header,
@@ -23,6 +22,7 @@ from esscher.engine.models.families import family_of
 from esscher.engine.models.loaded import LoadedModel, wrap_model
 from esscher.engine.models.outline import cached_config, check_dtype, checked_source
 from esscher.engine.models.sources import ModelSource
+from esscher.engine.models.transformers_library import INSTALL, quiet, transformers_module
 
 
 def load_model(

@@ -14,10 +14,8 @@ import torch
 
 from esscher.core.errors import InputError
 from esscher.engine.models.families import Family, ModelShape, family_of
-from esscher.engine.models.fingerprint import check_finite, weight_hash, weight_sample
 from esscher.engine.models.outline import Outline, check_layers_there, sliding_window
-from esscher.engine.models.record import ModelRecord
-from esscher.engine.models.same_weights import SAMPLE
+from esscher.engine.models.record import ModelRecord, weight_hash, weight_sample
 
 #: Roles of tokens that stand at the ends of texts and mean nothing; they often act as sinks.
 DELIMITER_ROLES = ("cls_token", "sep_token", "bos_token", "eos_token", "pad_token")
@@ -93,18 +91,9 @@ class LoadedModel:
         """SHA-256 over all weights, tensor by tensor; computed when first asked for."""
         return weight_hash(self.model)
 
-    @property
-    def record(self) -> dict[str, Any]:
-        """Description of the model for a run's configuration; folders by their last name only."""
-        return {
-            "model": self.summary | {"name": Path(self.name).name},
-            "weight_hash": self.weight_hash,
-            SAMPLE: weight_sample(self.model),
-        }
-
     @cached_property
-    def stored(self) -> ModelRecord:
-        """What a stored run says about the model; folders by their name."""
+    def record(self) -> ModelRecord:
+        """The model as stored runs name it; folders by their last part alone."""
         return ModelRecord(
             **self.summary | {"name": Path(self.name).name},
             weight_hash=self.weight_hash,
@@ -163,7 +152,7 @@ def wrap_model(
     model.eval()
     shape = family.shape(model)
     check_layers_there(shape, title)
-    check_finite(model, title)
+    _check_finite(model, title)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -175,6 +164,24 @@ def wrap_model(
         delimiter_ids=_delimiters(tokenizer, family.config(model)),
         provenance={"name": title, **(provenance or {}), "versions": _versions()},
     )
+
+
+def _check_finite(model: Any, name: str) -> None:
+    """Check that all weights are finite.
+
+    Raises
+    ------
+    InputError
+        Naming the first tensor with a weight that is not.
+    """
+    for key, tensor in model.named_parameters():
+        finite = torch.isfinite(tensor.detach())
+        if not bool(finite.all()):
+            bad = int(finite.numel() - finite.sum())
+            raise InputError(
+                f"the model {name!r} has weights that are not finite: {bad} of {finite.numel()} "
+                f"in {key!r}; its file is damaged, or was converted to a type too small for it"
+            )
 
 
 def _delimiters(tokenizer: Any, config: Any) -> frozenset[int]:

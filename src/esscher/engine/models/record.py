@@ -1,15 +1,23 @@
-"""What a stored run says about its model."""
+"""A model as stored runs know it: its name and shape, and a hash and a sample of its weights."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
 from esscher.core.codec import Count, Hash, Name, Record
 
 #: Sizes of models: bounded, since figures and tables have as many cells.
 Size = Annotated[int, Meta(ge=1, le=100_000)]
+#: Weights that are kept beside the hash of all, and the field of a record that holds them.
+SAMPLED, SAMPLE = 64, "weight_sample"
+#: Types of weights, the coarsest first.
+_COARSE = ("bfloat16", "float16", "float32", "float64")
 
 
 class ModelRecord(Record, frozen=True, kw_only=True):
@@ -55,3 +63,90 @@ class ModelRecord(Record, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return self.name
+
+
+def weight_hash(model: Any) -> str:
+    """SHA-256 over names, types, shapes and bits of all weights; holds one tensor at a time."""
+    import torch
+
+    digest = hashlib.sha256()
+    for key, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{key}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
+        # Viewed as bytes, since numpy does not know every type of torch.
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        if flat.numel():
+            digest.update(flat.view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def weight_sample(model: Any) -> str:
+    """Some weights as 32-bit numbers, in hexadecimal digits: which ones depends on names alone.
+
+    By it, :func:`compare_weights` knows the same weights again in another type.
+    """
+    import torch
+
+    tensors = {
+        key: tensor
+        for key, tensor in sorted(model.state_dict().items())
+        if tensor.is_floating_point() and tensor.numel()
+    }
+    names = list(tensors)
+    chosen = []
+    for i in range(SAMPLED if names else 0):
+        key = names[i * len(names) // SAMPLED]
+        flat = tensors[key].detach().reshape(-1)
+        at = int.from_bytes(hashlib.sha256(f"{key}:{i}".encode()).digest()[:8], "little")
+        chosen.append(flat[at % flat.numel()].to("cpu", torch.float32))
+    values = torch.stack(chosen).numpy() if chosen else np.zeros(0, np.float32)
+    return values.astype("<f4").tobytes().hex()
+
+
+def compare_weights(
+    stored: Mapping[str, Any], now: Mapping[str, Any]
+) -> Literal["same", "other type", "others"]:
+    """Compare what the records of two models say about their weights.
+
+    Parameters
+    ----------
+    stored, now
+        Fields of a :class:`ModelRecord`. Without a sample, which runs of older versions do not
+        have, weights of another type cannot be told from others.
+    """
+    if stored.get("weight_hash") == now.get("weight_hash"):
+        return "same"
+    types = [str(about.get("dtype")) for about in (stored, now)]
+    if types[0] == types[1] or not all(name in _COARSE for name in types):
+        return "others"
+    first, second = (_numbers(about.get(SAMPLE)) for about in (stored, now))
+    if first is None or second is None or first.shape != second.shape:
+        return "others"
+    coarser = min(types, key=_COARSE.index)
+    equal = np.array_equal(_rounded(first, coarser), _rounded(second, coarser), equal_nan=True)
+    return "other type" if equal else "others"
+
+
+def said_of_types(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Describe the same weights in another type."""
+    return f"the same weights in {now['dtype']} instead of {stored['dtype']}"
+
+
+def _numbers(sample: object) -> NDArray[np.float32] | None:
+    if not sample or not isinstance(sample, str) or len(sample) % 8:
+        return None
+    try:
+        return np.frombuffer(bytes.fromhex(sample), dtype="<f4")
+    except ValueError:
+        return None
+
+
+def _rounded(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
+    """The values as a type holds them, rounded to the nearest, to even in the middle."""
+    if dtype == "bfloat16":
+        bits = values.view(np.uint32).astype(np.uint64)
+        kept = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16
+        return (kept & 0xFFFFFFFF).astype(np.uint32).view(np.float32)
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16).astype(np.float32)
+    return values

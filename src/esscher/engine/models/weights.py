@@ -9,9 +9,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from esscher.core.validation import Array, as_array
+from esscher.core.validation import Array, as_array, as_indices
 from esscher.engine.models.loaded import LoadedModel
-from esscher.engine.models.selection import as_indices
 from esscher.math.heads import WeightHead, weight_head
 from esscher.math.laws import FiniteTokens, Law
 

@@ -1,6 +1,6 @@
 """Sparse attention patterns: which keys does a query see, with which log-weight correction.
 
-One pattern per file, one protocol (``_pattern.py``). ``PATTERNS`` has them by name.
+All follow one protocol (``pattern.py``). ``PATTERNS`` has them by name.
 """
 
 from __future__ import annotations
@@ -8,17 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from esscher.core.errors import InputError
-from esscher.engine.patterns._pattern import Pattern, Selection, Sight, View
-from esscher.engine.patterns.bigbird import BigBird
-from esscher.engine.patterns.block import Block
-from esscher.engine.patterns.corrected import Corrected
+from esscher.engine.patterns.anywhere import BigBird, Corrected, TopK, UniformRandom
 from esscher.engine.patterns.linformer import Groups, Linformer, Mixing, Pooled
-from esscher.engine.patterns.longformer import Longformer
-from esscher.engine.patterns.streaming import Streaming
-from esscher.engine.patterns.strided import Strided
-from esscher.engine.patterns.topk import TopK
-from esscher.engine.patterns.uniform import UniformRandom
-from esscher.engine.patterns.window import Window
+from esscher.engine.patterns.pattern import Pattern, Selection, Sight, View
+from esscher.engine.patterns.places import Block, Longformer, Streaming, Strided, Window
 
 #: Patterns by name, in the order of tables; the first is what the others are compared with.
 PATTERNS: dict[str, Pattern] = {

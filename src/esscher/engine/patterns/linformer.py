@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from esscher.core.errors import InputError
-from esscher.engine.patterns._pattern import Pattern, Selection, Sight, View
+from esscher.engine.patterns.pattern import Pattern, Selection, Sight, View
 
 if TYPE_CHECKING:
     from torch import Tensor

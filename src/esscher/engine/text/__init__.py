@@ -13,14 +13,12 @@ if TYPE_CHECKING:
         HeadCloud,
         LayerCloud,
         Rows,
-        cloud_bytes,
         open_cloud,
         read_rows,
         seen_cloud,
-        stored_layers,
     )
-    from esscher.engine.text.collect import collect_cloud
-    from esscher.engine.text.context import iterate_passages, visit_passages
+    from esscher.engine.text.collect import collect_cloud, iterate_passages, visit_passages
+    from esscher.engine.text.manifest import cloud_bytes, stored_layers
     from esscher.engine.text.packing import (
         Passage,
         PassageSet,
@@ -63,14 +61,12 @@ _LATER = {
         "HeadCloud",
         "LayerCloud",
         "Rows",
-        "cloud_bytes",
         "open_cloud",
         "read_rows",
         "seen_cloud",
-        "stored_layers",
     ),
-    "collect": ("collect_cloud",),
-    "context": ("iterate_passages", "visit_passages"),
+    "collect": ("collect_cloud", "iterate_passages", "visit_passages"),
+    "manifest": ("cloud_bytes", "stored_layers"),
     "packing": (
         "Passage",
         "PassageSet",

@@ -1,4 +1,4 @@
-"""Run a model over a text and keep what its attention layers see."""
+"""Run a model over a text: keep what its attention layers see, or look at it as it comes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,13 @@ from torch import Tensor
 from esscher.core.atomic import write_atomically
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
-from esscher.core.validation import as_dim
+from esscher.core.validation import as_dim, as_indices
+from esscher.engine.models.capture import run_captured
 from esscher.engine.models.inputs import LayerCapture
 from esscher.engine.models.loaded import LoadedModel
-from esscher.engine.models.run import run_captured
-from esscher.engine.models.selection import as_indices
-from esscher.engine.text.cloud import (
-    FORMAT,
-    MANIFEST,
-    PROGRESS,
-    CloudFile,
-    key_heads_of,
-    open_cloud,
-    read_manifest,
-    remove_with,
-)
+from esscher.engine.text.cloud import CloudFile, open_cloud, remove_with
 from esscher.engine.text.documents import TextSource
+from esscher.engine.text.manifest import FORMAT, MANIFEST, PROGRESS, key_heads_of, read_manifest
 from esscher.engine.text.packing import Passage, PassageSet, read_passages
 from esscher.engine.text.writer import CloudWriter, check_room
 
@@ -240,3 +231,38 @@ def _batches(text: Sequence[Passage], start: int, batch_tokens: int) -> Iterator
 def batch_ids(text: Sequence[Passage]) -> Tensor:
     """Token ids of passages of the same length, [batch, n]."""
     return torch.from_numpy(np.stack([passage.ids for passage in text]))
+
+
+def visit_passages(
+    loaded: LoadedModel,
+    text: Iterable[Passage],
+    sink: Callable[[Passage, LayerCapture], object],
+    *,
+    layers: Sequence[int] | None = None,
+) -> None:
+    """Run the model over passages one by one; hand every layer to ``sink`` while it runs.
+
+    Holds one layer of one passage at a time.
+    """
+    for passage in text:
+        run_captured(
+            loaded,
+            batch_ids([passage]),
+            lambda capture, passage=passage: sink(passage, capture),  # type: ignore[misc]
+            layers=layers,
+        )
+
+
+def iterate_passages(
+    loaded: LoadedModel, text: Iterable[Passage], *, layers: Sequence[int] | None = None
+) -> Iterator[tuple[Passage, LayerCapture]]:
+    """Yield every chosen layer of every passage, layer after layer within a passage.
+
+    Holds the chosen layers of one passage at a time; :func:`visit_passages` holds only one layer.
+    """
+    for passage in text:
+        captured: list[LayerCapture] = []
+        run_captured(loaded, batch_ids([passage]), captured.append, layers=layers)
+        captured.reverse()
+        while captured:
+            yield passage, captured.pop()

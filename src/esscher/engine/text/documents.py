@@ -7,17 +7,35 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from esscher.core.codec import Hash, Name, Record
 from esscher.core.errors import InputError
-from esscher.engine.text.demo import DEMO_TEXTS
 from esscher.engine.text.files import decoded, file_chunks, stream_chunks, suffix_of, text_files
-from esscher.engine.text.hub import dataset_rows
-from esscher.engine.text.pieces import pieces
+from esscher.engine.text.named import DEMO_TEXTS, dataset_rows
 from esscher.engine.text.tables import TABLE_SUFFIXES, table_rows
 
-if TYPE_CHECKING:
-    from esscher.engine.text.record import TextRecord
+#: Characters of a piece: about 16,000 tokens, which is what reading ahead can cost.
+PIECE = 65_536
+
+
+class TextRecord(Record, frozen=True, kw_only=True):
+    """A text, as runs name it.
+
+    Attributes
+    ----------
+    source
+        File, folder or name it was read from.
+    hash
+        SHA-256 of what was read.
+    """
+
+    source: Name
+    hash: Hash
+
+    def __str__(self) -> str:
+        return self.source
+
 
 #: A file, a folder, ``-``, ``demo:...``, ``hf:...``, or the documents themselves; when it has been
 #: read, a record stands in its place.
@@ -170,3 +188,27 @@ def _read(title: str, documents: Iterator[Named], limit: int | None) -> Iterator
             break
     if empty:
         raise InputError(f"{title!r} has no text in it; give a text with words")
+
+
+def pieces(chunks: Iterable[str], size: int = PIECE) -> Iterator[str]:
+    """Join chunks and cut them anew into pieces of at most ``size`` characters.
+
+    A cut falls behind the last end of a line in the second half of a piece, or else before the
+    last space in it, so that tokens are those of the whole text (but for a text with neither).
+    """
+    rest = ""
+    for chunk in chunks:
+        rest += chunk
+        start = 0  # the rest is copied once per chunk: a chunk may be a whole book
+        while len(rest) - start > size:
+            half, end = start + size // 2, start + size
+            cut = rest.rfind("\n", half, end) + 1
+            if cut == 0:
+                cut = rest.rfind(" ", half, end)
+            if cut <= start:
+                cut = end
+            yield rest[start:cut]
+            start = cut
+        rest = rest[start:]
+    if rest:
+        yield rest

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from esscher.core.errors import InputError
 from esscher.core.validation import as_dim
 from esscher.engine.models.loaded import DELIMITER_ROLES, LoadedModel
-from esscher.engine.text.documents import Document, TextSource, read_text, source_name
-from esscher.engine.text.record import TextRecord
+from esscher.engine.text.documents import Document, TextRecord, TextSource, read_text, source_name
 
 #: Text between two documents.
 BETWEEN = "\n\n"

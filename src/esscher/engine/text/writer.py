@@ -20,14 +20,8 @@ from esscher.core.atomic import TEMPORARY, write_atomically
 from esscher.core.errors import InputError
 from esscher.core.untrusted import open_regular_for_writing
 from esscher.engine.models.inputs import LayerCapture
-from esscher.engine.text.cloud import (
-    KINDS,
-    PROGRESS,
-    array_path,
-    cloud_bytes,
-    open_mapped,
-    read_progress,
-)
+from esscher.engine.text.cloud import open_mapped
+from esscher.engine.text.manifest import KINDS, PROGRESS, array_path, cloud_bytes, read_progress
 
 #: Seconds between two records of how far a cloud has got.
 EVERY = 5.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from esscher.math.heads._head import PSI_CONVENTIONS, Head, Tokens, as_head
 from esscher.math.heads.arrays import ArrayHead, array_head
+from esscher.math.heads.head import PSI_CONVENTIONS, Head, Tokens, as_head
 from esscher.math.heads.weights import WeightHead, gaussian_head, law_head, weight_head
 
 __all__ = [

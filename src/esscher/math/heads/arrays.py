@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array, as_finite
 from esscher.math.coupling import Moments
-from esscher.math.heads._head import Head, Tokens
+from esscher.math.heads.head import Head, Tokens
 from esscher.math.laws import FiniteTokens, TiltDomain
 
 

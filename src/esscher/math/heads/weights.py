@@ -18,7 +18,7 @@ from esscher.core.validation import (
     check_memory,
 )
 from esscher.math.coupling import Moments, symmetric_root
-from esscher.math.heads._head import Head, Tokens
+from esscher.math.heads.head import Head, Tokens
 from esscher.math.laws import Gaussian, Law, TiltDomain, as_law
 
 #: Matrices of d x d numbers that a head and its limit keep at once, at the least.

@@ -1,22 +1,27 @@
-"""Laws of tokens: how to draw them, and the exact infinite-token limit of attention to them."""
+"""Laws of tokens: how to draw them, and the exact infinite-token limit of attention to them.
+
+The standard form of a law has mean zero and unit covariance, so that horizons compare.
+"""
 
 from __future__ import annotations
 
 import inspect
 from difflib import get_close_matches
 
+import numpy as np
+
 from esscher.core.errors import InputError
 from esscher.core.shown import shortened
-from esscher.math.laws._law import Law, TiltDomain, as_law
-from esscher.math.laws._product import ProductLaw
+from esscher.core.validation import as_dim, as_positive, check_memory
 from esscher.math.laws.cube import Cube
 from esscher.math.laws.finite import FiniteTokens
 from esscher.math.laws.gaussian import Gaussian
 from esscher.math.laws.laplace import Laplace
+from esscher.math.laws.law import Law, TiltDomain, as_law
 from esscher.math.laws.mixture import GaussianMixture
+from esscher.math.laws.product import ProductLaw
 from esscher.math.laws.signs import Signs
 from esscher.math.laws.sphere import Sphere
-from esscher.math.laws.standard import STANDARD_LAWS, standard_law
 from esscher.math.laws.student import StudentT
 
 __all__ = [
@@ -43,6 +48,10 @@ LAWS: dict[str, type[Law]] = {
     law.name: law
     for law in (Gaussian, GaussianMixture, Sphere, Cube, Signs, Laplace, StudentT, FiniteTokens)
 }
+#: Laws that have a standard form.
+STANDARD_LAWS = ("gaussian", "mixture", "sphere", "cube", "signs", "laplace", "student")
+#: Distance of the two components of the standard mixture from 0 (of at most 1).
+MIXTURE_OFFSET = 0.8
 
 
 def make_law(name: str, **parameters: object) -> Law:
@@ -67,3 +76,36 @@ def make_law(name: str, **parameters: object) -> Law:
             f"the law {name!r} does not fit: {error}; it takes ({', '.join(signature.parameters)})"
         ) from error
     return LAWS[name](**parameters)
+
+
+def standard_law(name: str, dim: int, df: float = 5.0) -> Law:
+    """Return a law with mean zero and identity covariance in dimension ``dim``.
+
+    The mixture has two equal components at ``-0.8 e_1`` and ``+0.8 e_1``; ``df`` is for Student's
+    t, which has a covariance only for more than 2 degrees of freedom.
+    """
+    d = as_dim(dim)
+    if name == "gaussian":
+        return Gaussian(dim=d)
+    if name == "mixture":
+        check_memory(8 * 4 * d * d, f"dim is {d}; a mixture of that dimension")
+        offset = np.zeros(d)
+        offset[0] = MIXTURE_OFFSET
+        covariance = np.eye(d) - np.outer(offset, offset)
+        return GaussianMixture([0.5, 0.5], np.stack([-offset, offset]), covariance)
+    if name == "sphere":
+        return Sphere(d, radius=float(np.sqrt(d)))
+    if name == "cube":
+        return Cube(d, half_width=float(np.sqrt(3.0)))
+    if name == "signs":
+        return Signs(d)
+    if name == "laplace":
+        return Laplace(d, scale=float(np.sqrt(0.5)))
+    if name == "student":
+        freedom = as_positive(df, "df")
+        if freedom <= 2:
+            raise InputError(f"df is {df:g}; Student's t has a covariance only for df above 2")
+        return StudentT(d, df=freedom, scale=float(np.sqrt((freedom - 2) / freedom)))
+    raise InputError(
+        f"there is no standard law called {name!r}; choose from {', '.join(STANDARD_LAWS)}"
+    )

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import roots_legendre
 
 from esscher.core.validation import Array, as_dim
-from esscher.math.laws._product import ProductLaw
+from esscher.math.laws.product import ProductLaw
 
 #: Below this the closed forms cancel and the expansions at 0 take over.
 SMALL = 1.0

@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array
-from esscher.math.laws._law import Law, frozen
-from esscher.math.laws._probabilities import as_probabilities
+from esscher.math.laws.law import Law, as_probabilities, frozen
 
 
 class FiniteTokens(Law):

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array, as_covariance, as_dim
-from esscher.math.laws._law import Law, frozen
+from esscher.math.laws.law import Law, frozen
 
 
 def covariance_factor(covariance: Array) -> Array:

@@ -7,8 +7,8 @@ from scipy.special import roots_laguerre
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_dim
-from esscher.math.laws._law import TiltDomain
-from esscher.math.laws._product import ProductLaw
+from esscher.math.laws.law import TiltDomain
+from esscher.math.laws.product import ProductLaw
 
 #: Gauss-Laguerre nodes on one side of 0; with more the outermost weights underflow to 0.
 MOST_POINTS = 180

@@ -14,9 +14,8 @@ from scipy.special import logsumexp
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array, as_covariance
-from esscher.math.laws._law import Law, frozen
-from esscher.math.laws._probabilities import as_probabilities
 from esscher.math.laws.gaussian import covariance_factor
+from esscher.math.laws.law import Law, as_probabilities, frozen
 
 
 class GaussianMixture(Law):

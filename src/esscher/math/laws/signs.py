@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from esscher.core.validation import Array, as_dim
-from esscher.math.laws._product import ProductLaw
+from esscher.math.laws.product import ProductLaw
 
 
 def log_cosh(x: Array) -> Array:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from esscher.core.validation import Array, as_dim, as_positive
-from esscher.math.laws._bessel import (
+from esscher.math.laws.bessel import (
     bessel_ratio_derivative,
     bessel_ratio_over_argument,
     log_bessel_normalised,
 )
-from esscher.math.laws._law import Law, frozen
+from esscher.math.laws.law import Law, frozen
 
 
 def _length_and_direction(t: Array) -> tuple[Array, Array]:

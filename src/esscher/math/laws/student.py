@@ -6,7 +6,7 @@ import numpy as np
 
 from esscher.core.errors import UndefinedError
 from esscher.core.validation import Array, as_dim, as_positive
-from esscher.math.laws._law import Law, TiltDomain, frozen
+from esscher.math.laws.law import Law, TiltDomain, frozen
 
 
 class StudentT(Law):

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from esscher.core.validation import Array
 from esscher.math.heads import Head, WeightHead
 from esscher.math.laws import Laplace
-from esscher.math.limits.queries import query_blocks
+from esscher.math.limits.product_rule import single_entries
 from esscher.math.limits.results import NoLimit
-from esscher.math.limits.rows import single_entries
+from esscher.math.limits.sampling import query_blocks
 
 
 def missing_limit(head: Head, samples: int, seed: int) -> NoLimit | None:

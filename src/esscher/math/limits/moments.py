@@ -10,12 +10,11 @@ from esscher.core.errors import InputError
 from esscher.core.validation import as_dim
 from esscher.math.heads import ArrayHead, Head, WeightHead, as_head
 from esscher.math.laws import FiniteTokens, ProductLaw, Sphere
-from esscher.math.limits.accumulate import MomentAccumulator
-from esscher.math.limits.affine import gaussian_limit_map
 from esscher.math.limits.existence import missing_limit
+from esscher.math.limits.mapping import gaussian_limit_map
 from esscher.math.limits.product_rule import product_moments
-from esscher.math.limits.queries import BLOCK, query_blocks, query_stream
 from esscher.math.limits.results import NoLimit, OutputMoments
+from esscher.math.limits.sampling import BLOCK, MomentAccumulator, query_blocks, query_stream
 from esscher.math.limits.sphere_rule import sphere_output_eigenvalues
 
 #: Finite sets of up to this many tokens are summed exactly, whatever the number of samples.

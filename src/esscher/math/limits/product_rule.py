@@ -8,19 +8,35 @@ correlated only if they share their column j.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import roots_legendre
 
 from esscher.core.validation import Array
 from esscher.math.laws import Cube, ProductLaw
 from esscher.math.limits.results import OutputMoments
-from esscher.math.limits.rows import single_entries
 
 #: Gauss nodes of the coarse and the fine rule (per panel, for the cube).
 POINTS = (12, 20)
 #: Width of the panels next to a zero of a tilt, in units of the width of the map's step there.
 STEP = 4.0
+#: Entries below this share of the largest one are put down to the rounding of ``W_k' W_q``.
+ROUNDING = 1e-15
 
 Rule = tuple[Array, Array]
+
+
+def single_entries(matrix: Array) -> tuple[NDArray[np.intp], Array] | None:
+    """Return the column and the value of the only entry of each row, or None if a row has more.
+
+    A row of zeros has value 0 (and an arbitrary column).
+    """
+    size = np.abs(matrix)
+    nonzero = size > ROUNDING * len(matrix) * float(size.max(initial=0.0))
+    if nonzero.sum(axis=1).max(initial=0) > 1:
+        return None
+    columns = size.argmax(axis=1)
+    values = np.where(nonzero.any(axis=1), matrix[np.arange(len(matrix)), columns], 0.0)
+    return columns, values
 
 
 def product_moments(law: ProductLaw, matrix: Array, bias: Array) -> OutputMoments | None:

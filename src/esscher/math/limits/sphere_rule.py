@@ -25,7 +25,7 @@ from scipy.linalg import eigh_tridiagonal
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array, as_dim, as_positive
-from esscher.math.laws._bessel import bessel_ratio_over_argument
+from esscher.math.laws.bessel import bessel_ratio_over_argument
 
 #: Numbers of nodes; the rule is refined until two in a row agree.
 POINTS = (8, 16, 32, 64)

@@ -18,7 +18,7 @@ from esscher.core.errors import InputError, UndefinedError
 from esscher.core.validation import Array, as_array
 from esscher.math.heads import WeightHead
 from esscher.math.laws import Gaussian
-from esscher.math.limits.affine import AffineMap, gaussian_limit_map
+from esscher.math.limits.mapping import AffineMap, gaussian_limit_map
 
 
 @dataclass(frozen=True, eq=False, repr=False)

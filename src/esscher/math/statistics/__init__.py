@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from esscher.math.statistics.fit import SUMMARIES, fit_rate
 from esscher.math.statistics.laws import LAWS, LawFit
-from esscher.math.statistics.local import LocalSlopes
 from esscher.math.statistics.means import LEVEL
 from esscher.math.statistics.onepass import TailIndex, received_exponent
 from esscher.math.statistics.rate import Rate
-from esscher.math.statistics.resampling import Resamples, resample, resampling_counts
+from esscher.math.statistics.resampling import LocalSlopes, Resamples, resample, resampling_counts
 from esscher.math.statistics.selection import Selection, select_law
 from esscher.math.statistics.sinks import dominant_keys, find_sinks, keys_apart
 from esscher.math.statistics.tail import TailShape, tail_count, tail_shape, values_needed

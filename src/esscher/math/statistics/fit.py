@@ -8,11 +8,10 @@ from numpy.typing import ArrayLike
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_nonnegative, as_numbers, as_positive, as_sizes
 from esscher.math.statistics.laws import linear_design
-from esscher.math.statistics.local import local_slopes
 from esscher.math.statistics.means import LEVEL
 from esscher.math.statistics.noise import least_squares_forms, smooth_variances
 from esscher.math.statistics.rate import Rate
-from esscher.math.statistics.resampling import Resamples, resample
+from esscher.math.statistics.resampling import Resamples, local_slopes, resample
 from esscher.math.statistics.selection import select_law
 from esscher.math.statistics.trust import Evidence, reasons
 

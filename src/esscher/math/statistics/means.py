@@ -8,7 +8,7 @@ import numpy as np
 from scipy import special
 
 from esscher.core.validation import Array
-from esscher.math.statistics.plain import finite_list
+from esscher.math.statistics.records import finite_list
 
 #: Level of every interval, unless a caller asks for another one.
 LEVEL = 0.95

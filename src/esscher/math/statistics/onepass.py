@@ -27,8 +27,7 @@ from esscher.core.errors import InputError
 from esscher.core.shown import about
 from esscher.core.validation import Array, as_dim, as_nonnegative, as_numbers, as_positive
 from esscher.math.statistics.means import LEVEL
-from esscher.math.statistics.plain import finite
-from esscher.math.statistics.records import ReceivedTail
+from esscher.math.statistics.records import ReceivedTail, finite
 from esscher.math.statistics.sinks import find_sinks
 from esscher.math.statistics.tail import FEWEST_VALUES, PRIOR, TailShape, tail_shape
 

@@ -13,16 +13,16 @@ from numpy.typing import ArrayLike
 from esscher.core.codec import as_tree
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array, as_positive
-from esscher.math.statistics.local import LocalSlopes
-from esscher.math.statistics.plain import finite, finite_numbers
-from esscher.math.statistics.records import FittedRate
+from esscher.math.statistics.records import FittedRate, finite, finite_numbers
+from esscher.math.statistics.resampling import LocalSlopes
 from esscher.math.statistics.selection import Selection
 from esscher.math.statistics.tokens import TokensNeeded, solve_floor, solve_line, tokens_from_log
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray
-    from matplotlib.axes import Axes
+
+    from esscher.show.drawing import Plot
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -252,11 +252,11 @@ class Rate:
         """Return plain numbers, lists and strings (JSON-safe; None for what is not finite)."""
         return dict(as_tree(self.record()))
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw errors, fit and the exponents to compare with, in log-log axes; return the axes."""
-        from esscher.math.statistics.figure import draw_rate
+    def plot(self) -> Plot:
+        """Draw errors, fit and the exponents to compare with, in log-log axes."""
+        from esscher.math.statistics.charts import draw_rate
 
-        return draw_rate(self, ax)
+        return draw_rate(self)
 
     def __repr__(self) -> str:
         return "\n".join([self._headline(), *(f"  {row}" for row in self._rows())])

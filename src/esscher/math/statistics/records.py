@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Generic, TypeAlias, TypeVar
 
 from esscher.core.codec import Amount, Count, Interval, Name, Record
@@ -108,3 +110,18 @@ class ReceivedTail(Record, frozen=True, kw_only=True):
     level: float
     trusted: bool
     reasons: tuple[str, ...]
+
+
+def finite(value: float) -> float | None:
+    """Return ``value`` as a float, or None if it is infinite or not a number."""
+    return float(value) if math.isfinite(value) else None
+
+
+def finite_list(values: Iterable[float]) -> list[float | None]:
+    """Return a list of floats, None for those that are not finite."""
+    return [finite(value) for value in values]
+
+
+def finite_numbers(values: Iterable[float]) -> tuple[float | None, ...]:
+    """Return the same as a tuple, as records have it."""
+    return tuple(finite(value) for value in values)

@@ -25,6 +25,7 @@ from scipy import special
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
+from esscher.math.statistics.records import LocalExponents, finite_numbers
 
 #: Resamples behind an interval: the critical value of a 95% interval is then known to about 3%.
 RESAMPLES = 2000
@@ -205,3 +206,30 @@ def _resampled_medians(errors: Array, x: Array, rng: np.random.Generator) -> Res
         draws.append(np.log(medians[np.all(medians > 0, axis=1)]))
     resampled = np.concatenate(draws)
     return Resamples(x, median, np.atleast_2d(np.cov(resampled.T)), resampled, None, whole)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalSlopes:
+    """Exponents between neighbouring sizes, at their geometric mean ``n``, with intervals."""
+
+    n: Array
+    exponent: Array
+    lower: Array
+    upper: Array
+
+    def record(self) -> LocalExponents:
+        """Return what is stored of them."""
+        return LocalExponents(
+            n=finite_numbers(self.n),
+            exponent=finite_numbers(self.exponent),
+            lower=finite_numbers(self.lower),
+            upper=finite_numbers(self.upper),
+        )
+
+
+def local_slopes(resamples: Resamples, level: float) -> LocalSlopes:
+    """Exponents between neighbouring sizes, with intervals at a level."""
+    x = resamples.log_sizes
+    forms = -np.diff(np.eye(len(x)), axis=0) / np.diff(x)[:, None]
+    exponent, lower, upper = resamples.intervals(forms, level)
+    return LocalSlopes(np.exp((x[1:] + x[:-1]) / 2), exponent, lower, upper)

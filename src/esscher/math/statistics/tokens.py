@@ -10,7 +10,7 @@ import numpy as np
 
 from esscher.core.shown import plain_count
 from esscher.core.validation import Array
-from esscher.math.statistics.plain import finite, finite_list
+from esscher.math.statistics.records import finite, finite_list
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ from esscher.math.theory.sharp_exponents import Exponents, bounded_exponents, ex
 if TYPE_CHECKING:
     import pandas as pd
 
+    from esscher.math.simulation import DirectErrors, SimulatedMap
+    from esscher.show.drawing import Plot
+
 #: A curve has settled once its local exponent stays within this distance of the asymptotic one.
 SETTLED = 0.05
 
@@ -124,6 +127,27 @@ class Prediction:
 
         columns = {_json_name(name): curve.error for name, curve in self.curves.items()}
         return pd.DataFrame({"n": self.sizes} | columns)
+
+    def plot(
+        self, *, simulated: DirectErrors | SimulatedMap | None = None, title: str | None = None
+    ) -> Plot:
+        """Draw predicted errors against n beside their local exponents.
+
+        Parameters
+        ----------
+        simulated
+            Errors of a simulation to draw beside them, with two standard errors.
+        title
+            Above everything; None: the head; empty: none.
+
+        Raises
+        ------
+        InputError
+            If there are no curves: without sizes, or without a limit.
+        """
+        from esscher.math.theory.charts import draw_prediction
+
+        return draw_prediction(self, simulated, title)
 
     def __repr__(self) -> str:
         rows = [self.headline]

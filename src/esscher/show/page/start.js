@@ -1,7 +1,6 @@
-// The page: data, theme, and drawing what comes into sight.
+// The page: data, theme, and tables that come into sight; charts see to themselves.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const explorers = {};
 
 function systemTheme() {
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
@@ -27,31 +26,10 @@ function setTheme(theme, byReader) {
       // then it is not remembered
     }
   }
-  for (const redraw of drawn) redraw();
 }
 
 function drawPart(place) {
-  if (place.dataset.drawn) return;
-  const { part, id, run } = place.dataset;
-  if (part === "explorer") {
-    explorers[run] = buildExplorer(place, DATA[id]);
-  } else if (part === "heads") {
-    ready(run);
-    explorers[run].list(place);
-  } else if (part === "table") {
-    buildTable(place, DATA[id]);
-  } else {
-    drawChart(place, DATA[id], (row) => {
-      ready(run);
-      if (explorers[run]) explorers[run].select(row, true);
-    });
-  }
-}
-
-/** Make sure that the explorer of a run is there. */
-function ready(run) {
-  const place = document.querySelector(`[data-part=explorer][data-run="${run}"]`);
-  if (place) drawPart(place);
+  if (!place.dataset.drawn) listHeads(place, DATA[place.dataset.id]);
 }
 
 setTheme(storedTheme() || systemTheme(), false);
@@ -73,9 +51,9 @@ const watcher = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: "300px 0px" });
 
-// The first chart at once, so that there is something to see; the others when they come into sight.
-if (parts.length) drawPart(parts[0]);
-performance.mark("esscher-first-chart");
+followPicks();
+
+// Tables are built when they come into sight, and all of them before printing.
 parts.forEach((place) => watcher.observe(place));
 addEventListener("beforeprint", () => parts.forEach(drawPart));
 

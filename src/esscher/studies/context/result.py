@@ -13,7 +13,7 @@ from esscher.core.codec import Count, Index, Name, Record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
 from esscher.runs.cells import Cell, CellRun
-from esscher.runs.result import Result
+from esscher.runs.result import Result, WithHeads
 from esscher.studies.context.saturation import ContextLength, relative_changes, saturation
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class HeadContext(ContextLength, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Context(Result["ContextStudy"]):
+class Context(WithHeads[HeadContext], Result["ContextStudy"]):
     """Context lengths of every head.
 
     Attributes
@@ -78,19 +78,6 @@ class Context(Result["ContextStudy"]):
                 raise InputError(f"head {head.layer}.{head.head} does not have all lengths")
             if not head.change or head.open != (head.length is None):
                 raise InputError(f"head {head.layer}.{head.head} has no end, and none that is open")
-
-    def head(self, layer: int, head: int) -> HeadContext:
-        """Return one head.
-
-        Raises
-        ------
-        InputError
-            If it was not measured.
-        """
-        for found in self.heads:
-            if (found.layer, found.head) == (layer, head):
-                return found
-        raise InputError(f"head {layer}.{head} was not measured; table() lists those that were")
 
     def table(self) -> pd.DataFrame:
         """Return a data frame, one row per head.

@@ -41,6 +41,7 @@ class ContextStudy(ModelStudy[Context]):
     """
 
     name = "context"
+    abridged = True
     unit = "passages"
     cell = PassageCell
     result = Context

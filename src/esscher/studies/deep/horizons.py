@@ -13,8 +13,8 @@ from esscher.core.validation import Array
 from esscher.engine.models import LayerInputs
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import keys_apart
-from esscher.studies.deep.passes import SampledPassage
 from esscher.studies.deep.records import TERCILES, TercileHeads
+from esscher.studies.deep.sampling import SampledPassage
 
 
 def head_horizons(reader: SampledPassage) -> Array:

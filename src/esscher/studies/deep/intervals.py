@@ -12,8 +12,7 @@ from esscher.core.codec import Interval
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL, fit_rate, resample
 from esscher.math.statistics.means import exponentials, mean_and_interval
-from esscher.math.statistics.plain import finite
-from esscher.math.statistics.records import FittedRate
+from esscher.math.statistics.records import FittedRate, finite
 from esscher.studies.deep.records import Curve, Growth, Means
 
 

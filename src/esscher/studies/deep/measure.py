@@ -12,9 +12,8 @@ from torch import Tensor
 from esscher.engine.models import LayerInputs
 from esscher.engine.reading import Pass, compare_laws, surprise
 from esscher.runs.cells import Cell
-from esscher.studies.deep.passes import SampledPassage
 from esscher.studies.deep.records import DeepCell
-from esscher.studies.deep.sampling import KeyDraws, sampled_attention
+from esscher.studies.deep.sampling import KeyDraws, SampledPassage, sampled_attention
 
 #: Numbers of a layer. ``residual``, ``typical``: relative error of the tokens behind its block,
 #: root mean square and median over tokens. ``common``: share of their error that is the same for

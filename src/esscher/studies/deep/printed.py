@@ -18,7 +18,7 @@ END_TITLES = {
 }
 
 
-def print_result(found: Deep, console: PlainConsole, everything: bool = False) -> None:
+def print_result(found: Deep, console: PlainConsole) -> None:
     """Print the headline, all layers, and the end of the model or the measured limit."""
     console.say(found.headline, "bold")
     study = found.study

@@ -6,6 +6,9 @@ it sees with the weight E_i / n_i: E_i counts the keys of the sampled class that
 own token is not one of them), n_i those of them that were drawn. Given n_i they are a uniform
 sample of n_i out of E_i, so that numerator and denominator of the softmax are both unbiased. In a
 decoder without windows E_i = E and n_i = n for every query; with n = E it is dense attention.
+
+In a decoder the first three quarters of a passage are the prefix, whose keys are sampled; the
+queries are the last quarter. In an encoder all tokens are queries and keys.
 """
 
 from __future__ import annotations
@@ -19,8 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.core.streams import random_stream
-from esscher.engine.models import LayerInputs
+from esscher.engine.models import LayerInputs, LoadedModel
 from esscher.engine.models.inputs import QUERY_BLOCK
+from esscher.engine.reading import PassageReader
+from esscher.engine.sampled.sizes import PREFIX
+from esscher.engine.text import Passage
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,3 +121,37 @@ def sampled_attention(
             value = inputs.v[0, head // inputs.group].to(torch.float32)
             output[0, head, queries] = (torch.softmax(logits, dim=-1) @ value).to(output.dtype)
     return output
+
+
+class SampledPassage(PassageReader):
+    """A passage ready to be read many times, with different samples of its keys.
+
+    Attributes
+    ----------
+    certain
+        True at keys that are kept for certain: position 0, delimiters, and in a decoder the last
+        quarter, which attends to itself as usual.
+    """
+
+    def __init__(self, loaded: LoadedModel, passage: Passage) -> None:
+        super().__init__(loaded, passage, prefix_length(loaded, passage))
+        self.certain = certain_keys(loaded, passage)
+
+    @property
+    def eligible(self) -> int:
+        """Number E of keys of which some are drawn."""
+        return int(np.count_nonzero(~self.certain))
+
+
+def prefix_length(loaded: LoadedModel, passage: Passage) -> int:
+    """Tokens of a passage that a decoder has in its cache when the queries come."""
+    return int(PREFIX * len(passage.ids)) if loaded.causal else 0
+
+
+def certain_keys(loaded: LoadedModel, passage: Passage) -> NDArray[np.bool_]:
+    """True at keys that are kept for certain, [length]."""
+    certain = passage.is_delimiter.copy()
+    certain[0] = True
+    if loaded.causal:
+        certain[prefix_length(loaded, passage) :] = True
+    return certain

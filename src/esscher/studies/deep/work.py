@@ -19,9 +19,9 @@ from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.study import OneBatch
 from esscher.studies.deep.horizons import head_horizons, split_terciles
 from esscher.studies.deep.measure import PassageMeasurement
-from esscher.studies.deep.passes import SampledPassage, certain_keys
 from esscher.studies.deep.records import TERCILES, DeepCell
-from esscher.studies.deep.simulate import measure_replicate
+from esscher.studies.deep.sampling import SampledPassage, certain_keys
+from esscher.studies.deep.stack import measure_replicate
 from esscher.studies.deep.study import DeepStackStudy, DeepStudy
 
 #: By name of a variant: how its keys are drawn, and which heads by layer see the sample only (None
@@ -55,7 +55,7 @@ def read_text(
         loaded, study.text, count=study.passages, context=study.context, column=study.column
     )
     _check_sizes(study.sizes, [int(np.count_nonzero(~certain_keys(loaded, p))) for p in found])
-    study = replace(study, model=loaded.stored, text=found.record)
+    study = replace(study, model=loaded.record, text=found.record)
     return DeepWork(study, model, found, executor.remote)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, Heads, Layers, Seed, option
+from esscher.core.validation import as_indices
 from esscher.engine.models.outline import Outline
-from esscher.engine.models.selection import as_indices
 from esscher.engine.sampled.sizes import (
     FEWEST_KEYS,
     Mode,
@@ -75,6 +75,7 @@ class DomainsStudy(WithModel[Domains]):
     """
 
     name = "domains"
+    abridged = True
     unit = "blocks"
     cell = BlockCell
     result = Domains

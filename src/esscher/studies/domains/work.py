@@ -52,7 +52,7 @@ def cut_corpora(study: DomainsStudy, loaded: LoadedModel, model: AnyModel) -> Do
     """Cut the corpora of a study into blocks."""
     texts = [corpus for corpus in study.texts if isinstance(corpus, CorpusText)]
     blocks = [cut_blocks(loaded, corpus, study.shape, study.seed) for corpus in texts]
-    study = replace(study, model=loaded.stored, texts=tuple(_record(text) for text in texts))
+    study = replace(study, model=loaded.record, texts=tuple(_record(text) for text in texts))
     return DomainsWork(study, model, study.sizes(loaded.outline), blocks)
 
 

@@ -22,8 +22,7 @@ from esscher.core.streams import random_stream
 from esscher.engine.models import LayerInputs
 from esscher.studies.plan.budgets import TokenBudgets
 from esscher.studies.plan.observation import observe
-from esscher.studies.plan.reduced import reduced_attention
-from esscher.studies.plan.selection import Kept, certain_keys, select_sample
+from esscher.studies.plan.selection import Kept, certain_keys, reduced_attention, select_sample
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ Everything that runs a model under a plan needs this record and nothing else of 
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import numpy as np
 from msgspec import Meta, structs
@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from esscher.core.codec import Record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
-from esscher.engine.models.record import ModelRecord
-from esscher.engine.models.same_weights import compare_weights, said_of_types
+from esscher.engine.models.record import ModelRecord, compare_weights, said_of_types
 
 if TYPE_CHECKING:
     from esscher.engine.models import LoadedModel
@@ -112,12 +111,12 @@ class TokenBudgets(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
             If it has other weights.
         """
         own = self.model
-        stored: dict[str, Any] = {"model": structs.asdict(own)}
-        weights = compare_weights(stored, loaded.record)
+        stored, now = structs.asdict(own), structs.asdict(loaded.record)
+        weights = compare_weights(stored, now)
         same_shape = (loaded.shape.layers, loaded.shape.key_heads) == (own.layers, own.key_heads)
         if same_shape and weights == "other type":
             warnings.warn(
-                f"{loaded.name!r} has {said_of_types(stored, loaded.record)}: the plan is used, "
+                f"{loaded.name!r} has {said_of_types(stored, now)}: the plan is used, "
                 f"but what it says of errors was measured in {own.dtype}",
                 stacklevel=4,
             )

@@ -1,8 +1,16 @@
-"""One dense pass over calibration passages: what every budget of every key head would cost."""
+"""One dense pass over calibration passages: what every budget of every key head would cost.
+
+That depends on how the end of the model depends on every attention output. A decoder's next-token
+laws move by ``KL = E (g . delta)^2 / 2`` per token when attention outputs move by a small delta: g
+is the gradient of ``sum log p(token) / sqrt(tokens)`` for tokens drawn from the laws themselves,
+and ``E g g'`` the Fisher information. An encoder's embedding e moves, as a direction, by
+``1 - cos = |d(e/|e|)|^2 / 2 = E (g . delta)^2 / 2`` with g the gradient of ``<xi, e/|e|>``, xi
+standard normal. Both are computed by one backward pass per draw.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,15 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.core.validation import Array
-from esscher.engine.models import LayerInputs, LoadedModel
+from esscher.engine.models import LayerInputs, LoadedModel, attention_override
 from esscher.engine.reading import PassageReader
 from esscher.engine.text import Passage
 from esscher.studies.plan.budgets import Keeping
-from esscher.studies.plan.effects import LayerEffects, layer_effects
+from esscher.studies.plan.effects import LayerEffects, layer_effects, swept_effects
 from esscher.studies.plan.observation import Observation, observe
 from esscher.studies.plan.selection import certain_keys
-from esscher.studies.plan.sensitivity import output_gradients
-from esscher.studies.plan.swept import swept_effects
 
 #: Backward passes per passage: token sequences drawn from the model, or directions.
 DRAWS = 4
@@ -144,3 +150,50 @@ def average_effects(parts: Sequence[PassageEffects]) -> PassageEffects:
         square=np.mean([part.square for part in parts], axis=0),
         norm=np.mean([part.norm for part in parts], axis=0),
     )
+
+
+def output_gradients(
+    loaded: LoadedModel, end: Callable[[], Tensor], draws: int, generator: torch.Generator
+) -> list[Tensor]:
+    """Gradients with respect to every layer's attention output, [draws, heads, n_q, d_v] each.
+
+    Parameters
+    ----------
+    loaded
+        The model.
+    end
+        Runs it on one passage. Decoder: returns logarithms of next-token probabilities,
+        [positions, vocabulary]. Encoder: the embedding, [hidden].
+    draws
+        Number of drawn token sequences, or of directions.
+    generator
+        Source of randomness.
+    """
+    moved: list[Tensor] = []
+
+    def replacement(inputs: LayerInputs) -> Tensor:
+        own = inputs.own()
+        moved.append(torch.zeros(own.shape, dtype=own.dtype).requires_grad_())
+        return own + moved[-1]
+
+    with torch.enable_grad(), attention_override(loaded, replacement):
+        reached = end()
+        if loaded.causal:
+            law = reached.detach().exp()
+            drawn = torch.multinomial(law, draws, replacement=True, generator=generator)
+            tokens = len(law)
+            targets = [
+                reached.gather(1, drawn[:, r : r + 1]).sum() / tokens**0.5 for r in range(draws)
+            ]
+        else:
+            unit = reached / torch.linalg.vector_norm(reached)
+            directions = torch.randn(draws, len(unit), generator=generator)
+            targets = [direction @ unit for direction in directions]
+        found = [
+            torch.autograd.grad(target, moved, retain_graph=r + 1 < draws)
+            for r, target in enumerate(targets)
+        ]
+    return [
+        torch.stack([one[layer][0] for one in found]).to(torch.float32)
+        for layer in range(len(moved))
+    ]

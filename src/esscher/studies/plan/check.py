@@ -28,10 +28,10 @@ from esscher.studies.plan.budgets import POWERS
 from esscher.studies.plan.calibrate import ObservedPassage
 from esscher.studies.plan.compare import END
 from esscher.studies.plan.observation import Observation
-from esscher.studies.plan.reduced import reduced_attention
 from esscher.studies.plan.result import PlanCell
 from esscher.studies.plan.selection import (
     Kept,
+    reduced_attention,
     select_largest,
     select_sample,
     spread_starts,

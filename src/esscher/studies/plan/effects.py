@@ -1,4 +1,4 @@
-"""What keeping n keys of a head costs, from one dense pass: no budget is tried out.
+"""What keeping n keys of a head costs: predicted from one dense pass, or measured.
 
 For a query i with weights ``p_ij``, output ``y_i`` and gradient ``g_i`` of the model's end, key j
 contributes ``c_j = sum_i p_ij g_i' (v_j - y_i)`` to the end: to first order it moves by
@@ -8,13 +8,18 @@ probability ``pi_j``, else 0, hence (mean over gradients)
     effect = 1/2 sum_j (1/pi_j - 1) E[c_j^2].
 
 For a decoder it is a KL divergence per token in nats, for an encoder a loss of cosine (see
-``sensitivity.py``). The same sum with ``sum_i p_ij^2 |v_j - y_i|^2`` in place of ``c_j^2`` is the
+``calibrate.py``). The same sum with ``sum_i p_ij^2 |v_j - y_i|^2`` in place of ``c_j^2`` is the
 squared error of a head's own output. Query heads that share a key are moved together: their
 contributions add up before they are squared.
+
+``swept_effects`` measures the errors of a head's output on real samples of every size, with all
+that a ratio of two estimates does when few keys are left; the model behind the head is still taken
+as linear, through the same gradients. Slower, since every size and power is tried.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +30,12 @@ from torch import Tensor
 from esscher.core.validation import Array
 from esscher.engine.models import LayerInputs
 from esscher.studies.plan.budgets import POWERS
-from esscher.studies.plan.selection import inclusion_probabilities
+from esscher.studies.plan.selection import (
+    inclusion_probabilities,
+    reduced_attention,
+    select_sample,
+    spread_starts,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,3 +115,47 @@ def _square_distances(outputs: Tensor, values: Tensor) -> Tensor:
     cross = outputs @ values.T
     square = values.square().sum(-1) - 2 * cross + outputs.square().sum(-1, keepdim=True)
     return square.clamp(min=0.0)
+
+
+#: Samples of every size.
+SAMPLES = 4
+
+
+def swept_effects(
+    inputs: LayerInputs,
+    gradients: Tensor,
+    scores: Tensor,
+    certain: NDArray[np.bool_],
+    sizes: NDArray[np.int64],
+    start: Callable[[int], float],
+) -> LayerEffects:
+    """Effects of keeping some numbers of a layer's keys; arguments as for ``layer_effects``.
+
+    Parameters
+    ----------
+    inputs, gradients, scores, certain, sizes
+        As for :func:`~esscher.studies.plan.effects.layer_effects`.
+    start
+        A uniform number in [0, 1) for each key head.
+    """
+    own = inputs.own()[0].to(torch.float32)
+    key_heads, group = len(scores), inputs.group
+    effect = np.empty((key_heads, len(POWERS), len(sizes)))
+    square = np.empty((len(own), len(POWERS), len(sizes)))
+    starts = np.array([spread_starts(start(g), SAMPLES) for g in range(key_heads)])
+    for p, s in np.ndindex(len(POWERS), len(sizes)):
+        moved: list[Array] = []
+        squares: list[Array] = []
+        for draw in range(SAMPLES):
+            kept = [
+                select_sample(scores[g], certain, int(sizes[s]), POWERS[p], starts[g, draw])
+                for g in range(key_heads)
+            ]
+            apart = reduced_attention(inputs, kept, len(certain)) - own
+            # heads that share keys are moved together
+            moves = (gradients * apart).sum((-1, -2)).reshape(-1, key_heads, group).sum(-1)
+            moved.append(moves.square().mean(0).double().numpy() / 2)
+            squares.append(apart.square().sum(-1).mean(-1).double().numpy())
+        effect[:, p, s], square[:, p, s] = np.mean(moved, axis=0), np.mean(squares, axis=0)
+    norm = own.square().sum(-1).mean(-1).double().numpy()
+    return LayerEffects(effect, square, norm)

@@ -103,6 +103,18 @@ class Measures(Record, frozen=True, kw_only=True, omit_defaults=True):
         """What is compared at the end of the model: KL of a decoder, cosine of an encoder."""
         return self.cosine if self.kl is None else self.kl
 
+    @property
+    def distance(self) -> Mean:
+        """Distance from dense: KL of a decoder, 1 - cosine of an encoder."""
+        if self.kl is not None:
+            return self.kl
+        assert self.cosine is not None
+        ends = self.cosine.interval
+        return Mean(
+            mean=1 - self.cosine.mean,
+            interval=None if ends is None else (1 - ends[1], 1 - ends[0]),
+        )
+
 
 class HeadErrors(Record, frozen=True, kw_only=True):
     """Predicted and realised relative errors of heads, and how well they agree."""

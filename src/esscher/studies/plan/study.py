@@ -12,8 +12,7 @@ from msgspec import Meta
 from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, Seed, option
 from esscher.engine.models.outline import Outline
-from esscher.engine.text.documents import check_text
-from esscher.engine.text.record import TextRecord
+from esscher.engine.text.documents import TextRecord, check_text
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
 from esscher.runs.model_study import ModelStudy
@@ -57,6 +56,7 @@ class PlanStudy(ModelStudy[Plan]):
     """
 
     name = "plan"
+    abridged = True
     unit = "passages"
     cell = PlanCell
     result = Plan

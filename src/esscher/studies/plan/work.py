@@ -53,7 +53,7 @@ def read_texts(
             loaded, study.check, study.check_passages, study.length, study.column
         )
         study, unseen = replace(study, check=other.record), other.passages
-    study = replace(study, model=loaded.stored, text=calibration.record)
+    study = replace(study, model=loaded.record, text=calibration.record)
     return PlanWork(study, model, calibration.passages, unseen, executor)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from esscher.core.codec import Count, Estimate
 from esscher.engine.sampled.layer import METRICS
-from esscher.runs.result import Result, head_of
+from esscher.runs.result import Result, WithHeads
 from esscher.studies.probe.records import ProbeHead, ProbeLayer
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ PARAMETRIC, CLOSE = 0.5, 0.05
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Probe(Result["ProbeStudy"]):
+class Probe(WithHeads[ProbeHead], Result["ProbeStudy"]):
     """The numbers of every head.
 
     Attributes
@@ -36,16 +36,6 @@ class Probe(Result["ProbeStudy"]):
     sizes: tuple[Count, ...]
     heads: tuple[ProbeHead, ...]
     layers: tuple[ProbeLayer, ...]
-
-    def head(self, layer: int, head: int) -> ProbeHead:
-        """Return one head.
-
-        Raises
-        ------
-        InputError
-            If it was not measured.
-        """
-        return head_of(self.heads, layer, head)
 
     def table(self) -> pd.DataFrame:
         """Return a data frame, one row per head."""

@@ -10,8 +10,9 @@ import pandas as pd
 from altair.typing import ChartType
 from scipy.stats import binom, spearmanr
 
-from esscher.show.chart import diagonal, figure, finite, panel, points
+from esscher.show.chart import diagonal, figure, panel, points
 from esscher.show.content import Column, Compared, Drawn, Part, Table
+from esscher.show.frames import finite
 from esscher.show.numbers import between
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import limits

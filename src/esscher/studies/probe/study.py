@@ -10,9 +10,8 @@ from msgspec import Meta
 
 from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, Heads, Layers, Seed, option
-from esscher.core.validation import as_sizes
+from esscher.core.validation import as_indices, as_sizes
 from esscher.engine.models.outline import Outline
-from esscher.engine.models.selection import as_indices
 from esscher.engine.sampled.sizes import (
     FEWEST_KEYS,
     Mode,
@@ -51,6 +50,7 @@ class ProbeStudy(ModelStudy[Probe]):
     """
 
     name = "probe"
+    abridged = True
     cell = ProbeCell
     result = Probe
     examples = (

@@ -50,7 +50,7 @@ def read_text(
         loaded, study.text, tokens=study.tokens, context=study.context, column=study.column,
         least=FEWEST_KEYS,
     )  # fmt: skip
-    study = replace(study, model=loaded.stored, text=found.record)
+    study = replace(study, model=loaded.record, text=found.record)
     return ProbeWork(study, loaded, model, found, executor)
 
 

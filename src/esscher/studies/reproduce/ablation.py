@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from esscher.math.heads import gaussian_head
-from esscher.show.exponents import draw_study
 from esscher.studies.reproduce.finding import Finding, markdown_table
-from esscher.studies.reproduce.study import Settings, Study, agreement, geometric, rate_table
+from esscher.studies.reproduce.study import (
+    Settings,
+    Study,
+    agreement,
+    geometric,
+    rate_table,
+    study_chart,
+)
 
 #: Dimension and horizon at alpha = 1.
 DIM, HORIZON = 4, 0.5
@@ -35,7 +41,7 @@ def run(settings: Settings) -> Finding:
         f"Scaling A by alpha: Gaussian tokens, d = {DIM}, H = {HORIZON} alpha, "
         f"n = {curve.sizes[0]:g} to {curve.sizes[-1]:g}, {curve.replicates} replicates"
     )
-    figure = draw_study(curve, table, title, xlabel="alpha_squared")
+    figure = study_chart(curve, title, "alpha_squared")
     rows = [
         "| metric | alpha with beta closest to 1/4 | predicted slopes that agree |",
         "|---|---|---|",

@@ -6,16 +6,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
-from matplotlib.figure import Figure
 
 from esscher.math.laws import Sphere
 from esscher.math.theory import ball_bound, measured_supremum
+from esscher.show.chart import figure, guides, lines, panel, points
+from esscher.show.drawing import Plot
+from esscher.show.scales import Axis, Series
+from esscher.show.theme import BLUE, LINE, VERMILION, limits
 from esscher.studies.reproduce.cells import compute_all
 from esscher.studies.reproduce.finding import Finding, markdown_table
 from esscher.studies.reproduce.study import Settings, geometric
 
 DIM = 3
+#: Lines of what is measured and of the bound.
+DASHES = ((1, 0), (1, 2))
 
 
 def run(settings: Settings) -> Finding:
@@ -98,38 +102,42 @@ def _describe(table: pd.DataFrame) -> str:
     )
 
 
-def _draw(table: pd.DataFrame) -> Figure:
-    figure = Figure(figsize=(8.6, 3.9), layout="constrained", dpi=150)
-    left, right = figure.subplots(1, 2)
-    radii = sorted(table["T"].unique())
-    shades = colormaps["viridis"](np.linspace(0, 0.9, len(radii)))
-    for radius, shade in zip(radii, shades, strict=True):
-        part = table[table["T"] == radius]
-        left.errorbar(
-            part["n"], part["measured"], yerr=2 * part["standard_error"], color=shade,
-            marker="o", markersize=3, linewidth=1, label=f"T = {radius:g}",
-        )  # fmt: skip
-        left.plot(part["n"], part["bound"], ":", color=shade, linewidth=1)
-    left.axhline(1.0, color="black", linewidth=0.7)
-    left.annotate("size of the tokens: the bound says nothing above", (0.02, 1.0),
-                  xycoords=("axes fraction", "data"), textcoords="offset points", xytext=(0, 3),
-                  fontsize=6.5)  # fmt: skip
-    left.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="sup of the map error")
-    left.set_ylim(table["measured"].min() / 2, 1e4)
-    left.legend(fontsize=7, frameon=False, ncols=2)
-    left.set_title("measured (points) and bound (dotted)", fontsize=9)
+def _draw(table: pd.DataFrame) -> Plot:
+    rows = [
+        {"T": f"{row['T']:g}", "radius": row["T"], "n": row["n"], "kind": kind, "error": row[kind]}
+        | ({} if kind == "bound" else _interval(row["measured"], row["standard_error"]))
+        for row in table.to_dict("records")
+        for kind in ("measured", "bound")
+    ]  # fmt: skip
+    measured = [row for row in rows if row["kind"] == "measured"]
+    size: dict[str, object] = {"at": 1.0, "name": "size of the tokens"}
+    lowest = min(row["low"] for row in measured)
+    radii = Series("T", list(dict.fromkeys(row["T"] for row in rows)), "radius T", ordered=True)
+    n = Axis("n", "tokens n", log=True, limits=limits(table["n"], log=True))
+    error = Axis("error", "supremum of the map error", log=True, limits=(0.8 * lowest, 1e4))
+    left = panel(
+        guides([size], n, error),
+        lines(rows, n, error, radii, dashes=Series("kind", ("measured", "bound"), dashes=DASHES)),
+        points(measured, n, error, radii),
+        title="every radius",
+    )
     most = table["n"].max()
-    part = table[table["n"] == most]
-    right.errorbar(
-        part["T"], part["measured"], yerr=2 * part["standard_error"], color="#0072B2", marker="o",
-        markersize=4, label="measured",
-    )  # fmt: skip
-    right.plot(part["T"], part["bound"], ":", color="#D55E00", label="bound")
-    right.axhline(1.0, color="black", linewidth=0.7)
-    right.set(xscale="log", yscale="log", xlabel="radius T of the ball")
-    right.set_title(f"at n = {most:g}", fontsize=9)
-    right.legend(fontsize=7, frameon=False)
-    for axis in (left, right):
-        axis.grid(alpha=0.25)
-    figure.suptitle(f"Uniform convergence on a ball of tilts, unit sphere of R^{DIM}", fontsize=10)
-    return figure
+    last = [row for row in rows if row["n"] == most]
+    radius = Axis("radius", "radius T of the ball", log=True, limits=limits(table["T"], log=True))
+    ends = limits([row["error"] for row in last], log=True)
+    error = Axis("error", "supremum of the map error", log=True, limits=ends)
+    kinds = Series("kind", ("measured", "bound"), colours=(BLUE, VERMILION),
+                   shapes=("circle", LINE), dashes=DASHES)  # fmt: skip
+    right = panel(
+        guides([size], radius, error),
+        lines(last, radius, error, kinds),
+        points([row for row in last if row["kind"] == "measured"], radius, error, kinds),
+        title=f"at n = {most:,}",
+    )
+    title = f"Uniform convergence on a ball of tilts, unit sphere of R^{DIM}"
+    note = "bars: 2 standard errors; above the size of the tokens the bound says nothing"
+    return Plot(figure([left, right], title, note=note, apart=True))
+
+
+def _interval(value: float, error: float) -> dict[str, float]:
+    return {"low": value - 2 * error, "high": value + 2 * error}

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from esscher.core.atomic import write_atomically
 from esscher.core.errors import InputError
 from esscher.show.drawing import Plot
-from esscher.show.files import figure_bytes
 
 #: Formats in which every figure is written.
 FORMATS = ("png", "svg", "pdf")
@@ -40,7 +38,7 @@ class Finding:
     title: str
     text: str
     tables: dict[str, pd.DataFrame]
-    figures: Mapping[str, Figure | Plot]
+    figures: Mapping[str, Plot]
     trouble: tuple[str, ...] = field(default=())
 
     def write(self, folder: Path, formats: Sequence[str] = FORMATS) -> Path:
@@ -63,11 +61,7 @@ class Finding:
             write_atomically(folder / f"{name}.csv", text.encode())
         for name, figure in self.figures.items():
             for kind in formats:
-                path = folder / f"{name}.{kind}"
-                if isinstance(figure, Plot):
-                    figure.save(path)
-                else:
-                    write_atomically(path, figure_bytes(figure, f".{kind}"))
+                figure.save(folder / f"{name}.{kind}")
         page = folder / f"{self.name}.md"
         write_atomically(page, self._page().encode())
         return page

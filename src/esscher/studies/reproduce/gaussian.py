@@ -7,9 +7,15 @@ import pandas as pd
 
 from esscher.math.heads import gaussian_head, weight_head
 from esscher.math.laws import Gaussian
-from esscher.show.exponents import draw_study
 from esscher.studies.reproduce.finding import Finding, markdown_table
-from esscher.studies.reproduce.study import Settings, Study, agreement, geometric, rate_table
+from esscher.studies.reproduce.study import (
+    Settings,
+    Study,
+    agreement,
+    geometric,
+    rate_table,
+    study_chart,
+)
 
 HORIZONS = (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
 #: Variance of the tokens' coordinates in the published study.
@@ -64,9 +70,9 @@ def run(settings: Settings) -> Finding:
         tables.append(table)
         title = (
             f"Gaussian tokens, {study.label}: n = {curve.sizes[0]:g} to {curve.sizes[-1]:g}, "
-            f"{curve.replicates} replicates (dashed: predicted)"
+            f"{curve.replicates} replicates"
         )
-        figures[f"gaussian-{study.name}"] = draw_study(curve, table, title)
+        figures[f"gaussian-{study.name}"] = study_chart(curve, title)
     table = pd.concat(tables, ignore_index=True)
     return Finding(
         "gaussian",

@@ -6,15 +6,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
-from matplotlib.figure import Figure
 
 from esscher.math.simulation import hardmax_curve
+from esscher.show.chart import figure, lines, panel, points
+from esscher.show.drawing import Plot
+from esscher.show.scales import Axis, Series
+from esscher.show.theme import BLUE, GREEN, LINE, VERMILION, limits
 from esscher.studies.reproduce.cells import compute_all
 from esscher.studies.reproduce.finding import Finding, markdown_table
 from esscher.studies.reproduce.study import Settings
 
 DIMENSIONS = (1, 2, 3, 5, 10)
+#: Powers that are compared.
+FITTED, EXACT, CONJECTURE = "fitted, 95% interval", "exact, same sizes", "1/2 + (d-1)/4"
 
 
 def run(settings: Settings) -> Finding:
@@ -87,31 +91,47 @@ def _describe(table: pd.DataFrame, fits: pd.DataFrame) -> str:
     )
 
 
-def _draw(table: pd.DataFrame, fits: pd.DataFrame) -> Figure:
-    figure = Figure(figsize=(8.6, 3.9), layout="constrained", dpi=150)
-    left, right = figure.subplots(1, 2)
-    shades = colormaps["viridis"](np.linspace(0, 0.9, len(fits)))
-    for d, shade in zip(fits["d"], shades, strict=True):
-        part = table[table["d"] == d]
-        left.errorbar(
-            part["n"], part["simulated"], yerr=2 * part["standard_error"], fmt="o", color=shade,
-            markersize=3.5, label=f"d = {d}",
-        )  # fmt: skip
-        left.plot(part["n"], part["exact"], "-", color=shade, linewidth=1)
-        left.plot(part["n"], part["leading"], ":", color=shade, linewidth=1)
-    left.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="error of the mean output")
-    left.set_title("simulated (points), exact (lines), leading (dotted)", fontsize=9)
-    left.legend(fontsize=7, frameon=False)
-    error = np.abs(fits[["low", "high"]].to_numpy().T - fits["exponent"].to_numpy())
-    right.errorbar(
-        fits["d"], fits["exponent"], yerr=error, fmt="o", color="#0072B2", capsize=2,
-        label="fitted, 95% interval",
-    )  # fmt: skip
-    right.plot(fits["d"], fits["exact_on_range"], "x", color="#D55E00", label="exact, same sizes")
-    right.plot(fits["d"], fits["asymptotic"], "-", color="#009E73", label="1/2 + (d-1)/4")
-    right.set(xlabel="dimension d", ylabel="power of 1/ln n")
-    right.legend(fontsize=7, frameon=False)
-    for axis in (left, right):
-        axis.grid(alpha=0.25)
-    figure.suptitle("Hardmax attention over n Gaussian tokens", fontsize=10)
-    return figure
+def _draw(table: pd.DataFrame, fits: pd.DataFrame) -> Plot:
+    simulated: list[dict[str, Any]] = []
+    drawn: list[dict[str, Any]] = []
+    for row in table.to_dict("records"):
+        at = {"d": f"{row['d']}", "n": row["n"]}
+        value, error = row["simulated"], row["standard_error"]
+        simulated.append(at | {"error": value, "low": value - 2 * error, "high": value + 2 * error})
+        drawn += [at | {"line": line, "error": row[line]} for line in ("exact", "leading")]
+    n = Axis("n", "tokens n", log=True, limits=limits(table["n"], log=True))
+    ends = limits([row["error"] for row in (*simulated, *drawn)], log=True)
+    error = Axis("error", "error of the mean output", log=True, limits=ends)
+    dims = Series("d", [f"{d}" for d in fits["d"]], "dimension d", ordered=True)
+    kinds = Series("line", ("exact", "leading"), dashes=((1, 0), (1, 2)))
+    left = panel(
+        lines(drawn, n, error, dims, dashes=kinds),
+        points(simulated, n, error, dims),
+        title="simulated (points)",
+    )
+    fitted = [
+        {"kind": FITTED, "d": row["d"], "power": row["exponent"], "low": row["low"],
+         "high": row["high"]}
+        for row in fits.to_dict("records")
+    ]  # fmt: skip
+    known = [
+        {"kind": kind, "d": row["d"], "power": row[column]}
+        for row in fits.to_dict("records")
+        for kind, column in ((EXACT, "exact_on_range"), (CONJECTURE, "asymptotic"))
+    ]
+    d = Axis("d", "dimension d", whole=True, limits=limits(fits["d"]))
+    ends = limits([row[key] for row in (*fitted, *known) for key in ("power", "low", "high")
+                   if key in row])  # fmt: skip
+    power = Axis("power", "power of 1/ln n", limits=ends)
+    series = Series("kind", (FITTED, EXACT, CONJECTURE), colours=(BLUE, VERMILION, GREEN),
+                    shapes=("circle", "cross", LINE))  # fmt: skip
+    right = panel(
+        lines([row for row in known if row["kind"] == CONJECTURE], d, power, series),
+        points([*fitted, *(row for row in known if row["kind"] == EXACT)], d, power, series),
+        title="fitted powers",
+    )
+    title, note = (
+        "Hardmax attention over n Gaussian tokens",
+        "bars: 2 standard errors; of powers, 95% intervals",
+    )
+    return Plot(figure([left, right], title, note=note, apart=True))

@@ -6,17 +6,28 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from esscher.core.streams import random_stream
 from esscher.math.heads import gaussian_head
 from esscher.math.statistics import received_exponent
 from esscher.math.theory import exponents
-from esscher.show.exponents import plain_logarithmic
+from esscher.show.chart import diagonal, figure, lines, panel, points
+from esscher.show.drawing import Plot
+from esscher.show.scales import Axis, Series
+from esscher.show.theme import BLACK, GREY, LINE, PALE, PALETTE, SHAPES, limits
 from esscher.studies.reproduce.cells import compute_all
 from esscher.studies.reproduce.finding import Finding, markdown_table
 from esscher.studies.reproduce.gaussian import HORIZONS, flat
 from esscher.studies.reproduce.study import Settings, geometric, rate_table
+
+#: Exponents to compare with, by column.
+THEORY = {
+    "predicted": "predicted on the range",
+    "sharp": "asymptotic, sharp",
+    "paper_reference": "published reference",
+    "paper_bound": "published bound",
+}
+FORMULA = "H²/(1+H²)"
 
 
 def run(settings: Settings) -> Finding:
@@ -127,48 +138,50 @@ def _describe(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _draw(table: pd.DataFrame) -> Figure:
-    figure = Figure(figsize=(8.6, 4.0), layout="constrained", dpi=150)
-    left, right = figure.subplots(1, 2)
-    colours = dict(
-        zip(sorted(table["d"].unique()), ("#0072B2", "#D55E00", "#009E73"), strict=False)
+def _draw(table: pd.DataFrame) -> Plot:
+    dims = sorted(table["d"].unique())
+    parts = [part for _, part in table.groupby(["d", "H"])]
+    groups = [(int(part["d"].iloc[0]), float(part["H"].iloc[0]), part) for part in parts]
+    shapes = {"predicted": "cross", "sharp": "diamond", "paper_reference": "square",
+              "paper_bound": "triangle-down"}  # fmt: skip
+    series = Series(
+        "what",
+        (*(f"d = {d}" for d in dims), FORMULA, *THEORY.values()),
+        colours=(*PALETTE[: len(dims)], BLACK, BLACK, BLACK, GREY, PALE),
+        shapes=(*SHAPES[: len(dims)], LINE, *shapes.values()),
     )
-    for _, part in table.groupby(["d", "H"]):
-        first = part.iloc[0]
-        d, horizon = int(first["d"]), float(first["H"])
-        colour = colours[d]
-        label = f"d = {d}" if horizon == table["H"].min() else None
-        middle = part["khat"].mean()
-        left.errorbar(
-            horizon * 1.03 ** (list(colours).index(d) - 1), middle,
-            yerr=[[middle - part["khat_low"].mean()], [part["khat_high"].mean() - middle]],
-            fmt="o", color=colour, markersize=4, capsize=2, label=label,
-        )  # fmt: skip
-        right.errorbar(
-            first["swept"], part["exponent"].mean(),
-            xerr=[[first["swept"] - first["swept_low"]], [first["swept_high"] - first["swept"]]],
-            yerr=part["exponent"].std() if len(part) > 1 else 0.0,
-            fmt="o", color=colour, markersize=4, label=label,
-        )  # fmt: skip
-    grid = np.geomspace(table["H"].min() / 1.2, table["H"].max() * 1.2, 100)
-    left.plot(grid, [exponents(h).khat for h in grid], "-", color="black", linewidth=1,
-              label=r"$H^2/(1+H^2)$")  # fmt: skip
-    plain_logarithmic(left, "x")
-    left.set(xlabel="horizon H", ylabel="k-hat of received attention")
-    right.plot([0, 0.6], [0, 0.6], "-", color="black", linewidth=0.8)
-    reference = table.drop_duplicates(["d", "H"])
-    for column, marker, colour, words in (
-        ("predicted", "x", "black", "predicted on the range"),
-        ("sharp", "_", "black", "asymptotic, sharp"),
-    ):
-        right.plot(reference["swept"], reference[column], marker, color=colour, label=words)
-    right.plot(reference["swept"], reference["paper_reference"], "+", color="grey",
-               label="published reference")  # fmt: skip
-    right.plot(reference["swept"], reference["paper_bound"], ".", color="lightgrey",
-               label="published bound")  # fmt: skip
-    right.set(xlabel="swept exponent of the mean, 95% interval", ylabel="one-pass exponent")
-    for axis in (left, right):
-        axis.grid(alpha=0.25)
-        axis.legend(fontsize=7, frameon=False)
-    figure.suptitle("The exponent from one pass, against the swept one", fontsize=10)
-    return figure
+    horizons = np.geomspace(table["H"].min() / 1.2, table["H"].max() * 1.2, 60)
+    formula = [{"what": FORMULA, "H": h, "khat": exponents(h).khat} for h in horizons.tolist()]
+    measured = [
+        {"what": f"d = {d}", "H": h * 1.03 ** (dims.index(d) - 1), "khat": part["khat"].mean(),
+         "low": part["khat_low"].mean(), "high": part["khat_high"].mean()}
+        for d, h, part in groups
+    ]  # fmt: skip
+    x = Axis("H", "horizon H", log=True, limits=limits(horizons, log=True))
+    known = [row[key] for row in measured for key in ("khat", "low", "high")]
+    y = Axis("khat", "k-hat of received attention", limits=limits([0.0, 1.0, *known]))
+    left = panel(lines(formula, x, y, series), points(measured, x, y, series))
+    swept, passes, theory = [], [], []
+    for d, _, part in groups:
+        first, mean = part.iloc[0], part["exponent"].mean()
+        spread = part["exponent"].std() if len(part) > 1 else 0.0
+        at = {"what": f"d = {d}", "swept": first["swept"], "exponent": mean}
+        swept.append(at | {"low": first["swept_low"], "high": first["swept_high"]})
+        passes.append(at | {"low": mean - spread, "high": mean + spread})
+        theory += [
+            {"what": name, "swept": first["swept"], "exponent": first[column]}
+            for column, name in THEORY.items()
+        ]
+    ends = limits([0.0, 0.6, *(row[key] for row in swept for key in ("low", "high"))])
+    x = Axis("swept", "swept exponent of the mean", limits=ends)
+    y = Axis("exponent", "one-pass exponent", limits=ends)
+    right = panel(
+        diagonal(x, y),
+        points(theory, x, y, series),
+        points(passes, x, y, series),
+        points(swept, x, y, series, across=True),
+    )
+    note = "bars: 95% intervals; upright ones of one-pass exponents: standard deviation of a pass"
+    return Plot(
+        figure([left, right], "The exponent from one pass, against the swept one", note=note)
+    )

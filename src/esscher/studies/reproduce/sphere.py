@@ -6,9 +6,8 @@ import numpy as np
 
 from esscher.math.heads import weight_head
 from esscher.math.laws import Sphere
-from esscher.show.exponents import draw_study
 from esscher.studies.reproduce.finding import Finding, markdown_table
-from esscher.studies.reproduce.study import Settings, Study, geometric, rate_table
+from esscher.studies.reproduce.study import Settings, Study, geometric, rate_table, study_chart
 
 DIM = 50
 
@@ -36,7 +35,7 @@ def run(settings: Settings) -> Finding:
         f"Uniform on the sphere, d = {DIM}, A = alpha I / sqrt(d): n = {curve.sizes[0]:g} to "
         f"{curve.sizes[-1]:g}, {curve.replicates} replicates"
     )
-    figure = draw_study(curve, table, title, bounded=True)
+    figure = study_chart(curve, title)
     rows = []
     for metric in ("mean", "cov", "map"):
         part = table[table["metric"] == metric].sort_values("alpha")

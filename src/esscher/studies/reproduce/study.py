@@ -12,7 +12,8 @@ import pandas as pd
 
 from esscher.math.heads import Head
 from esscher.runs.executors import CellExecutor
-from esscher.studies.sweep import Sweep, sweep
+from esscher.show.drawing import Plot, retitled
+from esscher.studies.sweep import Sweep, charts, sweep
 from esscher.studies.sweep.measure import METRICS
 
 #: A measured exponent agrees with a predicted one inside its interval or within this.
@@ -97,6 +98,11 @@ def rate_table(study: Study, curve: Sweep, metrics: Sequence[str] = METRICS) -> 
             row["agrees"] = bool(agrees(rate.exponent, low, high, row["predicted"]))
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def study_chart(curve: Sweep, title: str, along: str = "horizon") -> Plot:
+    """Draw errors above and exponents below, in the layout of the published study."""
+    return Plot(retitled(charts.study(curve, along), title))
 
 
 def agrees(exponent: float, low: float, high: float, predicted: float) -> bool:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from esscher.math.heads import law_head
 from esscher.math.laws import standard_law
-from esscher.show.exponents import NAMES, plain_logarithmic
+from esscher.show.chart import figure, lines, panel, points
+from esscher.show.drawing import Plot
+from esscher.show.scales import Axis, Series
+from esscher.show.theme import GREY, LINE, PALETTE, SHAPES, limits
 from esscher.studies.reproduce.finding import Finding, markdown_table
 from esscher.studies.reproduce.study import Settings, Study, geometric, rate_table
+from esscher.studies.sweep.charts import TITLES
 
 LAWS = ("gaussian", "mixture", "cube", "signs", "sphere", "laplace", "student")
-COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#D55E00", "#CC79A7")
+#: Lines of theory for Gaussian tokens: column, name, dashes.
+THEORY: tuple[tuple[str, str, tuple[int, ...]], ...] = (
+    ("predicted", "predicted (Gaussian)", (4, 2)),
+    ("sharp", "sharp (Gaussian)", (1, 0)),
+    ("paper_reference", "published reference", (6, 2, 1, 2)),
+    ("paper_bound", "published bound", (1, 2)),
+)
 DIM = 4
 
 
@@ -91,32 +100,35 @@ def _describe(table: pd.DataFrame) -> str:
     )
 
 
-def _draw(table: pd.DataFrame) -> Figure:
-    figure = Figure(figsize=(11, 3.9), layout="constrained", dpi=150)
-    panels = figure.subplots(1, 3, sharey=True)
-    for axis, metric in zip(panels, NAMES, strict=True):
-        for index, (law, colour) in enumerate(zip(LAWS, COLOURS, strict=True)):
-            part = table[(table["study"] == law) & (table["metric"] == metric)]
-            error = np.abs(part[["low", "high"]].to_numpy().T - part["exponent"].to_numpy())
-            axis.errorbar(
-                part["H"] * 1.02 ** (index - 3), part["exponent"], yerr=error, fmt="o-",
-                color=colour, markersize=3.5, linewidth=0.8, capsize=1.5, label=law,
-            )  # fmt: skip
-        base = table[(table["study"] == "gaussian") & (table["metric"] == metric)]
-        axis.plot(base["H"], base["predicted"], "x--", color="grey", label="predicted (Gaussian)")
-        axis.plot(
-            base["H"], base["sharp"], "-", color="grey", linewidth=1, label="sharp (Gaussian)"
-        )
-        axis.plot(base["H"], base["paper_reference"], "-.", color="grey", linewidth=0.8,
-                  label="published reference")  # fmt: skip
-        axis.plot(base["H"], base["paper_bound"], ":", color="grey", linewidth=0.8,
-                  label="published bound")  # fmt: skip
-        plain_logarithmic(axis, "x")
-        axis.set_xlabel("horizon H")
-        axis.set_title(NAMES[metric], fontsize=9)
-        axis.grid(alpha=0.25)
-    panels[0].set_ylabel("exponent")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=7, frameon=False)
-    figure.suptitle(f"The same second moments under {len(LAWS)} token laws, d = {DIM}", fontsize=10)
-    return figure
+def _draw(table: pd.DataFrame) -> Plot:
+    count = len(LAWS)
+    series = Series(
+        "law",
+        (*LAWS, *(name for _, name, _ in THEORY)),
+        colours=(*PALETTE[:count], *(GREY for _ in THEORY)),
+        shapes=(*SHAPES[:count], *(LINE for _ in THEORY)),
+        dashes=(*((1, 0) for _ in LAWS), *(dashes for *_, dashes in THEORY)),
+    )
+    low, high = table["H"].min(), table["H"].max()
+    x = Axis("H", "horizon H", log=True, limits=limits([0.92 * low, 1.08 * high], log=True))
+    ends = [*table["low"], *table["high"], *np.minimum(table["predicted"].dropna(), 1.0)]
+    y = Axis("exponent", "exponent β", limits=limits([0.0, *ends]))
+    panels = []
+    for metric, title in TITLES.items():
+        own = table[table["metric"] == metric]
+        measured = [
+            {"law": row["study"], "H": row["H"] * 1.02 ** (LAWS.index(row["study"]) - 3)}
+            | {key: row[key] for key in ("exponent", "low", "high")}
+            for row in own.to_dict("records")
+        ]
+        theory = [
+            {"law": name, "H": row["H"], "exponent": row[column]}
+            for row in own[own["study"] == "gaussian"].to_dict("records")
+            for column, name, _ in THEORY
+        ]
+        panels.append(
+            panel(lines([*theory, *measured], x, y, series), points(measured, x, y, series),
+                  title=title)
+        )  # fmt: skip
+    title = f"The same second moments under {count} token laws, d = {DIM}"
+    return Plot(figure(panels, title, note="bars: 95% intervals; laws stand a little apart"))

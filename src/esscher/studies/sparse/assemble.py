@@ -14,7 +14,8 @@ from esscher.engine.patterns import BASELINE, PATTERNS, Corrected
 from esscher.math.statistics import Rate, fit_rate
 from esscher.math.statistics.records import ByMetric
 from esscher.runs.cells import Cell, CellRun
-from esscher.studies.sparse.compare import Pair, budget_for
+from esscher.studies.sparse.compare import BASELINE as IS_BASELINE
+from esscher.studies.sparse.compare import Bias, Pair, budget_for, judge
 from esscher.studies.sparse.measurement import Measurement
 from esscher.studies.sparse.records import (
     METRICS,
@@ -34,8 +35,6 @@ from esscher.studies.sparse.result import NOTHING, Sparse, headline
 from esscher.studies.sparse.store import read_measurements
 from esscher.studies.sparse.study import SparseLawStudy, SparseStudy
 from esscher.studies.sparse.units import describe_units
-from esscher.studies.sparse.verdict import BASELINE as IS_BASELINE
-from esscher.studies.sparse.verdict import Bias, judge
 
 #: Relative map error for which budgets are given.
 TARGET = 0.1

@@ -8,8 +8,8 @@ from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import ends_of
 from esscher.show.numbers import between, shown
 from esscher.studies.sparse.charts import NORMAL, best_pattern
+from esscher.studies.sparse.compare import NEVER
 from esscher.studies.sparse.result import RANDOM, Sparse
-from esscher.studies.sparse.verdict import NEVER
 
 #: Relative error for which budgets are asked, as the study has it.
 TARGET = "10%"

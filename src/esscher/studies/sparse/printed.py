@@ -16,8 +16,8 @@ from esscher.studies.sparse.records import (
 from esscher.studies.sparse.result import Sparse
 
 
-def print_result(found: Sparse, console: PlainConsole, everything: bool = False) -> None:
-    """Print the headline and what became of every pattern; that is everything."""
+def print_result(found: Sparse, console: PlainConsole) -> None:
+    """Print the headline and what became of every pattern."""
     state = "" if found.complete else " (not complete)"
     console.say(f"{found.subject}{state}")
     console.say(found.headline, "bold")

@@ -9,7 +9,7 @@ from torch import Tensor
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.models import LayerInputs
-from esscher.engine.models.replace import Replacement
+from esscher.engine.models.inputs import Replacement
 from esscher.engine.patterns import Pattern, View
 
 #: Logits that are held at a time.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from esscher.core.codec import Count
 from esscher.core.errors import InputError
 from esscher.math.statistics.records import ByMetric
-from esscher.runs.result import Result
+from esscher.runs.result import Result, WithHeads
+from esscher.studies.sparse.compare import CONSTANT, FASTER, KEEPS, NEVER, SLOWER, UNDECIDED
 from esscher.studies.sparse.records import (
     METRICS,
     Reference,
@@ -18,7 +19,6 @@ from esscher.studies.sparse.records import (
     SparseLayer,
     SparsePattern,
 )
-from esscher.studies.sparse.verdict import CONSTANT, FASTER, KEEPS, NEVER, SLOWER, UNDECIDED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,7 @@ SAID = {
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Sparse(Result["AnySparse"]):
+class Sparse(WithHeads[SparseHead], Result["AnySparse"]):
     """The errors of sparse patterns, fitted and compared.
 
     Attributes
@@ -99,21 +99,6 @@ class Sparse(Result["AnySparse"]):
     def subject(self) -> str:
         """What was measured, in words."""
         return self.study.in_words
-
-    def head(self, layer: int, head: int) -> SparseHead:
-        """Return one head of a model.
-
-        Raises
-        ------
-        InputError
-            If it was not measured.
-        """
-        for found in self.heads:
-            if (found.layer, found.head) == (layer, head):
-                return found
-        raise InputError(
-            f"head {layer}.{head} was not measured; heads_table() lists those that were"
-        )
 
     def table(self, reference: Reference = "dense") -> pd.DataFrame:
         """Return a data frame, one row per pattern and metric.

@@ -11,9 +11,8 @@ from msgspec import Meta
 
 from esscher.core.options import BY_MODEL, Heads, Layers, Seed, option
 from esscher.core.shown import counted
-from esscher.core.validation import check_memory
+from esscher.core.validation import as_indices, check_memory
 from esscher.engine.models.outline import Outline
-from esscher.engine.models.selection import as_indices
 from esscher.engine.patterns import as_patterns
 from esscher.math.laws import STANDARD_LAWS
 from esscher.runs.cells import Cell, CellRun

@@ -10,8 +10,7 @@ from scipy import special
 
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL
-from esscher.math.statistics.plain import finite
-from esscher.math.statistics.records import Ends
+from esscher.math.statistics.records import Ends, finite
 from esscher.studies.sparse.compare import first_below, state_of
 from esscher.studies.sparse.records import METRICS, SparseHead, SparseLayer, UnitCurve, UnitPattern
 

@@ -12,8 +12,7 @@ from esscher.runs.cells import Cell
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.study import OneBatch
 from esscher.studies.sparse.heads import measure_passage
-from esscher.studies.sparse.laws import make_sequences, measure_laws
-from esscher.studies.sparse.sequences import Sequences
+from esscher.studies.sparse.laws import Sequences, make_sequences, measure_laws
 from esscher.studies.sparse.store import make_cell
 from esscher.studies.sparse.study import SparseLawStudy, SparseStudy
 
@@ -36,7 +35,7 @@ def read_text(study: SparseStudy, loaded: LoadedModel, model: AnyModel) -> OneBa
         name: Task(name, _passage_cell, (model, passage, asked))
         for name, passage in zip(study.cells(), found, strict=True)
     }
-    return OneBatch(replace(study, model=loaded.stored, text=found.record), tasks)
+    return OneBatch(replace(study, model=loaded.record, text=found.record), tasks)
 
 
 def _passage_cell(model: AnyModel, passage: Passage, asked: dict[str, Any]) -> Cell:

@@ -26,6 +26,8 @@ NODES = 6
 FROZEN = 100.0
 #: Exponent of a horizon that belongs to each metric of a sweep.
 SHARP = {"mean": "mean", "cov": "cov", "map": "map_rms"}
+#: Note on curves of tokens that are not Gaussian.
+GAUSSIAN = "curves are predicted for Gaussian tokens with the same second moments"
 
 
 class ScalePrediction(Record, frozen=True, kw_only=True):
@@ -74,7 +76,7 @@ def predict_scale(head: Head, sizes: Sequence[int], queries: str, seed: int) -> 
     asymptotic = bounded_exponents(head.horizon) if bounded else exponents(head.horizon)
     notes = []
     if not head.is_gaussian:
-        notes.append("curves are predicted for Gaussian tokens with the same second moments")
+        notes.append(GAUSSIAN)
     n = np.asarray(sizes, dtype=np.float64)
     nodes = n[np.unique(np.linspace(0, len(n) - 1, NODES).round().astype(int))]
     errors: dict[str, tuple[float, ...]] = {}

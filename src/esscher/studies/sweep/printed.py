@@ -12,7 +12,7 @@ from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.result import Sweep
 
 
-def print_result(found: Sweep, console: PlainConsole, everything: bool = False) -> None:
+def print_result(found: Sweep, console: PlainConsole) -> None:
     """Print the errors at every scale and size, and how fast they fall."""
     head = found.study.head_record
     state = "" if found.complete else " (not complete)"

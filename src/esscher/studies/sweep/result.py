@@ -12,15 +12,14 @@ from esscher.core.codec import Count, Record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_sizes
 from esscher.math.statistics import LEVEL, Rate, fit_rate
-from esscher.math.statistics.plain import finite_numbers
-from esscher.math.statistics.records import ByMetric, FittedRate, Numbers
+from esscher.math.statistics.records import ByMetric, FittedRate, Numbers, finite_numbers
 from esscher.math.theory import exponents
 from esscher.runs.provenance import versions
 from esscher.runs.result import NOT_STORED, Result
-from esscher.studies.sweep.adaptive import Schedule
 from esscher.studies.sweep.cells import replicate_errors, stored_notes, stored_predictions
 from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.predictions import ScalePrediction
+from esscher.studies.sweep.schedule import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd

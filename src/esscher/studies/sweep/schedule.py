@@ -16,12 +16,23 @@ was killed and resumed, on any number of workers, makes the same ones.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from esscher.core.errors import InputError
+from esscher.core.streams import random_stream
 from esscher.core.validation import Array
+from esscher.math.statistics import LEVEL, resampling_counts
+from esscher.runs.threads import one_blas_thread
+from esscher.studies.sweep.measure import METRICS
+
+if TYPE_CHECKING:
+    from esscher.studies.sweep.study import SweepStudy
+
 
 #: Work of one token, in units of one pair of tokens: sampling it, projecting it, its limit.
 TOKEN_WORK = 500.0
@@ -112,3 +123,138 @@ def next_batch(
         if lower > gain:
             best, gain = Batch(start, start + most, depth), lower
     return best
+
+
+#: Resamples behind an interval.
+RESAMPLES = 1000
+
+
+def slope_half_widths(errors: Array, sizes: Array, seed: int) -> Array:
+    """Half the width of the 95% interval of the log-log slope of the mean error, per scale.
+
+    Parameters
+    ----------
+    errors
+        Axes [scale, replicate, size]; ``nan`` at the sizes above the last of a replicate.
+    sizes
+        Numbers of tokens, at least two.
+    seed
+        Seed of the resampling. Replicates that end at the same size are resampled among themselves.
+
+    Returns
+    -------
+    Array
+        Infinite where there is no slope (one replicate, or errors that vanish).
+    """
+    scales, replicates, n = errors.shape
+    depths = np.isfinite(errors[0]).sum(axis=1)
+    if np.sum(depths == n) < 2 or n < 2:
+        return np.full(scales, np.inf)
+    rng = random_stream(seed, "slope", replicates)
+    counts = np.array([np.sum(depths > j) for j in range(n)], dtype=np.float64)
+    means = np.zeros((scales, RESAMPLES, n))
+    for depth in np.unique(depths):
+        chosen = errors[:, depths == depth, :depth]
+        members = chosen.shape[1]
+        times = resampling_counts(members, RESAMPLES, rng)
+        means[:, :, :depth] += times @ chosen / counts[:depth]
+    if not np.all(means > 0):
+        return np.full(scales, np.inf)
+    slopes = np.log(means) @ slope_weights(np.log(sizes), counts)
+    low, high = np.quantile(slopes, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
+    return np.asarray(high - low) / 2
+
+
+def relative_covariance(errors: Array) -> Array:
+    """Relative covariance of the errors [replicate, size] between sizes, from whole replicates."""
+    whole = errors[np.isfinite(errors).all(axis=1)]
+    relative = whole / whole.mean(axis=0)
+    centred = relative - 1.0
+    return np.asarray(centred.T @ centred / max(len(whole) - 1, 1))
+
+
+#: The metric whose exponent a precision is about.
+PRECISION_METRIC = "mean"
+
+
+class Schedule:
+    """Says which batch comes next, given the replicates that are there.
+
+    ``notes`` is filled when the work ends before the precision is reached.
+    """
+
+    def __init__(self, study: SweepStudy, folder: Path) -> None:
+        self._study, self._folder = study, folder
+        self._sizes = np.asarray(study.sizes, dtype=np.float64)
+        self._work = WorkModel.for_sizes(self._sizes, study.query_count)
+        self.batches: list[Batch] = []
+        self.notes: tuple[str, ...] = ()
+
+    def next_batch(self, parts: Mapping[int, Array]) -> Batch | None:
+        """The next batch, of which some replicates may be there; ``None`` at the end.
+
+        ``parts`` are the errors of the replicates that are there, axes [metric, scale, size]. All
+        of the batches before must be among them.
+        """
+        if not self.batches:
+            following: Batch | None = Batch(0, self._study.replicates, len(self._sizes))
+        else:
+            following = self._another(parts)
+        if following is not None:
+            self.batches.append(following)
+            self._check_depths(parts, following)
+        return following
+
+    def check(self, parts: Mapping[int, Array]) -> None:
+        """Refuse replicates beyond those that are asked for."""
+        end = self.batches[-1].stop if self.batches else self._study.replicates
+        if self._study.precision is not None and not self.batches:
+            return  # the end is not known yet
+        if any(replicate >= end for replicate in parts):
+            raise InputError(
+                f"{self._folder} holds {len(parts)} replicates, more than the {end} asked for now; "
+                f"ask for at least {max(parts) + 1}, or choose another directory"
+            )
+
+    def _another(self, parts: Mapping[int, Array]) -> Batch | None:
+        precision, most = self._study.precision, self._study.max_replicates
+        if precision is None or most is None:
+            return None
+        errors = self._errors(parts)
+        with one_blas_thread():
+            widths = slope_half_widths(errors, self._sizes, self._study.seed)
+            widest = int(np.argmax(widths))
+            if widths[widest] <= precision:
+                return None
+            left = most - self._work.spent(self.batches)
+            following = next_batch(
+                self.batches,
+                np.log(self._sizes),
+                relative_covariance(errors[widest]),
+                self._work,
+                left,
+            )
+        if following is None:
+            self.notes = (
+                f"after the work of {most} replicates the slope of the {PRECISION_METRIC} error is "
+                f"known to +- {widths[widest]:.2g}, not to the +- {precision:g} asked for",
+            )
+        return following
+
+    def _errors(self, parts: Mapping[int, Array]) -> Array:
+        """Errors that the precision is about, axes [scale, replicate, size]."""
+        metric = METRICS.index(PRECISION_METRIC)
+        count = self.batches[-1].stop
+        return np.stack([parts[r][metric] for r in range(count)], axis=1)
+
+    def _check_depths(self, parts: Mapping[int, Array], batch: Batch) -> None:
+        for replicate in parts:
+            if not batch.start <= replicate < batch.stop:
+                continue
+            depth = int(np.isfinite(parts[replicate][0, 0]).sum())
+            if depth != batch.depth:
+                raise InputError(
+                    f"{self._folder} holds replicate {replicate} up to size number {depth}, "
+                    f"not {batch.depth}: it was begun with another number of replicates before "
+                    "precision was judged; give the same one, or choose another directory"
+                )

@@ -11,10 +11,10 @@ from esscher.show.chart import figure, guides, lines, panel, points
 from esscher.show.content import Compared, Drawn
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import DASHES, limits
+from esscher.studies.sweep.charts import TITLES
 from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.result import Sweep
 
-TITLES = {"mean": "mean output", "cov": "covariance", "map": "map"}
 #: Sweeps of more scales are compared by their exponents alone.
 MOST_SCALES = 12
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta
 
-from esscher.core.errors import InputError
+from esscher.core.errors import EsscherError, InputError
 from esscher.core.options import BY_MODEL, Seed, option
 from esscher.core.validation import as_sizes
-from esscher.math.heads import ArrayHead, Head, as_head
+from esscher.math.heads import ArrayHead, Head, as_head, law_head
+from esscher.math.laws import standard_law
 from esscher.math.limits import missing_limit
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
@@ -190,6 +191,25 @@ class SweepStudy(Study[Sweep]):
     def subject(self) -> str:
         """Law of the tokens, or kind of the head."""
         return self.head_record.tokens
+
+    def usual(self, name: str) -> bool:
+        """Whether an option need not be in the command; ``command_words`` adds those it needs."""
+        return name in ("head", "sizes", "predict") or super().usual(name)
+
+    def command_words(self) -> list[str] | None:
+        """Return ``sweep LAW ...``, if the head is one that the command can make."""
+        head = self.head_record
+        try:
+            rebuilt = law_head(standard_law(head.law or "", head.key_dim), horizon=head.horizon)
+        except (EsscherError, ValueError):
+            return None
+        words = super().command_words()
+        if words is None or describe_head(rebuilt).sha256 != head.sha256:
+            return None
+        sizes = ",".join(map(str, self.sizes))
+        described = "--horizon", str(head.horizon), "--dim", str(head.key_dim), "--sizes", sizes
+        predicted = [] if self.predict else ["--no-predict"]
+        return [self.name, rebuilt.law.name, *described, *words[1:], *predicted]
 
     def _most(self, sizes: tuple[int, ...]) -> int | None:
         """Replicates that a precision may cost."""

@@ -15,7 +15,6 @@ from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.provenance import versions
 from esscher.runs.threads import one_blas_thread
-from esscher.studies.sweep.adaptive import Schedule
 from esscher.studies.sweep.cells import (
     LIMIT,
     PREDICTIONS,
@@ -37,6 +36,7 @@ from esscher.studies.sweep.reference import (
     reference_notes,
     reference_outputs,
 )
+from esscher.studies.sweep.schedule import Schedule
 from esscher.studies.sweep.study import SweepStudy
 
 

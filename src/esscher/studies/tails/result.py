@@ -13,7 +13,7 @@ import numpy as np
 from esscher.core.codec import Estimate, Index, Record
 from esscher.math.tails.records import Cloud, Deciding, LogitShape
 from esscher.math.tails.verdict import HEAVY, SUB_GAUSSIAN, UNDECIDED, judge
-from esscher.runs.result import Result, head_of
+from esscher.runs.result import Result, WithHeads
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +92,7 @@ class TailsLayer(Record, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Tails(Result["TailsStudy"]):
+class Tails(WithHeads[TailsHead], Result["TailsStudy"]):
     """The tails of every head's keys and of every layer's tokens.
 
     Attributes
@@ -105,16 +105,6 @@ class Tails(Result["TailsStudy"]):
 
     heads: tuple[TailsHead, ...]
     layers: tuple[TailsLayer, ...]
-
-    def head(self, layer: int, head: int) -> TailsHead:
-        """Return one head.
-
-        Raises
-        ------
-        InputError
-            If it was not measured.
-        """
-        return head_of(self.heads, layer, head)
 
     def table(self) -> pd.DataFrame:
         """Return a data frame, one row per head."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, Heads, Layers, Seed, option
+from esscher.core.validation import as_indices
 from esscher.engine.models.outline import Outline
-from esscher.engine.models.selection import as_indices
 from esscher.math.tails.cloud import FEWEST
 from esscher.math.tails.passages import FEWEST as FEWEST_PASSAGES
 from esscher.runs.cells import Cell, CellRun
@@ -35,6 +35,7 @@ class TailsStudy(ModelStudy[Tails]):
     """
 
     name = "tails"
+    abridged = True
     unit = "layers"
     cell = LayerTails
     result = Tails

@@ -34,7 +34,7 @@ def read_text(
     # what is left of the text at its end may be a passage of a few tokens only
     whole = tuple(p for p in found.passages if len(p.ids) == study.context)
     kept = whole if len(whole) >= FEWEST_PASSAGES else found.passages
-    study = replace(study, model=loaded.stored, text=found.record)
+    study = replace(study, model=loaded.record, text=found.record)
     return TailsWork(study, loaded, model, replace(found, passages=kept), executor)
 
 

@@ -2,5 +2,5 @@
 
 It is optional. Where it has not been compiled, or the processor or the precision asks for
 something else, PyTorch's operations do the same work
-(:mod:`esscher.engine.attention._torch_stream`).
+(:mod:`esscher.engine.attention.torch_stream`).
 """

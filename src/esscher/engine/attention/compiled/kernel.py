@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from esscher.core.errors import InputError
-from esscher.engine.attention._workspace import Workspace
 from esscher.engine.attention.compiled.build import TARGETS, library
+from esscher.engine.attention.threads import Workspace
 
 #: Overrides the choice of the kernel: ``torch`` or an instruction set; for tests and comparisons.
 VARIABLE = "ESSCHER_KERNEL"

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from esscher.engine.attention._blocks import PANEL, BlockPlan, Step
-from esscher.engine.attention._head import PassOptions, ReadyHead
-from esscher.engine.attention._stream import Stream
+from esscher.engine.attention.blocks import PANEL, BlockPlan, Step
 from esscher.engine.attention.compiled.kernel import FLOATS, KEYS, Pass
+from esscher.engine.attention.head import PassOptions, ReadyHead
+from esscher.engine.attention.stream import Stream
 
 #: Bytes of working sums, so that they stay in a core's second-level cache.
 PART = 192 * 1024
@@ -118,3 +118,35 @@ class CompiledStream(Stream):
         least, most = 2.0**self.limits.smallest, 2.0**self.limits.largest
         sound = self.kernel.outputs(self.state, least, most, outputs, sums)
         return outputs, sums, sound
+
+
+class CompiledReceived:
+    """One block of queries, asked again what it gives to keys."""
+
+    def __init__(self, head: ReadyHead, plan: BlockPlan, options: PassOptions) -> None:
+        assert options.kernel is not None
+        self.kernel, self.workspace = options.kernel, options.workspace
+        tilts, _ = self.kernel.pack_queries(head.q[plan.rows], options.bits, self.workspace)
+        self.state, self.kept = prepare(head, plan, options, tilts)
+
+    def give(self, start: int, stop: int, lowered: Tensor | None, factors: Tensor) -> Tensor:
+        """Attention that keys ``start`` to ``stop`` receive, [scale, size, key].
+
+        Parameters
+        ----------
+        start, stop
+            Of the keys.
+        lowered
+            Minus the shift of every query; ``None`` for no shift.
+        factors
+            [scale, query, size] of a weight that is so shifted.
+        """
+        shift = None
+        if lowered is not None:
+            shift = torch.zeros(self.state.queries, **FLOATS)
+            shift[: len(lowered)] = -lowered
+        self.state.shift = None if shift is None else shift.data_ptr()
+        scales, queries, sizes = factors.shape
+        padded = torch.zeros(scales, sizes, self.state.queries, **FLOATS)
+        padded[:, :, :queries] = factors.mT
+        return self.kernel.received(self.state, start, stop, padded, self.workspace)

@@ -1,17 +1,11 @@
-"""Kinds of models whose attention Esscher can read, one per file."""
+"""Kinds of models whose attention Esscher can read: encoders and decoders, a class each."""
 
 from __future__ import annotations
 
 from esscher.core.errors import InputError
-from esscher.engine.models.families._family import Family, HookFamily, LinearMaps, ModelShape
-from esscher.engine.models.families.bert import Bert
-from esscher.engine.models.families.big_bird import BigBird
-from esscher.engine.models.families.distilbert import DistilBert
-from esscher.engine.models.families.gemma import Gemma
-from esscher.engine.models.families.gpt2 import Gpt2
-from esscher.engine.models.families.llama import Llama
-from esscher.engine.models.families.mpnet import MPNet
-from esscher.engine.models.families.roberta import Roberta
+from esscher.engine.models.families.decoders import Gemma, Gpt2, Llama
+from esscher.engine.models.families.encoders import Bert, BigBird, DistilBert, MPNet, Roberta
+from esscher.engine.models.families.family import Family, HookFamily, LinearMaps, ModelShape
 
 __all__ = ["FAMILIES", "Family", "HookFamily", "LinearMaps", "ModelShape", "family_of"]
 

@@ -27,6 +27,7 @@ function drawChart(place) {
   if (!width || (before && Math.abs(before.width - width) < NOTICED)) return;
   const spec = layout(specificationOf(place.dataset.chart), width / SCREEN);
   const { spec: compiled } = vegaLite.compile(spec, { config: SPECIFICATIONS.config });
+  const said = ["role", "aria-label"].map((name) => [name, place.getAttribute(name)]);
   // expressions are interpreted, not compiled: the page's policy forbids the latter
   const view = new vega.View(vega.parse(compiled, null, { ast: true }), {
     expr: expressionInterpreter, renderer: "svg", container: place, logLevel: vega.Warn,
@@ -35,8 +36,12 @@ function drawChart(place) {
   if (before) before.view.finalize();
   drawnCharts.set(place, { view, width });
   if (spec.params?.some((param) => param.name === "pick")) followPick(place, view);
+  else view.addEventListener("click", (_, item) => choose(place, item?.datum));
   view.run();
   if (before?.pick) pick(place, ...before.pick);
+  // Vega calls the place a document without a description
+  said.forEach(([name, value]) => place.setAttribute(name, value));
+  place.removeAttribute("aria-roledescription");
   fit(place.querySelector("svg"));
   place.style.minHeight = "";
   place.dataset.drawn = "true";
@@ -58,14 +63,23 @@ function followPick(place, view) {
   view.addDataListener("pick_store", (_, rows) => {
     if (!rows.length) return;
     const [layer, head] = rows[0].values;
-    drawnCharts.get(place).pick = [layer, head];
+    Object.assign(drawnCharts.get(place), { pick: [layer, head], fields: rows[0].fields.map((one) => one.field) });
+    chartDetails.filter((one) => one.open && one.dataset.chart === place.dataset.chart).forEach(fillTable);
     place.dataset.pick = `${layer}.${head}`;
     place.dispatchEvent(new CustomEvent("pick", { detail: { layer, head }, bubbles: true }));
   });
 }
 
-/** Pick a cell of a chart. */
+/** Say, by an event `choose`, that a mark of a head was clicked; who picks heads may follow. */
+function choose(place, datum) {
+  if (datum?.layer === undefined || datum?.head === undefined) return;
+  const detail = { layer: Number(datum.layer), head: datum.head };
+  place.dispatchEvent(new CustomEvent("choose", { detail, bubbles: true }));
+}
+
+/** Pick a cell of a chart, which is drawn if it was not in sight yet. */
 function pick(place, layer, head) {
+  drawChart(place);
   const { view } = drawnCharts.get(place);
   const [{ unit, fields }] = view.data("pick_store");
   view.data("pick_store", [{ unit, fields, values: [layer, head] }]).run();
@@ -113,10 +127,23 @@ function showTip(_, event, item, value) {
 
 // ---- the numbers
 
-/** The rows of a chart as tables, for those who do not see it. */
+/** Rows of a dataset; those of a cell that can be picked are lists in one row. */
+function unpacked(rows) {
+  return rows.flatMap((row) => {
+    const lists = Object.entries(row).filter(([, value]) => Array.isArray(value));
+    if (!lists.length) return [row];
+    return lists[0][1].map((_, i) => ({ ...row, ...Object.fromEntries(lists.map(([key, values]) => [key, values[i]])) }));
+  });
+}
+
+/** The rows of a chart as tables, for those who do not see it; of the picked cell, if one is. */
 function fillTable(details) {
   const datasets = specificationOf(details.dataset.chart).datasets;
-  details.querySelector("div").replaceChildren(...Object.values(datasets).map((rows) => {
+  const place = chartPlaces.find((one) => one.dataset.chart === details.dataset.chart);
+  const { pick: now, fields } = drawnCharts.get(place) ?? {};
+  const own = (row) => !now || fields.every((field, i) => row[field] === undefined || row[field] === now[i]);
+  details.querySelector("div").replaceChildren(...Object.values(datasets).map((all) => {
+    const rows = unpacked(all.filter(own));
     const names = [...new Set(rows.flatMap((row) => Object.keys(row)))];
     const table = document.createElement("table");
     const add = (cells, kind) => {
@@ -132,6 +159,7 @@ function fillTable(details) {
 // ---- when
 
 const chartPlaces = [...document.querySelectorAll("[data-chart].chart")];
+const chartDetails = [...document.querySelectorAll("details[data-chart]")];
 const inSight = new IntersectionObserver((entries) => {
   for (const { isIntersecting, target } of entries) {
     if (!isIntersecting) continue;
@@ -147,7 +175,7 @@ for (const place of chartPlaces) {
   inSight.observe(place);
   place.addEventListener("keydown", movePick);
 }
-for (const details of document.querySelectorAll("details[data-chart]")) {
+for (const details of chartDetails) {
   details.addEventListener("toggle", () => details.open && fillTable(details));
 }
 addEventListener("beforeprint", () => chartPlaces.forEach(drawChart));

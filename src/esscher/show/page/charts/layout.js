@@ -60,7 +60,8 @@ function arrangeLegends(view, width, whole) {
   if (areWords(names)) {
     const symbol = SYMBOL + (legend.symbolSize ? Math.sqrt(legend.symbolSize) : 0);
     const own = symbol + LETTER * Math.max(...names.map(lengthOf));
-    legend.columns = Math.max(1, Math.min(names.length, Math.floor(width / own)));
+    const count = (legend.values ?? names).length;
+    legend.columns = Math.ceil(count / Math.ceil(count / Math.max(1, Math.floor(width / own))));
   }
   for (const [key, part] of Object.entries(view)) {
     if (key !== "data" && key !== "datasets") arrangeLegends(part, key === "color" ? whole : width, whole);

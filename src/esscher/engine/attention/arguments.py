@@ -1,0 +1,204 @@
+"""Checks of what the caller passes, and the heads taken out of it one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from esscher.core.errors import InputError
+from esscher.core.validation import as_nonnegative, as_positive, as_sizes
+from esscher.engine.attention.blocks import BlockShape, default_shape
+from esscher.engine.attention.compiled.kernel import kernel_for
+from esscher.engine.attention.head import PassOptions, RawHead
+from esscher.engine.attention.threads import Workspace
+
+#: Numbers per query that a pass can return.
+WEIGHTS = ("participation", "largest")
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Tensors with one leading axis of query heads or of key heads; ``group`` queries share one."""
+
+    head_shape: tuple[int, ...]
+    group: int
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    limit: Tensor | None
+    key_mask: Tensor | None
+    query_mask: Tensor | None
+
+    def heads(self, scale_order: Sequence[int]) -> Iterator[RawHead]:
+        """One head after the other, with the limits of all scales in the order of the pass."""
+        # limits of many scales are large: they are copied only if their order has to change
+        sorted_already = list(scale_order) == sorted(scale_order)
+        several = self.limit is not None and len(self.limit) > 1 and not sorted_already
+        for i, index in enumerate(np.ndindex(*self.head_shape)):
+            j = i // self.group
+            limit = None if self.limit is None else self.limit[:, i]
+            yield RawHead(
+                index=tuple(index),
+                q=self.q[i],
+                k=self.k[j],
+                v=self.v[j],
+                limit=limit[list(scale_order)] if limit is not None and several else limit,
+                key_mask=None if self.key_mask is None else self.key_mask[j],
+                query_mask=None if self.query_mask is None else self.query_mask[i],
+            )
+
+
+def as_inputs(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    limit: Tensor | None,
+    key_mask: Tensor | None,
+    query_mask: Tensor | None,
+    scale_count: int,
+    separate: bool,
+) -> Inputs:
+    """Check that the tensors belong together."""
+    for name, tensor in (("q", q), ("k", k), ("v", v), ("limit", limit)):
+        if tensor is None and name == "limit":
+            continue
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise InputError(f"{name} is {kind}; it must be a torch tensor of floats")
+        if tensor.device != q.device:
+            raise InputError(f"{name} is on {tensor.device} but q is on {q.device}")
+    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if min(q.ndim, k.ndim, v.ndim) < 2 or not q.ndim == k.ndim == v.ndim:
+        raise InputError(f"q, k and v must have the same number of axes, at least 2; got {shapes}")
+    if min(q.numel(), k.numel(), v.numel()) == 0:
+        raise InputError(f"q, k and v must not be empty; got {shapes}")
+    if k.shape[:-1] != v.shape[:-1]:
+        raise InputError(f"k and v must agree in all axes but the last; got {shapes}")
+    if q.shape[-1] != k.shape[-1]:
+        raise InputError(f"q and k must have the same last axis; got {shapes}")
+    if not separate and q.shape[-2] != k.shape[-2]:
+        raise InputError(
+            f"with queries='tokens' there must be as many queries as keys; got {shapes}; "
+            "for other queries pass queries='separate'"
+        )
+    group = 1
+    if q.ndim > 2:
+        if q.shape[:-3] != k.shape[:-3] or q.shape[-3] % k.shape[-3]:
+            raise InputError(
+                "leading axes must agree, and query heads be a multiple of key heads "
+                f"(third axis from the end); got {shapes}"
+            )
+        group = q.shape[-3] // k.shape[-3]
+    head_shape = tuple(q.shape[:-2])
+    heads = math.prod(head_shape)
+    if limit is not None:
+        limit = _as_limit(limit, (*q.shape[:-1], v.shape[-1]), scale_count, heads)
+    return Inputs(
+        head_shape=head_shape,
+        group=group,
+        q=q.detach().reshape(heads, *q.shape[-2:]),
+        k=k.detach().reshape(-1, *k.shape[-2:]),
+        v=v.detach().reshape(-1, *v.shape[-2:]),
+        limit=limit,
+        key_mask=_as_mask(key_mask, tuple(k.shape[:-1]), "key_mask"),
+        query_mask=_as_mask(query_mask, tuple(q.shape[:-1]), "query_mask"),
+    )
+
+
+def as_options(
+    inputs: Inputs,
+    *,
+    sizes: Sequence[int],
+    scales: Sequence[float],
+    factor: float | None,
+    separate: bool,
+    causal: bool,
+    received_sizes: Sequence[int],
+    weights: Sequence[str],
+    dtype: torch.dtype,
+    block: tuple[int, int] | None,
+) -> tuple[PassOptions, tuple[float, ...], list[int]]:
+    """Check the options; return them, the scales as given, and the order a pass takes them in."""
+    tokens, key_dim = inputs.k.shape[-2:]
+    n = tuple(int(size) for size in as_sizes(list(sizes), smallest=1))
+    if n[-1] > tokens:
+        raise InputError(f"sizes contains n = {n[-1]}, but there are only {tokens} keys")
+    alphas = tuple(as_nonnegative(alpha, f"scales[{i}]") for i, alpha in enumerate(scales))
+    if not alphas:
+        raise InputError("scales is empty; pass at least one, such as 1.0")
+    factor = key_dim**-0.5 if factor is None else as_positive(factor, "factor")
+    received: tuple[int, ...] = ()
+    if len(received_sizes):
+        chosen = as_sizes(list(received_sizes), "received_sizes", smallest=1)
+        missing = [int(size) for size in chosen if int(size) not in n]
+        if missing:
+            raise InputError(f"received_sizes contains {missing[0]}, which is not one of sizes {n}")
+        received = tuple(n.index(int(size)) for size in chosen)
+    unknown = [name for name in weights if name not in WEIGHTS]
+    if unknown:
+        raise InputError(f"weights contains {unknown[0]!r}; choose from {', '.join(WEIGHTS)}")
+    if dtype not in (torch.float32, torch.float64):
+        raise InputError(f"dtype is {dtype}; it must be torch.float32 or torch.float64")
+    if causal and separate:
+        raise InputError(
+            "causal needs queries that are tokens; to use only some of them, pass all tokens as q "
+            "and choose with query_mask"
+        )
+    kernel = kernel_for(inputs.k.device, dtype)
+    shape = default_shape(inputs.k.device, dtype, kernel) if block is None else _as_block(block)
+    top = max(alphas) or 1.0
+    order = sorted(range(len(alphas)), key=lambda s: alphas[s])
+    options = PassOptions(
+        sizes=n,
+        relative=tuple(alphas[s] / top for s in order),
+        bits=top * factor * math.log2(math.e),
+        shape=shape,
+        dtype=dtype,
+        causal=causal,
+        separate=separate,
+        participation="participation" in weights,
+        largest="largest" in weights,
+        received=received,
+        kernel=kernel,
+        workspace=Workspace(),
+    )
+    return options, alphas, order
+
+
+def _as_block(block: tuple[int, int]) -> BlockShape:
+    try:
+        queries, keys = (int(number) for number in block)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"block is {block!r}; it must be (queries, keys)") from error
+    if min(queries, keys) < 1:
+        raise InputError(f"block is {block!r}; both numbers must be at least 1")
+    return BlockShape(queries, keys)
+
+
+def _as_limit(limit: Tensor, shape: tuple[int, ...], scale_count: int, heads: int) -> Tensor:
+    """The limit as [1 or scale, head, query, d_v]."""
+    if limit.shape not in (shape, (scale_count, *shape)):
+        raise InputError(
+            f"limit has shape {tuple(limit.shape)}; it must be {shape}, or {scale_count} of those "
+            "(one per scale) along a first axis"
+        )
+    return limit.detach().reshape(-1, heads, *shape[-2:])
+
+
+def _as_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> Tensor | None:
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise InputError(f"{name} must be a torch tensor of bool, True where a token is used")
+    try:
+        return mask.expand(shape).reshape(-1, shape[-1])
+    except RuntimeError as error:
+        raise InputError(
+            f"{name} has shape {tuple(mask.shape)}, which does not broadcast to {shape}"
+        ) from error

@@ -1,0 +1,263 @@
+"""One head made ready for a pass: centred, cast, and stripped of what is masked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esscher.core.errors import InputError
+from esscher.engine.attention.blocks import (
+    QUERY_TILE,
+    VALUE_TILE,
+    BlockPlan,
+    BlockShape,
+    even_ranges,
+    key_steps,
+)
+from esscher.engine.attention.compiled.kernel import Kernel
+from esscher.engine.attention.threads import Workspace
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """Options of a pass, the same for every head.
+
+    ``relative`` are the scales divided by the largest one, in increasing order, and ``bits`` what
+    multiplies ``<q, k>`` to give the logit of the largest scale in powers of two: ``exp2`` is twice
+    as fast as ``exp``.
+    """
+
+    sizes: tuple[int, ...]
+    relative: tuple[float, ...]
+    bits: float
+    shape: BlockShape
+    dtype: torch.dtype
+    causal: bool
+    separate: bool
+    participation: bool
+    largest: bool
+    received: tuple[int, ...]
+    kernel: Kernel | None  # the compiled one, if it is to do the work
+    workspace: Workspace
+
+
+@dataclass(frozen=True, eq=False)
+class RawHead:
+    """One head as the caller gave it; ``index`` is its place among the heads, for messages."""
+
+    index: tuple[int, ...]
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    limit: Tensor | None
+    key_mask: Tensor | None
+    query_mask: Tensor | None
+
+
+class Packed(NamedTuple):
+    """Centred keys and values in the layout of the compiled kernel; what was seen on the way."""
+
+    keys: Tensor
+    values: Tensor
+    longest_key: float
+    largest_value: float
+
+
+@dataclass(frozen=True, eq=False)
+class ReadyHead:
+    """One head in working precision.
+
+    Keys and values are centred: it changes no attention weight and makes the logits smaller, and it
+    protects the covariance. Masked tokens are left out; positions are places among all tokens.
+    ``packed`` is for the compiled kernel, ``keys`` and ``values`` are for PyTorch, made when used;
+    ``k`` and ``v`` are what was given, ``key_centre`` and ``centre`` what is subtracted.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    key_centre: Tensor
+    centre: Tensor
+    dtype: torch.dtype
+    limit: Tensor | None
+    query_positions: NDArray[np.int64]
+    key_positions: NDArray[np.int64]
+    packed: Packed | None
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """Centred keys and a column of ones, through which a shift of the logits costs nothing."""
+        n, d = self.k.shape
+        keys = torch.ones(n, d + 1, dtype=self.dtype, device=self.k.device)
+        torch.sub(self.k, self.key_centre, out=keys[:, :-1])
+        return keys
+
+    @cached_property
+    def values(self) -> Tensor:
+        """Values transposed, with a row of ones, through which the sum of weights costs little.
+
+        Rows of zeros fill it up to a multiple of a tile.
+        """
+        n, d = self.v.shape
+        rows = -(-(d + 1) // VALUE_TILE) * VALUE_TILE
+        values = torch.zeros(rows, n, dtype=self.dtype, device=self.v.device)
+        torch.sub(self.v.T, self.centre[:, None], out=values[:d])
+        values[d] = 1.0
+        return values
+
+    @cached_property
+    def longest_key(self) -> float:
+        """Length of the longest key."""
+        if self.packed is not None:
+            return self.packed.longest_key
+        return math.sqrt(float(self.keys[:, :-1].square().sum(1).max()))
+
+    @cached_property
+    def largest_value(self) -> float:
+        """Largest distance of an entry of the values from their mean."""
+        if self.packed is not None:
+            return self.packed.largest_value
+        low, high = torch.aminmax(self.values[: len(self.centre)])
+        return max(float(high), -float(low))
+
+    @cached_property
+    def key_covariance(self) -> Tensor:
+        """Of the keys; needed only where the longest key says too little about the logits."""
+        centred = self.keys[:, :-1]
+        return centred.T @ centred / len(centred)
+
+    def plans(self, options: PassOptions) -> Iterator[BlockPlan]:
+        """The blocks of queries, with their keys cut at the sizes."""
+        sizes = np.asarray(options.sizes)
+        ends = np.searchsorted(self.key_positions, sizes)
+        queries = len(self.query_positions)
+        for start, stop in even_ranges(0, queries, options.shape.queries, QUERY_TILE):
+            at = self.query_positions[start:stop]
+            if options.separate:
+                counts = np.full(len(sizes), stop - start)
+            else:
+                counts = np.searchsorted(at, sizes)
+            visible, last = int(ends[-1]), int(ends[-1])
+            if options.causal:
+                visible, last = (
+                    int(i) for i in np.searchsorted(self.key_positions, at[[0, -1]], side="right")
+                )
+            if not counts[-1]:
+                continue
+            wanted = [min(int(e), last) if c else None for e, c in zip(ends, counts, strict=True)]
+            steps = key_steps(wanted, visible, options.shape)
+            yield BlockPlan(slice(start, stop), steps, tuple(int(c) for c in counts))
+
+
+def make_ready(raw: RawHead, options: PassOptions) -> ReadyHead:
+    """Check the entries of one head and bring it into working form."""
+    for name, tensor in (("q", raw.q), ("k", raw.k), ("v", raw.v), ("limit", raw.limit)):
+        if tensor is not None:
+            _check_finite(tensor, name, raw.index)
+    n = options.sizes[-1]
+    kept_keys = _kept(raw.key_mask, n)
+    kept_queries = _kept(raw.query_mask, len(raw.q) if options.separate else n)
+    _check_attended(kept_queries, kept_keys, options, raw.index)
+    q, limit = raw.q[: len(raw.q) if options.separate else n], raw.limit
+    k, v = raw.k[:n], raw.v[:n]
+    if raw.query_mask is not None:
+        chosen = torch.as_tensor(kept_queries, device=q.device)
+        q, limit = q[chosen], None if limit is None else limit[:, chosen]
+    if raw.key_mask is not None:
+        chosen = torch.as_tensor(kept_keys, device=k.device)
+        k, v = k[chosen], v[chosen]
+    # any centre will do; subtracted in the wider of the two types, it costs one rounding
+    key_centre, centre = _centre(k, options), _centre(v, options)
+    packed = None
+    if options.kernel is not None:
+        keys, longest = options.kernel.pack_keys(k, key_centre)
+        values, largest = options.kernel.pack_values(v, centre)
+        packed = Packed(keys, values, longest, largest)
+    head = ReadyHead(
+        q=q,
+        k=k,
+        v=v,
+        key_centre=key_centre,
+        centre=centre,
+        dtype=options.dtype,
+        limit=limit,
+        query_positions=kept_queries,
+        key_positions=kept_keys,
+        packed=packed,
+    )
+    _check_range(head, raw.index)
+    return head
+
+
+def _kept(mask: Tensor | None, n: int) -> NDArray[np.int64]:
+    """Positions that a mask leaves among the first ``n``."""
+    if mask is None:
+        return np.arange(n, dtype=np.int64)
+    return np.flatnonzero(mask[:n].cpu().numpy()).astype(np.int64)
+
+
+def _centre(x: Tensor, options: PassOptions) -> Tensor:
+    """Mean of the rows; in float64 if their sum overflows in the type of the arithmetic."""
+    wide = torch.promote_types(x.dtype, options.dtype)
+    centre = x.mean(0, dtype=wide)
+    return centre if bool(torch.isfinite(centre.sum())) else x.mean(0, dtype=torch.float64).to(wide)
+
+
+def _check_range(head: ReadyHead, index: tuple[int, ...]) -> None:
+    """Refuse values so large that their weighted sums may overflow."""
+    most = 1e20 if head.dtype == torch.float32 else 1e200
+    if not head.largest_value <= most:
+        of_head = f" of head {index}" if index else ""
+        raise InputError(
+            f"v{of_head} has entries {head.largest_value:.3g} away from their mean, too far for "
+            f"{head.dtype}; divide v by a constant or pass dtype=torch.float64"
+        )
+
+
+def _check_finite(tensor: Tensor, name: str, head: tuple[int, ...]) -> None:
+    if bool(torch.isfinite(tensor.sum())):
+        return  # a sum hides nothing that is not finite; it may overflow, so look closer then
+    good = torch.isfinite(tensor)
+    if not bool(good.all()):
+        place = tuple(int(i) for i in torch.argwhere(~good)[0])
+        of_head = f" of head {head}" if head else ""
+        raise InputError(
+            f"{name} is not finite: entry {place}{of_head} is {float(tensor[place])}; "
+            "hide padding with key_mask and query_mask, and put a number in its place"
+        )
+
+
+def _check_attended(
+    queries: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    options: PassOptions,
+    head: tuple[int, ...],
+) -> None:
+    """Refuse a query that may attend nothing: its softmax is 0/0."""
+    of_head = f" of head {head}" if head else ""
+    smallest = options.sizes[0]
+    if not options.separate and (not len(queries) or queries[0] >= smallest):
+        raise InputError(
+            f"query_mask{of_head} leaves no query among the first {smallest} tokens; "
+            "start sizes higher or keep more queries"
+        )
+    if not len(queries):
+        raise InputError(f"query_mask{of_head} leaves no query")
+    if not len(keys) or keys[0] >= smallest:
+        raise InputError(
+            f"key_mask{of_head} leaves no key among the first {smallest}, so that attention over "
+            "that size is not defined; start sizes higher or keep more keys"
+        )
+    if options.causal and queries[0] < keys[0]:
+        raise InputError(
+            f"query {int(queries[0])}{of_head} may attend nothing: the first key that key_mask "
+            f"leaves is {int(keys[0])} and causal hides it; leave such queries out with query_mask"
+        )

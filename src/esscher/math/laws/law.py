@@ -1,0 +1,174 @@
+"""The protocol of a token law, which every file beside this one implements.
+
+A law ``mu`` on R^d gives tokens (``sample``), their first two moments, and the cumulant generating
+function ``K(t) = log E exp<t, X>`` with gradient and Hessian. The gradient is the Esscher
+transform's mean: the infinite-token limit of softmax attention with tilt ``t``. The Hessian is the
+covariance of the tilted law.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from esscher.core.errors import InputError
+from esscher.core.validation import ROUNDING, Array, as_array, as_kind, as_points
+
+#: Number of entries up to which the repr of a law prints an array in full.
+LONGEST_SHOWN = 16
+
+
+@dataclass(frozen=True)
+class TiltDomain:
+    """The tilts for which ``E exp<t, X>`` is finite, hence for which the limit exists.
+
+    ``kind`` is ``"all"`` (every tilt), ``"box"`` (every ``|t_i| < half_width``) or ``"zero"``
+    (only ``t = 0``: the law has no exponential moments).
+    """
+
+    kind: str
+    half_width: float = float("inf")
+
+    def contains(self, tilts: Array) -> NDArray[np.bool_]:
+        """Tell for each tilt (last axis: coordinates) whether it lies in the domain."""
+        if self.kind == "all":
+            return np.ones(tilts.shape[:-1], dtype=bool)
+        if self.kind == "zero":
+            return np.asarray(np.all(tilts == 0, axis=-1))
+        return np.asarray(np.all(np.abs(tilts) < self.half_width, axis=-1))
+
+    def __str__(self) -> str:
+        if self.kind == "all":
+            return "every tilt"
+        if self.kind == "zero":
+            return "t = 0"
+        return f"|t_i| < {self.half_width:g} in every coordinate"
+
+
+def frozen(array: Array) -> Array:
+    """Return a read-only copy, so that a law does not change with the array it was made from."""
+    copy = np.array(array)
+    copy.flags.writeable = False
+    return copy
+
+
+def _shown(value: object) -> str:
+    """Print a parameter: short arrays entry by entry, long ones by their shape."""
+    if not isinstance(value, np.ndarray):
+        return repr(value)
+    if value.size <= LONGEST_SHOWN:
+        return repr(value.tolist())
+    return f"<array of shape {value.shape}>"
+
+
+class Law(ABC):
+    """A law of tokens on R^d. Instances are immutable; randomness is always an argument."""
+
+    #: Name under which the registry knows the law.
+    name: ClassVar[str]
+    #: Whether the coordinates are independent and identically distributed.
+    is_product: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """Dimension d of the tokens."""
+
+    @property
+    @abstractmethod
+    def mean(self) -> Array:
+        """Mean, of shape (d,)."""
+
+    @property
+    @abstractmethod
+    def covariance(self) -> Array:
+        """Covariance, of shape (d, d)."""
+
+    @property
+    def tilt_domain(self) -> TiltDomain:
+        """Tilts at which the infinite-token limit exists."""
+        return TiltDomain("all")
+
+    @property
+    def support_radius(self) -> float:
+        """Smallest r with ``|X| <= r`` almost surely; infinite for unbounded laws."""
+        return float("inf")
+
+    @abstractmethod
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        """Draw ``n`` independent tokens, of shape (n, d)."""
+
+    def log_mgf(self, tilts: ArrayLike) -> Array:
+        """``K(t) = log E exp<t, X>`` for tilts of shape (..., d); ``+inf`` outside the domain."""
+        t = as_points(tilts, self.dim, "tilts")
+        inside = self.tilt_domain.contains(t)
+        if inside.all():
+            return self._log_mgf(t)
+        return np.where(inside, self._log_mgf(np.where(inside[..., None], t, 0.0)), np.inf)
+
+    def tilted_mean(self, tilts: ArrayLike) -> Array:
+        """``grad K(t)``, of shape (..., d); ``nan`` where there is no limit."""
+        t = as_points(tilts, self.dim, "tilts")
+        inside = self.tilt_domain.contains(t)[..., None]
+        if inside.all():
+            return self._tilted_mean(t)
+        return np.where(inside, self._tilted_mean(np.where(inside, t, 0.0)), np.nan)
+
+    def tilted_covariance(self, tilts: ArrayLike) -> Array:
+        """Hessian of ``K`` at ``t``, of shape (..., d, d); ``nan`` where there is no limit."""
+        t = as_points(tilts, self.dim, "tilts")
+        inside = self.tilt_domain.contains(t)[..., None]
+        # No masked copy when there is nothing to mask: a Hessian at d = 4096 takes 128 MB.
+        if inside.all():
+            return self._tilted_covariance(t)
+        value = self._tilted_covariance(np.where(inside, t, 0.0))
+        return np.where(inside[..., None], value, np.nan)
+
+    @abstractmethod
+    def _log_mgf(self, t: Array) -> Array:
+        """``K`` at tilts inside the domain."""
+
+    @abstractmethod
+    def _tilted_mean(self, t: Array) -> Array:
+        """``grad K`` at tilts inside the domain."""
+
+    @abstractmethod
+    def _tilted_covariance(self, t: Array) -> Array:
+        """Hessian of ``K`` at tilts inside the domain."""
+
+    def _parameters(self) -> dict[str, object]:
+        """Return the constructor arguments that the repr prints."""
+        return {"dim": self.dim}
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{key}={_shown(value)}" for key, value in self._parameters().items())
+        return f"{type(self).__name__}({inside})"
+
+
+def as_law(value: object, name: str = "law") -> Law:
+    """Return ``value`` if it is a law; else say how to make one."""
+    remedy = "a law of tokens, such as esscher.laws.Gaussian(dim=8)"
+    return as_kind(value, Law, name, remedy)  # type: ignore[type-abstract]
+
+
+def as_probabilities(value: ArrayLike, name: str = "weights") -> Array:
+    """Return positive weights that sum to 1, with the rounding error of their sum removed."""
+    weights = as_array(value, name, ndim=1)
+    if weights.size == 0:
+        raise InputError(f"{name} is empty; give at least one weight")
+    if weights.min() <= 0:
+        place = int(weights.argmin())
+        raise InputError(
+            f"{name} must be positive: entry {place} is {weights[place]:g}; "
+            "leave out what has no weight"
+        )
+    total = float(weights.sum())
+    if abs(total - 1.0) > ROUNDING:
+        raise InputError(
+            f"{name} sum to {total:.10g}; they must sum to 1: divide them by their sum"
+        )
+    return frozen(weights / total)

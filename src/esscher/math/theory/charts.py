@@ -1,0 +1,129 @@
+"""Charts of a prediction: errors against n, and their local exponents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from altair.typing import ChartType
+
+from esscher.core.errors import InputError
+from esscher.math.simulation import DirectErrors, SimulatedMap
+from esscher.math.theory.prediction import Prediction
+from esscher.show.chart import figure, guides, lines, panel, points
+from esscher.show.drawing import Plot
+from esscher.show.scales import Axis, Series
+from esscher.show.theme import BLACK, BLUE, GREEN, ORANGE, SKY, VERMILION, limits
+
+#: Curves in words, with their colours.
+CURVES = {
+    "map": ("map, rms", BLUE),
+    "mean": ("mean, expected norm", VERMILION),
+    "mean_rms": ("mean, rms", ORANGE),
+    "cov": ("covariance, expected norm", GREEN),
+    "cov_rms": ("covariance, rms", SKY),
+}
+SIMULATED = "map, simulated (2 s.e.)"
+#: The two kinds of mean often lie on one line: dashes show both.
+WHOLE, DASHED = (1, 0), (4, 2)
+#: Points that a panel needs to stand beside the other.
+WIDE = 200.0
+
+
+def draw_prediction(
+    prediction: Prediction,
+    simulated: DirectErrors | SimulatedMap | None = None,
+    title: str | None = None,
+) -> Plot:
+    """Draw predicted errors against n beside their local exponents; see :meth:`Prediction.plot`."""
+    if not prediction.curves:
+        raise InputError(
+            "there is no curve to draw: the head has no infinite-token limit, or no sizes were "
+            "given"
+        )
+    name = _title(prediction) if title is None else title
+    n = prediction.sizes
+    x = Axis("n", "tokens n", log=True, limits=limits(n, log=True))
+    series = _series(prediction, simulated is not None)
+    panels = [_errors(prediction, simulated, x, series)]
+    if len(n) > 1:
+        panels.append(_exponents(prediction, x, series))
+    return Plot(figure(panels, name, least=WIDE))
+
+
+def _series(prediction: Prediction, simulated: bool) -> Series:
+    own = list(prediction.curves)
+    dashes = [DASHED if curve.endswith("_rms") else WHOLE for curve in own]
+    names, colours = zip(*(CURVES[curve] for curve in own), strict=True)
+    more = [SIMULATED] if simulated else []
+    return Series(
+        "curve", [*names, *more], colours=[*colours, BLACK], dashes=[*dashes, WHOLE],
+        shapes=[*["stroke"] * len(own), "circle"],
+    )  # fmt: skip
+
+
+def _errors(
+    prediction: Prediction, simulated: DirectErrors | SimulatedMap | None, x: Axis, series: Series
+) -> ChartType:
+    rows: list[dict[str, Any]] = [
+        {"curve": CURVES[name][0], "n": n, "error": error}
+        for name, curve in prediction.curves.items()
+        for n, error in zip(curve.sizes, curve.error, strict=True)
+    ]
+    drawn: list[dict[str, Any]] = []
+    if simulated is not None:
+        drawn = [
+            {"curve": SIMULATED, "n": n, "error": value, "low": value - 2 * noise,
+             "high": value + 2 * noise}
+            for n, value, noise in zip(simulated.sizes, *simulated.map_rms(), strict=True)
+        ]  # fmt: skip
+    known = [row.get(key) for row in (*rows, *drawn) for key in ("error", "low", "high")]
+    y = Axis("error", "error", log=True, limits=limits(known, log=True))
+    marks = [*_burn_in(prediction, x, y, "burn-in"), lines(rows, x, y, series)]
+    marks += [points(drawn, x, y, series)] if drawn else []
+    return panel(*marks, title="predicted error")
+
+
+def _exponents(prediction: Prediction, x: Axis, series: Series) -> ChartType:
+    rows = [
+        {"curve": CURVES[name][0], "n": n, "exponent": slope}
+        for name, curve in prediction.curves.items()
+        for n, slope in zip(
+            np.sqrt(curve.sizes[1:] * curve.sizes[:-1]), curve.local_slopes(), strict=True
+        )
+    ]
+    asymptotic: dict[float, str] = {}  # once, if that of several curves
+    for name in prediction.curves:
+        asymptotic.setdefault(prediction.asymptotic(name), CURVES[name][0])
+    reference = prediction.exponents
+    assert reference is not None  # or there are no curves
+    published = [
+        {"at": reference.paper_reference, "name": "published reference"},
+        {"at": reference.paper_bound, "name": "published bound"},
+    ]
+    known = [*(row["exponent"] for row in rows), *asymptotic, reference.paper_reference]
+    y = Axis("exponent", "local exponent", limits=limits([0.0, reference.paper_bound, *known]))
+    draw = lines if len(prediction.sizes) > 2 else points  # two sizes have one exponent
+    return panel(
+        guides(published, x, y),
+        guides([{"at": at, "curve": name} for at, name in asymptotic.items()], x, y, series),
+        *_burn_in(prediction, x, y),
+        draw(rows, x, y, series),
+        title="local exponents (dotted: asymptotic)",
+    )
+
+
+def _burn_in(prediction: Prediction, x: Axis, y: Axis, name: str = "") -> list[ChartType]:
+    """The burn-in, if it lies among the sizes."""
+    inside = prediction.sizes[0] < prediction.burn_in < prediction.sizes[-1]
+    mark = {"at": prediction.burn_in, "name": name}
+    return [guides([mark], x, y, upright=True)] if inside else []
+
+
+def _title(prediction: Prediction) -> str:
+    head = prediction.head
+    law = type(head.law).__name__ if hasattr(head, "law") else "Head"
+    return (
+        f"{law} tokens, d = {head.key_dim}, H = {head.horizon:.3g}, F = {head.frobenius:.3g}, "
+        f"queries: {prediction.queries}"
+    )

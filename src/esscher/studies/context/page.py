@@ -1,0 +1,68 @@
+"""The result on a page of a report: how many heads are done, and a table of all heads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from esscher.show.content import Card, Column, Summary, Table
+from esscher.show.frames import data_of
+from esscher.show.numbers import counted, shown
+from esscher.studies.context.result import Context
+
+
+def summary(found: Context, name: str) -> Summary:
+    """Say what was measured and what matters of it; ``name`` is that of the run."""
+    study = found.study
+    subject = (
+        f"{study.model_record.name} on {study.text_record.source}, up to {study.context:,} tokens, "
+        f"{counted(study.passages, 'passage')}, tolerance {100 * study.tolerance:g}%"
+    )
+    tables = [_heads(found, name)] if found.heads else []
+    cards = _cards(found) if found.heads else []
+    return Summary("Context lengths of heads", subject, cards, tables)
+
+
+def _cards(found: Context) -> list[Card]:
+    """Heads that are done, those that gain beyond, those with an open end, the median."""
+    frame, longest = found.table(), found.study.context
+    length, total = frame["length"].where(~frame["open"], np.inf), len(frame)
+
+    def used(quantile: float) -> str:
+        value = float(length.quantile(quantile, "nearest"))
+        return shown(value, "n0") if np.isfinite(value) else f"open at {longest:,}"
+
+    return [
+        Card(f"{int((length <= longest // 2).sum())} of {total}",
+             f"heads are done by {longest // 2:,} tokens",
+             f"within {100 * found.study.tolerance:g}% of what they become"),
+        Card(f"{int(frame['extrapolated'].sum())} of {total}",
+             f"heads gain beyond {longest:,} tokens", "by extrapolation"),
+        Card(f"{int(frame['open'].sum())} of {total}", f"heads are still changing at {longest:,}",
+             "and no less than before"),
+        Card(used(0.5), "tokens that the median head uses",
+             f"10% and 90% of the heads: {used(0.1)} and {used(0.9)}"),
+    ]  # fmt: skip
+
+
+def _heads(found: Context, name: str) -> Table:
+    return Table(
+        title="All heads",
+        name=f"{name}-heads",
+        columns=[
+            Column("layer", "layer", "n0"),
+            Column("head", "head", "n0"),
+            Column("length", "tokens used", "n0", "low", "high", "open",
+                   help="context at which what is still to come is within the tolerance"),
+            Column("extrapolated", "extrapolated", help="beyond the longest context measured"),
+            Column("note", "open end"),
+            Column("limit", "at most", "n0",
+                   help="the window of the layer, or what the model reads"),
+            Column("open", "open", shown=False),
+            Column("exponent", "exponent of changes", "d2", help="b of change ~ L^-b"),
+            Column("last_change", "last change", "p1",
+                   help="relative change of the output at the last doubling"),
+        ],
+        data=data_of(found.table()),
+        caption="Brackets are 95% intervals from resampled passages.",
+        sort=("last_change", True),
+    )  # fmt: skip

@@ -1,0 +1,319 @@
+"""Charts of a plan: budgets, what they cost on unseen text, and how good the prediction was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+from altair.typing import ChartType
+
+from esscher.show.cells import ROW, heatmap, map_height, picked_title, picking
+from esscher.show.chart import (
+    HEIGHT,
+    bands,
+    bars,
+    diagonal,
+    figure,
+    guides,
+    lines,
+    panel,
+    points,
+    sheet,
+)
+from esscher.show.drawing import Drawing, check_heads
+from esscher.show.frames import records
+from esscher.show.scales import Axis, Series
+from esscher.show.theme import BLUE, GREEN, ORANGE, PURPLE, SHARES, VERMILION, limits
+from esscher.studies.plan.result import Check, Mean, Measures, Plan
+
+#: What is compared with dense, and its colours.
+NAMES = {
+    "planned": "planned",
+    "uniform": "uniform",
+    "heavy": "heavy hitters",
+    "recent": "sinks + recent",
+}
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
+#: What is measured on unseen text; None of what is not.
+MEASURES: dict[str, Callable[[Measures], Mean | None]] = {
+    "KL to dense (nats per token)": lambda found: found.kl,
+    "1 - cosine to dense": lambda found: None if found.cosine is None else found.distance,
+    "share with the same most likely token": lambda found: found.top1,
+    "perplexity / dense perplexity": lambda found: found.perplexity_ratio,
+    "share with the same nearest neighbour": lambda found: found.nearest,
+    "relative error of attention outputs": lambda found: found.error,
+}
+#: Errors of query heads that share a key head.
+ERRORS = Series(
+    "error", ("predicted", "realised on unseen text"),
+    colours=(VERMILION, BLUE), shapes=("diamond", "circle"),
+)  # fmt: skip
+KEY_HEAD = "key head"
+PREDICTED, REALISED = "predicted relative error", "realised on unseen text"
+#: Points that a panel must have to stand beside another.
+WIDE = 170.0
+SURE = "95% intervals over passages"
+
+
+def plan(found: Plan) -> ChartType:
+    """Draw budgets, costs, layers and calibration; without a check, budgets and predictions."""
+    check = found.check
+    if check is None:
+        return figure([_budgets(found), _predicted(found)], _title(found), least=WIDE, apart=True)
+    height = max(map_height(len(found.budgets)), HEIGHT)
+    parts = [
+        figure([_budgets(found), _calibration(check, height)], least=WIDE, apart=True),
+        figure([_cost(check, *_main(check), series(check)), _layers(check)], least=WIDE),
+    ]
+    return sheet(parts, _title(found), note=f"{_passages(check)}; black lines and bands: {SURE}")
+
+
+def budgets(found: Plan) -> ChartType:
+    """Draw the tokens that every key head keeps."""
+    return figure([_budgets(found)], _title(found), note=_kept(found))
+
+
+def explorer(found: Plan, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
+    """Draw budgets and errors of every key head, and its query heads for the one picked."""
+    table = key_heads(found)
+    places = [(int(layer), int(head)) for layer, head in table[["layer", KEY_HEAD]].to_numpy()]
+    chosen = places[int(table["predicted_error"].to_numpy().argmax())]
+    if heads is not None:
+        check_heads(heads, places)
+        chosen = heads[0]
+    pick = picking(*chosen, columns=KEY_HEAD)
+    # the same colours for both; realised errors where everything is kept are rounding
+    known = table[[name for name in table if name.endswith("_error")]].to_numpy()
+    least = [error for error in table["predicted_error"] if error > 0]
+    errors: dict[str, Any] = {
+        "log": True, "colours": SHARES, "ends": (min(least), known.max()) if least else None,
+    }  # fmt: skip
+    panels = [
+        heatmap(records(table), column, title, columns=KEY_HEAD, pick=pick, **how)
+        for column, title, how in (
+            ("tokens", "tokens kept", {"log": True}),
+            ("ratio", "share of the prefix", {"ends": (0.0, 1.0), "colours": SHARES}),
+            ("predicted_error", "predicted error, worst query head", errors),
+            ("realised_error", "realised error, worst query head", errors),
+            ("power", "power of scores", {}),
+        )
+        if column in table
+    ]
+    panels.append(_group(found, pick))
+    note = _kept(found) + ("" if len(least) == len(table) else "; ×: no error, all are kept")
+    return figure(panels, _title(found), note=note, apart=True, pick=pick)
+
+
+def predicted(found: Plan) -> ChartType:
+    """Draw the distribution over heads of the predicted relative output error."""
+    return figure([_predicted(found)], _title(found))
+
+
+def cost(found: Plan) -> ChartType:
+    """Draw everything that was measured on unseen text, by configuration."""
+    check = _checked(found)
+    panels = [
+        _cost(check, title, of) for title, of in MEASURES.items() if of(check.planned) is not None
+    ]
+    note = f"{_passages(check)}; lines: {SURE}"
+    return figure(panels, _title(found), note=note, least=WIDE)
+
+
+def layers(found: Plan) -> ChartType:
+    """Draw the relative error of the attention outputs of every layer."""
+    check = _checked(found)
+    note = f"{_passages(check)}; bands: {SURE}"
+    return figure([_layers(check)], _title(found), note=note)
+
+
+def calibration(found: Plan) -> ChartType:
+    """Draw the realised against the predicted error of every head."""
+    return figure([_calibration(_checked(found), 180.0)], _title(found))
+
+
+def _no_check(found: Plan) -> str | None:
+    return None if found.check is not None else "the plan was not checked (--check TEXT)"
+
+
+DRAWINGS = (
+    Drawing("plan", "budgets, cost, layers and calibration", plan),
+    Drawing("budgets", "tokens that every key head keeps", budgets),
+    Drawing(
+        "explorer", "budgets and errors of every key head, and one of them (--head)", explorer,
+        heads=True,
+        heading="Budgets",
+        caption="Click a cell, or move with the arrow keys, to see the errors of the query heads "
+        "that share this key head.",
+    ),
+    Drawing(
+        "cost", "what the plan costs on unseen text", cost, missing=_no_check,
+        heading="What it costs on unseen text",
+        caption="All keep the same number of tokens, on passages that had no part in the plan.",
+    ),
+    Drawing(
+        "layers", "errors of attention outputs by layer", layers, missing=_no_check,
+        heading="Error of attention outputs by layer",
+        caption="Against dense attention on unseen text.",
+    ),
+    Drawing(
+        "calibration", "realised against predicted errors of heads", calibration,
+        missing=_no_check,
+        heading="Predicted against realised",
+        caption="One point per query head; on the dotted line both agree.",
+    ),
+    Drawing(
+        "predicted", "predicted errors of the heads", predicted,
+        heading="Predicted errors",
+        caption="Share of the query heads with at most this predicted error.",
+    ),
+)  # fmt: skip
+
+
+def key_heads(found: Plan) -> Any:
+    """Return the table of key heads, after a check with the realised error of the worst head."""
+    table = found.table().rename(columns={"key_head": KEY_HEAD})
+    if found.check is not None:
+        table["realised_error"] = _grouped(found, found.check.heads.realised).max(axis=1)
+    return table
+
+
+def series(check: Check) -> Series:
+    """Return what tells the configurations of a check apart."""
+    names = [NAMES[name] for name in check.configurations]
+    return Series("configuration", names, colours=COLOURS[: len(names)])
+
+
+def _budgets(found: Plan) -> ChartType:
+    rows = records(key_heads(found))
+    return heatmap(rows, "tokens", "tokens kept", log=True, columns=KEY_HEAD)
+
+
+def _group(found: Plan, pick: alt.Parameter) -> ChartType:
+    """Errors of the query heads that share the key head that is picked."""
+    check, names = found.check, ERRORS.names
+    errors = {names[0]: _grouped(found, found.predicted.head_error)}
+    if check is not None:
+        errors[names[1]] = _grouped(found, check.heads.realised)
+    rows = [
+        {"layer": layer, KEY_HEAD: head, "error": name, "query": str(i), "value": value}
+        for name, grid in errors.items()
+        for (layer, head), values in zip(np.ndindex(np.shape(found.budgets)), grid, strict=True)
+        for i, value in enumerate(values)
+    ]
+    x = Axis("query", "query head of the group",
+             names=list(dict.fromkeys(row["query"] for row in rows)))  # fmt: skip
+    y = Axis("value", "relative output error")
+    drawn = points(rows, x, y, ERRORS, beside=True, pick=pick)
+    return panel(drawn, title=picked_title("errors", KEY_HEAD))
+
+
+def _predicted(found: Plan) -> ChartType:
+    errors = np.sort(np.ravel(found.predicted.head_error))
+    rows = [
+        {"error": error, "share": (i + 1) / len(errors)} for i, error in enumerate(errors.tolist())
+    ]
+    tolerance = found.study.tolerance
+    log = bool(errors[0] > 0 and errors[-1] > 3 * errors[0])
+    low, high = limits([*errors, tolerance], log=log)
+    ends = low if log else 0.0, high
+    x = Axis("error", PREDICTED, log=log, limits=ends)
+    y = Axis("share", "share of query heads", limits=(0.0, 1.02))
+    rows = [{"error": ends[0], "share": 0.0}, *rows, {"error": ends[1], "share": 1.0}]
+    goal = [] if tolerance is None else [{"at": tolerance, "name": "tolerance"}]
+    below = [guides(goal, x, y, upright=True, turned=True)] if goal else []
+    return panel(*below, lines(rows, x, y, step=True), title="predicted errors")
+
+
+def _cost(
+    check: Check,
+    title: str,
+    of: Callable[[Measures], Mean | None],
+    colours: Series | None = None,
+) -> ChartType:
+    """One measure of every configuration, with 95% intervals over passages."""
+    rows: list[dict[str, Any]] = []
+    for name, measures in check.configurations.items():
+        value = of(measures)
+        if value is not None:
+            low, high = value.interval or (None, None)
+            rows.append({"configuration": NAMES[name], "label": f"{NAMES[name]}: {value.mean:.3g}",
+                         "value": value.mean, "low": low, "high": high})  # fmt: skip
+    names = Axis("label", names=[row["label"] for row in rows])
+    drawn = bars(rows, Axis("value", title), names, colours, across=True)
+    return panel(drawn, height=HEIGHT if colours is not None else 1.4 * ROW * len(rows))
+
+
+def _layers(check: Check) -> ChartType:
+    """Relative error of the attention outputs of every layer, with 95% intervals."""
+    rows: list[dict[str, Any]] = []
+    for name, measures in check.configurations.items():
+        found = measures.layer_error
+        assert found is not None  # a plan without is refused
+        for layer, (mean, ends) in enumerate(zip(found.mean, found.interval, strict=True)):
+            low, high = ends or (None, None)
+            rows.append({"configuration": NAMES[name], "layer": layer, "error": mean, "low": low,
+                         "high": high})  # fmt: skip
+    x = Axis("layer", "layer", whole=True, limits=limits([row["layer"] for row in rows]))
+    ends = limits([row[key] for row in rows for key in ("error", "high")], log=True)
+    y = Axis("error", "relative error", log=True, limits=ends)
+    colours = series(check)
+    known = [row for row in rows if row["low"] is not None]
+    plain = [{key: row[key] for key in ("configuration", "layer", "error")} for row in rows]
+    return panel(
+        *([bands(known, x, y, colours)] if known else []),
+        lines(plain, x, y, colours),
+        points(plain, x, y, colours),
+        title="attention outputs",
+    )
+
+
+def _calibration(check: Check, height: float = HEIGHT) -> ChartType:
+    """Realised against predicted error of every head; grey: within the factor of the check."""
+    heads = check.heads
+    rows = [
+        {"name": f"layer {layer}, head {head}", "predicted": guess, "realised": real}
+        for layer, (guesses, found) in enumerate(zip(heads.predicted, heads.realised, strict=True))
+        for head, (guess, real) in enumerate(zip(guesses, found, strict=True))
+        if guess > 0 and real > 0
+    ]
+    ends = limits([row[key] for row in rows for key in ("predicted", "realised")], log=True)
+    x = Axis("predicted", PREDICTED, log=True, limits=ends)
+    y = Axis("realised", REALISED, log=True, limits=ends)
+    share = heads.within_factor
+    within = "" if share is None else f": {share:.0%} within a factor of {heads.factor:g} (grey)"
+    marks = [diagonal(x, y, heads.factor), points(rows, x, y)] if rows else [diagonal(x, y)]
+    return panel(*marks, title=f"heads{within}", height=height)
+
+
+def _main(check: Check) -> tuple[str, Callable[[Measures], Mean | None]]:
+    """What distances from dense are called, and how to read them."""
+    title = next(title for title, of in MEASURES.items() if of(check.planned) is not None)
+    return title, lambda found: found.distance
+
+
+def _grouped(found: Plan, errors: Sequence[Sequence[float]]) -> Any:
+    """Errors of heads, [key heads of all layers, query heads of the group]."""
+    return np.asarray(errors).reshape(found.token_budgets.tokens.size, -1)
+
+
+def _checked(found: Plan) -> Check:
+    assert found.check is not None  # ``missing`` says so
+    return found.check
+
+
+def _passages(check: Check) -> str:
+    return f"{check.passages} unseen passage{'s' * (check.passages != 1)}"
+
+
+def _kept(found: Plan) -> str:
+    keeping = found.keeping
+    return (
+        f"{keeping.sinks} first and {keeping.recent} recent tokens are kept for certain, the "
+        "others drawn by their scores"
+    )
+
+
+def _title(found: Plan) -> str:
+    return f"{found.model.name}: {found.total.ratio:.1%} of {found.prefix:,} tokens kept"

@@ -1,0 +1,86 @@
+"""The result on a page of a report: what is kept, what that costs, and a table of key heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from esscher.engine.text.documents import TextRecord
+from esscher.show.content import Card, Column, Summary, Table
+from esscher.show.frames import data_of
+from esscher.show.numbers import shown
+from esscher.studies.plan.charts import KEY_HEAD, NAMES, key_heads
+from esscher.studies.plan.result import Check, Plan
+from esscher.studies.plan.words import inverse, kept_per_head
+
+
+def summary(found: Plan, name: str) -> Summary:
+    """Say what was planned and what matters of it; ``name`` is that of the run."""
+    study = found.study
+    text = study.check
+    checked = f", checked on {text.source}" if isinstance(text, TextRecord) else ""
+    subject = f"{found.model.name}, calibrated on {study.text_record.source}{checked}"
+    return Summary("Token budgets", subject, _cards(found), [_table(found, name)])
+
+
+def _cards(found: Plan) -> list[Card]:
+    """What is kept, what it is predicted to cost, and what it did cost."""
+    predicted, check = found.predicted, found.check
+    cards = [
+        Card(f"{found.total.ratio:.1%}", "of the tokens are kept",
+             f"{found.total.tokens:,} in all key heads"),
+        Card(kept_per_head(found.budgets), "tokens per key head",
+             f"of a prefix of {found.prefix:,}"),
+        Card(shown(predicted.effect), f"predicted {predicted.unit}",
+             _interval(predicted.interval)),
+    ]  # fmt: skip
+    return cards if check is None else [*cards, *_checked(check)]
+
+
+def _checked(check: Check) -> list[Card]:
+    """The distance of the plan from dense, the plan against uniform budgets, and the best."""
+    distance, ratio = check.planned.distance, check.ratios["uniform"]
+    title = "1 - cosine to dense" if check.planned.kl is None else "KL to dense (nats per token)"
+    measured = Card(shown(distance.mean), f"measured {title}", _interval(distance.interval))
+    if check.verdict == "undecided":
+        verdict = Card("undecided", "whether the plan or uniform budgets are closer to dense",
+                       f"ratio {ratio.mean:.2g}, {_interval(ratio.interval, 's2')}")  # fmt: skip
+    else:
+        ratio = inverse(ratio) if check.verdict == "worse" else ratio
+        where = "farther from" if check.verdict == "worse" else "closer to"
+        verdict = Card(f"{ratio.mean:.2g}×", f"{where} dense than uniform budgets",
+                       _interval(ratio.interval, "s2"))  # fmt: skip
+    best = [NAMES[name] for name in check.best]
+    apart = "beyond the paired intervals" if len(best) == 1 else "cannot be told apart"
+    closest = Card(", ".join(best), "closest to dense of all that was measured", apart)
+    return [measured, verdict, closest]
+
+
+def _table(found: Plan, name: str) -> Table:
+    columns = [
+        Column("layer", "layer", "n0"),
+        Column("head", KEY_HEAD, "n0"),
+        Column("tokens", "tokens kept", "n0"),
+        Column("ratio", "of the prefix", "p1"),
+        Column("power", "power of scores", "d2", help="tokens are drawn with score^power"),
+        Column("predicted_error", "predicted error", "s3",
+               help="relative output error of the worst query head of the group"),
+    ]  # fmt: skip
+    if found.check is not None:
+        columns.append(
+            Column("realised_error", "realised error", "s3", help="the same on unseen text")
+        )
+    return Table(
+        title="All key heads",
+        name=f"{name}-budgets",
+        columns=columns,
+        data=data_of(key_heads(found).rename(columns={KEY_HEAD: "head"})),
+        caption="The CSV file is the plan as a table; plan.json in the run's directory is the plan "
+        "itself.",
+        sort=("tokens", True),
+    )
+
+
+def _interval(interval: Sequence[float] | None, how: str = "s3") -> str:
+    if interval is None:
+        return "no interval"
+    return f"95% interval {shown(interval[0], how)} to {shown(interval[1], how)}"

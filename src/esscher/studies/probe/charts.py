@@ -1,0 +1,382 @@
+"""Charts of a probe: every head's numbers and curves, predictions, the heads of layers together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+from altair.typing import ChartType
+
+from esscher.math.tails.verdict import LETTERS, VERDICTS
+from esscher.show.cells import category_map, heatmap, pairs, picked_title, picking
+from esscher.show.chart import bands, diagonal, figure, guides, lines, panel, points, sheet, words
+from esscher.show.drawing import Drawing, check_heads
+from esscher.show.frames import records
+from esscher.show.numbers import counted
+from esscher.show.scales import Axis, Series
+from esscher.show.theme import (
+    BLACK,
+    BLUE,
+    DASHES,
+    GREEN,
+    GREY,
+    ORANGE,
+    PALE,
+    SHARES,
+    SKY,
+    VERMILION,
+    limits,
+)
+from esscher.studies.probe.curves import (
+    METRIC,
+    METRICS,
+    axes_of,
+    exponent_of,
+    fitted_of,
+    measured_of,
+    predicted_of,
+)
+from esscher.studies.probe.records import ProbeHead, ProbeLayer
+from esscher.studies.probe.result import Probe
+
+#: Column of the table, title, and how it is coloured: colours, their ends (None: from the data).
+NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tokens_10": ("tokens for 10% error", {"colours": SHARES, "log": True}),
+    "mean": ("exponent, mean error", {"ends": (0.2, 0.6)}),
+    "H": ("horizon H", {"colours": SHARES, "log": True}),
+    "khat": ("one-pass k-hat", {"colours": SHARES, "ends": (0.0, 1.0)}),
+    "map": ("exponent, map error", {"ends": (0.0, 0.6)}),
+    "lost": ("sinks and delimiters", {"colours": SHARES, "ends": (0.0, 1.0)}),
+    "cov": ("exponent, covariance error", {"ends": (0.2, 0.6)}),
+    "ess": ("effective tokens of a query", {"log": True}),
+}
+#: Those of the main chart.
+MAIN = ("mean", "map", "H", "khat", "tokens_10", "lost")
+VERDICT = Series("tails", VERDICTS, colours=(SKY, GREEN, ORANGE, VERMILION, PALE))
+#: Predictors of an exponent: column of the table and name, by metric.
+PREDICTORS = {
+    "mean": {
+        "predicted_khat": "one-pass k-hat",
+        "sharp": "sharp Gaussian",
+        "paper_reference": "published reference",
+        "paper_bound": "published bound",
+    },
+    "map": {
+        "predicted_map": "predicted on the range",
+        "predicted_khat": "one-pass k-hat",
+        "paper_reference": "published reference",
+        "paper_bound": "published bound",
+    },
+    "cov": {"predicted_khat": "one-pass k-hat", "sharp": "sharp Gaussian"},
+}
+#: Heads whose curves are drawn unless some are chosen; most heads with curves in the explorer.
+SHOWN, CURVES = 6, 2_000
+#: Points that a panel needs to stand beside another: one with many cells, and a small one.
+WIDE, SLIM = 150.0, 105.0
+#: Layers whose correlations are drawn.
+LAYERS = 6
+FITTED, PREDICTED = "fitted C n^-β", "predicted"
+HOLLOW = "hollow: not to be trusted"
+NEVER = "×: no number of tokens up to 10^8 is enough"
+
+
+def heads(found: Probe) -> ChartType:
+    """Draw six numbers of every head."""
+    return figure(_numbers(found, MAIN), _title(found), apart=True)
+
+
+def explorer(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
+    """Draw every number of every head, and the curves of the one that is picked.
+
+    At first, that is the one that needs most tokens.
+    """
+    neediest = _by_need(found)
+    if heads is not None:
+        check_heads(heads, neediest)
+    pick = picking(*(neediest if heads is None else heads)[0])
+    # a page of 5,000 heads is nearly too large without any curves
+    most = min(CURVES, max(200, 4_500 - len(neediest) * 4 // 5))
+    kept = [found.head(*one) for one in list(dict.fromkeys([*(heads or ()), *neediest]))[:most]]
+    curves = [_picked_curves(found, kept, metric, pick) for metric in METRICS]
+    maps = _numbers(found, tuple(NUMBERS), pick)
+    if any(head.tails is not None for head in found.heads):
+        rows = records(found.table())
+        maps.append(category_map(rows, "tails", "tails of the keys", VERDICT, LETTERS, pick=pick))
+    note = f"bars and bands: 95% intervals; {HOLLOW}"
+    if any(head.tokens_for.percent_10 is None for head in found.heads):
+        note += f"; {NEVER}"
+    if len(kept) < len(neediest):
+        note += f"; curves of the {len(kept):,} of {len(neediest):,} heads that need most tokens"
+    return figure(
+        [*curves, *maps], _title(found), note=note, least=WIDE, apart=True, pick=pick,
+    )  # fmt: skip
+
+
+def tokens(found: Probe) -> ChartType:
+    """Draw the tokens that every head needs for 10% output error, sorted, with 95% intervals."""
+    rows: list[dict[str, Any]] = []
+    never = 0
+    for layer, head in _by_need(found)[::-1]:
+        about = found.head(layer, head)
+        need, (low, high) = about.tokens_for.percent_10, about.tokens_for_interval.percent_10
+        never += need is None
+        if need is not None:
+            rows.append(
+                {"layer": str(layer), "head": head, "name": f"head {layer}.{head}",
+                 "rank": len(rows) + 1, "tokens": need, "low": low, "high": high}
+            )  # fmt: skip
+    ends = limits([row[key] for row in rows for key in ("tokens", "low", "high")], log=True)
+    for row in rows:  # an end that is beyond every size leaves the chart
+        row["high"] = 100 * ends[1] if row["high"] is None else row["high"]
+    x = Axis("rank", "heads, sorted", whole=True, limits=(0.0, len(found.heads) + 1.0))
+    y = Axis("tokens", "tokens for 10% output error", log=True, limits=ends)
+    compare = []
+    for share, name in ((0.5, "half"), (0.9, "90%")):
+        at = math.ceil(share * len(found.heads)) - 1
+        if at < len(rows):
+            need = rows[at]["tokens"]
+            compare.append({"at": need, "name": f"enough for {name} of the heads: {need:,.0f}"})
+    names = [str(layer) for layer in sorted({head.layer for head in found.heads})]
+    series = Series("layer", names, "layer", shapes=("circle",) * len(names), ordered=True)
+    note = "bars: 95% intervals"
+    note += f"; for {counted(never, 'head')} no number of tokens is enough" if never else ""
+    drawn = panel(guides(compare, x, y, left=True), points(rows, x, y, series), height=170.0)
+    return figure([drawn], _title(found), note=note)
+
+
+def curves(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
+    """Draw errors of single heads against n with fitted laws and the predicted map error."""
+    order = _by_need(found)
+    if heads is None:
+        at = np.unique(np.linspace(0, len(order) - 1, min(SHOWN, len(order))).astype(int))
+        heads = [order[i] for i in at]
+    check_heads(heads, order)
+    kinds = Series("line", ("fitted", "map, predicted"), dashes=DASHES[:2])
+    panels = []
+    for one in heads:
+        about = found.head(*one)
+        measured = [row for metric in METRICS for row in measured_of(found, about, metric)]
+        fitted = [row | {"line": "fitted"} for metric in METRICS
+                  for row in fitted_of(found, about, metric)]  # fmt: skip
+        predicted = [row | {"line": "map, predicted"} for row in predicted_of(found, about, "map")]
+        x, y = axes_of([*measured, *fitted, *predicted], lines_below=3)
+        text = "\n".join(f"{metric}: {exponent_of(about, metric)}" for metric in METRICS)
+        panels.append(
+            panel(
+                bands(predicted, x, y, METRIC),
+                lines([*fitted, *predicted], x, y, METRIC, dashes=kinds),
+                points(measured, x, y, METRIC),
+                words([{"text": text}]),
+                title=f"head {about.layer}.{about.head}: H = {about.horizon:.2f}",
+            )
+        )
+    note = f"bars and bands: 95% intervals; {HOLLOW}"
+    return figure(panels, _title(found), note=note)
+
+
+def predicted(found: Probe) -> ChartType:
+    """Draw measured exponents with 95% intervals against predicted ones, a panel per predictor."""
+    table = records(found.table())
+    shown = limits([0.0, 0.6, *(row[name] for row in table for metric, all_of in PREDICTORS.items()
+                    for name in (metric, *all_of))])  # fmt: skip
+    panels = []
+    for metric, all_of in PREDICTORS.items():
+        rows = [
+            {"name": f"head {row['layer']}.{row['head']}", "layer": row["layer"],
+             "head": row["head"], "metric": METRICS[metric], "measured": row[metric],
+             "low": row[f"{metric}_low"], "high": row[f"{metric}_high"],
+             "hollow": not head.fit[metric].trusted}
+            | {column: row[column] for column in all_of}
+            for row, head in zip(table, found.heads, strict=True)
+        ]  # fmt: skip
+        for column, name in all_of.items():
+            x = Axis(column, "predicted exponent", limits=shown)
+            y = Axis("measured", "measured exponent", limits=shown)
+            off = [abs(row[column] - row["measured"]) for row in rows if row[column] is not None]
+            text = f"mean |difference|\n{np.mean(off):.3f}" if off else "not predicted"
+            panels.append(
+                panel(
+                    diagonal(x, y), points(rows, x, y, METRIC), words([{"text": text}], right=True),
+                    title=alt.TitleParams(text=[name, METRICS[metric]]),
+                )
+            )  # fmt: skip
+    note = f"{len(table)} heads; bars: 95% intervals; {HOLLOW}"
+    return figure(panels, _title(found), note=note, least=SLIM)
+
+
+def layers(found: Probe) -> ChartType:
+    """Draw the heads of each layer together: correlations above, numbers by layer below."""
+    there = [layer for layer in found.layers if layer.heads_together is not None]
+    at = np.unique(np.linspace(0, len(there) - 1, min(LAYERS, len(there))).astype(int))
+    above = figure([_correlations(there[i]) for i in at])
+    table = records(found.layers_table())
+    queries = ("errors of the mean", "errors of queries")
+    below = [
+        _by_layer(
+            table, "independent heads",
+            dict(zip((*queries, "magnitudes"),
+                     ("effective_heads", "effective_heads_map", "effective_magnitudes"),
+                     strict=True)),
+            guide={"at": max(row["heads"] for row in table), "name": "all heads"}, least=0.0,
+        ),
+        _by_layer(
+            table, "squared error of sum / sum of squared",
+            dict(zip(queries, ("amplification", "amplification_map"), strict=True)),
+            guide={"at": 1.0, "name": "independent errors"}, least=0.0,
+        ),
+        _by_layer(
+            table, "exponent of the mean error",
+            {"heads side by side": "side_by_side", "output projection": "projected"},
+            {"mean head": "heads_mean", "worst head": "heads_worst"}, guide={"at": 0.5},
+        ),
+    ]  # fmt: skip
+    note = (
+        f"squares: correlation of the errors of heads at n = {found.sizes[-1]:,}, above the "
+        "diagonal of the vectors, below of their magnitudes; bars: 95% intervals"
+    )
+    return sheet([above, figure(below, apart=True)], _title(found), note=note)
+
+
+def _nothing(found: Probe) -> str | None:
+    return None if found.heads else "no part of the run is complete"
+
+
+def _no_layers(found: Probe) -> str | None:
+    there = any(layer.heads_together is not None for layer in found.layers)
+    return _nothing(found) or (
+        None if there else "no layer has more than one head, measured on at least 4 replicates"
+    )
+
+
+DRAWINGS = (
+    Drawing("heads", "six numbers of every head, layer by head", heads, missing=_nothing),
+    Drawing(
+        "explorer", "every number of every head, and the curves of one of them (--head)", explorer,
+        heads=True, missing=_nothing,
+        heading="Every head",
+        caption="Click a cell, or move with the arrow keys, to see the numbers and curves of a "
+        "head. Errors are relative: to the root mean square norm of its outputs, that of the "
+        "covariance to its square. Dashed: what one pass predicts; for the map the error itself, "
+        "exact for this cloud, for the others a slope (k-hat) through the middle of the points.",
+    ),
+    Drawing(
+        "tokens", "tokens for 10% error of every head, sorted", tokens, missing=_nothing,
+        heading="Tokens for 10% output error",
+        caption="One point per head; click it to see the head.",
+    ),
+    Drawing("curves", "errors of single heads against n, fitted and predicted (--head)", curves,
+            heads=True, missing=_nothing),
+    Drawing(
+        "predicted", "measured against predicted exponents", predicted, missing=_nothing,
+        heading="Predicted against measured",
+        caption="One point per head; on the dotted line prediction and measurement agree. Click a "
+        "point to see the head.",
+    ),
+    Drawing(
+        "layers", "the heads of each layer together", layers, missing=_no_layers,
+        heading="Heads together",
+        caption="Errors of the heads of a layer meet behind the output projection. Independent "
+        "heads: (tr R)² / tr R² of the correlations R of their errors.",
+    ),
+)  # fmt: skip
+
+
+# Panels.
+
+
+def _numbers(
+    found: Probe, names: Sequence[str], pick: alt.Parameter | None = None
+) -> list[ChartType]:
+    rows = [row | {"lost": row["sinks"] + row["delimiters"]} for row in records(found.table())]
+    return [heatmap(rows, name, NUMBERS[name][0], pick=pick, **NUMBERS[name][1]) for name in names]
+
+
+def _picked_curves(
+    found: Probe, heads: Sequence[ProbeHead], metric: str, pick: alt.Parameter
+) -> ChartType:
+    """The curves of one metric of the head that is picked."""
+    measured, drawn, text = [], [], []
+    for head in heads:
+        cell = {"layer": head.layer, "head": head.head}
+        measured += [cell | row for row in measured_of(found, head, metric)]
+        for name, rows_of in ((FITTED, fitted_of), (PREDICTED, predicted_of)):
+            drawn += [cell | row | {"line": name} for row in rows_of(found, head, metric)]
+        text.append(cell | {"text": exponent_of(head, metric)})
+    x, y = axes_of([*measured, *drawn], lines_below=1)
+    kinds = Series("line", (FITTED, PREDICTED), colours=(BLACK, VERMILION), dashes=DASHES[:2])
+    within = [row for row in drawn if "low" in row]
+    return panel(
+        *([bands(within, x, y, colour=VERMILION, pick=pick)] if within else []),
+        lines(drawn, x, y, kinds, pick=pick),
+        points(measured, x, y, pick=pick),
+        words(text, pick=pick),
+        title=picked_title(METRICS[metric]),
+    )
+
+
+def _correlations(layer: ProbeLayer) -> ChartType:
+    found = layer.heads_together
+    assert found is not None
+    rows = [
+        {"head": one, "other": two,
+         "correlation": (found.correlation if i < j else found.magnitudes.correlation)[i][j]}
+        for i, one in enumerate(found.heads)
+        for j, two in enumerate(found.heads) if i != j
+    ]  # fmt: skip
+    return pairs(rows, "correlation", f"layer {layer.layer}")
+
+
+def _by_layer(
+    table: list[dict[str, Any]],
+    title: str,
+    measured: dict[str, str],
+    compared: dict[str, str] | None = None,
+    *,
+    guide: dict[str, Any],
+    least: float | None = None,
+) -> ChartType:
+    """Numbers of layers with intervals, and lines to compare with: names and columns."""
+    compared = compared or {}
+    names = (*measured, *compared)
+    colours = (*(BLUE, VERMILION, GREEN)[: len(measured)], *(GREY,) * len(compared))
+    shapes = (*("circle", "square", "triangle-up")[: len(measured)], *("stroke",) * len(compared))
+    dashes = None
+    if compared:
+        dashes = (*DASHES[:1] * len(measured), DASHES[0], DASHES[2])
+    series = Series("of", names, colours=colours, shapes=shapes, dashes=dashes)
+    rows = [
+        {"layer": str(row["layer"]), "of": name, "value": row[column],
+         "low": row[f"{column}_low"], "high": row[f"{column}_high"]}
+        for name, column in measured.items() for row in table
+    ]  # fmt: skip
+    other = [
+        {"layer": str(row["layer"]), "of": name, "value": row[column]}
+        for name, column in compared.items() for row in table
+    ]  # fmt: skip
+    known = [row.get(key) for row in (*rows, *other) for key in ("value", "low", "high")]
+    low, high = limits([*known, guide["at"], least])
+    x = Axis("layer", "layer", names=[str(row["layer"]) for row in table])
+    y = Axis("value", limits=(low if least is None else least, high))
+    below = [guides([guide], x, y), *([lines(other, x, y, series)] if other else [])]
+    return panel(*below, points(rows, x, y, series, beside=True), title=title)
+
+
+# What is read from the result beside its tables.
+
+
+def _by_need(found: Probe) -> list[tuple[int, int]]:
+    """Heads, those that need most tokens first."""
+    needed = {(h.layer, h.head): h.tokens_for.percent_10 or math.inf for h in found.heads}
+    return sorted(needed, key=lambda one: -needed[one])
+
+
+def _title(found: Probe) -> str:
+    study = found.study
+    return (
+        f"{study.model_record.name} on {study.text_record.source}, {study.mode}, "
+        f"{study.tokens:,} tokens, n = {study.sizes[0]:,} to {study.sizes[-1]:,}, "
+        f"{study.replicates} replicates"
+    )

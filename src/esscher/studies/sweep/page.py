@@ -1,0 +1,195 @@
+"""The result on a page of a report: how fast errors fall, whether theory says so, all numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from esscher.math.statistics.records import FittedRate
+from esscher.show.content import Card, Column, Summary, Table
+from esscher.show.frames import data_of, ends_of
+from esscher.show.numbers import between, counted, shown
+from esscher.studies.sweep.charts import NORMAL
+from esscher.studies.sweep.predictions import GAUSSIAN
+from esscher.studies.sweep.result import Sweep
+
+#: Errors in the order in which tables have them, and their names.
+METRICS = {"map": "map", "mean": "mean output", "cov": "covariance"}
+#: A measured exponent agrees with a predicted one inside its interval or within this.
+CLOSE = 0.03
+
+
+def summary(found: Sweep, name: str) -> Summary:
+    """Say what was measured and what matters of it; ``name`` is that of the run."""
+    head, sizes = found.study.head_record, found.sizes
+    subject = (
+        f"{head.tokens} tokens, d = {head.key_dim}, {_horizons(found)}, "
+        f"n = {sizes[0]:,} to {sizes[-1]:,}"
+    )
+    tables = [_exponents(found, name)] if found.has_fits else []
+    return Summary(
+        "Sweep of a synthetic head",
+        subject,
+        _cards(found),
+        [*tables, _errors(found, name)],
+        answer=" ".join([_answer(found), *(f"Note: {note}." for note in _notes(found))]),
+    )
+
+
+def agrees(fit: FittedRate) -> bool:
+    """Whether a fit confirms what was predicted."""
+    low, high = fit.interval
+    assert fit.predicted is not None
+    inside = low is not None and high is not None and low <= fit.predicted <= high
+    return inside or abs(fit.exponent - fit.predicted) <= CLOSE
+
+
+def _answer(found: Sweep) -> str:
+    """How fast errors fall, and whether theory says so."""
+    if not found.has_fits:
+        return (
+            f"{counted(found.replicates, 'replicate')} at {counted(len(found.sizes), 'size')}: it "
+            "takes a replicate and two sizes to see how fast errors fall."
+        )
+    first, last = (found.fit("mean", s) for s in (0, len(found.scales) - 1))
+    whom = _for_whom(found)
+    if len(found.scales) == 1:
+        text = (
+            f"With {found.study.head_record.tokens} tokens at horizon {_horizons(found)} the error "
+            f"of the mean output falls like n^-{between(first.exponent, first.interval, 'd3')}"
+        )
+        if first.predicted is not None:
+            text += f"; theory{whom} predicts {first.predicted:.3f} on these sizes"
+    else:
+        ends = (found.scales[0].horizon, first), (found.scales[-1].horizon, last)
+        at = [
+            f"{between(fit.exponent, fit.interval, 'd2')} at H = {horizon:.3g}"
+            for horizon, fit in ends
+        ]
+        text = (
+            f"Over {len(found.scales)} horizons the exponent of the mean output goes from {at[0]} "
+            f"to {at[1]}"
+        )
+    agreeing, known = _agreement(found)
+    if known:
+        text += (
+            f". Measured and predicted exponents agree in {agreeing} of {known} cases (inside the "
+            f"95% interval or within {CLOSE:g})"
+        )
+        if len(found.scales) > 1 and whom:
+            text += f"; predictions are those{whom}"
+    return f"{text}."
+
+
+def _for_whom(found: Sweep) -> str:
+    """What predictions are for, where that is not the law itself."""
+    gaussian = any(GAUSSIAN in known.notes for known in found.predictions or ())
+    return " for Gaussian tokens with the same second moments" if gaussian else ""
+
+
+def _notes(found: Sweep) -> list[str]:
+    """What else a reader must know, each once."""
+    of_predictions = (note for known in found.predictions or () for note in known.notes)
+    return [note for note in dict.fromkeys([*found.notes, *of_predictions]) if note != GAUSSIAN]
+
+
+def _cards(found: Sweep) -> list[Card]:
+    counts = found.replicates_at_size
+    few = f", {min(counts):,} to {max(counts):,} by size" if min(counts) != max(counts) else ""
+    out = [Card(shown(found.replicates, "n0"), "replicates", f"independent samples{few}")]
+    fits = _fits(found)
+    if len(found.scales) == 1:
+        for _, metric, fit in fits:
+            low, high = (shown(end, "d3") for end in fit.interval)
+            note = f"95% interval {low} to {high}"
+            out.append(Card(shown(fit.exponent, "d3"), f"exponent of the {METRICS[metric]}", note))
+    agreeing, known = _agreement(found)
+    if known:
+        out.append(
+            Card(f"{agreeing} of {known}", "predicted exponents confirmed",
+                 f"inside the interval or within {CLOSE:g}")
+        )  # fmt: skip
+    if fits:
+        trusted = sum(fit.trusted for *_, fit in fits)
+        out.append(Card(f"{trusted} of {len(fits)}", "fits that can be trusted"))
+    return out
+
+
+def _exponents(found: Sweep, name: str) -> Table:
+    """Fitted exponents of all scales and metrics."""
+    fits = _fits(found)
+    low, high = ends_of(fit.interval for *_, fit in fits)
+    constant_low, constant_high = ends_of(fit.constant_interval for *_, fit in fits)
+    plain = ("exponent", "constant", "predicted", "sharp", "paper_reference", "paper_bound", "law",
+             "trusted")  # fmt: skip
+    return Table(
+        title="Exponents",
+        name=f"{name}-exponents",
+        columns=[
+            Column("horizon", "H", "s3"),
+            Column("metric", "error of the"),
+            Column("exponent", "exponent β", "d3", "low", "high"),
+            Column("constant", "constant C", "s3", "constant_low", "constant_high"),
+            Column("predicted", "predicted", "d3", help="by theory, on these sizes"),
+            Column("sharp", "sharp", "d3", help="as n grows"),
+            Column("paper_reference", "reference", "d3", help="published reference"),
+            Column("paper_bound", "bound", "d3", help="published bound"),
+            Column("law", "law"),
+            Column("trusted", "trusted"),
+            Column("reasons", "why not"),
+        ],
+        data={
+            "horizon": [found.scales[s].horizon for s, *_ in fits],
+            "alpha": [found.scales[s].alpha for s, *_ in fits],
+            "metric": [METRICS[metric] for _, metric, _ in fits],
+            "low": low,
+            "high": high,
+            "constant_low": constant_low,
+            "constant_high": constant_high,
+            **{field: [getattr(fit, field) for *_, fit in fits] for field in plain},
+            "reasons": ["; ".join(fit.reasons) for *_, fit in fits],
+        },
+        caption="β and C of error ~ C n^-β, with 95% intervals.",
+    )
+
+
+def _errors(found: Sweep, name: str) -> Table:
+    frame = found.table()
+    columns = [
+        Column("horizon", "H", "s3"),
+        Column("n", "n", "n0"),
+        Column("replicates", "replicates", "n0"),
+    ]
+    for metric, title in METRICS.items():
+        half = NORMAL * frame[f"{metric}_standard_error"]
+        # a lower end that would not be positive is cut just above 0
+        frame[f"{metric}_low"] = (frame[metric] - half).clip(lower=0.05 * frame[metric])
+        frame[f"{metric}_high"] = frame[metric] + half
+        columns += [
+            Column(metric, f"error of the {title}", "s3", f"{metric}_low", f"{metric}_high"),
+            Column(f"{metric}_median", f"median, {title}", "s3", shown=False),
+        ]
+    data: dict[str, list[Any]] = data_of(frame)
+    return Table(
+        title="Errors",
+        name=f"{name}-errors",
+        columns=columns,
+        data=data,
+        caption="Mean over replicates with 95% intervals; medians are in the CSV file.",
+    )
+
+
+def _fits(found: Sweep) -> list[tuple[int, str, FittedRate]]:
+    """Scale, metric and fit; none with one size."""
+    scales = range(len(found.scales)) if found.has_fits else ()
+    return [(s, metric, found.fit(metric, s)) for s in scales for metric in METRICS]
+
+
+def _agreement(found: Sweep) -> tuple[int, int]:
+    """How many predicted exponents are confirmed, of how many."""
+    known = [fit for *_, fit in _fits(found) if fit.predicted is not None]
+    return sum(agrees(fit) for fit in known), len(known)
+
+
+def _horizons(found: Sweep) -> str:
+    low, high = found.horizons.min(), found.horizons.max()
+    return f"H = {low:.3g}" + ("" if low == high else f" to {high:.3g}")

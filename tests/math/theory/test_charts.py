@@ -1,0 +1,82 @@
+"""Charts of predictions show what was predicted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import esscher
+from esscher.core.errors import InputError
+from esscher.math.simulation import simulate_map
+from esscher.math.theory.charts import CURVES, SIMULATED
+from tests.show.drawn import panel_rows, texts
+
+HEAD = esscher.gaussian_head(0.8, 1)
+
+
+@pytest.fixture(scope="module")
+def prediction():
+    return esscher.predict(HEAD, [100, 1000, 10_000], queries="population")
+
+
+def test_errors_and_local_exponents(prediction, capfd):
+    chart = prediction.plot()
+    errors, exponents = (panel_rows(chart, i, "curve", "n") for i in (0, 1))
+    assert {row["curve"] for row in errors} == {CURVES[name][0] for name in prediction.curves}
+    for name, curve in prediction.curves.items():
+        own = [row["error"] for row in errors if row["curve"] == CURVES[name][0]]
+        assert own == pytest.approx(curve.error.tolist(), rel=1e-5)
+        own = [row["exponent"] for row in exponents if row["curve"] == CURVES[name][0]]
+        assert own == pytest.approx(curve.local_slopes().tolist(), rel=1e-5)
+    written = texts(chart)
+    assert "Gaussian tokens, d = 1, H = 0.8, F = 0.8, queries: population" in written
+    assert {"published reference", "published bound", "map, rms"} <= set(written)
+    assert capfd.readouterr().err == ""
+
+
+def test_asymptotic_and_published_exponents_are_lines(prediction):
+    lines = panel_rows(prediction.plot(), 1, "at")
+    own = {row["curve"]: row["at"] for row in lines if "curve" in row}
+    wanted = {prediction.asymptotic(name) for name in prediction.curves}
+    assert sorted(own.values()) == pytest.approx(sorted(wanted), rel=1e-5)
+    published = {row["name"]: row["at"] for row in lines if row.get("name")}
+    assert published["published reference"] == pytest.approx(
+        prediction.exponents.paper_reference, rel=1e-5
+    )
+    assert published["published bound"] == pytest.approx(prediction.exponents.paper_bound, rel=1e-5)
+
+
+def test_simulated_errors_have_two_standard_errors(prediction):
+    simulated = simulate_map(HEAD, [100, 1000], 40, seed=3)
+    chart = prediction.plot(simulated=simulated, title="")
+    shown = [row for row in panel_rows(chart, 0, "low") if row["curve"] == SIMULATED]
+    value, error = simulated.map_rms()
+    assert [row["error"] for row in shown] == pytest.approx(value.tolist(), rel=1e-5)
+    assert [row["high"] for row in shown] == pytest.approx((value + 2 * error).tolist(), rel=1e-5)
+    assert SIMULATED in texts(chart)
+    assert not any("queries:" in text for text in texts(chart))
+
+
+def test_the_burn_in_is_marked_if_it_lies_among_the_sizes(prediction):
+    assert "burn-in" not in texts(prediction.plot())
+    slow = esscher.predict(esscher.gaussian_head(2.4, 1), [100, 1000, 10_000], moments=False)
+    assert "burn-in" in texts(slow.plot())
+    marks = [row["at"] for row in panel_rows(slow.plot(), 0, "at")]
+    assert marks == [pytest.approx(slow.burn_in, rel=1e-5)]
+
+
+@pytest.mark.parametrize("sizes", [[100], [100, 1000]])
+def test_few_sizes(sizes, capfd):
+    few = esscher.predict(HEAD, sizes)
+    chart = few.plot()
+    assert len(chart.to_dict()["concat"]) == len(sizes)
+    assert np.all([row["error"] > 0 for row in panel_rows(chart, 0, "error")])
+    assert chart._repr_svg_().startswith("<svg")
+    assert capfd.readouterr().err == ""
+
+
+def test_without_curves_there_is_nothing_to_draw():
+    laplace = esscher.law_head(esscher.standard_law("laplace", 2), horizon=0.5)
+    for prediction in (esscher.predict(HEAD), esscher.predict(laplace, [100, 1000])):
+        with pytest.raises(InputError, match="there is no curve to draw"):
+            prediction.plot()

@@ -1,0 +1,156 @@
+"""Charts of a plan show what was planned and what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from esscher.core.errors import InputError
+from esscher.show.drawing import draw, offered
+from esscher.studies.plan.charts import DRAWINGS, ERRORS, KEY_HEAD, MEASURES, NAMES
+from tests.show.drawn import panel_rows, rows, texts
+
+UNCHECKED = ["plan", "budgets", "explorer", "predicted"]
+
+
+@pytest.mark.parametrize("name", [drawing.name for drawing in DRAWINGS])
+def test_every_chart_is_drawn(found, name, capfd):
+    written = texts(draw(DRAWINGS, found, name))
+    assert "undefined" not in written
+    for word in found.model.name.replace("\x07", "\ufffd").split():
+        assert word in " ".join(written)
+    assert capfd.readouterr().err == ""
+
+
+def test_without_a_check_there_are_budgets_and_predictions(encoder, capfd):
+    unchecked = replace(encoder, check=None)
+    assert [one.name for one in offered(DRAWINGS, unchecked)] == UNCHECKED
+    for name in UNCHECKED:
+        assert texts(draw(DRAWINGS, unchecked, name))
+    assert len(draw(DRAWINGS, unchecked).to_dict()["concat"]) == 2
+    with pytest.raises(InputError, match="no chart 'cost' of this result: the plan was not"):
+        draw(DRAWINGS, unchecked, "cost")
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["plan", "budgets", "explorer"])
+def test_budgets_are_those_of_the_plan(found, name):
+    shown = {(row["layer"], row[KEY_HEAD]): row["tokens"]
+             for row in rows(draw(DRAWINGS, found, name), "tokens", KEY_HEAD)}  # fmt: skip
+    assert shown == {place: found.budgets[place[0]][place[1]]
+                     for place in np.ndindex(np.shape(found.budgets))}  # fmt: skip
+
+
+def test_predicted_errors_are_counted(found):
+    shown = panel_rows(draw(DRAWINGS, found, "predicted"), 0, "share")
+    errors = np.sort(np.ravel(found.predicted.head_error))
+    assert [row["error"] for row in shown[1:-1]] == pytest.approx(errors.tolist(), rel=1e-5)
+    assert [row["share"] for row in shown[1:-1]] == pytest.approx(
+        [(i + 1) / len(errors) for i in range(len(errors))], abs=1e-5
+    )
+
+
+def test_a_tolerance_is_drawn(encoder):
+    asked = replace(encoder, study=replace(encoder.study, budget=None, tolerance=0.2))
+    (goal,) = panel_rows(draw(DRAWINGS, asked, "predicted"), 0, "at")
+    assert (goal["at"], goal["name"]) == (0.2, "tolerance")
+
+
+def test_costs_are_what_was_measured(found):
+    chart, check = draw(DRAWINGS, found, "cost"), found.check
+    known = [(title, of) for title, of in MEASURES.items() if of(check.planned) is not None]
+    first = "KL to dense (nats per token)" if found.study.causal else "1 - cosine to dense"
+    assert known[0][0] == first
+    assert len(chart.to_dict()["concat"]) == len(known)
+    written = texts(chart)
+    for number, (title, of) in enumerate(known):
+        assert title in written
+        shown = {row["configuration"]: row for row in panel_rows(chart, number, "value")}
+        assert set(shown) == {NAMES[name] for name in check.configurations}
+        for name, measures in check.configurations.items():
+            row, value = shown[NAMES[name]], of(measures)
+            assert row["value"] == pytest.approx(value.mean, rel=1e-5)
+            assert (row["low"], row["high"]) == pytest.approx(value.interval, rel=1e-5, abs=1e-9)
+            assert f"{NAMES[name]}: {value.mean:.3g}" in written
+
+
+def test_distances_are_kl_of_a_decoder_and_one_minus_cosine_of_an_encoder(encoder, decoder):
+    assert decoder.check.heavy.distance is decoder.check.heavy.kl
+    cosine, distance = encoder.check.heavy.cosine, encoder.check.heavy.distance
+    assert distance.mean == 1 - cosine.mean
+    assert distance.interval == (1 - cosine.interval[1], 1 - cosine.interval[0])
+    (row,) = [row for row in rows(draw(DRAWINGS, encoder), "label")
+              if row["configuration"] == "heavy hitters"][:1]  # fmt: skip
+    assert row["value"] == pytest.approx(distance.mean, rel=1e-5)
+
+
+def test_errors_by_layer(found):
+    shown = panel_rows(draw(DRAWINGS, found, "layers"), 0, "layer")
+    for name, measures in found.check.configurations.items():
+        own = [row for row in shown if row["configuration"] == NAMES[name]]
+        means = {row["layer"]: row["error"] for row in own}
+        assert means == pytest.approx(dict(enumerate(measures.layer_error.mean)), rel=1e-5)
+        high = {row["layer"]: row["high"] for row in own if "high" in row}
+        expected = {i: ends[1] for i, ends in enumerate(measures.layer_error.interval)}
+        assert high == pytest.approx(expected, rel=1e-5)
+
+
+def test_calibration_compares_every_head(found):
+    chart, heads = draw(DRAWINGS, found, "calibration"), found.check.heads
+    shown = {row["name"]: (row["predicted"], row["realised"])
+             for row in panel_rows(chart, 0, "name")}  # fmt: skip
+    for layer, head in np.ndindex(np.shape(heads.predicted)):
+        pair = heads.predicted[layer][head], heads.realised[layer][head]
+        if min(pair) > 0:
+            assert shown.pop(f"layer {layer}, head {head}") == pytest.approx(pair, rel=1e-5)
+    assert not shown
+    within = f"heads: {heads.within_factor:.0%} within a factor of {heads.factor:g} (grey)"
+    assert within in texts(chart)
+
+
+def test_the_explorer_has_the_query_heads_of_every_key_head(found):
+    chart, table = draw(DRAWINGS, found, "explorer"), found.table()
+    worst = table.loc[table["predicted_error"].idxmax()]
+    (param,) = chart.to_dict()["params"]
+    assert param["value"] == [{"layer": worst["layer"], KEY_HEAD: worst["key_head"]}]
+    assert len(param["views"]) == 5
+    for number, column in enumerate(("tokens", "ratio", "predicted_error")):
+        shown = {(row["layer"], row[KEY_HEAD]): row[column] or 0.0
+                 for row in panel_rows(chart, number, column)}  # fmt: skip
+        expected = table.set_index(["layer", "key_head"])[column].to_dict()
+        assert shown == pytest.approx(expected, rel=1e-5)
+    errors = dict(zip(ERRORS.names, (found.predicted.head_error, found.check.heads.realised),
+                      strict=True))  # fmt: skip
+    group = found.model.heads // found.model.key_heads
+    shown = panel_rows(chart, 5, "query")
+    assert len(shown) == 2 * found.model.layers * found.model.heads
+    for row in shown:
+        head = row[KEY_HEAD] * group + int(row["query"])
+        assert row["value"] == pytest.approx(errors[row["error"]][row["layer"]][head], rel=1e-5)
+    (param,) = draw(DRAWINGS, found, "explorer", heads=[(1, 0)]).to_dict()["params"]
+    assert param["value"] == [{"layer": 1, KEY_HEAD: 0}]
+    with pytest.raises(InputError, match=r"there is no head 7\.7 in this run"):
+        draw(DRAWINGS, found, "explorer", heads=[(7, 7)])
+
+
+def test_one_passage_has_no_intervals_and_errors_may_be_zero(encoder, capfd):
+    check, none = encoder.check, tuple((0.0,) * encoder.model.heads for _ in encoder.budgets)
+
+    def alone(measures):
+        layers, mean = measures.layer_error, structs.replace(measures.cosine, interval=None)
+        without = structs.replace(layers, interval=(None,) * len(layers.mean))
+        return structs.replace(measures, cosine=mean, layer_error=without)
+
+    heads = structs.replace(check.heads, predicted=none, realised=none, within_factor=None)
+    changed = structs.replace(
+        check, planned=alone(check.planned), uniform=alone(check.uniform),
+        heavy=alone(check.heavy), heads=heads,
+    )  # fmt: skip
+    predicted = structs.replace(encoder.predicted, head_error=none)
+    for drawing in DRAWINGS:
+        assert texts(draw(DRAWINGS, replace(encoder, check=changed, predicted=predicted),
+                          drawing.name))  # fmt: skip
+    assert capfd.readouterr().err == ""

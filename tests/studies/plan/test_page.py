@@ -1,0 +1,70 @@
+"""The page of a plan: cards, table, and a report of it."""
+
+from __future__ import annotations
+
+import html
+import shlex
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+import esscher
+from esscher.runs.page import page_of
+from esscher.studies.plan.page import summary
+
+
+def test_cards_say_what_is_kept_and_what_it_costs(found):
+    cards = summary(found, "run").cards
+    assert cards[0].value == "50.0%"
+    assert f"of a prefix of {found.prefix}" in cards[1].note
+    assert cards[2].label == f"predicted {found.predicted.unit}"
+    unit = "KL" if found.study.causal else "1 - cosine"
+    assert cards[3].label.startswith(f"measured {unit} to dense")
+    assert len(cards) == 6
+    assert len(summary(replace(found, check=None), "run").cards) == 3
+
+
+@pytest.mark.parametrize(
+    ("verdict", "mean", "value", "label"),
+    [
+        ("better", 2.0, "2×", "closer to dense than uniform budgets"),
+        ("worse", 0.5, "2×", "farther from dense than uniform budgets"),
+        ("undecided", 1.5, "undecided", "whether the plan or uniform budgets are closer to dense"),
+    ],
+)
+def test_the_verdict_is_said_as_it_is(encoder, verdict, mean, value, label):
+    ratio = structs.replace(encoder.check.ratios["uniform"], mean=mean, interval=(0.4, 2.5))
+    ratios = encoder.check.ratios | {"uniform": ratio}
+    check = structs.replace(encoder.check, verdict=verdict, ratios=ratios, best=("heavy",))
+    check = structs.replace(check, over_best=dict.fromkeys(("planned", "uniform"), ratio))
+    card, best = summary(replace(encoder, check=check), "run").cards[4:]
+    assert (card.value, card.label) == (value, label)
+    assert "95% interval 0.40 to 2.5" in card.note
+    assert (best.value, best.note) == ("heavy hitters", "beyond the paired intervals")
+
+
+def test_the_table_has_realised_errors_after_a_check(found):
+    (table,) = summary(found, "run").tables
+    assert np.reshape(table.data["tokens"], np.shape(found.budgets)).tolist() == [
+        list(row) for row in found.budgets
+    ]
+    realised = np.reshape(found.check.heads.realised, (len(table.data["layer"]), -1))
+    assert table.data["realised_error"] == realised.max(axis=1).tolist()
+    (table,) = summary(replace(found, check=None), "run").tables
+    assert "realised_error" not in table.data
+
+
+def test_the_report_has_no_plotly_and_names_are_text(found, tmp_path):
+    text = esscher.report(found, tmp_path / "report.html").read_text("utf-8")
+    assert "plotly.js (cartesian" not in text
+    assert "<b> &" not in text
+    assert html.escape("<b> & \\frac", quote=False) in text
+
+
+def test_the_command_is_that_of_the_study(decoder):
+    words = shlex.split(page_of(decoder).command)
+    assert words[:2] == ["esscher", "plan"]
+    for option, value in (("--budget", "0.5"), ("--prefix", "120"), ("--query-count", "12")):
+        assert words[words.index(option) + 1] == value

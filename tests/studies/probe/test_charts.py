@@ -1,0 +1,193 @@
+"""Charts of a probe show what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from esscher.core.errors import InputError
+from esscher.show.drawing import draw, offered
+from esscher.studies.probe import charts
+from esscher.studies.probe.charts import DRAWINGS
+from esscher.studies.probe.curves import METRICS
+from tests.show.drawn import panel_rows, rows, texts, unpacked
+from tests.show.runs import HOSTILE, make
+
+
+@pytest.mark.parametrize("width", ["single", "double"])
+@pytest.mark.parametrize("name", [drawing.name for drawing in DRAWINGS])
+def test_every_chart_is_drawn_and_names_are_text(found, name, width, capfd):
+    written = " ".join(texts(draw(DRAWINGS, found, name), width))
+    for word in HOSTILE.replace("\x07", "\ufffd").split():
+        assert word in written
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("kind", ["heads", "explorer"])
+def test_heatmaps_hold_the_numbers_of_the_table(found, kind):
+    table = found.table().set_index(["layer", "head"])
+    table["lost"] = table["sinks"] + table["delimiters"]
+    chart = draw(DRAWINGS, found, kind)
+    names = charts.MAIN if kind == "heads" else tuple(charts.NUMBERS)
+    assert len(charts.MAIN) == 6
+    for name in names:
+        shown = {(row["layer"], row["head"]): row[name] for row in rows(chart, name)}
+        assert shown == pytest.approx(table[name].to_dict(), rel=1e-5)
+
+
+def test_the_main_chart_comes_first(found):
+    assert offered(DRAWINGS, found)[0].name == "heads"
+    assert next(iter(found.charts())) == "heads"
+
+
+def curves_of(chart, number, layer, head):
+    """Rows of the curves in one panel of the explorer, for one head."""
+    return [
+        row for row in panel_rows(chart, number, "n")
+        if (row["layer"], row["head"]) == (layer, head)
+    ]  # fmt: skip
+
+
+def test_the_explorer_has_the_curves_of_every_head(found):
+    chart = draw(DRAWINGS, found, "explorer")
+    for number, metric in enumerate(METRICS):
+        for head in found.heads:
+            fit, scale = head.fit[metric], head.norm ** (2 if metric == "cov" else 1)
+            own = curves_of(chart, number, head.layer, head.head)
+            measured = [row for row in own if "hollow" in row]
+            assert [row["n"] for row in measured] == list(found.sizes)
+            for key, values in (("error", head.curve[metric].mean), ("low", fit.lower),
+                                ("high", fit.upper)):  # fmt: skip
+                shown = [row[key] for row in measured]
+                np.testing.assert_allclose(shown, np.array(values) / scale, rtol=1e-5)
+            assert {row["hollow"] for row in measured} == {not fit.trusted}
+            law = {row["n"]: row["error"] for row in own if row.get("line") == charts.FITTED}
+            assert law == pytest.approx(
+                {n: fit.constant * n**-fit.exponent / scale
+                 for n in (found.sizes[0], found.sizes[-1])}, rel=1e-5,
+            )  # fmt: skip
+            guess = [row for row in own if row.get("line") == charts.PREDICTED]
+            if metric == "map":
+                about = head.predicted_map
+                errors = {row["n"]: row["error"] for row in guess}
+                wanted = np.array(about.error) / scale
+                np.testing.assert_allclose([errors[n] for n in found.sizes], wanted, rtol=1e-5)
+            else:
+                (n, first), (m, last) = ((row["n"], row["error"]) for row in guess)
+                slope = np.log(first / last) / np.log(m / n)
+                assert slope == pytest.approx(head.predicted.khat, abs=1e-4)
+            (said,) = [
+                row["text"] for row in panel_rows(chart, number, "text")
+                if (row["layer"], row["head"]) == (head.layer, head.head)
+            ]  # fmt: skip
+            assert said.startswith(f"β = {fit.exponent:.3f} (")
+
+
+def test_the_explorer_starts_at_the_head_that_needs_most_tokens(found):
+    worst = max(found.heads, key=lambda head: head.tokens_for.percent_10 or np.inf)
+    (param,) = draw(DRAWINGS, found, "explorer").to_dict()["params"]
+    assert param["value"] == [{"layer": worst.layer, "head": worst.head}]
+    (param,) = draw(DRAWINGS, found, "explorer", heads=[(0, 2)]).to_dict()["params"]
+    assert param["value"] == [{"layer": 0, "head": 2}]
+
+
+def test_too_many_heads_leave_the_curves_that_matter(wide, monkeypatch):
+    probe = wide(4, 5)
+    monkeypatch.setattr(charts, "CURVES", 7)
+    chart = draw(DRAWINGS, probe, "explorer", heads=[(3, 3)])
+    kept = {(row["layer"], row["head"]) for row in panel_rows(chart, 0, "n")}
+    assert len(kept) == 7
+    assert (3, 3) in kept
+    needed = {(h.layer, h.head): h.tokens_for.percent_10 or np.inf for h in probe.heads}
+    others = [need for one, need in needed.items() if one not in kept]
+    assert min(needed[one] for one in kept - {(3, 3)}) >= max(others)
+    assert "curves of the 7 of 20 heads that need most tokens" in chart.chart.title.subtitle
+
+
+def test_curves_of_chosen_heads(found):
+    chart = draw(DRAWINGS, found, "curves", heads=[(2, 1), (0, 2)])
+    for number, (layer, head) in enumerate(((2, 1), (0, 2))):
+        about = found.head(layer, head)
+        shown = panel_rows(chart, number, "hollow")
+        for metric, name in METRICS.items():
+            own = [row["error"] for row in shown if row["metric"] == name]
+            scale = about.norm ** (2 if metric == "cov" else 1)
+            np.testing.assert_allclose(own, np.array(about.fit[metric].mean) / scale, rtol=1e-5)
+    assert f"head 2.1: H = {found.head(2, 1).horizon:.2f}" in texts(chart)
+    with pytest.raises(InputError, match=r"no head 5\.1 .* layers 0, 2 and heads 0 to 2"):
+        draw(DRAWINGS, found, "curves", heads=[(5, 1)])
+    with pytest.raises(InputError, match="takes no heads; that is for explorer, curves"):
+        draw(DRAWINGS, found, "heads", heads=[(0, 0)])
+
+
+def test_predicted_exponents(found):
+    table, chart = found.table(), draw(DRAWINGS, found, "predicted")
+    written = texts(chart)
+    number = 0
+    for metric, all_of in charts.PREDICTORS.items():
+        for column in all_of:
+            shown = panel_rows(chart, number, column, "measured", "name")
+            assert [row["measured"] for row in shown] == pytest.approx(
+                list(table[metric]), rel=1e-5
+            )
+            assert [row[column] for row in shown] == pytest.approx(list(table[column]), rel=1e-5)
+            trusted = [head.fit[metric].trusted for head in found.heads]
+            assert [row["hollow"] for row in shown] == [not one for one in trusted]
+            assert f"{np.mean(np.abs(table[column] - table[metric])):.3f}" in written
+            number += 1
+    assert number == 10
+
+
+def test_tokens_are_sorted_with_their_intervals(found, changed):
+    table = found.table().sort_values("tokens_10")
+    shown = rows(draw(DRAWINGS, found, "tokens"), "tokens", "low")
+    assert [row["tokens"] for row in shown] == pytest.approx(list(table["tokens_10"]), rel=1e-5)
+    assert [row["low"] for row in shown] == pytest.approx(list(table["tokens_10_low"]), rel=1e-5)
+    assert [row["name"] for row in shown] == [
+        f"head {row.layer}.{row.head}" for row in table.itertuples()
+    ]
+
+    def never(results):
+        results["heads"][0]["tokens_for"]["0.1"] = None
+        results["heads"][0]["tokens_for_interval"]["0.1"] = [None, None]
+
+    chart = draw(DRAWINGS, changed(found, never), "tokens")
+    assert len(rows(chart, "tokens", "low")) == len(found.heads) - 1
+    assert "for 1 head no number of tokens is enough" in chart.chart.title.subtitle
+
+
+def test_heads_together(found):
+    chart = draw(DRAWINGS, found, "layers")
+    together = found.layers[0].heads_together
+    spec = chart.to_dict()
+    above = spec["vconcat"][0]["concat"][0]
+    shown = unpacked(spec["datasets"][above["data"]["name"]])
+    assert len(shown) == 6
+    for row in shown:
+        i, j = (together.heads.index(row[key]) for key in ("head", "other"))
+        of = together.correlation if i < j else together.magnitudes.correlation
+        assert row["correlation"] == pytest.approx(of[i][j], rel=1e-5)
+    table = found.layers_table().set_index("layer")
+    for row in rows(chart, "of", "low"):
+        column = {
+            "errors of the mean": ("effective_heads", "amplification"),
+            "errors of queries": ("effective_heads_map", "amplification_map"),
+            "magnitudes": ("effective_magnitudes",),
+            "heads side by side": ("side_by_side",),
+            "output projection": ("projected",),
+        }[row["of"]]
+        values = [table.loc[int(row["layer"]), name] for name in column]
+        assert any(row["value"] == pytest.approx(value, rel=1e-5) for value in values)
+
+
+def test_what_cannot_be_drawn(found):
+    alone = make("probe-one")[1]
+    assert "layers" not in [drawing.name for drawing in offered(DRAWINGS, alone)]
+    with pytest.raises(InputError, match="no layer has more than one head"):
+        draw(DRAWINGS, alone, "layers")
+    empty = replace(found, heads=(), layers=())
+    assert offered(DRAWINGS, empty) == []
+    with pytest.raises(InputError, match="no part of the run is complete"):
+        draw(DRAWINGS, empty)

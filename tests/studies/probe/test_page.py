@@ -1,0 +1,204 @@
+"""The page of a probe: cards, tables, and what a reader can do with its report."""
+
+from __future__ import annotations
+
+import csv
+import html
+import shlex
+
+import numpy as np
+import pytest
+from esscher.show.pages import make_pages
+from esscher.show.stored import read_runs
+
+import esscher
+from esscher.show.numbers import shown
+from esscher.studies.probe.page import summary
+from tests.show.browser import chromium, looking
+from tests.show.runs import HOSTILE
+
+#: Strings that would run if they were taken for markup anywhere on the way.
+ATTACKS = (
+    "</script><script>window.pwned = 1</script>",
+    "<img src=x onerror='window.pwned = 2'>",
+    '"><svg onload=window.pwned=3>',
+)
+EXPLORER = ".chart[tabindex]"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def opened(wide, tmp_path_factory):
+    """A probe of 30 layers and 9 heads, and its report."""
+    probe = wide()
+    path = tmp_path_factory.mktemp("wide") / "report.html"
+    return probe, esscher.write_report(probe, path)
+
+
+def test_cards(found):
+    cards = summary(found, "run").cards
+    table = found.table()
+    assert cards[1].value == shown(float(table["tokens_10"].median()), "n0")
+    assert cards[2].value == f"{int((table['tokens_10'].fillna(np.inf) > 10_000).sum())} of 6"
+    best = found.predictors().query("metric == 'mean'").iloc[0]
+    assert cards[3].value == f"{best['mean absolute error']:.3f}"
+    assert cards[4].value == f"{sum(bool(head.flags) for head in found.heads)} of 6"
+
+
+def test_tables_hold_all_numbers(found):
+    predictors, *flags, heads = summary(found, "run").tables
+    assert predictors.data["error"] == list(found.predictors()["mean absolute error"])
+    frame = found.table()
+    for key in ("layer", "head", "H", "khat", "mean", "mean_low", "cov_high", "tokens_10", "ess"):
+        np.testing.assert_array_equal(
+            np.array(heads.data[key], dtype=float), frame[key].astype(float)
+        )
+    for i, head in enumerate(found.heads):
+        lines = [f"{flag.flag}: {flag.evidence}" for flag in head.flags]
+        assert heads.data["flag_evidence"][i] == "\n".join(lines)
+        assert (heads.data["khat_low"][i], heads.data["khat_high"][i]) == head.khat.interval
+    seen = {flag.flag for head in found.heads for flag in head.flags}
+    assert [set(table.data["flag"]) for table in flags] == ([seen] if seen else [])
+
+
+def test_the_report_has_no_plotly_and_names_are_text(found, tmp_path):
+    text = esscher.write_report(found, tmp_path / "report.html").read_text("utf-8")
+    assert "plotly.js (cartesian" not in text
+    assert html.escape(HOSTILE, quote=False) in text
+    before = text[: text.index('id="data"')]
+    assert HOSTILE not in before
+    assert "<b>" not in before
+
+
+def test_the_command_is_rebuilt(found):
+    words = shlex.split(make_pages(read_runs([found]))[0].command)
+    assert words[:3] == ["esscher", "probe", HOSTILE]
+    assert words[words.index("--layers") + 1] == "0,2"
+    assert words[words.index("--sizes") + 1] == "16,32,64"
+
+
+def told(page):
+    return page.locator(".picked-head").inner_text()
+
+
+def test_a_click_tells_everything_about_a_head(browser, opened):
+    probe, path = opened
+    with looking(browser, viewport={"width": 1280, "height": 1400}) as look:
+        page = look.open(path)
+        assert page.locator(".answer").inner_text() == probe.headline
+        place = look.bring(EXPLORER)
+        assert place.get_attribute("role") == "application"
+        assert place.get_attribute("aria-label").startswith("Every head. Click a cell")
+        worst = max(probe.heads, key=lambda head: head.tokens_for.percent_10 or np.inf)
+        assert told(page).startswith(f"Layer {worst.layer}, head {worst.head}")
+        for layer, head in ((17, 3), (4, 8)):
+            own = probe.head(layer, head)
+            place.locator("g.cells_3_marks path").nth(9 * layer + head).click()
+            page.wait_for_selector(f'[data-pick="{layer}.{head}"]')
+            assert f"mean output, layer {layer}, head {head}" in place.inner_text()
+            assert f"β = {own.fit.mean.exponent:.3f}" in place.inner_text()
+            assert told(page).startswith(f"Layer {layer}, head {head}")
+            assert shown(own.horizon, "d2") in told(page)
+            for flag in own.flags:
+                assert f"{flag.flag}: {flag.evidence}" in told(page)
+        quickest = page.evaluate(
+            """async () => {
+                const place = document.querySelector(".chart[tabindex]"), times = [];
+                for (let i = 0; i < 5; i += 1) {
+                    const start = performance.now(), up = {key: "ArrowUp", bubbles: true};
+                    place.dispatchEvent(new KeyboardEvent("keydown", up));
+                    await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+                    times.push(performance.now() - start);
+                }
+                return Math.min(...times);
+            }"""
+        )
+        # the machine may be busy with other tests: this only notices what is wrong by a factor
+        assert quickest < 2_000
+
+
+def test_rows_and_points_pick_heads(browser, opened):
+    probe, path = opened
+    with looking(browser) as look:
+        page = look.open(path)
+        look.bring(EXPLORER)
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws everything
+        listed = page.locator("[data-part=table]").last
+        assert listed.locator("tr[aria-selected=true]").count() == 1
+        listed.locator("tbody tr").first.focus()
+        page.keyboard.press("ArrowDown")
+        row = page.evaluate("Number(document.activeElement.dataset.row)")
+        page.keyboard.press("Enter")
+        own = probe.heads[row]
+        page.wait_for_selector(f'[data-pick="{own.layer}.{own.head}"]')
+        assert told(page).startswith(f"Layer {own.layer}, head {own.head}")
+        assert listed.locator("tr[aria-selected=true]").get_attribute("data-row") == str(row)
+        # the last point lies on top: that of the head that needs most tokens
+        known = [head for head in probe.heads if head.tokens_for.percent_10 is not None]
+        last = max(known, key=lambda head: head.tokens_for.percent_10)
+        points = page.locator(".chart").nth(1).locator("g.mark-symbol.role-mark path")
+        points.last.click(force=True)
+        page.wait_for_selector(f'[data-pick="{last.layer}.{last.head}"]')
+        page.locator("details[data-chart]").first.locator("summary").click()
+        # its data are those of the picked head: no more than a row per size and line
+        counts = (
+            page.locator("details[data-chart]")
+            .first.locator("table")
+            .evaluate_all("tables => tables.map((table) => table.rows.length - 1)")
+        )
+        assert len(probe.sizes) in counts
+        assert max(counts) <= 2 * len(probe.sizes)
+
+
+def test_tables_sort_filter_and_save(browser, opened):
+    probe, path = opened
+    frame = probe.table()
+    with looking(browser, accept_downloads=True) as look:
+        page = look.open(path)
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        place = page.locator("[data-part=table]").last
+        cells = place.locator("tbody tr")
+        assert cells.count() == 270
+        place.get_by_role("button", name="H", exact=True).click()
+        column = [float(t) for t in place.locator("tbody tr td:nth-child(3)").all_inner_texts()]
+        assert column == sorted(column, reverse=True)
+        limit = float(frame["H"].median())
+        place.get_by_role("searchbox").fill(f"h>{limit:.6f} layer=7")
+        expected = frame[(frame["H"] > limit + 1e-6) & (frame["layer"] == 7)]
+        assert cells.count() == len(expected) > 0
+        with page.expect_download() as waiting:
+            place.get_by_role("button", name="Download CSV").click()
+        with open(waiting.value.path(), newline="", encoding="utf-8") as file:
+            saved = list(csv.DictReader(file))
+        ordered = expected.sort_values("H", ascending=False)
+        assert [int(row["head"]) for row in saved] == list(ordered["head"])
+        for key in ("H", "khat", "mean", "mean_low", "mean_high", "predicted_map", "ess"):
+            np.testing.assert_allclose([float(row[key]) for row in saved], ordered[key], rtol=1e-5)
+        assert [row["flags"] for row in saved] == list(ordered["flags"])
+
+
+def test_hostile_strings_are_shown_and_never_run(browser, wide, changed, tmp_path):
+    def attacked(results):
+        results["configuration"]["text"]["source"] = ATTACKS[1]
+        for i, head in enumerate(results["heads"]):
+            attack = ATTACKS[i % len(ATTACKS)]
+            head["sinks"] = {"count": 1, "share": 0.5, "tokens": [{"token": attack, "share": 0.5}]}
+            head["flags"] = [{"flag": attack, "evidence": attack}]
+
+    hostile = changed(wide(2, 3, name=ATTACKS[0]), attacked)
+    path = esscher.write_report(hostile, tmp_path / "report.html")
+    with looking(browser, viewport={"width": 400, "height": 800}, color_scheme="dark") as look:
+        page = look.open(path)
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        for key in ("ArrowLeft", "ArrowDown", "ArrowRight", "ArrowUp"):
+            page.locator(EXPLORER).press(key)
+        assert any(attack in told(page) for attack in ATTACKS)
+        assert page.evaluate("window.pwned") is None
+        assert ATTACKS[0] in page.locator("body").inner_text()
+        assert page.locator("body img").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400

@@ -1,0 +1,117 @@
+"""The page of a sweep: its answer, cards and tables, a report of it, and its command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+import esscher
+from esscher.cli.program import main
+from esscher.studies.sweep.page import CLOSE, METRICS, agrees, summary
+
+
+def test_one_horizon_in_words_and_cards(one):
+    about = summary(one, "run")
+    fit = one.fit("mean")
+    assert f"falls like n^-{fit.exponent:.3f} (" in about.answer
+    assert f"theory predicts {fit.predicted:.3f}" in about.answer
+    assert "for Gaussian tokens" not in about.answer
+    values = {card.label: card.value for card in about.cards}
+    assert values["replicates"] == "8"
+    for metric, name in METRICS.items():
+        assert values[f"exponent of the {name}"] == f"{one.fit(metric).exponent:.3f}"
+    confirmed = sum(agrees(one.fit(metric)) for metric in METRICS)
+    assert values["predicted exponents confirmed"] == f"{confirmed} of 3"
+
+
+def test_several_horizons_in_words(swept):
+    about = summary(swept, "run")
+    first, last = swept.fit("mean", 0), swept.fit("mean", 2)
+    assert f"goes from {first.exponent:.2f} (" in about.answer
+    assert f"to {last.exponent:.2f} (" in about.answer
+    assert about.answer.count("at H = 0.5 ") == 1
+    assert "H = 0.5 to 2, n = 16 to 128" in about.subject
+
+
+def test_notes_are_told(laplace):
+    about = summary(laplace, "run")
+    assert all(f"Note: {note}." in about.answer for note in laplace.notes)
+    assert laplace.notes
+    assert "agree in" not in about.answer
+
+
+def test_agreement(one):
+    from msgspec import structs
+
+    fit = structs.replace(one.fit("map"), exponent=0.5, interval=(0.4, 0.45), predicted=0.42)
+    assert agrees(fit)
+    assert not agrees(structs.replace(fit, predicted=0.46))
+    assert agrees(structs.replace(fit, predicted=0.5 + 0.99 * CLOSE))
+    assert not agrees(structs.replace(fit, predicted=0.42, interval=(None, None)))
+
+
+def test_tables_hold_the_numbers_of_the_result(swept):
+    exponents, errors = (table.data for table in summary(swept, "run").tables)
+    at = [(s, metric) for s in range(3) for metric in METRICS]
+    for i, (s, metric) in enumerate(at):
+        fit = swept.fit(metric, s)
+        assert exponents["horizon"][i] == swept.scales[s].horizon
+        assert exponents["alpha"][i] == swept.scales[s].alpha
+        assert exponents["metric"][i] == METRICS[metric]
+        assert (exponents["low"][i], exponents["high"][i]) == fit.interval
+        for name in ("exponent", "constant", "predicted", "sharp", "paper_bound", "law"):
+            assert exponents[name][i] == getattr(fit, name)
+        assert exponents["reasons"][i] == "; ".join(fit.reasons)
+    frame = swept.table()
+    for metric in METRICS:
+        noise = frame[f"{metric}_standard_error"]
+        assert errors[metric] == frame[metric].tolist()
+        assert errors[f"{metric}_high"] == pytest.approx((frame[metric] + 1.96 * noise).tolist())
+        assert all(
+            0 < low <= m for low, m in zip(errors[f"{metric}_low"], errors[metric], strict=True)
+        )
+
+
+def test_one_size_has_errors_alone():
+    found = esscher.sweep(esscher.gaussian_head(0.5, 1), [32], 4)
+    about = summary(found, "run")
+    assert [table.title for table in about.tables] == ["Errors"]
+    assert "4 replicates at 1 size" in about.answer
+
+
+def test_the_report_has_no_plotly_and_hostile_names_are_text(one, tmp_path):
+    from msgspec import structs
+
+    head = structs.replace(one.study.head_record, law="<script>alert(1)</script>")
+    named = replace(one, study=replace(one.study, head=head))
+    text = esscher.write_report(named, tmp_path / "report.html").read_text("utf-8")
+    assert "plotly.js (cartesian" not in text
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert" in text
+
+
+def test_the_command_can_be_rebuilt(tmp_path):
+    words = "sweep gaussian --horizon 0.6 --dim 3 --sizes 20,40 --alpha 0.5,2 --replicates 4 " \
+            "--seed 3 --queries population --no-predict"  # fmt: skip
+    first, again = tmp_path / "first", tmp_path / "again"
+    result = CliRunner().invoke(main, [*words.split(), "--out", str(first)])
+    assert result.exit_code == 0, result.output
+    rebuilt = esscher.load(first).study.command_words()
+    assert shlex.join(rebuilt[:2]) == "sweep gaussian"
+    result = CliRunner().invoke(main, [*rebuilt, "--out", str(again)])
+    assert result.exit_code == 0, result.output
+    one, other = (
+        json.loads((folder / "config.json").read_text())["configuration"]
+        for folder in (first, again)
+    )
+    assert one == other
+    assert esscher.load(again).predictions is None
+
+
+def test_a_head_that_no_option_describes_has_no_command():
+    found = esscher.sweep(esscher.gaussian_head(spectrum=[1.0, 0.2], dim=2), [20, 40], 4)
+    assert found.study.command_words() is None
