@@ -75,7 +75,8 @@ PRINTED = {
 ADDED = {
     "cells", "kind", "headline", "law", "predictions", "run", "configuration.replicates",
     "configuration.precision", "configuration.max_replicates", "configuration.predict",
-    "configuration.exponents", "limit", "eligible", "terciles", "configuration.queries",
+    "configuration.exponents", "configuration.permutations", "limit", "eligible", "terciles",
+    "configuration.queries",
 }  # fmt: skip
 DERIVED = {
     "configuration.sizes", "configuration.length", "configuration.draws",

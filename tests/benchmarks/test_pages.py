@@ -16,15 +16,7 @@ from benchmarks.pages.tails import tails_finding
 
 import esscher
 from esscher.core.errors import InputError
-from esscher.engine.models import wrap_model
-from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
-from tests.engine.models.tiny import tiny_model
-
-
-def tiny(name="bert", **options):
-    model = tiny_model(name, **options)
-    tokenizer = decoder_tokenizer() if model.family.decoder else encoder_tokenizer()
-    return wrap_model(model.model, tokenizer, name=name)
+from tests.engine.models.folders import WORDS, tiny
 
 
 def prose(seed=0, count=2500, words=WORDS):
@@ -89,11 +81,10 @@ def test_deep(tmp_path):
         assert (tmp_path / "page" / name).stat().st_size > 100
 
 
-def test_domains(tmp_path, monkeypatch):
-    monkeypatch.setattr("esscher.studies.domains.comparison.FEWEST", 2_000)
+def test_domains(tmp_path):
     texts = {"plain": prose(1), "../few words": prose(2, words=WORDS[:9])}
     esscher.domains(tiny(), texts, blocks=4, block_tokens=60, context=62, layers=[0], heads=[1, 2],
-                    out=tmp_path / "run")  # fmt: skip
+                    permutations=2_000, out=tmp_path / "run")  # fmt: skip
     page = domains_finding([tmp_path / "run"]).write(tmp_path / "page").read_text()
     assert "Medians over the heads" in page
     assert str(tmp_path) not in page

@@ -10,8 +10,7 @@ from click.testing import CliRunner, Result
 
 from esscher.cli.program import main
 from esscher.runs.executors import Task
-from tests.engine.models.folders import save
-from tests.engine.text.test_passages import words
+from tests.engine.models.folders import save, words
 
 STACK = ("--depth", "3", "--dim", "2", "--horizon", "0.5", "--residual", "1",
          "--sizes", "16:128:4", "--replicates", "6")  # fmt: skip

@@ -9,25 +9,12 @@ from click.testing import CliRunner
 
 from esscher.cli.program import main
 from tests.engine.models.folders import WORDS, save
-from tests.studies.domains.test_domains import corpus
+from tests.studies.domains.corpora import corpus
 
 SIZES = (
-    "--blocks",
-    "4",
-    "--block-tokens",
-    "60",
-    "--context",
-    "64",
-    "--layers",
-    "0",
-    "--heads",
-    "1,2",
-)
-
-
-@pytest.fixture(autouse=True)
-def few_permutations(monkeypatch):
-    monkeypatch.setattr("esscher.studies.domains.comparison.FEWEST", 2_000)
+    "--blocks", "4", "--block-tokens", "60", "--context", "64", "--layers", "0", "--heads", "1,2",
+    "--permutations", "2000",
+)  # fmt: skip
 
 
 @pytest.fixture

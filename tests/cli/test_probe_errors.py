@@ -9,9 +9,8 @@ import torch
 from click.testing import CliRunner, Result
 
 from esscher.cli.program import main
-from tests.engine.models.folders import encoder_tokenizer, save
+from tests.engine.models.folders import encoder_tokenizer, save, words
 from tests.engine.models.tiny import tiny_model, transformers
-from tests.engine.text.test_passages import words
 
 SMALL = ("--tokens", "300", "--context", "32", "--sizes", "16:64:3", "--replicates", "2")
 

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from esscher.cli.program import main
 from esscher.core.errors import InputError
 from esscher.engine.models.outline import Outline, described
 from esscher.studies.context import ContextStudy
 from esscher.studies.plan import PlanStudy
 from esscher.studies.probe import ProbeStudy
 from esscher.studies.sparse import SparseStudy
-from tests.cli.test_checks_first import CliRunner, main
 from tests.engine.models.folders import WORDS, decoder_tokenizer, save
 from tests.engine.models.tiny import tiny_model
 

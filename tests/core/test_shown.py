@@ -1,12 +1,13 @@
-"""Counts in plain digits, and values with their errors."""
+"""Counts in plain digits, values with their errors, and what is being done."""
 
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 
-from esscher.core.shown import about, counted, plain_count, with_error
+from esscher.core.shown import about, announce, counted, plain_count, with_error
 
 
 @pytest.mark.parametrize(
@@ -64,3 +65,11 @@ def test_the_error_has_one_digit(value, error, words):
 )  # fmt: skip
 def test_decimals_may_be_given(value, error, decimals, words):
     assert with_error(value, error, decimals) == words
+
+
+def test_what_is_done_before_the_first_bar_is_said_on_a_terminal(capsys, monkeypatch):
+    announce("Loading demo:minilm")
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    announce("Loading demo:minilm")
+    assert capsys.readouterr() == ("", "Loading demo:minilm ...\n")

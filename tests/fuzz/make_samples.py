@@ -8,7 +8,6 @@ from __future__ import annotations
 import tempfile
 import zipfile
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 
@@ -57,11 +56,10 @@ def make(folder: Path) -> None:
     esscher.tails(
         bert, text(), tokens=600, context=48, layers=[0], heads=[0, 3], out=folder / "tails"
     )
-    with patch("esscher.studies.domains.comparison.FEWEST", 2000):
-        esscher.domains(
-            bert, {"one": text(1), "two": text(2)}, blocks=3, block_tokens=120, context=62,
-            layers=[0], heads=[0, 3], out=folder / "domains",
-        )  # fmt: skip
+    esscher.domains(
+        bert, {"one": text(1), "two": text(2)}, blocks=3, block_tokens=120, context=62,
+        layers=[0], heads=[0, 3], permutations=2_000, out=folder / "domains",
+    )  # fmt: skip
     esscher.plan(
         bert, text(1), check=text(2), budget=0.5, prefix=40, passages=2, check_passages=3,
         out=folder / "plan",

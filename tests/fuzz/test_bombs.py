@@ -116,14 +116,13 @@ def test_many_rows_of_one_number():
         read_table(buffer.getvalue(), "a part")
 
 
-def test_pages_that_are_larger_than_the_table_of_contents_says(monkeypatch):
+def test_pages_that_are_larger_than_the_table_of_contents_says():
     """Headers of pages are added up: what the table of contents says is not believed."""
     buffer = io.BytesIO()
     values = np.zeros(4_000_000)
     pq.write_table(pa.table({"x": values}), buffer, use_dictionary=False, compression="zstd")
-    monkeypatch.setattr(limits, "TABLE", 40 * MIB)
     with pytest.raises(InputError, match="unpacks to"):
-        read_table(buffer.getvalue(), "a part")
+        read_table(buffer.getvalue(), "a part", limit=40 * MIB)
 
 
 def npy(shape: str, payload: bytes = b"\0" * 64) -> bytes:
@@ -175,11 +174,9 @@ def test_large_files_are_not_read(tmp_path):
         read_json(path, limits.RESULTS)
 
 
-def test_many_values(monkeypatch, tmp_path):
-    monkeypatch.setattr(limits, "VALUES", 1000)
-    (tmp_path / "x.json").write_text(json.dumps([[]] * 2000))
+def test_many_values():
     with pytest.raises(InputError, match="more than 1,000 values"):
-        read_json(tmp_path / "x.json")
+        parse_json(json.dumps([[]] * 2000), "a file", values=1000)
 
 
 def test_a_name_that_occurs_twice_among_many():

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from esscher.show.catalogue import as_width
 from hypothesis import strategies as st
 
 from esscher.cli.figure import as_head
@@ -33,7 +34,6 @@ from esscher.engine.patterns import as_patterns
 from esscher.engine.text import read_text
 from esscher.engine.text.cloud import open_cloud
 from esscher.runs.cluster_file import read_description
-from esscher.show.catalogue import as_width
 from esscher.studies.reproduce.cells import compute_all
 from tests.engine.models.folders import save
 from tests.fuzz.damage import as_text, changed_bytes, changed_tree, effort, fuzz, randoms, unpack

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from esscher.core.errors import InputError
 from esscher.runs.executors import FailedCells, Serial, Task, chosen_executor
@@ -160,8 +161,12 @@ def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         assert asked_threads() == number
         assert threads_per_worker(1) == min(cores, number or cores)
         assert threads_per_worker(10 * cores) == 1
-    use_threads(3)
-    assert asked_threads() == 3
+    before = torch.get_num_threads()
+    try:
+        use_threads(3)
+        assert asked_threads() == torch.get_num_threads() == 3
+    finally:  # small matrix products of later tests depend on it in their last bits
+        torch.set_num_threads(before)
 
 
 def test_a_worker_that_dies_is_a_lack_of_memory_and_nothing_remains() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
@@ -98,11 +97,10 @@ def _tails() -> Any:
 
 def _domains() -> Any:
     texts = {"one": _text(1), "$2_{$ & <b>": _text(2), "$3$": _text(3)}
-    with patch("esscher.studies.domains.comparison.FEWEST", 2_000):
-        return esscher.domains(
-            _model("bert"), texts, blocks=4, block_tokens=120, context=62, layers=[0, 2],
-            heads=[0, 3],
-        )  # fmt: skip
+    return esscher.domains(
+        _model("bert"), texts, blocks=4, block_tokens=120, context=62, layers=[0, 2], heads=[0, 3],
+        permutations=2_000,
+    )  # fmt: skip
 
 
 def _plan() -> Any:

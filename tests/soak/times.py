@@ -20,7 +20,7 @@ import numpy as np
 
 from esscher.core.streams import random_stream
 from esscher.runs.lock import is_locked
-from tests.cluster.processes import machines
+from tests.runs.processes import machines
 from tests.soak.processes import ENVIRONMENT
 
 #: The published setting: its replicates are the longest of any command.

@@ -20,6 +20,7 @@ from typing import Any
 
 from esscher.core.errors import InputError
 from esscher.core.untrusted import limits, read_json
+from esscher.core.validation import as_positive
 from esscher.runs import remote
 from esscher.runs.encryption import client_security, is_encrypted
 from esscher.runs.executors import (
@@ -57,12 +58,21 @@ class Cluster:
         A connected ``distributed.Client``.
     say
         Told what a user should know meanwhile, such as that there are no workers.
+    timeout, patience
+        See :func:`connect_cluster`.
     """
 
     remote = True
 
-    def __init__(self, client: Any, say: Say = say_nothing) -> None:
+    def __init__(
+        self,
+        client: Any,
+        say: Say = say_nothing,
+        timeout: float = TIMEOUT,
+        patience: float = PATIENCE,
+    ) -> None:
         self._client, self._say = client, say
+        self._timeout, self._patience = timeout, patience
         self._address = str(client.scheduler.address)
         self._versions = versions()
         self._other_machines: set[str] = set()
@@ -117,7 +127,7 @@ class Cluster:
         )
 
     def _result(self, future: Any) -> Any:
-        capability, result = future.result(timeout=TIMEOUT * 4)
+        capability, result = future.result(timeout=self._timeout * 4)
         self._compare(capability, remote.capability())
         return result
 
@@ -197,7 +207,7 @@ class _Round:
         self._threads, self._looked = self._cluster._threads(), now
         if self._threads:
             self._with_workers = now
-        elif now - self._with_workers > PATIENCE:
+        elif now - self._with_workers > self._cluster._patience:
             self._with_workers = float("inf")  # said once, until there are workers again
             self._cluster._say(f"There is no worker at {self._cluster._address}; waiting for one.")
 
@@ -232,7 +242,13 @@ class _Round:
 
 
 @contextmanager
-def connect_cluster(scheduler: str, say: Say = say_nothing) -> Iterator[Cluster]:
+def connect_cluster(
+    scheduler: str,
+    say: Say = say_nothing,
+    *,
+    timeout: float = TIMEOUT,
+    patience: float = PATIENCE,
+) -> Iterator[Cluster]:
     """Use a cluster that is there.
 
     TLS is used for an address that begins with ``tls://``, with the certificates of Dask's
@@ -244,6 +260,10 @@ def connect_cluster(scheduler: str, say: Say = say_nothing) -> Iterator[Cluster]
         Address of its scheduler, ``tcp://host:8786``, or the file it wrote (``scheduler.json``).
     say
         Told what a user should know meanwhile.
+    timeout
+        Seconds to wait for the scheduler's answer.
+    patience
+        Seconds without any worker after which that is said.
 
     Raises
     ------
@@ -251,12 +271,13 @@ def connect_cluster(scheduler: str, say: Say = say_nothing) -> Iterator[Cluster]
         If Dask is not installed, the scheduler cannot be reached, or a certificate is missing.
     """
     distributed = distributed_module()
-    address = _address(scheduler)
+    timeout, patience = as_positive(timeout, "timeout"), as_positive(patience, "patience")
+    address = _address(scheduler, timeout)
     security = client_security(address)
     with _quiet():
         try:
             client = distributed.Client(
-                address, security=security, timeout=TIMEOUT, set_as_default=False
+                address, security=security, timeout=timeout, set_as_default=False
             )
         except (OSError, TimeoutError, ValueError, ImportError) as error:
             remedy = (
@@ -269,10 +290,10 @@ def connect_cluster(scheduler: str, say: Say = say_nothing) -> Iterator[Cluster]
                 f"there is no scheduler at {scheduler} ({first_line(error)}); {remedy}"
             ) from error
         with closing(client):
-            yield Cluster(client, say)
+            yield Cluster(client, say, timeout, patience)
 
 
-def _address(scheduler: str) -> str:
+def _address(scheduler: str, timeout: float) -> str:
     """Address of a scheduler, or what stands in the file it wrote."""
     if not scheduler.endswith(".json"):
         if "://" not in scheduler:
@@ -281,7 +302,7 @@ def _address(scheduler: str) -> str:
                 "the name of its scheduler file, which ends in .json"
             )
         return scheduler
-    end = time.monotonic() + TIMEOUT
+    end = time.monotonic() + timeout
     while True:
         try:
             content = read_json(Path(scheduler), limits.CLUSTER)

@@ -32,10 +32,18 @@ class Reporter:
         Whether to draw a bar; None draws one if standard error is a terminal.
     unit
         What is counted.
+    interval
+        Seconds between two lines of the log.
     """
 
-    def __init__(self, log: Path | None, bar: bool | None = None, unit: str = "replicates") -> None:
-        self._log, self._bar, self._unit = log, bar, unit
+    def __init__(
+        self,
+        log: Path | None,
+        bar: bool | None = None,
+        unit: str = "replicates",
+        interval: float = INTERVAL,
+    ) -> None:
+        self._log, self._bar, self._unit, self._interval = log, bar, unit, interval
         self._stack = ExitStack()
         self._progress: Progress | None = None
         self._task: TaskID | None = None
@@ -111,7 +119,7 @@ class Reporter:
             self._progress.update(self._task, total=self._total, completed=self._done)
 
     def _every_minute(self, stop: Event) -> None:
-        while not stop.wait(INTERVAL):
+        while not stop.wait(self._interval):
             self.say(self.status())
 
 

@@ -2,7 +2,8 @@
 
 Sums in numpy's linear algebra may be ordered differently on another number of threads. Around a
 replicate it therefore always has one; the attention kernel brings its own threads, whose number
-does not change its results.
+does not change its results. Models run on torch's threads, since one would take too long: small
+matrix products of odd widths may then differ in their last bits between 2 threads and more.
 """
 
 from __future__ import annotations

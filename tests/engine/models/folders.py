@@ -1,7 +1,10 @@
-"""Folders with tiny models and tokenizers, as a user would have them."""
+"""Tiny models with tokenizers, in memory and in folders, and text in words that they know."""
 
 from __future__ import annotations
 
+import numpy as np
+
+from esscher.engine.models import wrap_model
 from esscher.engine.models.transformers_library import quiet
 from tests.engine.models.tiny import tiny_model, transformers
 
@@ -45,6 +48,23 @@ def decoder_tokenizer(*, begin=True):
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
     )
+
+
+def tiny(name="bert", **options):
+    """A tiny model with its tokenizer, in memory."""
+    loaded = tiny_model(name, **options)
+    tokenizer = decoder_tokenizer() if loaded.family.decoder else encoder_tokenizer()
+    return wrap_model(loaded.model, tokenizer, name=name)
+
+
+def words(n):
+    """A text of n known words, in turn."""
+    return " ".join(WORDS[i % len(WORDS)] for i in range(n))
+
+
+def random_words(count=2500, seed=0, words=WORDS):
+    """A text of random words: tokens of a real text do not repeat with a period."""
+    return " ".join(np.random.default_rng(seed).choice(words, size=count))
 
 
 def save(folder, name="bert", **options):

@@ -133,3 +133,11 @@ def test_what_is_loaded_is_said(tmp_path, capsys):
     assert capsys.readouterr() == ("", f"Loading {tmp_path} ...\n")
     assert ModelChoice(loaded).for_tasks(False, True, Serial().share) == (loaded, loaded)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_model_in_memory_cannot_be_shipped() -> None:
+    loaded = tiny_model("bert")
+    choice = ModelChoice(loaded)
+    assert choice.for_tasks(remote=False) == (loaded, loaded)
+    with pytest.raises(InputError, match="give its name or folder"):
+        choice.for_tasks(remote=True)

@@ -8,6 +8,7 @@ import torch
 
 from esscher.core.streams import random_stream
 from esscher.engine.patterns import PATTERNS, Linformer, Mixing, Pooled, Selection, View
+from tests.engine.patterns.seen import seen_keys
 
 KEYS, HEADS, DIM = 90, 3, 5
 SELECTING = [name for name in PATTERNS if name not in ("pooled", "linformer")]
@@ -48,15 +49,6 @@ def dense_masked(sight: Selection, logits: torch.Tensor, values: torch.Tensor) -
             p = np.exp(total - total.max())
             output[h, i] = p @ values[h].numpy() / p.sum()
     return output
-
-
-def seen_keys(sight: Selection, row: int) -> np.ndarray:
-    """Positions that a query really sees, in a selection that heads share."""
-    keys = sight.keys if sight.keys.ndim == 1 else sight.keys[..., row, :].reshape(-1)
-    if sight.log_weights is None:
-        return keys.numpy()
-    inside = torch.isfinite(sight.log_weights[row])
-    return keys[inside].numpy()
 
 
 @pytest.mark.parametrize("view_name", VIEWS)

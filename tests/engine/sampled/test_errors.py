@@ -8,22 +8,15 @@ import torch
 
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
-from esscher.engine.models import head_weights, wrap_model
+from esscher.engine.models import head_weights
 from esscher.engine.sampled import context
 from esscher.engine.sampled.context import _within_window, delimiter_shares, measure_context, split
 from esscher.engine.sampled.outputs import OutputProjection, OutputReference, attend, map_errors
 from esscher.engine.sampled.pooled import measure_pooled
+from esscher.engine.sampled.reference import Levels
 from esscher.engine.text import collect_cloud, iterate_passages, read_passages
 from esscher.math.coupling import CoupledMoments
-from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer
-from tests.engine.models.tiny import tiny_model
-from tests.engine.text.test_passages import words
-
-
-def tiny(name: str):
-    model = tiny_model(name)
-    tokenizer = decoder_tokenizer() if model.family.decoder else encoder_tokenizer()
-    return wrap_model(model.model, tokenizer, name=name)
+from tests.engine.models.folders import tiny, words
 
 
 def dense(q, k, v, scaling):
@@ -119,17 +112,12 @@ def test_pooled_errors_by_hand(name, sampling):
             )
 
 
-def test_a_subset_of_queries_stands_for_all(monkeypatch):
+def test_a_subset_of_queries_stands_for_all():
     """With few reference queries the reference has an error, of the size that it states."""
-    from esscher.engine.sampled import pooled, reference
-
     cloud = collect_cloud(tiny("bert"), [words(900)], tokens=400, context=16)
     full, _ = measure_pooled(cloud, 1, (10, 40), 2, 0, "with")
-    monkeypatch.setattr(reference, "ALL_QUERIES", 100)
-    monkeypatch.setattr(reference, "SUBSET", 200)
-    monkeypatch.setattr(reference, "COARSE", 100)
-    monkeypatch.setattr(pooled, "MAP_QUERIES", 50)
-    some, numbers = measure_pooled(cloud, 1, (10, 40), 2, 0, "with")
+    levels = Levels(whole=100, queries=200, keys=100)
+    some, numbers = measure_pooled(cloud, 1, (10, 40), 2, 0, "with", levels=levels, map_queries=50)
     assert np.all(full.reference_error == 0)
     assert np.all(some.reference_error > 0)
     assert len(numbers[0].participation) == 200
@@ -184,19 +172,17 @@ def test_context_errors_by_hand(name, monkeypatch):
                 assert found.sum() == pytest.approx(whole, abs=2e-3 * found.max())
 
 
-def test_queries_of_a_window_see_all_keys(monkeypatch):
-    monkeypatch.setattr(context, "FEWEST_KEYS", 2)
+def test_queries_of_a_window_see_all_keys():
     loaded = tiny("gemma2")
     (passage,) = read_passages(loaded, [words(80)], tokens=40, context=48, keep_short=True)
     asking, keys = split(len(passage.ids), passage.is_delimiter, True, np.random.default_rng(0))
     for _, capture in iterate_passages(loaded, [passage], layers=[0, 1]):
-        near, seen = _within_window(capture, asking, keys)
+        near, seen = _within_window(capture, asking, keys, fewest=2)
         assert len(near) >= 1
         assert len(seen) >= 2
         assert torch.isfinite(capture.logits(0, 0)[near][:, seen]).all()
         if capture.window is None:
             assert len(seen) == len(keys)
-    monkeypatch.undo()
     for _, capture in iterate_passages(loaded, [passage], layers=[0]):
         with pytest.raises(InputError, match="a window of 5 tokens"):
             _within_window(capture, asking, keys)

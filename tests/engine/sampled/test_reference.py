@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 
-from esscher.engine.sampled import reference as module
 from esscher.engine.sampled.outputs import attend
-from esscher.engine.sampled.reference import pooled_reference
+from esscher.engine.sampled.reference import Levels, pooled_reference
 from esscher.engine.text import LayerCloud
 
 TOKENS, D, SEEDS = 4_000, 6, 60
 #: Six query heads in groups of three, of which some are chosen: groups that are not whole.
 HEADS, GROUP = (0, 1, 4), 3
+#: All tokens as queries, in chunks; and two levels, as for far more tokens.
+ALL = Levels(whole=TOKENS, chunk=1_000)
+TWO = Levels(whole=1_000, queries=300, keys=300, chunk=1_000)
 
 
 def layer(softcap=None, strength=1.5):
@@ -28,18 +33,10 @@ def layer(softcap=None, strength=1.5):
     return LayerCloud(0, HEADS, (0, 1), GROUP, strength * q, k, v, D**-0.5, softcap, None)
 
 
-@pytest.fixture
-def small(monkeypatch):
-    monkeypatch.setattr(module, "ALL_QUERIES", 1_000)
-    monkeypatch.setattr(module, "SUBSET", 300)
-    monkeypatch.setattr(module, "COARSE", 300)
-    monkeypatch.setattr(module, "CHUNK", 1_000)
-
-
 @pytest.mark.parametrize("softcap", [None, 2.0])
-def test_all_queries_are_dense_attention(small, softcap):
+def test_all_queries_are_dense_attention(softcap):
     view = layer(softcap)
-    found = pooled_reference(view, np.random.default_rng(1), two_levels=False)
+    found = pooled_reference(view, np.random.default_rng(1), ALL)
     q = torch.from_numpy(view.q).double()
     k, v = (torch.from_numpy(array)[[0, 0, 1]].double() for array in (view.k, view.v))
     outputs = attend(q, k, v, view.scaling, softcap)
@@ -61,13 +58,13 @@ def test_all_queries_are_dense_attention(small, softcap):
     ("softcap", "strength"),
     [(None, 1.5), pytest.param(2.0, 1.5, marks=pytest.mark.slow), (None, 6.0)],
 )
-def test_two_levels_are_unbiased_and_know_their_error(small, softcap, strength):
+def test_two_levels_are_unbiased_and_know_their_error(softcap, strength):
     """Over many choices of queries and keys: no bias, and errors of the size that is stated."""
     view = layer(softcap, strength)
-    exact = pooled_reference(view, np.random.default_rng(1), two_levels=False)
+    exact = pooled_reference(view, np.random.default_rng(1), ALL)
     gaps, ratios, spread = [], [], []
     for seed in range(SEEDS):
-        found = pooled_reference(view, np.random.default_rng(seed))
+        found = pooled_reference(view, np.random.default_rng(seed), TWO)
         assert found.coarse == 300
         assert len(found.asking) == 300
         gap = found.moments.mean - exact.moments.mean
@@ -93,11 +90,43 @@ def test_two_levels_are_unbiased_and_know_their_error(small, softcap, strength):
     assert np.mean(spread) < (0.5 if strength == 1.5 else 0.8) * alone
 
 
-def test_received_attention_is_that_of_the_asking_tokens(small):
+def test_received_attention_is_that_of_the_asking_tokens():
     view = layer()
-    found = pooled_reference(view, np.random.default_rng(0))
+    found = pooled_reference(view, np.random.default_rng(0), TWO)
     head = view.head(4)
     logits = view.scaling * head.q[found.asking].astype(float) @ head.k.astype(float).T
     weights = torch.softmax(torch.from_numpy(logits), dim=1).numpy()
     np.testing.assert_allclose(found.received[2], weights.mean(0), rtol=1e-4)
     np.testing.assert_allclose(found.participation[2], 1 / (weights**2).sum(1), rtol=1e-4)
+
+
+#: A head whose arrays (460 MB, sparse files) are four times what the process may gain.
+MEASURED = """
+import resource, sys
+import numpy as np
+from esscher.engine.sampled.reference import Levels, pooled_reference
+from esscher.engine.text import LayerCloud, read_rows
+
+arrays = [
+    np.lib.format.open_memmap(f"{sys.argv[1]}/{kind}.npy", "w+", np.float32, (1, 600_000, 64))
+    for kind in "qkv"
+]
+view = LayerCloud(0, (0,), (0,), 1, *(np.load(a.filename, mmap_mode="r") for a in arrays), 0.1,
+                  None, None)
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
+found = pooled_reference(view, np.random.default_rng(0), Levels(queries=64, keys=64))
+assert found.received[0].shape == (600_000,)
+rows = np.random.default_rng(0).integers(600_000, size=8_000)  # 64 kB each, were they kept
+assert all(read_rows(array, rows).shape == (1, 8_000, 64) for array in (view.q, view.k, view.v))
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as Linux counts it")
+def test_memory_is_that_of_a_chunk(tmp_path):
+    out = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    received = 8 * 600_000  # the one result that is as long as the text, and a copy of it
+    assert float(out.stdout) * 1024 < 100e6 + 3 * received

@@ -14,25 +14,21 @@ import torch
 import esscher
 from esscher.core.errors import InputError
 from esscher.engine.models import capturing, wrap_model
-from esscher.engine.text import cloud_bytes, collect_cloud, open_cloud, read_passages
+from esscher.engine.text import (
+    cloud_bytes,
+    collect_cloud,
+    open_cloud,
+    read_passages,
+    read_rows,
+    seen_cloud,
+)
 from esscher.engine.text import writer as cloud_writer
 from tests.engine.models.demo import demo_model
-from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.folders import encoder_tokenizer, tiny, words
 from tests.engine.models.tiny import tiny_model
-from tests.engine.text.test_passages import words
 
 CONTEXT = 12
 TOKENS = 95
-
-
-@pytest.fixture(scope="module")
-def bert():
-    return wrap_model(tiny_model("bert").model, encoder_tokenizer(), name="tiny bert")
-
-
-@pytest.fixture(scope="module")
-def llama():
-    return wrap_model(tiny_model("llama").model, decoder_tokenizer(), name="tiny llama")
 
 
 def expected(loaded, text, tokens, drop=True):
@@ -327,3 +323,28 @@ def test_minilm_cloud():
     assert np.isfinite(head.q).all()
     assert 0.1 < head.as_head().horizon < 50
     assert 101 not in cloud.token_ids
+
+
+def test_a_worker_notices_that_the_cloud_is_another_one(tmp_path):
+    loaded, folder = tiny("bert"), tmp_path / "cloud"
+    for layer in (0, 1):
+        collect_cloud(loaded, [words(2000)], tokens=100, context=32, layers=[layer], folder=folder)
+        assert seen_cloud(str(folder)).layers == (layer,)
+        assert seen_cloud(str(folder)) is seen_cloud(str(folder))
+        shutil.rmtree(folder)
+    with pytest.raises(InputError, match=r"does not see .*let --out be a directory"):
+        seen_cloud(str(folder))
+
+
+def test_rows_of_a_sample_are_all_that_is_read(tmp_path):
+    """Sampling n of N on disk: the arrays are mapped, and let go of."""
+    folder = tmp_path / "cloud"
+    cloud = collect_cloud(tiny("bert"), [words(2000)], tokens=300, context=32, folder=folder)
+    view = cloud.layer(0)
+    rows = cloud.sample_rows(200, 3, replace=True)
+    before = np.array(view.k[:, rows])
+    view.let_go()
+    np.testing.assert_array_equal(view.k[:, rows], before)
+    np.testing.assert_array_equal(read_rows(view.k, rows), before)
+    np.testing.assert_array_equal(read_rows(view.k, rows, 7), before)
+    np.testing.assert_array_equal(read_rows(view.k[1], rows, 7), before[1])

@@ -7,18 +7,14 @@ import weakref
 import pytest
 import torch
 
-from esscher.engine.models import wrap_model
 from esscher.engine.text import iterate_passages, read_passages, visit_passages
-from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer
-from tests.engine.models.tiny import MODELS, tiny_model
-from tests.engine.text.test_passages import words
+from tests.engine.models.folders import tiny, words
+from tests.engine.models.tiny import MODELS
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
 def loaded(request):
-    model = tiny_model(request.param)
-    tokenizer = decoder_tokenizer() if model.family.decoder else encoder_tokenizer()
-    return wrap_model(model.model, tokenizer, name=request.param)
+    return tiny(request.param)
 
 
 def test_every_layer_of_every_passage(loaded):

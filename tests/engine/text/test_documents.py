@@ -10,6 +10,7 @@ import lzma
 import sys
 import tracemalloc
 import types
+import zlib
 from itertools import islice
 
 import pyarrow
@@ -17,10 +18,9 @@ import pyarrow.parquet
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.engine.text import files as text_files
 from esscher.engine.text import read_text
-from esscher.engine.text import tables as text_tables
 from esscher.engine.text.documents import PIECE, pieces
+from esscher.engine.text.tables import _lines
 
 PROSE = "One line of text.\nAnd another, with an umlaut: ä.\n"
 
@@ -92,10 +92,15 @@ def test_a_bomb_is_not_unpacked(tmp_path, suffix):
     assert peak < 10 * 2**20  # .xz keeps the last 8 MB of what it has unpacked
 
 
-def test_an_xz_file_that_asks_for_too_much_memory(tmp_path, monkeypatch):
+def test_an_xz_file_that_asks_for_too_much_memory(tmp_path):
+    """Its first block says that 4 GB of what was unpacked are looked back at."""
+    data = bytearray(lzma.compress(PROSE.encode()))
+    block = slice(12, 12 + 4 * data[12])  # after the head of the stream; a checksum follows
+    assert data[block][2:4] == b"\x21\x01"  # LZMA2, with one byte: the logarithm of that length
+    data[16] = 40
+    data[block.stop : block.stop + 4] = zlib.crc32(data[block]).to_bytes(4, "little")
     path = tmp_path / "a.txt.xz"
-    path.write_bytes(lzma.compress(PROSE.encode()))
-    monkeypatch.setattr(text_files, "XZ_MEMORY", 2**20)
+    path.write_bytes(data)
     refused(path, "Memory usage limit exceeded")
 
 
@@ -177,11 +182,11 @@ def test_lines_that_are_wrong(tmp_path):
         refused(path, str(path), part)
 
 
-def test_a_line_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_tables, "LONGEST_LINE", 100_000)
+def test_a_line_without_end(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "' + "a" * 300_000)
-    refused(path, "more than 100000 characters")
+    with pytest.raises(InputError, match="a line of more than 100000 characters"):
+        list(_lines(path, longest=100_000))
 
 
 def test_a_parquet_file_that_is_damaged(tmp_path):

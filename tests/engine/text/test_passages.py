@@ -11,19 +11,10 @@ from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
 from esscher.engine.text import Document, passages, read_passages, read_text
 from tests.engine.models.demo import demo_model
-from tests.engine.models.folders import SENTENCE, WORDS, decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.folders import SENTENCE, decoder_tokenizer, encoder_tokenizer, words
 from tests.engine.models.tiny import tiny_model
 
 CLS, SEP = 1, 2
-
-
-@pytest.fixture(scope="module")
-def bert():
-    return wrap_model(tiny_model("bert").model, encoder_tokenizer(), name="tiny bert")
-
-
-def words(n):
-    return " ".join(WORDS[i % len(WORDS)] for i in range(n))
 
 
 def test_encoders_are_framed_on_both_sides(bert):
@@ -118,7 +109,7 @@ def test_a_text_that_is_too_short(bert):
     ("context", "message"),
     [
         (2, "frames a passage with 2 tokens, so it must be at least 3"),
-        (81, "'tiny bert' reads at most 80 tokens"),
+        (81, "'bert' reads at most 80 tokens"),
         (0, "context is 0"),
         (3.5, "context is 3.5"),
     ],

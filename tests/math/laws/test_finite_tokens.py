@@ -7,16 +7,18 @@ import tracemalloc
 import numpy as np
 from scipy.special import logsumexp, softmax
 
-from esscher.math.laws import FiniteTokens, finite
+from esscher.math.laws import FiniteTokens
 
 
-def test_blocks_do_not_change_the_result(monkeypatch):
+class InSmallBlocks(FiniteTokens):
+    tilt_block, token_block = 5, 16
+
+
+def test_blocks_do_not_change_the_result():
     rng = np.random.default_rng(0)
     tokens, tilts = rng.normal(size=(101, 3)), 20 * rng.normal(size=(4, 6, 3))
     weights = rng.dirichlet(np.ones(101))
-    monkeypatch.setattr(finite, "TOKEN_BLOCK", 16)
-    monkeypatch.setattr(finite, "TILT_BLOCK", 5)
-    law = FiniteTokens(tokens, weights)
+    law = InSmallBlocks(tokens, weights)
     logits = tilts @ tokens.T + np.log(weights)
     attention = softmax(logits, axis=-1)
     mean = attention @ tokens
@@ -38,7 +40,7 @@ def test_memory_is_bounded_by_a_block():
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    block = 8 * finite.TILT_BLOCK * finite.TOKEN_BLOCK
+    block = 8 * law.tilt_block * law.token_block
     dense = 8 * len(tilts) * len(law.tokens)
     assert peak < 6 * block < dense
 

@@ -7,20 +7,18 @@ import pytest
 
 import esscher
 from esscher.core.streams import random_stream
-from esscher.math.simulation import direct
 from esscher.math.simulation.direct import attend, direct_errors
 
 
-def test_attend_is_softmax_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attend_is_softmax_attention() -> None:
     rng = np.random.default_rng(0)
     t, k, v = rng.standard_normal((7, 3)), 300 * rng.standard_normal((11, 3)), np.eye(11, 4)
     logits = t @ k.T
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     expected = weights @ v / weights.sum(axis=1, keepdims=True)
     for block in (1, 25, 10_000):
-        monkeypatch.setattr(direct, "BLOCK", block)
         # logits of size 1e3 carry absolute rounding errors of 1e-12
-        np.testing.assert_allclose(attend(t, k, v), expected, rtol=1e-11, atol=1e-15)
+        np.testing.assert_allclose(attend(t, k, v, block), expected, rtol=1e-11, atol=1e-15)
 
 
 def test_a_replicate_does_not_depend_on_the_others() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from esscher.math.simulation.direct import attend
-from esscher.math.theory import empirical
 from esscher.math.theory.empirical import empirical_map_square
 
 
@@ -43,12 +42,11 @@ def test_all_sizes_come_from_one_set_of_nodes() -> None:
         np.testing.assert_allclose(together[:, j], alone[:, 0], rtol=1e-5)
 
 
-def test_the_rule_has_converged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rule_has_converged() -> None:
     arguments = (*cloud(80, 3, 2.0), np.array([4.0, 64.0, 4096.0]))
     coarse = empirical_map_square(*arguments)
     coarser = empirical_map_square(*arguments, step=0.8)
-    monkeypatch.setattr(empirical, "REACH", 30.0)
-    fine = empirical_map_square(*arguments, step=0.1)
+    fine = empirical_map_square(*arguments, step=0.1, reach=30.0)
     np.testing.assert_allclose(coarse, fine, rtol=3e-6)
     np.testing.assert_allclose(coarser, fine, rtol=5e-4)
 

@@ -22,8 +22,8 @@ from esscher.studies.deep.records import TERCILES
 from esscher.studies.deep.sampling import KeyDraws, sampled_attention
 from esscher.studies.probe import probe
 from tests.engine.models.demo import demo_model
-from tests.engine.text.test_passages import words
-from tests.studies.deep.test_sampled_keys import reader_of, tiny
+from tests.engine.models.folders import tiny, words
+from tests.studies.deep.readers import reader_of
 
 SMALL = {"context": 48, "passages": 2, "draws": 2, "sizes": [4, 10, 28]}
 TEXT = [words(400)]

@@ -6,11 +6,11 @@ import html
 from dataclasses import replace
 
 import pytest
+from esscher.show.pages import make_pages
+from esscher.show.stored import read_runs
 
 import esscher
 from esscher.show.frames import data_of
-from esscher.show.pages import make_pages
-from esscher.show.stored import read_runs
 from esscher.studies.deep.page import summary
 from esscher.studies.deep.records import DeepEnd
 

@@ -19,24 +19,12 @@ from esscher.studies.deep.sampling import (
     log_weights,
     sampled_attention,
 )
-from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer, words
 from tests.engine.models.tiny import HOOKED, tiny_model, transformers
-from tests.engine.text.test_passages import words
+from tests.studies.deep.readers import reader_of
 
 NAMES = ("bert", "roberta", "mpnet", "gpt2", "llama", "mistral", "gemma2", "qwen3",
          "gemma3_text bidirectional")  # fmt: skip
-
-
-def tiny(name):
-    model = tiny_model(name)
-    tokenizer = decoder_tokenizer() if model.family.decoder else encoder_tokenizer()
-    return wrap_model(model.model, tokenizer, name=name)
-
-
-def reader_of(name, context=60):
-    loaded = tiny(name)
-    passage = next(passages(loaded, read_text([words(200)]), context=context))
-    return SampledPassage(loaded, passage)
 
 
 def layer_of(q, k, v, *, causal=False, window=None, offset=0):

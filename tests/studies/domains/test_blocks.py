@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.engine.models import wrap_model
 from esscher.studies.domains.blocks import block_passages, cut_blocks
 from esscher.studies.domains.study import BlockShape, DomainsStudy
 from esscher.studies.domains.work import read_corpora
-from tests.engine.models.folders import WORDS, encoder_tokenizer
-from tests.engine.models.tiny import tiny_model
+from tests.engine.models.folders import WORDS, tiny
 
 
 @pytest.fixture(scope="module")
 def bert():
-    return wrap_model(tiny_model("bert").model, encoder_tokenizer(), name="tiny bert")
+    return tiny("bert")
 
 
 def read_corpus(name, source):

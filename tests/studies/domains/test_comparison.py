@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from esscher.math.statistics.multiple import discoveries
-from esscher.studies.domains import comparison
 from esscher.studies.domains.comparison import (
+    _statistic,
     compare_pairs,
     half_splits,
     halves_check,
@@ -20,6 +20,7 @@ from esscher.studies.domains.comparison import (
 )
 
 ROWS = 800
+PERMUTATIONS = 20_000
 
 
 def null(law, rows=ROWS, corpora=4, blocks=6, seed=1):
@@ -35,9 +36,8 @@ def null(law, rows=ROWS, corpora=4, blocks=6, seed=1):
 
 @pytest.mark.parametrize("law", ["normal", "skewed", "heavy"])
 @pytest.mark.parametrize("corpora", [2, 4, 8])
-def test_p_values_are_uniform_when_nothing_differs(law, corpora, monkeypatch):
-    monkeypatch.setattr(comparison, "FEWEST", 2_000)
-    found = omnibus(null(law, corpora=corpora), 0.5, seed=0)
+def test_p_values_are_uniform_when_nothing_differs(law, corpora):
+    found = omnibus(null(law, corpora=corpora), 0.5, seed=0, permutations=2_000)
     if corpora == 2:
         # exact, but on a grid of 1/462: compare with the discrete uniform law at the grid's points
         grid = np.arange(1, 463) / 462
@@ -49,12 +49,11 @@ def test_p_values_are_uniform_when_nothing_differs(law, corpora, monkeypatch):
     assert np.nanmean(found.share) < 0.1
 
 
-def test_the_statistic_is_welch_s_without_shrinkage(monkeypatch):
-    monkeypatch.setattr(comparison, "SHRINK", 0.0)
+def test_the_statistic_is_welch_s_without_shrinkage():
     values = null("skewed", rows=3, corpora=3, blocks=5)
     member = np.repeat(np.eye(3), 5, axis=1)[None]
     columns = values.reshape(3, -1).T
-    found = comparison._statistic(member, columns, columns**2, 5)[0]
+    found = _statistic(member, columns, columns**2, 5, shrink=0.0)[0]
     for row, statistic in zip(values, found, strict=True):
         weight = 5 / row.var(axis=1, ddof=1)
         middle = np.average(row.mean(axis=1), weights=weight)
@@ -65,7 +64,7 @@ def test_two_corpora_are_enumerated():
     # with two corpora the statistic is the square of a t with the shrunken variances; here every
     # arrangement is gone through by hand
     values = null("skewed", rows=5, corpora=2, blocks=4)
-    found = omnibus(values, 0.05, seed=0)
+    found = omnibus(values, 0.05, 0, PERMUTATIONS)
 
     def squared_t(one, two):
         mean = (one.var(ddof=1) + two.var(ddof=1)) / 2
@@ -86,20 +85,19 @@ def test_two_corpora_are_enumerated():
 def test_the_same_blocks_in_any_order_give_the_same_p_value():
     values = null("normal", rows=20)
     shuffled = np.random.default_rng(4).permuted(values, axis=2)
-    one, two = omnibus(values, 0.05, seed=0), omnibus(shuffled, 0.05, seed=0)
+    one, two = omnibus(values, 0.05, 0, PERMUTATIONS), omnibus(shuffled, 0.05, 0, PERMUTATIONS)
     # the permutations hit other arrangements: Monte Carlo error of two estimates
     error = np.sqrt(2 * one.p * (1 - one.p) / one.permutations)
     assert np.all(np.abs(one.p - two.p) < 5 * error + 1e-4)
 
 
 @pytest.mark.parametrize("law", ["normal", "skewed", "heavy"])
-def test_unequal_spreads_are_hardly_taken_for_a_difference(law, monkeypatch):
+def test_unequal_spreads_are_hardly_taken_for_a_difference(law):
     # One corpus varies three times as much. The level 5% becomes up to 7.5% (12% for the F
     # statistic); 4 standard errors of 1500 rows are 2.7%.
-    monkeypatch.setattr(comparison, "FEWEST", 1_000)
     values = null(law, rows=1500) - (-np.euler_gamma if law == "skewed" else 0.0)
     values[:, 0] *= 3
-    rejected = np.mean(omnibus(values, 0.5, seed=0).p <= 0.05)
+    rejected = np.mean(omnibus(values, 0.5, seed=0, permutations=1_000).p <= 0.05)
     assert rejected < 0.075 + 4 * math.sqrt(0.075 * 0.925 / 1500)
 
 
@@ -127,14 +125,13 @@ def test_welch_is_that_of_scipy():
             assert ends[1][i, j] == pytest.approx(high)
 
 
-def test_false_discovery_rate_holds_and_planted_shifts_are_found(monkeypatch):
+def test_false_discovery_rate_holds_and_planted_shifts_are_found():
     # 60 runs of 100 rows, 20 of them with a shift of three block standard deviations
-    monkeypatch.setattr(comparison, "FEWEST", 1_000)
     rates, found = [], []
     for run in range(60):
         values = null("skewed", rows=100, corpora=3, seed=100 + run)
         values[:20, 2] += 3 * values[:, :2].std()
-        picked = discoveries(omnibus(values, 0.2, seed=run).p) <= 0.05
+        picked = discoveries(omnibus(values, 0.2, seed=run, permutations=1_000).p) <= 0.05
         rates.append(picked[20:].sum() / max(picked.sum(), 1))
         found.append(picked[:20].mean())
     error = np.std(rates, ddof=1) / np.sqrt(len(rates))
@@ -148,7 +145,7 @@ def test_constants_are_not_tested():
     values[1, 0, 0] = np.nan
     values[2] = 0.0
     assert varies(values).tolist() == [False, False, False, True, True]
-    found = omnibus(values, 0.05, seed=0)
+    found = omnibus(values, 0.05, 0, PERMUTATIONS)
     assert np.isnan(found.p[:3]).all()
     assert np.isfinite(found.p[3:]).all()
     pairs = compare_pairs(values)
@@ -161,7 +158,7 @@ def test_two_constants_that_differ_have_the_p_value_of_the_arrangement():
     values[:, 1] = 0.3
     found = compare_pairs(values)
     assert found.p[0, 0] == pytest.approx(2 / math.comb(12, 6))
-    assert omnibus(values, 0.05, seed=0).p[0] == pytest.approx(2 / math.comb(12, 6))
+    assert omnibus(values, 0.05, 0, PERMUTATIONS).p[0] == pytest.approx(2 / math.comb(12, 6))
 
 
 @pytest.mark.parametrize(("blocks", "count"), [(4, 3), (6, 10), (5, 10), (8, 35), (10, 40)])

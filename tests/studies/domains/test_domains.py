@@ -15,28 +15,14 @@ from esscher.runs.cells import Cell
 from esscher.studies.domains import Domains, domains
 from esscher.studies.domains.statistics import STATISTICS
 from tests.engine.models.demo import demo_model
-from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer, tiny
 from tests.engine.models.tiny import tiny_model
-from tests.studies.probe.test_probe import tiny
+from tests.studies.domains.corpora import corpus
 
-POOLED = {"blocks": 4, "block_tokens": 120, "context": 62}
-SEQUENCES = {"blocks": 4, "block_tokens": 160, "context": 80}
-
-
-def corpus(seed, words=WORDS, tokens=4000):
-    """Random words, ten to a line."""
-    rng = np.random.default_rng([seed, 7])
-    rows = rng.choice(words, (tokens // 10, 10))
-    return ["\n".join(" ".join(row) for row in rows)]
-
-
+POOLED = {"blocks": 4, "block_tokens": 120, "context": 62, "permutations": 2_000}
+SEQUENCES = {"blocks": 4, "block_tokens": 160, "context": 80, "permutations": 2_000}
 #: Two corpora of the same law, and one of other words.
 THREE = {"one": corpus(1), "two": corpus(2), "few words": corpus(3, WORDS[:9])}
-
-
-@pytest.fixture(autouse=True)
-def few_permutations(monkeypatch):
-    monkeypatch.setattr("esscher.studies.domains.comparison.FEWEST", 2_000)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
@@ -148,7 +134,7 @@ def test_a_run_stopped_at_once_says_so(tmp_path, monkeypatch):
         part.plot()
 
 
-def test_another_rate_needs_no_new_run(tmp_path):
+def test_another_rate_or_number_of_permutations_needs_no_new_run(tmp_path):
     loaded = tiny("bert")
     options = POOLED | {"layers": [1], "heads": [0, 3], "out": tmp_path / "run"}
     first = domains(loaded, THREE, **options)
@@ -160,6 +146,10 @@ def test_another_rate_needs_no_new_run(tmp_path):
         first.at(fdr=0.9)
     again = domains(loaded, THREE, fdr=0.2, **options)
     assert again.to_dict() == first.at(fdr=0.2).to_dict()
+    assert again.correction.permutations == 2_000
+    more = domains(loaded, THREE, fdr=0.2, **(options | {"permutations": 3_000}))
+    assert more.correction.permutations == 3_000
+    again = domains(loaded, THREE, fdr=0.2, **options)
     assert esscher.load(tmp_path / "run").to_dict() == again.to_dict()
 
 
@@ -233,6 +223,7 @@ def test_another_text_is_refused(tmp_path):
         ({"fdr": 0}, "fdr is 0; it must be a number above 0"),
         ({"fdr": 5}, r"did you mean 0\.05"),
         ({"fdr": "x"}, "fdr is 'x'"),
+        ({"permutations": 10}, "permutations is 10; it must be a whole number of at least 1000"),
         ({"seed": -1}, "seed is -1"),
         ({"layers": [7]}, "layers contains 7"),
         ({"exponents": True, "replicates": 0}, "replicates"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -18,8 +17,15 @@ from esscher.runs.executors import Task
 from esscher.runs.pool import LocalPool
 from esscher.studies.domains import domains
 from tests.engine.models.folders import WORDS, save
+from tests.runs.stored import stored_bytes
 
-OPTIONS = {"blocks": 3, "block_tokens": 120, "context": 40, "progress": False}
+OPTIONS = {
+    "blocks": 3,
+    "block_tokens": 120,
+    "context": 40,
+    "permutations": 2_000,
+    "progress": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -33,21 +39,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[LocalPool]:
-    """Two workers, who need seconds to start: torch is imported there."""
-    with LocalPool(2) as found:
-        yield found
-
-
-def cells(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (folder / "parts").iterdir()}
-
-
 def test_the_same_bytes_on_workers(
     place: Path, pool: LocalPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("esscher.studies.domains.comparison.FEWEST", 2_000)  # permutations
     texts = {name: str(place / f"{name}.txt") for name in ("one", "two")}
     name = str(place / "encoder")
     domains(name, texts, out=tmp_path / "alone", **OPTIONS)
@@ -59,12 +53,18 @@ def test_the_same_bytes_on_workers(
 
     monkeypatch.setattr("esscher.cli.cluster.chosen_executor", chosen)
     words = [f"--text={name}={path}" for name, path in texts.items()]
-    words += ["--blocks=3", "--block-tokens=120", "--context=40", "--workers=2"]
+    words += [
+        "--blocks=3",
+        "--block-tokens=120",
+        "--context=40",
+        "--permutations=2000",
+        "--workers=2",
+    ]
     done = CliRunner().invoke(main, ["domains", name, *words, "--out", str(tmp_path / "named")])
     assert done.exit_code == 0, done.output
-    alone = cells(tmp_path / "alone")
+    alone = stored_bytes(tmp_path / "alone")
     assert len(alone) == 2 * 3 * 2  # texts, blocks, files of a cell
-    assert alone == cells(tmp_path / "sent") == cells(tmp_path / "named")
+    assert alone == stored_bytes(tmp_path / "sent") == stored_bytes(tmp_path / "named")
 
 
 def where(model: AnyModel) -> tuple[int, int]:

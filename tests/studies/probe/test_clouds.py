@@ -1,20 +1,17 @@
-"""Clouds that are larger than memory, or than the disk: layers in turn, resumed, bounded memory."""
+"""Clouds that are larger than the disk: layers in turn, resumed."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import namedtuple
 
-import numpy as np
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.engine.text import collect, collect_cloud, read_rows, seen_cloud, stored_layers
+from esscher.engine.text import collect, stored_layers
 from esscher.studies.probe import clouds, probe
-from tests.engine.text.test_passages import words
+from tests.engine.models.folders import tiny, words
 from tests.runs.stopped import stopped_at
-from tests.studies.probe.test_probe import SMALL, tiny
+from tests.studies.probe.sizes import SMALL
 
 Usage = namedtuple("Usage", "total used free")
 TEXT = [words(2000)]
@@ -97,7 +94,6 @@ def test_a_cloud_that_is_half_collected_is_completed(large, readings, tmp_path, 
             raise KeyboardInterrupt
         counted(*args, **options)
 
-    monkeypatch.setattr(collect, "BATCH_TOKENS", 32)
     monkeypatch.setitem(collect.collect_cloud.__kwdefaults__, "batch_tokens", 32)
     with monkeypatch.context() as patch:
         patch.setattr(collect, "run_captured", fails)
@@ -109,61 +105,3 @@ def test_a_cloud_that_is_half_collected_is_completed(large, readings, tmp_path, 
     for mine, theirs in zip(found.heads, whole.heads, strict=True):
         # other batches, so other rounding in the model
         assert mine.horizon == pytest.approx(theirs.horizon, rel=1e-4)
-
-
-def test_a_worker_notices_that_the_cloud_is_another_one(tmp_path):
-    loaded, folder = tiny("bert"), tmp_path / "cloud"
-    for layer in (0, 1):
-        collect_cloud(loaded, TEXT, tokens=100, context=32, layers=[layer], folder=folder)
-        assert seen_cloud(str(folder)).layers == (layer,)
-        assert seen_cloud(str(folder)) is seen_cloud(str(folder))
-        clouds.shutil.rmtree(folder)
-    with pytest.raises(InputError, match="does not see"):
-        seen_cloud(str(folder))
-
-
-#: A head whose arrays (460 MB, sparse files) are four times what the process may gain.
-MEASURED = """
-import resource, sys
-import numpy as np
-from esscher.engine.sampled import reference
-from esscher.engine.text import LayerCloud, read_rows
-
-reference.SUBSET = reference.COARSE = 64
-arrays = [
-    np.lib.format.open_memmap(f"{sys.argv[1]}/{kind}.npy", "w+", np.float32, (1, 600_000, 64))
-    for kind in "qkv"
-]
-view = LayerCloud(0, (0,), (0,), 1, *(np.load(a.filename, mmap_mode="r") for a in arrays), 0.1,
-                  None, None)
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-before = peak()
-found = reference.pooled_reference(view, np.random.default_rng(0))
-assert found.received[0].shape == (600_000,)
-rows = np.random.default_rng(0).integers(600_000, size=8_000)  # 64 kB each, were they kept
-assert all(read_rows(array, rows).shape == (1, 8_000, 64) for array in (view.q, view.k, view.v))
-print(peak() - before)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as Linux counts it")
-def test_memory_is_that_of_a_chunk(tmp_path):
-    out = subprocess.run(
-        [sys.executable, "-c", MEASURED, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    received = 8 * 600_000  # the one result that is as long as the text, and a copy of it
-    assert float(out.stdout) * 1024 < 100e6 + 3 * received
-
-
-def test_rows_of_a_sample_are_all_that_is_read(tmp_path, monkeypatch):
-    """Sampling n of N on disk: the arrays are mapped, and let go of."""
-    cloud = collect_cloud(tiny("bert"), TEXT, tokens=300, context=32, folder=tmp_path / "cloud")
-    view = cloud.layer(0)
-    rows = cloud.sample_rows(200, 3, replace=True)
-    before = np.array(view.k[:, rows])
-    view.let_go()
-    np.testing.assert_array_equal(view.k[:, rows], before)
-    np.testing.assert_array_equal(read_rows(view.k, rows), before)
-    monkeypatch.setattr("esscher.engine.text.cloud.ROWS_AT_A_TIME", 7)
-    np.testing.assert_array_equal(read_rows(view.k, rows), before)
-    np.testing.assert_array_equal(read_rows(view.k[1], rows), before[1])

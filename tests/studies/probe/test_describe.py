@@ -10,8 +10,7 @@ from esscher.engine.sampled.layer import HeadNumbers
 from esscher.engine.text import iterate_passages, read_passages
 from esscher.math.tails.verdict import HEAVY, SUB_GAUSSIAN, judge
 from esscher.studies.probe.describe import MOST, key_tails, one_sided_psi
-from tests.engine.sampled.test_errors import tiny
-from tests.engine.text.test_passages import words
+from tests.engine.models.folders import tiny, words
 
 
 def numbers_of(keys, passages=None):

@@ -19,19 +19,10 @@ from esscher.studies.probe import Probe, probe
 from esscher.studies.probe.assemble import average
 from esscher.studies.probe.records import Quantiles
 from tests.engine.models.demo import demo_model
-from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer, save
+from tests.engine.models.folders import decoder_tokenizer, save, tiny, words
 from tests.engine.models.tiny import tiny_model
-from tests.engine.text.test_passages import words
 from tests.runs.stopped import stopped_at
-
-SEQUENCES = {"context": 64, "tokens": 192, "sizes": [4, 8, 16], "replicates": 6}
-SMALL = {"tokens": 300, "context": 32, "sizes": [16, 32, 64, 128], "replicates": 6}
-
-
-def tiny(name="bert"):
-    model = tiny_model(name)
-    tokenizer = decoder_tokenizer() if model.family.decoder else encoder_tokenizer()
-    return wrap_model(model.model, tokenizer, name=name)
+from tests.studies.probe.sizes import SEQUENCES, SMALL
 
 
 def run(*arguments: str):

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from esscher.runs.pool import LocalPool
 from esscher.studies.probe import probe
-from tests.engine.text.test_passages import words
-from tests.studies.probe.test_probe import SEQUENCES, SMALL, tiny
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[LocalPool]:
-    """Two workers, who need seconds to start: torch is imported there."""
-    with LocalPool(2) as found:
-        yield found
-
-
-def cells(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (folder / "parts").iterdir()}
+from tests.engine.models.folders import tiny, words
+from tests.runs.stored import stored_bytes
+from tests.studies.probe.sizes import SEQUENCES, SMALL
 
 
 @pytest.mark.parametrize("mode", ["pooled", "context"])
@@ -30,6 +19,6 @@ def test_the_same_bytes_on_workers(mode: str, pool: LocalPool, tmp_path: Path) -
     loaded, text = tiny("llama"), [words(2000)]
     here = probe(loaded, text, mode=mode, out=tmp_path / "here", **options)
     there = probe(loaded, text, mode=mode, out=tmp_path / "there", executor=pool, **options)
-    assert cells(tmp_path / "here") == cells(tmp_path / "there")
+    assert stored_bytes(tmp_path / "here") == stored_bytes(tmp_path / "there")
     assert here.heads == there.heads
     assert not (tmp_path / "there" / "cloud").exists()

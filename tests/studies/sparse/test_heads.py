@@ -12,7 +12,7 @@ import esscher
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
-from esscher.engine.models import attention_override, wrap_model
+from esscher.engine.models import attention_override
 from esscher.engine.patterns import PATTERNS, View
 from esscher.engine.text import passages, read_text, visit_passages
 from esscher.math.statistics import LAWS
@@ -21,18 +21,11 @@ from esscher.studies.sparse.heads import choose_queries, measure_passage
 from esscher.studies.sparse.records import METRICS
 from esscher.studies.sparse.replacement import sparse_attention
 from tests.engine.models.demo import demo_model
-from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.folders import tiny, words
 from tests.engine.models.tiny import final_output, tiny_batch, tiny_model
-from tests.engine.text.test_passages import words
 from tests.runs.stopped import stopped_at
 
 SMALL = {"context": 72, "passages": 6, "query_count": 8, "budgets": [8, 16, 32]}
-
-
-def tiny(name="bert"):
-    model = tiny_model(name)
-    tokenizer = decoder_tokenizer() if model.family.decoder else encoder_tokenizer()
-    return wrap_model(model.model, tokenizer, name=name)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
@@ -185,13 +178,13 @@ def test_a_budget_of_all_keys_leaves_a_model_as_it_is(name, pattern) -> None:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_patterns_inside_a_model(pattern, monkeypatch) -> None:
+def test_patterns_inside_a_model(pattern) -> None:
     loaded = tiny_model("llama")
     batch = tiny_batch(loaded, n=40)
     outputs = []
     for entries in (2**24, 4 * 40 * 7):  # all queries at once, and seven at a time
-        monkeypatch.setattr("esscher.studies.sparse.replacement.ENTRIES", entries)
-        with attention_override(loaded, sparse_attention(PATTERNS[pattern], 12, seed=3)):
+        chosen = sparse_attention(PATTERNS[pattern], 12, seed=3, entries=entries)
+        with attention_override(loaded, chosen):
             outputs.append(final_output(loaded, batch))
     torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-3, atol=1e-3)
     own = final_output(loaded, batch)

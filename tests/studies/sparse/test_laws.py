@@ -15,7 +15,7 @@ from esscher.studies.sparse.compare import CONSTANT, KEEPS, NEVER, SLOWER
 from esscher.studies.sparse.laws import make_sequences, measure_laws
 from esscher.studies.sparse.measurement import BiasSum, OutputReference
 from esscher.studies.sparse.records import METRICS
-from tests.studies.sparse.test_sequences import correlations
+from tests.studies.sparse.correlations import correlations
 
 MAP = METRICS.index("map")
 BUDGETS = [16, 32, 64, 128]

@@ -9,15 +9,7 @@ from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.math.laws import standard_law
 from esscher.studies.sparse.laws import Sequences
-
-
-def correlations(tokens: int, positions: np.ndarray, rho: float) -> tuple[np.ndarray, ...]:
-    """Covariance of tokens, of tokens with queries, and of queries."""
-    at = np.arange(tokens)
-    own = rho ** np.abs(at[:, None] - at)
-    cross = rho * own[:, positions]
-    queries = rho**2 * own[np.ix_(positions, positions)] + (1 - rho**2) * np.eye(len(positions))
-    return own, cross, queries
+from tests.studies.sparse.correlations import correlations
 
 
 @pytest.mark.parametrize("rho", [0.8, -0.5])

@@ -14,8 +14,7 @@ from scipy import stats
 import esscher
 from esscher.core.errors import InputError
 from esscher.runs.registry import load
-from esscher.studies.sweep import Sweep, sweep
-from esscher.studies.sweep.measure import METRICS
+from esscher.studies.sweep import sweep
 from esscher.studies.sweep.schedule import (
     Batch,
     WorkModel,
@@ -25,14 +24,7 @@ from esscher.studies.sweep.schedule import (
     slope_half_widths,
     slope_variance,
 )
-
-
-def assert_same(one: Sweep, other: Sweep) -> None:
-    assert one.numbers == other.numbers
-    assert one.complete == other.complete
-    for metric in METRICS:
-        np.testing.assert_array_equal(one.raw(metric), other.raw(metric))
-
+from tests.studies.sweep.small import assert_same
 
 PRECISE: dict[str, Any] = {"precision": 0.08}
 

@@ -42,13 +42,14 @@ def read_json(path: Path, limit: int = limits.CONFIGURATION, *, follow: bool = T
     return parse_json(read_file(path, limit, follow=follow), str(path))
 
 
-def parse_json(data: bytes | str, place: str) -> Any:
+def parse_json(data: bytes | str, place: str, values: int = limits.VALUES) -> Any:
     """JSON, with ``place`` in messages.
 
     Refused: names that occur twice in an object (readers differ in which one they take), NaN and
-    Infinity, numbers that overflow, and what is beyond the limits on values, depth and strings.
+    Infinity, numbers that overflow, more than so many ``values``, and what is beyond the limits on
+    depth and strings.
     """
-    found = _parsed(data, place, limits.VALUES, _object, _no_constant)
+    found = _parsed(data, place, values, _object, _no_constant)
     _check(found, place)
     return found
 

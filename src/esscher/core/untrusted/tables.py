@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 _WIDTH = 8
 
 
-def read_table(data: bytes, place: str) -> pa.Table:
+def read_table(data: bytes, place: str, limit: int = limits.TABLE) -> pa.Table:
     """The table of a part of a run: columns of numbers, truth values and strings.
+
+    It may take ``limit`` bytes when it is unpacked.
 
     Raises
     ------
@@ -29,11 +31,11 @@ def read_table(data: bytes, place: str) -> pa.Table:
 
     try:
         with pq.ParquetFile(io.BytesIO(data)) as file:
-            _check_parquet(file, place, data)
+            _check_parquet(file, place, data, limit)
             strings = [field.name for field in file.schema_arrow if _is_text(field.type)]
         # strings stay references into a dictionary until their length is known
         with pq.ParquetFile(io.BytesIO(data), read_dictionary=strings) as file:
-            return _decoded(file.read(use_threads=False), place)
+            return _decoded(file.read(use_threads=False), place, limit)
     except InputError:
         raise
     except (
@@ -47,7 +49,7 @@ def read_table(data: bytes, place: str) -> pa.Table:
         raise InputError(f"{place} is damaged: {first_line(error)}") from error
 
 
-def _check_parquet(file: Any, place: str, data: bytes) -> None:
+def _check_parquet(file: Any, place: str, data: bytes, limit: int) -> None:
     """Refuse a table that would take too much memory, by its own account and by its pages.
 
     Raises
@@ -82,7 +84,7 @@ def _check_parquet(file: Any, place: str, data: bytes) -> None:
         ]
     except InputError as error:
         raise InputError(f"{place} is damaged: {error}") from error
-    _check_total(rows * columns * _WIDTH + sum(sizes), place)
+    _check_total(rows * columns * _WIDTH + sum(sizes), place, limit)
     if counted != rows:
         raise InputError(f"{place} is damaged: its parts have {counted:,} rows, not {rows:,}")
 
@@ -99,7 +101,7 @@ def first_line(error: BaseException) -> str:
     return lines[0][:200] if lines else type(error).__name__
 
 
-def _decoded(table: pa.Table, place: str) -> pa.Table:
+def _decoded(table: pa.Table, place: str, limit: int) -> pa.Table:
     """The table with strings in place of references, if that is not too long."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -112,13 +114,11 @@ def _decoded(table: pa.Table, place: str) -> pa.Table:
         for chunk in chunks:
             lengths: Any = pc.binary_length(chunk.dictionary)
             total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
-        _check_total(total, place)
+        _check_total(total, place, limit)
         table = table.set_column(i, field.name, table.column(i).cast(pa.large_string()))
     return table
 
 
-def _check_total(total: int, place: str) -> None:
-    if total > limits.TABLE:
-        raise InputError(
-            f"{place} unpacks to {total:,} bytes or more; at most {limits.TABLE:,} are read"
-        )
+def _check_total(total: int, place: str, limit: int) -> None:
+    if total > limit:
+        raise InputError(f"{place} unpacks to {total:,} bytes or more; at most {limit:,} are read")

@@ -112,7 +112,10 @@ def measure_context(
 
 
 def _within_window(
-    capture: LayerCapture, asking: NDArray[np.int64], keys: NDArray[np.int64]
+    capture: LayerCapture,
+    asking: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    fewest: int = FEWEST_KEYS,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Queries and keys of a layer with a sliding window, such that all queries see all keys."""
     if capture.window is None:
@@ -125,10 +128,10 @@ def _within_window(
         near = np.abs(asking - asking[middle]) < capture.window // 4
         asking = asking[near]
         keys = keys[(keys > asking[-1] - capture.window) & (keys < asking[0] + capture.window)]
-    if len(keys) < FEWEST_KEYS or not len(asking):
+    if len(keys) < fewest or not len(asking):
         raise InputError(
             f"layer {capture.layer} has a window of {capture.window} tokens, too short for queries "
-            f"that share {FEWEST_KEYS} keys; leave it out with layers, or use pooled mode"
+            f"that share {fewest} keys; leave it out with layers, or use pooled mode"
         )
     return asking, keys
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from esscher.core.streams import random_stream
 from esscher.engine.sampled.layer import METRICS, HeadNumbers, LayerMeasurement
 from esscher.engine.sampled.outputs import PRODUCTS, OutputProjection, attend, norms
-from esscher.engine.sampled.reference import PooledReference, pooled_reference
+from esscher.engine.sampled.reference import LEVELS, Levels, PooledReference, pooled_reference
 from esscher.engine.text import CloudFile, LayerCloud, read_rows
 
 #: Queries at which the map error of a sample is measured, if the reference has not all of them.
@@ -31,6 +31,9 @@ def measure_pooled(
     seed: int,
     sampling: str,
     projection: OutputProjection | None = None,
+    *,
+    levels: Levels = LEVELS,
+    map_queries: int = MAP_QUERIES,
 ) -> tuple[LayerMeasurement, list[HeadNumbers]]:
     """Errors and one-pass numbers of one layer.
 
@@ -44,14 +47,18 @@ def measure_pooled(
         ``"with"`` or ``"without"`` replacement.
     projection
         Output projection of the cloud's heads, to see how their errors add up.
+    levels
+        From how many tokens on the reference is estimated, and how well.
+    map_queries
+        Queries at which the map error is measured then.
     """
     view = cloud.layer(layer)
     rng = random_stream(seed, "probe reference", layer)
-    reference = pooled_reference(view, rng)
+    reference = pooled_reference(view, rng, levels)
     outputs = reference.outputs
     every = reference.coarse is None
     # all over the text
-    chosen = np.linspace(0, len(reference.asking) - 1, MAP_QUERIES).round().astype(np.int64)
+    chosen = np.linspace(0, len(reference.asking) - 1, map_queries).round().astype(np.int64)
     questions = None if every else _take(view.q, reference.asking[chosen])
     units = len(view.heads) + 1
     errors = np.empty((len(METRICS), units, replicates, len(sizes)))

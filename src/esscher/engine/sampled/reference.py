@@ -1,6 +1,6 @@
 """What samples are compared with in pooled mode: attention among all N tokens of the cloud.
 
-Up to ``ALL_QUERIES`` tokens that is what is computed. Beyond, the cost N^2 is too much, and M
+Up to 16,384 tokens that is what is computed. Beyond, the cost N^2 is too much, and M
 random queries alone would not do: their mean is off by ``sd / sqrt(M)``, hardly less than what is
 to be measured. So the reference has two levels, each of linear cost:
 
@@ -29,14 +29,31 @@ from esscher.engine.sampled.layer import ReferenceUsed
 from esscher.engine.sampled.outputs import OutputReference, attend
 from esscher.engine.text import LayerCloud, read_rows
 
-#: Up to this many tokens the reference has all of them as queries; beyond, two levels.
-ALL_QUERIES = 16_384
-#: Queries that attend all keys, then.
-SUBSET = 4_096
-#: Keys that all queries attend, then.
-COARSE = 4_096
-#: Tokens that are read from the disk at a time.
-CHUNK = 32_768
+
+@dataclass(frozen=True)
+class Levels:
+    """How much is computed of attention among all tokens.
+
+    Attributes
+    ----------
+    whole
+        Up to this many tokens all of them are queries; beyond, there are two levels.
+    queries
+        Queries that attend all keys, then.
+    keys
+        Keys that all queries attend, then.
+    chunk
+        Tokens that are read from the disk at a time.
+    """
+
+    whole: int = 16_384
+    queries: int = 4_096
+    keys: int = 4_096
+    chunk: int = 32_768
+
+
+#: Fine enough for the errors of a probe, at a cost that grows with the tokens, not their square.
+LEVELS = Levels()
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +98,7 @@ class PooledReference:
 
 
 def pooled_reference(
-    view: LayerCloud, rng: np.random.Generator, *, two_levels: bool | None = None
+    view: LayerCloud, rng: np.random.Generator, levels: Levels = LEVELS
 ) -> PooledReference:
     """Attention among all tokens of a layer.
 
@@ -91,16 +108,15 @@ def pooled_reference(
         The tokens.
     rng
         Chooses queries and coarse keys.
-    two_levels
-        Whether to estimate it; by default beyond ``ALL_QUERIES`` tokens.
+    levels
+        From how many tokens on it is estimated, and how well.
     """
     tokens = view.q.shape[1]
-    if two_levels is None:
-        two_levels = tokens > ALL_QUERIES
+    two_levels = tokens > levels.whole
     asking = np.arange(tokens)
     if two_levels:
-        asking = np.sort(rng.choice(tokens, size=min(SUBSET, tokens), replace=False))
-    passes = [_one_pass(view, head, asking) for head in view.heads]
+        asking = np.sort(rng.choice(tokens, size=min(levels.queries, tokens), replace=False))
+    passes = [_one_pass(view, head, asking, levels.chunk) for head in view.heads]
     outputs = torch.stack([found.outputs for found in passes])
     received = [found.received / len(asking) for found in passes if found.received is not None]
     participation = [found.participation for found in passes]
@@ -109,21 +125,23 @@ def pooled_reference(
         return PooledReference(
             asking, outputs, OutputReference.of(outputs), none, none, received, participation, None
         )
-    coarse = np.sort(rng.choice(tokens, size=min(COARSE, tokens), replace=False))
-    moments, mean_error, covariance_error = _two_levels(view, asking, outputs, coarse)
+    coarse = np.sort(rng.choice(tokens, size=min(levels.keys, tokens), replace=False))
+    moments, mean_error, covariance_error = _two_levels(view, asking, outputs, coarse, levels.chunk)
     return PooledReference(
         asking, outputs, moments, mean_error, covariance_error, received, participation,
         len(coarse),
     )  # fmt: skip
 
 
-def _one_pass(view: LayerCloud, head: int, asking: NDArray[np.int64]) -> StreamedAttention:
+def _one_pass(
+    view: LayerCloud, head: int, asking: NDArray[np.int64], chunk: int
+) -> StreamedAttention:
     """Asking tokens of one head over all keys, which are read in chunks."""
     tokens = view.head(head)
 
     def chunks() -> Iterator[Chunk]:
-        for start in range(0, len(tokens.k), CHUNK):
-            rows = slice(start, start + CHUNK)
+        for start in range(0, len(tokens.k), chunk):
+            rows = slice(start, start + chunk)
             yield _loaded(tokens.k[rows]), _loaded(tokens.v[rows])
             view.let_go()
 
@@ -132,7 +150,11 @@ def _one_pass(view: LayerCloud, head: int, asking: NDArray[np.int64]) -> Streame
 
 
 def _two_levels(
-    view: LayerCloud, asking: NDArray[np.int64], fine: Tensor, coarse: NDArray[np.int64]
+    view: LayerCloud,
+    asking: NDArray[np.int64],
+    fine: Tensor,
+    coarse: NDArray[np.int64],
+    chunk: int,
 ) -> tuple[OutputReference, Array, Array]:
     """Moments of all outputs, and the standard errors of mean and covariance, per unit."""
     heads, count, d = fine.shape
@@ -143,7 +165,7 @@ def _two_levels(
     # rows are queries, columns the outputs of all heads side by side
     y = _side_by_side(fine)
     c = _side_by_side(rough) * factors
-    rough_mean, rough_covariance = _all_queries(view, few, factors)
+    rough_mean, rough_covariance = _all_queries(view, few, factors, chunk // 4)
     mean = rough_mean + (y - c).mean(0)
     u, w = y - mean, c - rough_mean
     covariance = rough_covariance + (u.T @ u - w.T @ w) / count
@@ -178,12 +200,12 @@ class _Few:
         return attend(q, self._k, self._v, self._view.scaling, self._view.softcap)
 
 
-def _all_queries(view: LayerCloud, few: _Few, factors: Tensor) -> tuple[Tensor, Tensor]:
+def _all_queries(view: LayerCloud, few: _Few, factors: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
     """Mean and covariance of the coarse outputs of all tokens, times the factors."""
     tokens = view.q.shape[1]
     total, products, origin = torch.zeros(()), torch.zeros(()), None
-    for start in range(0, tokens, CHUNK // 4):
-        rows = _side_by_side(few.outputs(_loaded(view.q[:, start : start + CHUNK // 4])))
+    for start in range(0, tokens, chunk):
+        rows = _side_by_side(few.outputs(_loaded(view.q[:, start : start + chunk])))
         view.let_go()
         rows = rows * factors
         origin = rows.mean(0) if origin is None else origin  # so that little cancels

@@ -228,17 +228,19 @@ class CloudFile:
         return array
 
 
-def read_rows(array: Mapped, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+def read_rows(
+    array: Mapped, rows: NDArray[np.int64], at_a_time: int = ROWS_AT_A_TIME
+) -> NDArray[np.float32]:
     """Some tokens of an array [..., tokens, d], in memory, in the order given.
 
     With each row the system maps its neighbourhood (64 kB), so that a few thousand rows of many
-    heads would take gigabytes; here it is given back after every few.
+    heads would take gigabytes; here it is given back after ``at_a_time`` of them.
     """
     out = np.empty((*array.shape[:-2], len(rows), array.shape[-1]), array.dtype)
     order = np.argsort(rows, kind="stable")  # from front to back
     for index in np.ndindex(*array.shape[:-2]):
-        for start in range(0, len(rows), ROWS_AT_A_TIME):
-            part = order[start : start + ROWS_AT_A_TIME]
+        for start in range(0, len(rows), at_a_time):
+            part = order[start : start + at_a_time]
             out[index][part] = array[index][rows[part]]
             let_go(array)
     return out

@@ -106,7 +106,7 @@ def _row(line: str, number: int, path: Path) -> dict[str, Any]:
     return row
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[str]:
     parts: list[str] = []
     length = 0
     for chunk in decoded(file_chunks(path), str(path)):
@@ -116,10 +116,9 @@ def _lines(path: Path) -> Iterator[str]:
             parts, length = [], 0
         parts.append(last)
         length += len(last)
-        if length > LONGEST_LINE:
+        if length > longest:
             raise InputError(
-                f"{path} has a line of more than {LONGEST_LINE} characters; write one object per "
-                "line"
+                f"{path} has a line of more than {longest} characters; write one object per line"
             )
     yield "".join(parts)
 

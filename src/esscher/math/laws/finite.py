@@ -16,9 +16,6 @@ from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array
 from esscher.math.laws.law import Law, as_probabilities, frozen
 
-TILT_BLOCK = 512
-TOKEN_BLOCK = 2048
-
 
 class FiniteTokens(Law):
     """The law that picks row j of ``tokens`` (shape (N, d)) with probability ``weights[j]``.
@@ -27,6 +24,8 @@ class FiniteTokens(Law):
     """
 
     name = "finite"
+    #: Tilts and tokens whose logits are held at a time.
+    tilt_block, token_block = 512, 2048
 
     def __init__(self, tokens: ArrayLike, weights: ArrayLike | None = None) -> None:
         self._tokens = frozen(as_array(tokens, "tokens", ndim=2))
@@ -83,21 +82,21 @@ class FiniteTokens(Law):
     def _log_mgf(self, t: Array) -> Array:
         flat = t.reshape(-1, self.dim)
         value = np.empty(len(flat))
-        for rows in _slices(len(flat), TILT_BLOCK):
+        for rows in _slices(len(flat), self.tilt_block):
             value[rows] = self._centred_log_mgf(flat[rows]) + flat[rows] @ self.mean
         return value.reshape(t.shape[:-1])
 
     def _tilted_mean(self, t: Array) -> Array:
         flat = t.reshape(-1, self.dim)
         value = np.empty(flat.shape)
-        for rows in _slices(len(flat), TILT_BLOCK):
+        for rows in _slices(len(flat), self.tilt_block):
             value[rows] = self.mean + self._centred_mean(flat[rows])
         return value.reshape(t.shape)
 
     def _tilted_covariance(self, t: Array) -> Array:
         flat = t.reshape(-1, self.dim)
         value = np.zeros((*flat.shape, self.dim))
-        for rows in _slices(len(flat), TILT_BLOCK):
+        for rows in _slices(len(flat), self.tilt_block):
             self._add_covariances(flat[rows], value[rows])
         return value.reshape((*t.shape, self.dim))
 
@@ -106,7 +105,7 @@ class FiniteTokens(Law):
 
         An offset that all tokens share cancels in the softmax but would cost digits in the logits.
         """
-        for columns in _slices(len(self._tokens), TOKEN_BLOCK):
+        for columns in _slices(len(self._tokens), self.token_block):
             yield self._tokens[columns] - self.mean, np.log(self._weights[columns])
 
     def _centred_log_mgf(self, t: Array) -> Array:

@@ -19,9 +19,9 @@ from esscher.math.heads import Head, Tokens, as_head
 BLOCK = 1_000_000
 
 
-def attend(tilts: Array, keys: Array, values: Array) -> Array:
-    """Softmax attention of each tilt over all keys, streamed over blocks of queries."""
-    rows = max(1, BLOCK // len(keys))
+def attend(tilts: Array, keys: Array, values: Array, block: int = BLOCK) -> Array:
+    """Softmax attention of each tilt over all keys; ``block`` logits are held at a time."""
+    rows = max(1, block // len(keys))
     output = np.empty((len(tilts), values.shape[1]))
     for start in range(0, len(tilts), rows):
         logits = tilts[start : start + rows] @ keys.T
@@ -61,6 +61,7 @@ def direct_errors(
     queries: str = "tokens",
     limit: tuple[Array, Array],
     query_count: int | None = None,
+    purpose: str = "direct",
 ) -> DirectErrors:
     """Errors of attention over n tokens by direct simulation.
 
@@ -79,6 +80,8 @@ def direct_errors(
         Mean and covariance of the output in the limit.
     query_count
         With ``"tokens"``: number of the tokens used as queries (default all).
+    purpose
+        Purpose of the random streams; that of another simulator makes it draw the same tokens.
     """
     n = as_sizes(sizes).astype(int)
     as_dim(replicates, "replicates")
@@ -87,7 +90,7 @@ def direct_errors(
     square = np.empty((replicates, len(n)))
     mean, cov = np.empty((replicates, len(n), d)), np.empty((replicates, len(n), d, d))
     for r in range(replicates):
-        rng = random_stream(seed, "direct", r)
+        rng = random_stream(seed, purpose, r)
         tokens = head.sample(int(n[-1]), rng)
         outside = head.sample(query_count or 256, rng) if queries == "population" else tokens
         for i, size in enumerate(n):

@@ -80,12 +80,18 @@ def _directions(count: int, dim: int, rng: np.random.Generator) -> Array:
 
 
 def squared_mean(
-    n: float, dim: int, pairs: int, queries: str, rng: np.random.Generator
+    n: float,
+    dim: int,
+    pairs: int,
+    queries: str,
+    rng: np.random.Generator,
+    most_queries: int = MOST_QUERIES,
 ) -> tuple[float, float]:
     """Unbiased estimate of ``|mean|^2`` given one draw of the keys, and the certified share.
 
     The mean over directions is estimated in its Steiner form ``d E[(h(u) - h(-u))/2 u]``, whose
     noise is far below that of the picked keys, on two independent halves whose product is unbiased.
+    Of the drawn tokens, at most about ``most_queries`` ask as queries.
     """
     keys, radius = draw_outer_keys(n, dim, rng)
     if len(keys) == 0:
@@ -101,20 +107,20 @@ def squared_mean(
         return float(first @ second), certified
     # Tokens as queries: the drawn ones ask in their own directions; the others, n - N of them, in
     # independent uniform directions, whose finite number adds Var_u(pick)/n.
-    own, other = _own_sums(keys, rng)
+    own, other = _own_sums(keys, rng, most_queries)
     rest = max(n - len(keys), 0.0) / n
     square = float(np.mean(np.sum(np.vstack([picks, far]) ** 2, axis=1)))
     spread = rest / n * (square - float(first @ second))
     return float((own / n + rest * first) @ (other / n + rest * second)) + spread, certified
 
 
-def _own_sums(keys: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+def _own_sums(keys: Array, rng: np.random.Generator, most: int) -> tuple[Array, Array]:
     """Sum of the keys' picks, twice: the same sum, or two independent unbiased estimates of it."""
     count = len(keys)
-    if count <= MOST_QUERIES:
+    if count <= most:
         total = _best(keys, keys).sum(axis=0)
         return total, total
-    asked = keys[rng.integers(count, size=(2, MOST_QUERIES // 2))]
+    asked = keys[rng.integers(count, size=(2, most // 2))]
     first, second = (count * _best(half, keys).mean(axis=0) for half in asked)
     return first, second
 

@@ -23,12 +23,18 @@ from esscher.core.validation import Array, as_sizes
 
 #: Distance of the nodes in ln(lambda); the trapezoidal rule is then good to 1e-6.
 STEP = 0.4
-#: The integrals are cut where what is left is e^-REACH of them, or less.
+#: The integrals are cut where what is left is this power of 1/e of them, or less.
 REACH = 22.0
 
 
 def empirical_map_square(
-    tilts: Array, keys: Array, values: Array, outputs: Array, sizes: Array, step: float = STEP
+    tilts: Array,
+    keys: Array,
+    values: Array,
+    outputs: Array,
+    sizes: Array,
+    step: float = STEP,
+    reach: float = REACH,
 ) -> Array:
     """``E|output_n - output|^2`` at each query and size, axes [query, size].
 
@@ -44,20 +50,22 @@ def empirical_map_square(
         Numbers of tokens n, at least 2, of any magnitude.
     step
         Distance of the nodes in ln(lambda); twice the default costs half and is good to 5e-4.
+    reach
+        The integrals are cut where what is left is ``e^-reach`` of them, or less.
     """
     n = as_sizes(sizes, smallest=2)
     squares = np.empty((len(tilts), len(n)))
     for i, tilt in enumerate(tilts):
-        squares[i] = _one_query(keys @ tilt, values - outputs[i], n, step)
+        squares[i] = _one_query(keys @ tilt, values - outputs[i], n, step, reach)
     return squares
 
 
-def _one_query(logits: Array, residuals: Array, n: Array, step: float) -> Array:
+def _one_query(logits: Array, residuals: Array, n: Array, step: float, reach: float) -> Array:
     log_w = logits - logsumexp(logits) + np.log(len(logits))  # mean weight 1
     columns = np.hstack([residuals, np.sum(residuals**2, axis=1)[:, None]])
     log_f, single, pairs = [], [], []
     # Below 1/n and 1/max w the integrands fall like l^2.
-    low = -max(np.log(n[-1]), log_w.max()) - REACH
+    low = -max(np.log(n[-1]), log_w.max()) - reach
     # Where l w is below e^-50 for a token, it plays no part yet: the few heavy ones come first.
     order = np.argsort(-log_w)
     log_w, columns = log_w[order], columns[order]
@@ -68,7 +76,7 @@ def _one_query(logits: Array, residuals: Array, n: Array, step: float) -> Array:
         lw = np.exp(np.minimum(at + log_w[:heavy], 7.0))
         decay = np.exp(-lw)
         missing = float(np.sum(-np.expm1(-lw))) / len(log_w)
-        if missing >= 1.0 or (n[0] - 1) * np.log1p(-missing) < -REACH:
+        if missing >= 1.0 or (n[0] - 1) * np.log1p(-missing) < -reach:
             break
         log_f.append(np.log1p(-missing))
         moment = lw * decay

@@ -76,7 +76,7 @@ def _compared(study: DomainsStudy, cells: list[list[Cell]], count: int, run: Cel
     used = [s for s in used if s.name == "tokens" or np.ptp(np.nan_to_num(raw[s.name])) > 0]
     values = {s.name: s.forward(raw[s.name]) for s in used}
     units = first[UNIT].to_numpy()
-    tested = run_tests(values, used, names, units, fdr, seed)
+    tested = run_tests(values, used, names, units, fdr, seed, study.permutations)
     variance = {s.name: _components(values[s.name]) for s in used}
     transfer = plan_transfer(values["tokens"], names, fdr, seed)
     blocks = len(cells[0])

@@ -34,8 +34,8 @@ from scipy import stats
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 
-#: Fewest and most permutations; between them, twice what a corrected p-value of fdr takes.
-FEWEST, MOST = 20_000, 100_000
+#: Most permutations, however many a corrected p-value of fdr takes.
+MOST = 100_000
 #: How far a corpus' variance is drawn to the mean over the corpora.
 SHRINK = 0.3
 #: Variance, as a share of the total, that even constant corpora are taken to have.
@@ -83,15 +83,19 @@ def varies(values: Array) -> NDArray[np.bool_]:
     return known & (spread > CONSTANT * np.maximum(size, CONSTANT))
 
 
-def omnibus(values: Array, fdr: float, seed: int) -> Omnibus:
-    """Permutation test of every row of [row, corpus, block]."""
+def omnibus(values: Array, fdr: float, seed: int, permutations: int) -> Omnibus:
+    """Permutation test of every row of [row, corpus, block].
+
+    There are at least so many ``permutations``, and twice as many as a corrected p-value of ``fdr``
+    takes, up to 100,000.
+    """
     rows, corpora, blocks = values.shape
     tested = varies(values)
     p, share = np.full(rows, np.nan), np.full(rows, np.nan)
     arrangements = math.factorial(corpora * blocks) // (
         math.factorial(blocks) ** corpora * math.factorial(corpora)
     )
-    wanted = int(np.clip(np.ceil(2 * max(tested.sum(), 1) / fdr), FEWEST, MOST))
+    wanted = int(np.clip(np.ceil(2 * max(tested.sum(), 1) / fdr), permutations, MOST))
     exact = corpora == 2 and arrangements <= wanted
     count = arrangements if exact else wanted
     if tested.any():
@@ -135,7 +139,9 @@ def _permuted(values: Array, count: int, exact: bool, seed: int) -> Array:
     return reached / count if exact else (reached + 1) / (count + 1)
 
 
-def _statistic(member: Array, columns: Array, squares: Array, blocks: int) -> Array:
+def _statistic(
+    member: Array, columns: Array, squares: Array, blocks: int, shrink: float = SHRINK
+) -> Array:
     """``sum_c w_c (m_c - m)^2`` by permutation and row.
 
     Parameters
@@ -146,13 +152,15 @@ def _statistic(member: Array, columns: Array, squares: Array, blocks: int) -> Ar
         Values and their squares, axes [block, row].
     blocks
         Blocks of a corpus.
+    shrink
+        How far a corpus' variance is drawn to the mean over the corpora.
     """
     size, corpora, total = member.shape
     flat = member.reshape(-1, total)
     middle = (flat @ columns).reshape(size, corpora, -1) / blocks
     spread = (flat @ squares).reshape(size, corpora, -1) - blocks * middle**2
     spread = np.maximum(spread, 0.0) / (blocks - 1)
-    shrunk = (1 - SHRINK) * spread + SHRINK * spread.mean(axis=1, keepdims=True) + LEAST
+    shrunk = (1 - shrink) * spread + shrink * spread.mean(axis=1, keepdims=True) + LEAST
     weight = blocks / shrunk
     first = np.einsum("pcr,pcr->pr", weight, middle)
     second = np.einsum("pcr,pcr,pcr->pr", weight, middle, middle)

@@ -124,6 +124,16 @@ class DomainsStudy(WithModel[Domains]):
             le=0.5,
         ),
     ] = 0.05
+    permutations: Annotated[
+        int,
+        option(
+            "Permutations of the blocks at least; more where correcting for many tests takes them. "
+            "Another number needs no new run.",
+            changeable=True,
+            ge=1_000,
+            le=100_000,
+        ),
+    ] = 20_000
     exponents: Annotated[bool, option("Also measure the exponent of the error in every block.")] = (
         False
     )

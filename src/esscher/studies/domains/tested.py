@@ -46,11 +46,12 @@ def run_tests(
     units: NDArray[np.int64],
     fdr: float,
     seed: int,
+    permutations: int,
 ) -> AllTests:
     """All tests, corrected for their number: one family of all corpora, one of pairs."""
     whole = np.concatenate([values[s.name] for s in used])
     count = len(units)
-    overall = omnibus(whole, fdr, seed)
+    overall = omnibus(whole, fdr, seed, permutations)
     rate, wise = discoveries(overall.p), family_wise(overall.p)
     pairs = compare_pairs(whole)
     pair_rate, pair_wise = discoveries(pairs.p), family_wise(pairs.p)

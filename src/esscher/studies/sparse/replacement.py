@@ -16,7 +16,9 @@ from esscher.engine.patterns import Pattern, View
 ENTRIES = 2**24
 
 
-def sparse_attention(pattern: Pattern, budget: int, *, seed: int = 0) -> Replacement:
+def sparse_attention(
+    pattern: Pattern, budget: int, *, seed: int = 0, entries: int = ENTRIES
+) -> Replacement:
     """A replacement for :func:`esscher.engine.models.attention_override`: a pattern with a budget.
 
     The heads of a layer share their selection (top-k does not); layers have their own.
@@ -29,6 +31,8 @@ def sparse_attention(pattern: Pattern, budget: int, *, seed: int = 0) -> Replace
         Number of keys r that a query attends.
     seed
         Seed of random choices.
+    entries
+        Logits that are held at a time.
     """
     pattern.check(budget)
 
@@ -36,7 +40,7 @@ def sparse_attention(pattern: Pattern, budget: int, *, seed: int = 0) -> Replace
         batch, heads, queries, _ = inputs.q.shape
         keys = inputs.k.shape[2]
         output = torch.empty(inputs.output_shape, dtype=torch.float32, device=inputs.q.device)
-        step = max(1, ENTRIES // (heads * keys))
+        step = max(1, entries // (heads * keys))
         for b in range(batch):
             values = inputs.v[b].to(torch.float32).repeat_interleave(inputs.group, 0)
             for start in range(0, queries, step):

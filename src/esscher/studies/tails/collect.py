@@ -77,11 +77,13 @@ def token_rows(passages: PassageSet, causal: bool, seed: int) -> TokenRows:
     return TokenRows(ids, number, apart, asking)
 
 
-def layer_groups(loaded: LoadedModel, layers: Sequence[int], tokens: int) -> list[list[int]]:
-    """Layers that fit into memory together, in order."""
+def layer_groups(
+    loaded: LoadedModel, layers: Sequence[int], tokens: int, held: int
+) -> list[list[int]]:
+    """Layers that fit into ``held`` bytes of memory together, in order."""
     shape = loaded.shape
     each = 4 * tokens * (shape.key_heads * shape.head_dim + shape.hidden)
-    count = max(1, HELD // each)
+    count = max(1, held // each)
     return [list(layers[i : i + count]) for i in range(0, len(layers), count)]
 
 

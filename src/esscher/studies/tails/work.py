@@ -12,6 +12,7 @@ from esscher.math.tails.passages import FEWEST as FEWEST_PASSAGES
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor, Task
 from esscher.studies.tails.collect import (
+    HELD,
     LayerTokens,
     TokenRows,
     collect_layers,
@@ -39,13 +40,17 @@ def read_text(
 
 @dataclass(frozen=True, eq=False)
 class TailsWork:
-    """A test of tails that is ready: see :class:`esscher.runs.study.Work`."""
+    """A test of tails that is ready: see :class:`esscher.runs.study.Work`.
+
+    In this process, layers share a pass over the text if they take at most ``held`` bytes together.
+    """
 
     study: TailsStudy
     loaded: LoadedModel
     model: AnyModel
     passages: PassageSet
     executor: CellExecutor
+    held: int = HELD
 
     def batches(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
         """Yield layers: here, as many as fit into memory, which share one pass over the text."""
@@ -67,7 +72,7 @@ class TailsWork:
         if not layers:
             return
         rows = token_rows(self.passages, self.loaded.causal, study.seed)
-        for group in layer_groups(self.loaded, layers, len(rows.ids)):
+        for group in layer_groups(self.loaded, layers, len(rows.ids), self.held):
             collected = collect_layers(self.loaded, self.passages, rows, group)
             yield {
                 f"layer-{layer}": Task(

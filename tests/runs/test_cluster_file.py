@@ -15,7 +15,7 @@ from esscher.cli import main
 from esscher.core.errors import InputError
 from esscher.runs.cluster_file import ClusterDescription, _scale, read_description, start_cluster
 from esscher.runs.executors import Task
-from tests.cluster.processes import lines, square
+from tests.runs.processes import lines, square
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -20,7 +20,7 @@ from esscher.runs.registry import load
 from esscher.studies.reproduce.cells import compute_all
 from esscher.studies.reproduce.hardmax import _measure
 from esscher.studies.sweep import work
-from tests.cluster.processes import (
+from tests.runs.processes import (
     deadly,
     deadly_replicate,
     failing,
@@ -143,8 +143,7 @@ def test_leaving_early_cancels_what_waits(cluster: Cluster) -> None:
     assert time.monotonic() - start < 60  # at most what was at work is waited for, not 199 s
 
 
-def test_no_worker_is_said_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esscher.runs.cluster.PATIENCE", 0.5)
+def test_no_worker_is_said_and_waited_for(tmp_path: Path) -> None:
     said: list[str] = []
     with machines(tmp_path) as found:
         found.scheduler()
@@ -153,7 +152,7 @@ def test_no_worker_is_said_and_waited_for(tmp_path: Path, monkeypatch: pytest.Mo
             said.append(text)
             found.worker()
 
-        with connect_cluster(found.address, say) as cluster:
+        with connect_cluster(found.address, say, patience=0.5) as cluster:
             assert dict(cluster.run([Task("a", square, (2.0,))])) == {"a": 4.0}
     assert said == [f"There is no worker at {found.address}; waiting for one."]
 
@@ -167,13 +166,14 @@ def test_other_machines_are_told_of_once(cluster: Cluster) -> None:
     assert "workers compute with AVX512, this machine with AVX2" in said[0]
 
 
-def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esscher.runs.cluster.TIMEOUT", 1.0)
+def test_no_scheduler() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     with (
         pytest.raises(InputError, match=f"there is no scheduler at {address}"),
-        connect_cluster(address),
+        connect_cluster(address, timeout=1.0),
     ):
+        pass
+    with pytest.raises(InputError, match="timeout is 0"), connect_cluster(address, timeout=0):
         pass
     with pytest.raises(InputError, match="write its address"), connect_cluster("host"):
         pass

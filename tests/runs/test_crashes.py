@@ -15,7 +15,7 @@ import pytest
 import esscher
 from esscher.runs.registry import load
 from esscher.studies.sweep import Sweep, sweep
-from esscher.studies.sweep.measure import METRICS
+from tests.studies.sweep.small import assert_same
 
 REPLICATES, SIZES, SCALES = 120, [10, 60, 300], [0.5, 1.0]
 CHILD = f"""
@@ -65,12 +65,6 @@ def wait_for_more(child: subprocess.Popen[bytes], folder: Path, before: int) -> 
 def finish(folder: Path | None) -> Sweep:
     head = esscher.gaussian_head(0.9, 6)
     return sweep(head, SIZES, REPLICATES, 7, scales=SCALES, out=folder)
-
-
-def assert_same(one: Sweep, other: Sweep) -> None:
-    assert one.numbers == other.numbers
-    for metric in METRICS:
-        np.testing.assert_array_equal(one.raw(metric), other.raw(metric))
 
 
 def kill_often(folder: Path, kills: int, seed: int) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +10,11 @@ import pytest
 import esscher
 from esscher.math.heads import Head
 from esscher.math.simulation.direct import direct_errors
-from esscher.studies.sweep import Sweep, sweep
-from esscher.studies.sweep import measure as measuring
-from esscher.studies.sweep.measure import METRICS
+from esscher.studies.sweep import sweep
+from esscher.studies.sweep.measure import METRICS, PURPOSE
+from tests.studies.sweep.small import assert_same
 
 SIZES = [10, 40, 130]
-
-
-def assert_same(one: Sweep, other: Sweep) -> None:
-    assert one.numbers == other.numbers
-    for metric in METRICS:
-        np.testing.assert_array_equal(one.raw(metric), other.raw(metric))
 
 
 def heads() -> dict[str, Head]:
@@ -40,10 +31,9 @@ def heads() -> dict[str, Head]:
 @pytest.mark.parametrize("name", ["gaussian", "sphere", "arrays"])
 @pytest.mark.parametrize("query_count", [None, 25])
 def test_errors_are_those_of_the_direct_simulator(
-    monkeypatch: pytest.MonkeyPatch, queries: str, name: str, query_count: int | None
+    queries: str, name: str, query_count: int | None
 ) -> None:
     """On the same tokens, to rounding, with each scale as a head of its own."""
-    monkeypatch.setattr(measuring, "PURPOSE", "direct")
     head, scales = heads()[name], [1.0, 0.3]
     curve = sweep(
         head,
@@ -74,6 +64,7 @@ def test_errors_are_those_of_the_direct_simulator(
             queries=queries,
             limit=(limit.mean, limit.covariance),
             query_count=curve.study.query_count,
+            purpose=PURPOSE,
         )
         close = {"rtol": 1e-9, "atol": 1e-12}
         np.testing.assert_allclose(
@@ -116,36 +107,6 @@ def test_workers_agree_to_the_bit_beyond_one_block() -> None:
     # more than one block of queries and of keys
     alone = sweep(head, [100, 1700], 3, 1, scales=[0.5, 1.0])
     assert_same(alone, sweep(head, [100, 1700], 3, 1, scales=[0.5, 1.0], workers=2))
-
-
-class Backwards(ThreadPoolExecutor):
-    """Runs everything, and hands results over in the opposite order."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.held: list[tuple[object, ...]] = []
-
-    def submit(self, function, /, *arguments, **named):  # type: ignore[no-untyped-def]
-        future: Future[object] = Future()
-        self.held.append((future, function, arguments))
-        if len(self.held) == 5:
-            threading.Thread(target=self.finish).start()
-        return future
-
-    def finish(self) -> None:
-        for future, function, arguments in reversed(self.held):
-            future.set_result(function(*arguments))  # type: ignore[operator, attr-defined]
-
-
-def test_any_executor_and_any_order() -> None:
-    head = esscher.gaussian_head(1.1, 2)
-    alone = sweep(head, SIZES, 5, 1)
-    backwards = Backwards()
-    assert_same(alone, sweep(head, SIZES, 5, 1, executor=backwards))
-    assert len(backwards.held) == 5
-    with ThreadPoolExecutor(3) as threads:
-        assert_same(alone, sweep(head, SIZES, 5, 1, executor=threads))
-        assert threads.submit(int, "7").result() == 7  # it was not shut down
 
 
 def test_replicates_do_not_depend_on_their_number_but_on_the_seed() -> None:
@@ -220,19 +181,3 @@ def test_bad_input_is_refused(change: dict[str, object], words: str, tmp_path: P
     with pytest.raises(esscher.InputError, match=words):
         sweep(**(arguments | change))  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
-
-
-def test_workers_and_an_executor_exclude_each_other() -> None:
-    with ThreadPoolExecutor(1) as threads, pytest.raises(esscher.InputError, match="one of them"):
-        sweep(esscher.gaussian_head(0.5), [5, 10], 1, executor=threads, workers=2)
-
-
-def test_a_worker_that_dies_is_a_clear_error() -> None:
-    class Broken(ThreadPoolExecutor):
-        def submit(self, function, /, *arguments, **named):  # type: ignore[no-untyped-def]
-            future: Future[object] = Future()
-            future.set_exception(BrokenProcessPool("terminated abruptly"))
-            return future
-
-    with Broken(1) as broken, pytest.raises(esscher.InputError, match="fewer workers"):
-        sweep(esscher.gaussian_head(0.5), [5, 10], 1, executor=broken)

@@ -16,7 +16,7 @@ import esscher
 from esscher.runs.registry import load
 from esscher.studies.sweep import sweep
 from esscher.studies.sweep.measure import METRICS
-from tests.cluster.processes import ENVIRONMENT, Machines, machines
+from tests.runs.processes import ENVIRONMENT, Machines, machines
 
 # So many that a sweep cannot be over before a test that has to wait for its turn kills something.
 REPLICATES, SIZES = 120, "20:2000:4"

@@ -15,13 +15,13 @@ from click.testing import CliRunner
 from esscher.cli import main
 from esscher.core.errors import InputError
 from esscher.engine.models import ModelReference, load_model, opened_model
-from esscher.engine.text import seen_cloud
 from esscher.runs.cluster import Cluster, connect_cluster
 from esscher.runs.executors import Task
 from esscher.studies.domains import domains
-from tests.cluster.processes import Machines, machines
 from tests.engine.models.folders import WORDS, decoder_tokenizer, save
 from tests.engine.models.tiny import tiny_model
+from tests.runs.processes import Machines, machines
+from tests.runs.stored import stored_bytes
 
 
 @pytest.fixture(scope="module")
@@ -114,21 +114,15 @@ def _run(cluster: Cluster, model: ModelReference) -> None:
 
 
 def test_a_model_in_memory_is_shared_with_workers(
-    place: Path, cluster: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, cluster: Machines, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("esscher.studies.domains.comparison.FEWEST", 2_000)  # permutations
     loaded = load_model(str(place / "encoder"))
     texts = {name: str(place / f"{name}.txt") for name in ("one", "two")}
     found = []
     with connect_cluster(cluster.address) as connected:
         for where, executor in (("here", None), ("there", connected)):
             out = tmp_path / where
-            domains(loaded, texts, blocks=3, block_tokens=120, context=40, out=out,
-                    executor=executor, progress=False)  # fmt: skip
-            found.append({path.name: path.read_bytes() for path in (out / "parts").iterdir()})
+            domains(loaded, texts, blocks=3, block_tokens=120, context=40, permutations=2_000,
+                    out=out, executor=executor, progress=False)  # fmt: skip
+            found.append(stored_bytes(out))
     assert found[0] == found[1]
-
-
-def test_a_cloud_that_is_not_seen(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"does not see .*let --out be a directory"):
-        seen_cloud(str(tmp_path / "elsewhere"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import ENVIRONMENT, lines
+from tests.runs.processes import ENVIRONMENT, lines
 
 #: A batch system on this machine: a job is a process, its id that of the process.
 SBATCH = """#!/bin/sh

@@ -20,7 +20,7 @@ from esscher.core.errors import InputError
 from esscher.runs.cluster import Cluster, connect_cluster
 from esscher.runs.cluster_file import on_this_machine, start_cluster
 from esscher.runs.executors import Task
-from tests.cluster.processes import lines, machines, open_to, square
+from tests.runs.processes import lines, machines, open_to, square
 
 LOOPBACK = "127.0.0.1"
 SWEEP = ["sweep", "gaussian", "--horizon", "1", "--dim", "2", "--sizes", "10:20:2"]
@@ -127,7 +127,7 @@ def test_a_local_cluster_with_tls(tmp_path: Path, certificates: Path) -> None:
 
 
 def test_a_scheduler_with_tls_serves_those_with_certificates(
-    tmp_path: Path, certificates: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, certificates: Path
 ) -> None:
     ours = settings(certificates)
     with machines(tmp_path / "machines", "tls", as_environment(ours)) as found:
@@ -144,15 +144,17 @@ def test_a_scheduler_with_tls_serves_those_with_certificates(
         without = "uses TLS, but your Dask configuration has no distributed.comm.tls.ca-file"
         with pytest.raises(InputError, match=without), connect_cluster(found.address):
             pass
-        monkeypatch.setattr("esscher.runs.cluster.TIMEOUT", 2.0)
         with (
             dask.config.set(settings(certificates, "other")),
             pytest.raises(InputError, match="certificates of the same authority"),
-            connect_cluster(found.address),
+            connect_cluster(found.address, timeout=2.0),
         ):
             pass
         plain = found.address.replace("tls://", "tcp://")
-        with pytest.raises(InputError, match="there is no scheduler"), connect_cluster(plain):
+        with (
+            pytest.raises(InputError, match="there is no scheduler"),
+            connect_cluster(plain, timeout=2.0),
+        ):
             pass
 
 
@@ -191,12 +193,12 @@ def test_half_a_configuration_is_refused_at_once(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_scheduler_file_that_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("esscher.runs.cluster.TIMEOUT", 0.2)
+def test_a_scheduler_file_that_says_nothing(tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
-    with pytest.raises(InputError, match="cannot be read"), connect_cluster(str(file)):
+    with (
+        pytest.raises(InputError, match="cannot be read"),
+        connect_cluster(str(file), timeout=0.2),
+    ):
         pass
     file.write_text('{"id": 3}')
     with pytest.raises(InputError, match="no address"), connect_cluster(str(file)):

@@ -1,0 +1,61 @@
+"""Any executor of ``concurrent.futures`` computes cells, with sweeps as an example."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+import pytest
+
+import esscher
+from esscher.studies.sweep import sweep
+from tests.studies.sweep.small import assert_same
+
+SIZES = [10, 40, 130]
+
+
+class Backwards(ThreadPoolExecutor):
+    """Runs everything, and hands results over in the opposite order."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.held: list[tuple[object, ...]] = []
+
+    def submit(self, function, /, *arguments, **named):  # type: ignore[no-untyped-def]
+        future: Future[object] = Future()
+        self.held.append((future, function, arguments))
+        if len(self.held) == 5:
+            threading.Thread(target=self.finish).start()
+        return future
+
+    def finish(self) -> None:
+        for future, function, arguments in reversed(self.held):
+            future.set_result(function(*arguments))  # type: ignore[operator, attr-defined]
+
+
+def test_any_executor_and_any_order() -> None:
+    head = esscher.gaussian_head(1.1, 2)
+    alone = sweep(head, SIZES, 5, 1)
+    backwards = Backwards()
+    assert_same(alone, sweep(head, SIZES, 5, 1, executor=backwards))
+    assert len(backwards.held) == 5
+    with ThreadPoolExecutor(3) as threads:
+        assert_same(alone, sweep(head, SIZES, 5, 1, executor=threads))
+        assert threads.submit(int, "7").result() == 7  # it was not shut down
+
+
+def test_workers_and_an_executor_exclude_each_other() -> None:
+    with ThreadPoolExecutor(1) as threads, pytest.raises(esscher.InputError, match="one of them"):
+        sweep(esscher.gaussian_head(0.5), [5, 10], 1, executor=threads, workers=2)
+
+
+def test_a_worker_that_dies_is_a_clear_error() -> None:
+    class Broken(ThreadPoolExecutor):
+        def submit(self, function, /, *arguments, **named):  # type: ignore[no-untyped-def]
+            future: Future[object] = Future()
+            future.set_exception(BrokenProcessPool("terminated abruptly"))
+            return future
+
+    with Broken(1) as broken, pytest.raises(esscher.InputError, match="fewer workers"):
+        sweep(esscher.gaussian_head(0.5), [5, 10], 1, executor=broken)

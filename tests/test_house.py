@@ -1,0 +1,33 @@
+"""Tests are a house too: they lie where what they test lies, and do not lean on each other."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import esscher
+
+TESTS = Path(__file__).parent
+SOURCE = Path(esscher.__file__).parent
+#: Folders that are not about one part of the source; CONTRIBUTING.md says what they are.
+BESIDE = {"benchmarks", "docs", "fuzz", "soak"}
+
+
+def test_no_test_imports_another():
+    """What tests share lies in modules that are no tests, or in conftest.py."""
+    wrong = []
+    for path in sorted(TESTS.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            if any(name.startswith("tests.") and ".test_" in name for name in names):
+                wrong.append(f"{path.relative_to(TESTS)}: {', '.join(names)}")
+    assert wrong == []
+
+
+def test_folders_mirror_the_source():
+    folders = {path.parent.relative_to(TESTS) for path in TESTS.rglob("*.py")}
+    wrong = [f for f in sorted(folders) if f.parts[:1] and f.parts[0] not in BESIDE
+             and not (SOURCE / f).is_dir()]  # fmt: skip
+    assert wrong == []
