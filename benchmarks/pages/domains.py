@@ -14,7 +14,7 @@ from esscher.core.errors import InputError
 from esscher.runs.registry import load
 from esscher.show.drawing import Plot
 from esscher.studies.domains import Domains
-from esscher.studies.domains.result import Correction, RankPair, TransferPair, shares_of
+from esscher.studies.domains.records import Correction, RankPair, TransferPair, shares_of
 from esscher.studies.domains.statistics import BY_NAME
 from esscher.studies.reproduce.finding import Finding, markdown_table
 

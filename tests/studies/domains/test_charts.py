@@ -10,7 +10,7 @@ from msgspec import structs
 from esscher.core.errors import InputError
 from esscher.show.drawing import draw, offered
 from esscher.studies.domains.charts import DRAWINGS, ordered
-from esscher.studies.domains.result import shares_of
+from esscher.studies.domains.records import shares_of
 from tests.show.drawn import panel_rows, texts
 from tests.show.runs import make
 

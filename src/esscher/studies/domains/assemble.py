@@ -15,16 +15,16 @@ from esscher.core.validation import Array
 from esscher.runs.cells import Cell, CellRun
 from esscher.studies.domains.comparison import varies
 from esscher.studies.domains.ranks import plan_transfer, rank_agreement
-from esscher.studies.domains.result import (
+from esscher.studies.domains.records import (
     Corpus,
     CorpusNumbers,
-    Domains,
     LayerMean,
     Ranks,
     Scale,
     Transfer,
     Variance,
 )
+from esscher.studies.domains.result import Domains
 from esscher.studies.domains.statistics import BY_NAME, STATISTICS, Statistic
 from esscher.studies.domains.tested import AllTests, rounded, run_tests
 from esscher.studies.domains.variance import components

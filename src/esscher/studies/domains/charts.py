@@ -14,7 +14,8 @@ from esscher.show.chart import bars, figure, guides, panel, points, sheet
 from esscher.show.drawing import Drawing, check_heads
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import BLUE, GREY, ORANGE, PALE, SHARES, VERMILION, limits
-from esscher.studies.domains.result import Domains, shares_of
+from esscher.studies.domains.records import shares_of
+from esscher.studies.domains.result import Domains
 from esscher.studies.domains.statistics import BY_NAME
 
 #: Statistics in the order of what they say.

@@ -21,7 +21,7 @@ from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import find_sinks, received_exponent
 from esscher.runs.cells import Cell
 from esscher.studies.domains.blocks import block_passages
-from esscher.studies.domains.result import BlockCell
+from esscher.studies.domains.records import BlockCell
 from esscher.studies.domains.study import DomainsStudy
 from esscher.studies.domains.tokens import MOST, tokens_for
 

@@ -8,7 +8,8 @@ from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, ends_of, values
 from esscher.show.numbers import shown
 from esscher.studies.domains.charts import PARTS, ordered
-from esscher.studies.domains.result import Domains, Variance, shares_of
+from esscher.studies.domains.records import Variance, shares_of
+from esscher.studies.domains.result import Domains
 from esscher.studies.domains.statistics import BY_NAME
 
 

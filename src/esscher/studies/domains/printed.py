@@ -5,7 +5,8 @@ from __future__ import annotations
 from esscher.core.codec import Estimate
 from esscher.core.shown import with_error
 from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.domains.result import Domains, shares_of
+from esscher.studies.domains.records import shares_of
+from esscher.studies.domains.result import Domains
 from esscher.studies.domains.statistics import BY_NAME
 from esscher.studies.domains.variance import SOURCES
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from esscher.core.validation import Array
 from esscher.studies.domains.comparison import half_splits
-from esscher.studies.domains.result import Ends, RankPair, Ranks, Transfer, TransferPair
+from esscher.studies.domains.records import Ends, RankPair, Ranks, Transfer, TransferPair
 
 #: A head that needs this many times the tokens that a plan gives it is counted.
 TWICE = 2.0

@@ -22,7 +22,8 @@ from esscher.engine.text.documents import check_text
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
 from esscher.runs.model_study import WithModel
-from esscher.studies.domains.result import BlockCell, Corpus, Domains
+from esscher.studies.domains.records import BlockCell, Corpus
+from esscher.studies.domains.result import Domains
 
 if TYPE_CHECKING:
     from esscher.engine.models import AnyModel, LoadedModel

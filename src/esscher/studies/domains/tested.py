@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from esscher.core.validation import Array
 from esscher.math.statistics.multiple import discoveries, family_wise, selected_level
 from esscher.studies.domains.comparison import Pairs, compare_pairs, halves_check, omnibus
-from esscher.studies.domains.result import (
+from esscher.studies.domains.records import (
     Correction,
     Difference,
     HeadCounts,

@@ -19,7 +19,7 @@ import numpy as np
 from scipy import stats
 
 from esscher.core.validation import Array
-from esscher.studies.domains.result import Shares, Variance
+from esscher.studies.domains.records import Shares, Variance
 
 #: Order of the components: the fields of ``Shares``.
 SOURCES = ("head", "corpus", "both", "block", "rest")

@@ -15,7 +15,7 @@ from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import Task
 from esscher.studies.domains.blocks import CorpusText, cut_blocks
 from esscher.studies.domains.measure import measure_block
-from esscher.studies.domains.result import Corpus
+from esscher.studies.domains.records import Corpus
 from esscher.studies.domains.study import DomainsStudy
 
 #: Characters of a corpus that are looked at; a longer one is used up to there.
