@@ -17,13 +17,7 @@ from altair.typing import ChartType
 from esscher.show.frames import finite, rounded
 from esscher.show.layout import columns
 from esscher.show.scales import Axis, Row, Series
-from esscher.show.theme import (
-    BLUE,
-    DOUBLE,
-    GREY,
-    GROUND,
-    config,
-)
+from esscher.show.theme import BLUE, DOUBLE, GREY, GROUND, config
 
 #: Size of a panel until it is laid out, and the width that it needs to stand beside another.
 WIDTH, HEIGHT, NARROW = 124.0, 118.0, 120.0

@@ -85,26 +85,7 @@ def draw(
     heads: Sequence[tuple[int, int]] | None = None,
     title: str | None = None,
 ) -> Plot:
-    """Draw one of a study's charts.
-
-    Parameters
-    ----------
-    drawings
-        What the study offers.
-    found
-        The result.
-    name
-        Of the chart; None: the main one.
-    heads
-        (layer, head) of the heads to draw, for charts of single heads.
-    title
-        Above everything; None: what was measured; empty: none.
-
-    Raises
-    ------
-    InputError
-        If there is no such chart, or this result has not what it shows.
-    """
+    """Draw one of a study's charts: the main one unless named; see ``Result.plot``."""
     known = {drawing.name: drawing for drawing in drawings}
     chosen = known.get(drawings[0].name if name is None else name)
     if chosen is None:
