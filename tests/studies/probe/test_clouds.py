@@ -8,6 +8,7 @@ import pytest
 
 from esscher.core.errors import InputError
 from esscher.engine.text import collect, stored_layers
+from esscher.engine.text.writer import CloudWriter
 from esscher.studies.probe import clouds, probe
 from tests.engine.models.folders import tiny, words
 from tests.runs.stopped import stopped_at
@@ -27,15 +28,15 @@ def large(monkeypatch):
 
 @pytest.fixture
 def readings(monkeypatch):
-    """The layers of each batch that the model reads."""
+    """The layers of each batch that is read into a cloud."""
     seen = []
-    real = collect.run_captured
+    finish = CloudWriter.finish
 
-    def counted(loaded, ids, sink, *, layers):
-        seen.append(tuple(layers))
-        real(loaded, ids, sink, layers=layers)
+    def counted(writer, passages):
+        seen.append(tuple(writer._manifest["layers"]))
+        finish(writer, passages)
 
-    monkeypatch.setattr(collect, "run_captured", counted)
+    monkeypatch.setattr(CloudWriter, "finish", counted)
     return seen
 
 
@@ -87,12 +88,12 @@ def test_a_cloud_that_is_half_collected_is_completed(large, readings, tmp_path, 
     loaded = tiny("llama")
     whole = probe(loaded, TEXT, **OPTIONS)
     batches = len(readings)
-    counted = collect.run_captured
+    captured = collect.run_captured
 
     def fails(*args, **options):
         if len(readings) == batches + 3:
             raise KeyboardInterrupt
-        counted(*args, **options)
+        captured(*args, **options)
 
     monkeypatch.setitem(collect.collect_cloud.__kwdefaults__, "batch_tokens", 32)
     with monkeypatch.context() as patch:
