@@ -18,7 +18,7 @@ import esscher
 from esscher.cli import main
 from esscher.cli.options import geometric_numbers
 from esscher.core.shown import with_error
-from esscher.runs.lock import run_lock
+from esscher.runs.folder import run_lock
 from esscher.runs.registry import load
 from esscher.studies.sweep import sweep as run_sweep
 from esscher.studies.sweep import work

@@ -17,7 +17,7 @@ from esscher.core.errors import InputError
 from esscher.engine.models import load_model
 from esscher.engine.text import read_text
 from esscher.runs import Cell, open_run, read_run
-from esscher.runs.lock import is_locked, run_lock
+from esscher.runs.folder import is_locked, run_lock
 from esscher.runs.progress import Reporter
 from tests.engine.models.folders import save
 from tests.fuzz.damage import unpack

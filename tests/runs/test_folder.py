@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import esscher
-from esscher.runs.lock import is_locked, run_lock
+from esscher.runs.folder import is_locked, run_lock
 from esscher.runs.registry import load
 from esscher.runs.study import Interrupted
 from esscher.studies.sweep import work

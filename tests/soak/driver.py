@@ -22,7 +22,7 @@ from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.core.streams import random_stream
-from esscher.runs.lock import is_locked
+from esscher.runs.folder import is_locked
 from tests.soak.processes import Command, Starter, session
 from tests.soak.subjects import Subject, results
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from esscher.core.streams import random_stream
-from esscher.runs.lock import is_locked
+from esscher.runs.folder import is_locked
 from tests.runs.processes import machines
 from tests.soak.processes import ENVIRONMENT
 

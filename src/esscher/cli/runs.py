@@ -15,8 +15,7 @@ from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign
 from esscher.runs import read_run
-from esscher.runs.folder import CONFIG, PARTS
-from esscher.runs.lock import is_locked
+from esscher.runs.folder import CONFIG, PARTS, is_locked
 from esscher.runs.registry import STUDIES, load, study_named
 from esscher.runs.result import Header, read_stored
 

@@ -37,6 +37,7 @@ from esscher.core.untrusted import (
 )
 from esscher.runs.folder import (
     CONFIG,
+    LOCK,
     LOG,
     PARTS,
     RESULTS,
@@ -45,8 +46,8 @@ from esscher.runs.folder import (
     check_free,
     check_same,
     read_about,
+    run_lock,
 )
-from esscher.runs.lock import LOCK, run_lock
 from esscher.runs.provenance import command, git_revision, versions
 
 if TYPE_CHECKING:
@@ -340,19 +341,8 @@ def _about(
 
 
 def read_run(folder: Path, kind: str | None = None) -> CellRun:
-    """Open a run directory for reading; no lock is needed, files are never half-written.
-
-    Parameters
-    ----------
-    folder
-        The directory.
-    kind
-        The kind of run that is expected; any if left out.
-    """
-    about = read_about(folder)
-    if kind is not None and about.kind != kind:
-        raise InputError(f"{folder} holds a run of kind {shortened(about.kind)}, not {kind!r}")
-    return CellRun(folder, about)
+    """Open a run directory for reading; no lock is needed, files are never half-written."""
+    return CellRun(folder, read_about(folder, kind))
 
 
 def run_kind(folder: Path) -> str | None:

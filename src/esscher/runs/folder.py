@@ -1,17 +1,35 @@
-"""A run's directory: names of its files, what it says about itself, whether it is free."""
+"""A run's directory: names of its files, what it says about itself, whether it is free.
+
+One process works on a run: it holds a lock of the operating system, which ends with the process. A
+process forked while the lock is held shares it until it ends as well. The workers that Esscher
+starts are not forked; for other executors start the workers before the sweep.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from esscher.core.atomic import TEMPORARY
-from esscher.core.codec import Name, Record, as_record
+from esscher.core.atomic import TEMPORARY, check_room_for
+from esscher.core.codec import Name, Record, as_json, as_record
 from esscher.core.errors import InputError
-from esscher.core.untrusted import check_folder, read_json, shortened
+from esscher.core.untrusted import (
+    check_folder,
+    open_regular,
+    open_regular_for_writing,
+    parse_json,
+    printable,
+    read_json,
+    shortened,
+)
 from esscher.engine.models.record import SAMPLE, compare_weights, said_of_types
 
 CONFIG, RESULTS, LOG, PARTS = "config.json", "results.json", "run.log", "parts"
@@ -51,13 +69,13 @@ class About(Record, frozen=True, kw_only=True):
     command: list[str] | None = None
 
 
-def read_about(folder: Path) -> About:
-    """Read a run's ``config.json``.
+def read_about(folder: Path, kind: str | None = None) -> About:
+    """Read a run's ``config.json``; ``kind`` is that which is expected, any if left out.
 
     Raises
     ------
     InputError
-        If the directory is no run, is one of another layout, or the file is damaged.
+        If the directory is no run, is one of another layout or kind, or the file is damaged.
     """
     config = folder / CONFIG
     try:
@@ -75,6 +93,8 @@ def read_about(folder: Path) -> About:
         said = str(error)
         said = said if "is damaged" in said else f"{config} is damaged ({said})"
         raise InputError(f"{said}; restore it, or choose another directory") from error
+    if kind is not None and about.kind != kind:
+        raise InputError(f"{folder} holds a run of kind {shortened(about.kind)}, not {kind!r}")
     return about
 
 
@@ -136,3 +156,100 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def _shown(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+#: Name of the locked file in a run directory.
+LOCK = "lock"
+#: How long to try: ``esscher ls`` holds a lock for an instant to see whether a run is active.
+PATIENCE = 0.5
+
+
+@contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run directory, or say who does.
+
+    Raises
+    ------
+    InputError
+        If another process (or another sweep of this process) works on the run.
+    """
+    try:
+        handle = open_regular_for_writing(folder / LOCK, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise InputError(f"cannot write {folder / LOCK}: {error.strerror}") from error
+    try:
+        end = time.monotonic() + PATIENCE
+        while not _try(handle):
+            if time.monotonic() > end:
+                owner = os.pread(handle, 200, 0).decode(errors="replace").strip()
+                owner = printable(owner)
+                raise InputError(
+                    f"another process{f' ({owner})' if owner else ''} is working on {folder}; "
+                    "wait until it has ended, stop it, or choose another directory"
+                )
+            time.sleep(0.02)
+        with suppress(OSError):  # only a courtesy to whoever comes second
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"pid {os.getpid()} on {platform.node()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_locked(folder: Path) -> bool:
+    """Tell whether some process works on a run."""
+    try:
+        file = open_regular(folder / LOCK, follow=False)
+    except (OSError, InputError):
+        return False
+    with file:
+        return not _try(file.fileno(), shared=True)
+
+
+def _try(handle: int, shared: bool = False) -> bool:
+    try:
+        import fcntl
+    except ImportError:
+        raise InputError(
+            "stored runs need file locks, which Python does not have on this system; "
+            "leave the run directory out"
+        ) from None
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def check_run_place(
+    out: str | Path | None, kind: str, known: Mapping[str, Any] | None = None
+) -> None:
+    """Refuse a directory in which a run could not be stored or resumed.
+
+    Parameters
+    ----------
+    out
+        The directory; nothing is checked without one.
+    kind
+        Kind of the run.
+    known
+        What is known of its configuration; the rest is compared when the run is opened.
+
+    Raises
+    ------
+    InputError
+        If it is a file, cannot be written, or holds something else, another kind of run, or one
+        with another configuration.
+    """
+    if out is None:
+        return
+    folder = Path(out)
+    if not (folder / CONFIG).exists():
+        check_free(folder, {LOCK, LOG, PARTS})
+        check_room_for(folder, str(folder))
+        return
+    check_room_for(folder, str(folder))
+    stored = read_about(folder, kind).configuration
+    # as JSON holds it: lists for tuples
+    wanted: dict[str, Any] = parse_json(as_json(dict(known or {})), "what is asked for")
+    check_same(folder, {name: stored.get(name) for name in wanted}, wanted)

@@ -13,22 +13,67 @@ import pickle
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.synchronize import Lock
 from tempfile import TemporaryDirectory
 from threading import Thread
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
 from esscher.core.errors import InputError
 from esscher.runs.executors import TRIES, FailedCells, Task, call_alone, reason_of
-from esscher.runs.signals import STOPPING, signals_held
 from esscher.runs.threads import threads_per_worker, use_threads
+
+#: What stops a command: Ctrl-C, and what batch systems send.
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+#: Seconds after which workers that have started meanwhile are watched, too.
+LOOK = 1.0
+
+
+@contextmanager
+def signals_held(numbers: tuple[signal.Signals, ...] = STOPPING) -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back inside the block, then let them do what they do.
+
+    Processes that start inside never see them: they inherit them as blocked. A terminal or a batch
+    system sends a signal to all processes of a command; the command alone decides what it means.
+    (To end such a process, kill it.)
+
+    Parameters
+    ----------
+    numbers
+        The signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread runs handlers
+        return
+    came: list[int] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    # Blocking alone holds nothing back here: other threads of this process take the signal, and
+    # Python runs its handler in this one.
+    handlers = {n: h for n in numbers if (h := signal.getsignal(n)) is not None}
+    for number in handlers:
+        signal.signal(number, remember)
+    mask = None
+    if hasattr(signal, "pthread_sigmask"):
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for arrived in dict.fromkeys(came):
+            signal.raise_signal(arrived)
 
 
 class OnFutures:
@@ -165,10 +210,21 @@ class LocalPool(OnFutures):
         return self._pool.submit(_work, task.function, task.arguments)
 
     def _give(self) -> None:
-        """Hand shared values to the workers that ask for them."""
+        """Hand shared values to the workers that ask for them, until one of them ends.
+
+        The executor overlooks the death of a worker that started after its own thread last looked
+        (it wakes the thread before it starts the worker). Another task makes it look again.
+        """
         with suppress(EOFError, OSError):  # all workers are gone
             while True:
-                self._hand_over(self._ours.recv())
+                workers = list((self._pool._processes or {}).values())
+                ready = wait([self._ours, *(w.sentinel for w in workers)], LOOK)
+                if self._ours in ready:
+                    self._hand_over(self._ours.recv())
+                elif ready:
+                    with suppress(RuntimeError):  # it knows
+                        self._pool.submit(_nothing)
+                    return
 
     def _hand_over(self, number: int) -> None:
         shared = self._shared.get(number)
@@ -178,6 +234,10 @@ class LocalPool(OnFutures):
         except Exception as error:
             message = pickle.dumps((None, reason_of(error)))
         self._ours.send_bytes(message)
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class _Shared:

@@ -36,8 +36,7 @@ from esscher.core.errors import InputError
 from esscher.core.options import checked, option, options_of
 from esscher.runs.cells import Cell, CellRun, open_run, run_in_memory
 from esscher.runs.executors import CellExecutor, SchedulerLost, Task, chosen_executor, compute_cells
-from esscher.runs.folder import LOG
-from esscher.runs.place import check_run_place
+from esscher.runs.folder import LOG, check_run_place
 from esscher.runs.progress import Reporter
 from esscher.runs.result import Result, read_result
 
