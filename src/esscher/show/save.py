@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from esscher.core.atomic import write_output
 from esscher.core.errors import InputError
-from esscher.show.layout import layout
+from esscher.show.layout import layout, specification
 from esscher.show.theme import DOUBLE, SINGLE
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def chart_bytes(
     import vl_convert
 
     points = as_points(width)
-    # blocks were checked when they were made: checking all of them again takes half a second
-    spec = layout(_printable(chart.to_dict(validate=False)), points)
+    spec = layout(_printable(specification(chart)), points)
     svg = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
     found: Any = _SIZE.search(svg)
     # axes and legends made it a little wider or narrower than asked for

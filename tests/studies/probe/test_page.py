@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 import esscher
+from esscher.runs.page import page_of
 from esscher.show.numbers import shown
-from esscher.show.pages import make_pages
-from esscher.show.stored import read_runs
 from esscher.studies.probe.page import summary
+from tests.runs.made import HOSTILE, changed, wide_probe
 from tests.show.browser import chromium, looking
-from tests.show.runs import HOSTILE
 
 #: Strings that would run if they were taken for markup anywhere on the way.
 ATTACKS = (
@@ -33,11 +32,11 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def opened(wide, tmp_path_factory):
+def opened(tmp_path_factory):
     """A probe of 30 layers and 9 heads, and its report."""
-    probe = wide()
+    probe = wide_probe()
     path = tmp_path_factory.mktemp("wide") / "report.html"
-    return probe, esscher.write_report(probe, path)
+    return probe, esscher.report(probe, path)
 
 
 def test_cards(found):
@@ -66,9 +65,8 @@ def test_tables_hold_all_numbers(found):
     assert [set(table.data["flag"]) for table in flags] == ([seen] if seen else [])
 
 
-def test_the_report_has_no_plotly_and_names_are_text(found, tmp_path):
-    text = esscher.write_report(found, tmp_path / "report.html").read_text("utf-8")
-    assert "plotly.js (cartesian" not in text
+def test_names_in_the_report_are_text(found, tmp_path):
+    text = esscher.report(found, tmp_path / "report.html").read_text("utf-8")
     assert html.escape(HOSTILE, quote=False) in text
     before = text[: text.index('id="data"')]
     assert HOSTILE not in before
@@ -76,7 +74,7 @@ def test_the_report_has_no_plotly_and_names_are_text(found, tmp_path):
 
 
 def test_the_command_is_rebuilt(found):
-    words = shlex.split(make_pages(read_runs([found]))[0].command)
+    words = shlex.split(page_of(found).command)
     assert words[:3] == ["esscher", "probe", HOSTILE]
     assert words[words.index("--layers") + 1] == "0,2"
     assert words[words.index("--sizes") + 1] == "16,32,64"
@@ -175,7 +173,7 @@ def test_tables_sort_filter_and_save(browser, opened):
         assert [row["flags"] for row in saved] == list(ordered["flags"])
 
 
-def test_hostile_strings_are_shown_and_never_run(browser, wide, changed, tmp_path):
+def test_hostile_strings_are_shown_and_never_run(browser, tmp_path):
     def attacked(results):
         results["configuration"]["text"]["source"] = ATTACKS[1]
         for i, head in enumerate(results["heads"]):
@@ -183,8 +181,8 @@ def test_hostile_strings_are_shown_and_never_run(browser, wide, changed, tmp_pat
             head["sinks"] = {"count": 1, "share": 0.5, "tokens": [{"token": attack, "share": 0.5}]}
             head["flags"] = [{"flag": attack, "evidence": attack}]
 
-    hostile = changed(wide(2, 3, name=ATTACKS[0]), attacked)
-    path = esscher.write_report(hostile, tmp_path / "report.html")
+    hostile = changed(wide_probe(2, 3, name=ATTACKS[0]), attacked)
+    path = esscher.report(hostile, tmp_path / "report.html")
     with looking(browser, viewport={"width": 400, "height": 800}, color_scheme="dark") as look:
         page = look.open(path)
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
