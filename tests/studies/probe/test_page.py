@@ -136,14 +136,22 @@ def test_rows_and_points_pick_heads(browser, opened):
         page.wait_for_selector(f'[data-pick="{own.layer}.{own.head}"]')
         assert told(page).startswith(f"Layer {own.layer}, head {own.head}")
         assert listed.locator("tr[aria-selected=true]").get_attribute("data-row") == str(row)
-        # the point of the head that needs fewest tokens
-        order = sorted(probe.heads, key=lambda head: head.tokens_for.percent_10 or np.inf)
+        # the point of the head that needs most tokens, which no other one covers
+        known = [head for head in probe.heads if head.tokens_for.percent_10 is not None]
+        last = max(known, key=lambda head: head.tokens_for.percent_10)
+        assert last is not own
         points = page.locator(".chart").nth(1).locator("g.mark-symbol.role-mark path")
-        points.first.click(force=True)
-        page.wait_for_selector(f'[data-pick="{order[0].layer}.{order[0].head}"]')
+        points.last.click(force=True)
+        page.wait_for_selector(f'[data-pick="{last.layer}.{last.head}"]')
         page.locator("details[data-chart]").first.locator("summary").click()
-        layers = page.locator("details[data-chart]").first.locator("table").first
-        assert layers.locator("tr").count() == 1 + len(probe.sizes)
+        # its numbers as tables: the two ends of both lines, and what was measured
+        tables = page.locator("details[data-chart]").first.locator("table")
+        assert tables.nth(0).locator("tr").count() == 1 + 2 * 2
+        measured = tables.nth(1).locator("tr")
+        assert measured.count() == 1 + len(probe.sizes)
+        column = measured.first.locator("th").all_inner_texts().index("error")
+        errors = [float(row.locator("td").nth(column).inner_text()) for row in measured.all()[1:]]
+        np.testing.assert_allclose(errors, np.array(last.curve.mean.mean) / last.norm, rtol=1e-5)
 
 
 def test_tables_sort_filter_and_save(browser, opened):
