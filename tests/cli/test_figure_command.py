@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli.program import main
-from tests.show.runs import make
+from tests.runs.made import make
 
 
 def run(*arguments: object) -> Result:

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from esscher.show.catalogue import as_width
 from hypothesis import strategies as st
 
 from esscher.cli.figure import as_head
@@ -34,6 +33,7 @@ from esscher.engine.patterns import as_patterns
 from esscher.engine.text import read_text
 from esscher.engine.text.cloud import open_cloud
 from esscher.runs.cluster_file import read_description
+from esscher.show.save import as_points
 from esscher.studies.reproduce.cells import compute_all
 from tests.engine.models.folders import save
 from tests.fuzz.damage import as_text, changed_bytes, changed_tree, effort, fuzz, randoms, unpack
@@ -281,7 +281,7 @@ def test_values_of_options(examples):
         reads(whole_numbers, text, "--layers")
         reads(numbers, text, "--alpha")
         reads(as_head, text)
-        reads(as_width, text)
+        reads(as_points, text)
         reads(as_patterns, text)
 
     fuzz(examples, OPTIONS)(property)

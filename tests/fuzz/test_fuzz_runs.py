@@ -20,6 +20,7 @@ from tests.fuzz.damage import as_text, changed_bytes, changed_tree, effort, fuzz
 KINDS = (
     "probe",
     "sweep",
+    "sparse",
     "sparse-law",
     "deep",
     "deep-stack",
@@ -66,6 +67,26 @@ def damage(run: Path, random) -> None:
             about["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
             beside.write_bytes(as_text(about))
             (run / "results.json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_undamaged_samples_are_read(kind, samples, tmp_path):
+    """Or damaged ones would be refused for something else: make_samples.py makes new ones."""
+    found = esscher.load(samples[kind])
+    assert found.study.name == kind
+    assert found.complete
+    assert not found.table().empty
+    assert answered("show", samples[kind], "--json") == 0
+    assert answered("figure", samples[kind], "--dpi", 30, "-o", tmp_path / "figure.png") == 0
+    # from its cells, too
+    run = shutil.copytree(samples[kind], tmp_path / kind)
+    (run / "results.json").unlink()
+    assert esscher.load(run).to_dict() == found.to_dict()
+
+
+def test_the_undamaged_plan_is_read(samples):
+    plan = esscher.load(samples["plan"] / "plan.json")
+    assert plan.token_budgets.tokens.ndim == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from esscher.core.errors import InputError
+from esscher.show.drawing import retitled
 from esscher.show.save import FORMATS, chart_bytes, save_chart
 from tests.show.sample_charts import curves, explorer
 
@@ -54,6 +55,20 @@ def test_text_stays_text(chart):
     assert ">tokens n</text>" in svg
     assert "Liberation Sans" in svg
     assert b"/FontFile" in chart_bytes(chart, ".pdf")
+
+
+def test_the_contents_of_a_pdf_are_where_its_table_says():
+    """Also those of several fonts, which come in any order."""
+    pdf = chart_bytes(retitled(curves(), "a \ufffd b"), ".pdf")
+    assert len(set(re.findall(rb"/BaseFont /[A-Z]{6}\+([A-Za-z]+)", pdf))) == 2
+    start = int(pdf.rsplit(b"startxref", 1)[1].split()[0])
+    first, count, *lines = pdf[start:].partition(b"trailer")[0].split(b"\n")[:-1]
+    assert (first, count) == (b"xref", b"0 %d" % len(lines))
+    assert {len(line) for line in lines} == {19}  # and the end of the line
+    for number, line in enumerate(lines[1:], start=1):
+        assert pdf[int(line[:10]) :].startswith(b"%d 0 obj\n<<" % number)
+    assert b"CreationDate" not in pdf
+    assert b"/Type3" not in pdf
 
 
 def test_directories_are_made_and_capitals_are_fine(tmp_path, chart):

@@ -34,8 +34,15 @@ STUDIES = {
 
 
 @cache
-def study_named(name: str) -> type[Study[Any]]:
+def study_named(name: str, place: str = "") -> type[Study[Any]]:
     """Return a study by its name.
+
+    Parameters
+    ----------
+    name
+        A key of ``STUDIES``.
+    place
+        Where the name comes from, for the message.
 
     Raises
     ------
@@ -43,8 +50,9 @@ def study_named(name: str) -> type[Study[Any]]:
         If there is none of that name.
     """
     if name not in STUDIES:
+        where = f"{place}: " if place else ""
         raise InputError(
-            f"there is no study {shortened(name)}; there are {', '.join(sorted(STUDIES))}"
+            f"{where}there is no study {shortened(name)}; there are {', '.join(sorted(STUDIES))}"
         )
     module, _, title = STUDIES[name].partition(":")
     found: type[Study[Any]] = getattr(import_module(module), title)
@@ -77,7 +85,7 @@ def load(path: str | Path) -> Result[Any]:
     if place.is_file():
         return result_of(read_json(place, limits.RESULTS), str(place))
     run = read_run(place)
-    kind = study_named(run.kind)
+    kind = study_named(run.kind, str(place / CONFIG))
     study = stored_study(kind, run.configuration | run.request, str(place / CONFIG))
     return finish(run.typed(kind.cell), study)
 
@@ -98,7 +106,7 @@ def result_of(tree: Any, place: str) -> Result[Any]:
         If they are not those of a result.
     """
     header = as_record(tree, Header, place)
-    study = stored_study(study_named(header.kind), header.configuration, place)
+    study = stored_study(study_named(header.kind, place), header.configuration, place)
     found: Result[Any] = result_from(tree, study, place, None)
     return found
 

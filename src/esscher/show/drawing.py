@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from esscher.core.errors import InputError
+from esscher.show.layout import specification
 from esscher.show.save import DPI, chart_bytes, save_chart
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Plot:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the Vega-Lite specification."""
-        return dict(self.chart.to_dict(validate=False))
+        return specification(self.chart)
 
     def _repr_svg_(self) -> str:
         return chart_bytes(self.chart, ".svg").decode()

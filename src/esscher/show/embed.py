@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from esscher.show.layout import LEGENDS
+from esscher.show.layout import LEGENDS, specification
 from esscher.show.theme import PICK, SHADES, VARIABLES, config
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def chart_data(charts: Mapping[str, ChartType]) -> str:
     """Return the charts of a page and their style as JSON that can stand in a script element."""
     specs = {}
     for name, chart in charts.items():
-        spec = chart.to_dict(validate=False)
+        spec = specification(chart)
         # the page has a heading and one style for all
         del spec["config"], spec["title"]
         spec["datasets"] = {key: _columns(rows) for key, rows in spec["datasets"].items()}

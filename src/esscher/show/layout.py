@@ -1,4 +1,4 @@
-"""How wide a chart is: columns of panels, their widths, columns of legends.
+"""Specifications of charts, and how wide they are: columns of panels, of legends, and widths.
 
 Specifications say what is drawn, not how wide; ``page/charts/layout.js`` does the same in a page.
 """
@@ -9,9 +9,12 @@ import copy
 import json
 import math
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from esscher.show.theme import GREY, LARGE, SMALL
+
+if TYPE_CHECKING:
+    from altair.typing import ChartType
 
 #: Room beside a panel for its axis; for a bar of colours; between panels. In points.
 AXIS, BAR, GAP = 34.0, 30.0, 14.0
@@ -22,6 +25,18 @@ NAMES = 0.6
 
 #: Legends of a figure stand below each other, in the middle.
 LEGENDS = {"bottom": {"anchor": "middle", "direction": "vertical", "center": True, "margin": 3}}
+
+
+def specification(chart: ChartType) -> dict[str, Any]:
+    """Return a chart's Vega-Lite specification, whatever the caller has set up in Altair."""
+    import altair as alt
+
+    with (
+        alt.theme.enable("default"),
+        alt.data_transformers.enable("default", consolidate_datasets=True),
+    ):
+        # blocks were checked when they were made: checking all of them again takes half a second
+        return dict(chart.to_dict(validate=False))
 
 
 def columns(count: int, width: float, least: float) -> int:

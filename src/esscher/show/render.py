@@ -41,7 +41,7 @@ def render(pages: list[Page], title: str) -> bytes:
     if len(data) > LARGEST:
         raise InputError(
             f"the report would have {len(data) / 1e6:.1f} MB, and at most {LARGEST / 1e6:.0f} are "
-            "allowed; report fewer runs at a time"
+            "allowed; report fewer runs at a time, or runs of fewer layers and heads"
         )
     return data
 

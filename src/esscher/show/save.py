@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import zlib
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from esscher.core.atomic import write_output
 from esscher.core.errors import InputError
-from esscher.show.layout import layout
+from esscher.show.layout import layout, specification
 from esscher.show.theme import DOUBLE, SINGLE
 
 if TYPE_CHECKING:
@@ -70,8 +71,7 @@ def chart_bytes(
     import vl_convert
 
     points = as_points(width)
-    # blocks were checked when they were made: checking all of them again takes half a second
-    spec = layout(_printable(chart.to_dict(validate=False)), points)
+    spec = layout(_printable(specification(chart)), points)
     svg = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
     found: Any = _SIZE.search(svg)
     # axes and legends made it a little wider or narrower than asked for
@@ -80,7 +80,7 @@ def chart_bytes(
         return _sized(svg, points, height, "pt").encode()
     drawn = _sized(svg, points, height)
     if ending == ".pdf":
-        return _RESOURCES.sub(_sorted, vl_convert.svg_to_pdf(drawn))
+        return _in_order(vl_convert.svg_to_pdf(drawn))
     longest = max(points, height) / INCH
     if longest * dpi > LARGEST:
         raise InputError(
@@ -149,8 +149,48 @@ def _sized(svg: str, width: float, height: float, unit: str = "") -> str:
     return _NUMBERED.sub(number, _SIZE.sub(size, svg, count=1))
 
 
-#: A list of numbered resources in a PDF, which comes in any order.
+#: A list of named resources in a PDF, which comes in any order; a part that another one refers to.
 _RESOURCES = re.compile(rb"<<\n((?: +/[A-Za-z]+[0-9]+ [0-9]+ 0 R\n)+)")
+_REFERENCE = re.compile(rb"\b([0-9]+) 0 R\b")
+
+
+def _in_order(pdf: bytes) -> bytes:
+    """Return a PDF with its parts in the order in which they refer to each other.
+
+    Fonts, if there are several, come in any order, and parts are numbered as they come.
+    """
+    start = int(pdf.rsplit(b"startxref", 1)[1].split()[0])
+    table, _, trailer = pdf[start:].partition(b"trailer")
+    places = [int(line[:10]) for line in table.splitlines()[3:]]
+    ends = dict(pairwise(sorted([*places, start])))
+    parts = {}
+    for number, place in enumerate(places, start=1):
+        about, stream, data = pdf[place : ends[place]].partition(b"\nstream\n")
+        parts[number] = _RESOURCES.sub(_sorted, about.partition(b" obj")[2]), stream + data
+    numbers: dict[int, int] = {}
+    waiting = _referred(trailer)
+    while waiting:
+        number = waiting.pop(0)
+        if number not in numbers:
+            numbers[number] = len(numbers) + 1
+            waiting += _referred(parts[number][0])
+
+    def renumbered(text: bytes) -> bytes:
+        return _REFERENCE.sub(lambda found: b"%d 0 R" % numbers[int(found[1])], text)
+
+    made, listed = pdf[: min(places)], b"%010d %05d f\r\n" % (0, 65535)
+    for number, own in numbers.items():
+        listed += b"%010d %05d n\r\n" % (len(made), 0)
+        about, data = parts[number]
+        made += b"%d 0 obj%b%b" % (own, renumbered(about), data)
+    size, trailer = len(numbers) + 1, renumbered(trailer.partition(b"startxref")[0])
+    trailer = re.sub(rb"/Size [0-9]+", b"/Size %d" % size, trailer)
+    end = b"xref\n0 %d\n%btrailer%bstartxref\n%d\n%%%%EOF" % (size, listed, trailer, len(made))
+    return made + end
+
+
+def _referred(text: bytes) -> list[int]:
+    return [int(number) for number in _REFERENCE.findall(text)]
 
 
 def _sorted(found: re.Match[bytes]) -> bytes:

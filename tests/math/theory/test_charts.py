@@ -76,7 +76,7 @@ def test_few_sizes(sizes, capfd):
 
 
 def test_without_curves_there_is_nothing_to_draw():
-    laplace = esscher.law_head(esscher.standard_law("laplace", 2), horizon=0.5)
+    laplace = esscher.law_head(esscher.laws.standard_law("laplace", 2), horizon=0.5)
     for prediction in (esscher.predict(HEAD), esscher.predict(laplace, [100, 1000])):
         with pytest.raises(InputError, match="there is no curve to draw"):
             prediction.plot()

@@ -6,10 +6,9 @@ import html
 from dataclasses import replace
 
 import pytest
-from esscher.show.pages import make_pages
-from esscher.show.stored import read_runs
 
 import esscher
+from esscher.runs.page import page_of
 from esscher.show.frames import data_of
 from esscher.studies.deep.page import summary
 from esscher.studies.deep.records import DeepEnd
@@ -62,10 +61,9 @@ def test_nothing_measured_is_no_error(decoder):
 
 
 @pytest.mark.parametrize("run", ["stack", "decoder", "encoder", "shallow"])
-def test_the_report_has_no_plotly_and_names_are_text(run, request, tmp_path, hostile):
+def test_the_report_has_the_answer_and_names_are_text(run, request, tmp_path, hostile):
     found = request.getfixturevalue(run)
-    text = esscher.write_report(found, tmp_path / "report.html").read_text("utf-8")
-    assert "plotly.js (cartesian" not in text
+    text = esscher.report(found, tmp_path / "report.html").read_text("utf-8")
     assert html.escape(found.headline, quote=False) in html.unescape(text)
     if found.study.name == "deep":
         assert "<b> &" not in text
@@ -73,7 +71,6 @@ def test_the_report_has_no_plotly_and_names_are_text(run, request, tmp_path, hos
 
 
 def test_the_command_makes_the_same_run(stack):
-    (page,) = make_pages(read_runs([stack]))
-    assert page.command.startswith(
+    assert page_of(stack).command.startswith(
         "esscher deep-stack --depth 3 --dim 2 --horizon 0.4 --sizes 32,64,128 --replicates 8"
     )

@@ -11,8 +11,8 @@ from esscher.core.errors import InputError
 from esscher.show.drawing import draw, offered
 from esscher.studies.domains.charts import DRAWINGS, ordered
 from esscher.studies.domains.records import shares_of
+from tests.runs.made import make
 from tests.show.drawn import panel_rows, texts
-from tests.show.runs import make
 
 
 @pytest.fixture(scope="module")

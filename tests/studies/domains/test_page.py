@@ -8,11 +8,10 @@ import shlex
 import pytest
 
 import esscher
-from esscher.show.pages import make_pages
-from esscher.show.stored import read_runs
+from esscher.runs.page import page_of
 from esscher.studies.domains.charts import ordered
 from esscher.studies.domains.page import summary
-from tests.show.runs import make
+from tests.runs.made import make
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +45,14 @@ def test_tables_hold_all_numbers(found):
         assert heads.data[f"{name}_holm"] == list(test.holm)
 
 
-def test_the_report_has_no_plotly_and_names_are_text(found, tmp_path):
+def test_names_in_the_report_are_text(found, tmp_path):
     text = esscher.report(found, tmp_path / "report.html").read_text("utf-8")
-    assert "plotly.js (cartesian" not in text
     assert "$2_{$ &amp; &lt;b&gt;" in text
     assert html.escape(found.headline, quote=False) in html.unescape(text)
 
 
 def test_provenance_and_command_name_every_corpus(found):
-    (page,) = make_pages(read_runs([found]))
+    page = page_of(found)
     rows = dict(page.provenance)
     words = shlex.split(page.command)
     for corpus in found.study.corpora:

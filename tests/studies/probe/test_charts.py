@@ -12,8 +12,8 @@ from esscher.show.drawing import draw, offered
 from esscher.studies.probe import charts
 from esscher.studies.probe.charts import DRAWINGS
 from esscher.studies.probe.curves import METRICS
+from tests.runs.made import HOSTILE, changed, make, wide_probe
 from tests.show.drawn import panel_rows, rows, texts, unpacked
-from tests.show.runs import HOSTILE, make
 
 
 @pytest.mark.parametrize("width", ["single", "double"])
@@ -93,9 +93,9 @@ def test_the_explorer_starts_at_the_head_that_needs_most_tokens(found):
     assert param["value"] == [{"layer": 0, "head": 2}]
 
 
-def test_too_many_heads_leave_the_curves_that_matter(wide, monkeypatch):
-    probe = wide(4, 5)
-    monkeypatch.setattr(charts, "CURVES", 7)
+def test_too_many_heads_leave_the_curves_that_matter(monkeypatch):
+    probe = wide_probe(4, 5)
+    monkeypatch.setattr(charts, "KEPT", 7)
     chart = draw(DRAWINGS, probe, "explorer", heads=[(3, 3)])
     kept = {(row["layer"], row["head"]) for row in panel_rows(chart, 0, "n")}
     assert len(kept) == 7
@@ -140,7 +140,7 @@ def test_predicted_exponents(found):
     assert number == 10
 
 
-def test_tokens_are_sorted_with_their_intervals(found, changed):
+def test_tokens_are_sorted_with_their_intervals(found):
     table = found.table().sort_values("tokens_10")
     shown = rows(draw(DRAWINGS, found, "tokens"), "tokens", "low")
     assert [row["tokens"] for row in shown] == pytest.approx(list(table["tokens_10"]), rel=1e-5)

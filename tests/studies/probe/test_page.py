@@ -8,14 +8,13 @@ import shlex
 
 import numpy as np
 import pytest
-from esscher.show.pages import make_pages
-from esscher.show.stored import read_runs
 
 import esscher
+from esscher.runs.page import page_of
 from esscher.show.numbers import shown
 from esscher.studies.probe.page import summary
+from tests.runs.made import HOSTILE, changed, wide_probe
 from tests.show.browser import chromium, looking
-from tests.show.runs import HOSTILE
 
 #: Strings that would run if they were taken for markup anywhere on the way.
 ATTACKS = (
@@ -33,11 +32,11 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def opened(wide, tmp_path_factory):
+def opened(tmp_path_factory):
     """A probe of 30 layers and 9 heads, and its report."""
-    probe = wide()
+    probe = wide_probe()
     path = tmp_path_factory.mktemp("wide") / "report.html"
-    return probe, esscher.write_report(probe, path)
+    return probe, esscher.report(probe, path)
 
 
 def test_cards(found):
@@ -66,9 +65,8 @@ def test_tables_hold_all_numbers(found):
     assert [set(table.data["flag"]) for table in flags] == ([seen] if seen else [])
 
 
-def test_the_report_has_no_plotly_and_names_are_text(found, tmp_path):
-    text = esscher.write_report(found, tmp_path / "report.html").read_text("utf-8")
-    assert "plotly.js (cartesian" not in text
+def test_names_in_the_report_are_text(found, tmp_path):
+    text = esscher.report(found, tmp_path / "report.html").read_text("utf-8")
     assert html.escape(HOSTILE, quote=False) in text
     before = text[: text.index('id="data"')]
     assert HOSTILE not in before
@@ -76,7 +74,7 @@ def test_the_report_has_no_plotly_and_names_are_text(found, tmp_path):
 
 
 def test_the_command_is_rebuilt(found):
-    words = shlex.split(make_pages(read_runs([found]))[0].command)
+    words = shlex.split(page_of(found).command)
     assert words[:3] == ["esscher", "probe", HOSTILE]
     assert words[words.index("--layers") + 1] == "0,2"
     assert words[words.index("--sizes") + 1] == "16,32,64"
@@ -138,21 +136,22 @@ def test_rows_and_points_pick_heads(browser, opened):
         page.wait_for_selector(f'[data-pick="{own.layer}.{own.head}"]')
         assert told(page).startswith(f"Layer {own.layer}, head {own.head}")
         assert listed.locator("tr[aria-selected=true]").get_attribute("data-row") == str(row)
-        # the last point lies on top: that of the head that needs most tokens
+        # the point of the head that needs most tokens, which no other one covers
         known = [head for head in probe.heads if head.tokens_for.percent_10 is not None]
         last = max(known, key=lambda head: head.tokens_for.percent_10)
+        assert last is not own
         points = page.locator(".chart").nth(1).locator("g.mark-symbol.role-mark path")
         points.last.click(force=True)
         page.wait_for_selector(f'[data-pick="{last.layer}.{last.head}"]')
         page.locator("details[data-chart]").first.locator("summary").click()
-        # its data are those of the picked head: no more than a row per size and line
-        counts = (
-            page.locator("details[data-chart]")
-            .first.locator("table")
-            .evaluate_all("tables => tables.map((table) => table.rows.length - 1)")
-        )
-        assert len(probe.sizes) in counts
-        assert max(counts) <= 2 * len(probe.sizes)
+        # its numbers as tables: the two ends of both lines, and what was measured
+        tables = page.locator("details[data-chart]").first.locator("table")
+        assert tables.nth(0).locator("tr").count() == 1 + 2 * 2
+        measured = tables.nth(1).locator("tr")
+        assert measured.count() == 1 + len(probe.sizes)
+        column = measured.first.locator("th").all_inner_texts().index("error")
+        errors = [float(row.locator("td").nth(column).inner_text()) for row in measured.all()[1:]]
+        np.testing.assert_allclose(errors, np.array(last.curve.mean.mean) / last.norm, rtol=1e-5)
 
 
 def test_tables_sort_filter_and_save(browser, opened):
@@ -182,7 +181,7 @@ def test_tables_sort_filter_and_save(browser, opened):
         assert [row["flags"] for row in saved] == list(ordered["flags"])
 
 
-def test_hostile_strings_are_shown_and_never_run(browser, wide, changed, tmp_path):
+def test_hostile_strings_are_shown_and_never_run(browser, tmp_path):
     def attacked(results):
         results["configuration"]["text"]["source"] = ATTACKS[1]
         for i, head in enumerate(results["heads"]):
@@ -190,8 +189,8 @@ def test_hostile_strings_are_shown_and_never_run(browser, wide, changed, tmp_pat
             head["sinks"] = {"count": 1, "share": 0.5, "tokens": [{"token": attack, "share": 0.5}]}
             head["flags"] = [{"flag": attack, "evidence": attack}]
 
-    hostile = changed(wide(2, 3, name=ATTACKS[0]), attacked)
-    path = esscher.write_report(hostile, tmp_path / "report.html")
+    hostile = changed(wide_probe(2, 3, name=ATTACKS[0]), attacked)
+    path = esscher.report(hostile, tmp_path / "report.html")
     with looking(browser, viewport={"width": 400, "height": 800}, color_scheme="dark") as look:
         page = look.open(path)
         page.evaluate("dispatchEvent(new Event('beforeprint'))")

@@ -7,8 +7,8 @@ import pytest
 from esscher.core.errors import InputError
 from esscher.show.drawing import draw, offered
 from esscher.studies.sparse.charts import DRAWINGS, METRICS, STYLES, best_pattern
+from tests.runs.made import HOSTILE, make
 from tests.show.drawn import panel_rows, texts
-from tests.show.runs import HOSTILE, make
 
 OF_A_LAW = ("patterns", "curves", "exponents", "limit", "bias")
 OF_A_MODEL = ("patterns", "curves", "exponents", "bias", "explorer", "heads")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
+
 import pytest
 
 import esscher
 from esscher.studies.sparse.charts import best_pattern
 from esscher.studies.sparse.page import summary
-from tests.show.runs import make
+from tests.runs.made import make
 
 
 @pytest.mark.parametrize("name", ["sparse", "sparse-law"])
@@ -41,6 +43,7 @@ def test_the_table_of_heads_is_the_result_s():
             assert data[f"{name}_keys"][i] == pattern.budget
 
 
-def test_the_report_has_no_plotly(tmp_path):
-    path = esscher.report(make("sparse")[1], tmp_path / "report.html")
-    assert "plotly.js (cartesian" not in path.read_text("utf-8")
+def test_names_in_the_report_are_text(tmp_path):
+    text = esscher.report(make("sparse")[1], tmp_path / "report.html").read_text("utf-8")
+    assert "<b> &" not in text
+    assert html.escape("<b> & \\frac", quote=False) in text

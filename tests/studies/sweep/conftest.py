@@ -26,5 +26,5 @@ def one() -> Sweep:
 @pytest.fixture(scope="package")
 def laplace() -> Sweep:
     """Tokens without a limit, without predictions."""
-    head = esscher.law_head(esscher.standard_law("laplace", 2), horizon=0.5)
+    head = esscher.law_head(esscher.laws.standard_law("laplace", 2), horizon=0.5)
     return esscher.sweep(head, SIZES, 6, reference_tokens=500)

@@ -10,8 +10,8 @@ from msgspec import structs
 from esscher.core.errors import InputError
 from esscher.show.drawing import draw, offered
 from esscher.studies.tails.charts import DRAWINGS
+from tests.runs.made import make
 from tests.show.drawn import rows
-from tests.show.runs import make
 
 
 @pytest.fixture(scope="module")

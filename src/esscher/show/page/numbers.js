@@ -2,10 +2,6 @@
 
 const LARGEST = 1e7;
 const SMALLEST = 1e-4;
-const LOG_STEPS = [
-  [[1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9], 1], [[1, 1.5, 2, 3, 4, 6, 8], 1], [[1, 2, 3, 5], 1], [[1, 2, 5], 1],
-  [[1, 3], 1], [[1], 1], [[1], 2], [[1], 4],
-];
 const SUPERSCRIPTS = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
 
 function grouped(number, decimals) {
@@ -43,36 +39,4 @@ function shown(value, how, missing) {
   if (how[0] === "p") return (100 * value).toFixed(places) + "%";
   if (how[0] === "n" && Math.abs(value) < LARGEST) return grouped(rounded(value, places), 0);
   return significant(value, places || 3);
-}
-
-/** A number beside an axis: short, without zeros at its end. */
-function tick(value) {
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-3) {
-    const power = Math.floor(Math.log10(size) + 1e-9);
-    const head = Number((value / 10 ** power).toPrecision(2));
-    return (head === 1 ? "" : head + "×") + "10" + superscript(power);
-  }
-  if (Number.isInteger(value)) return size >= 1e4 ? grouped(value, 0) : String(value);
-  return String(Number(value.toPrecision(3)));
-}
-
-/** Ticks of a logarithmic axis from a to b: as many steps of every power of ten as there is room. */
-function logTicks(a, b) {
-  const first = Math.floor(Math.log10(a));
-  const last = Math.ceil(Math.log10(b));
-  for (const [steps, stride] of LOG_STEPS) {
-    const values = [];
-    for (let power = first; power <= last; power += stride) {
-      for (const step of steps) {
-        const value = step * 10 ** power;
-        if (value >= a * 0.999 && value <= b * 1.001) values.push(value);
-      }
-    }
-    if (values.length < 2) break;
-    if (values.length <= 7) return values;
-  }
-  if (b < 2 * a) return [a, Math.sqrt(a * b), b].map((value) => Number(value.toPrecision(2)));
-  return [10 ** first, 10 ** last];
 }

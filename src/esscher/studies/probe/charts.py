@@ -72,8 +72,11 @@ PREDICTORS = {
     },
     "cov": {"predicted_khat": "one-pass k-hat", "sharp": "sharp Gaussian"},
 }
-#: Heads whose curves are drawn unless some are chosen; most heads with curves in the explorer.
-SHOWN, CURVES = 6, 2_000
+#: Heads whose curves are drawn unless some are chosen.
+SHOWN = 6
+#: Most heads whose curves, and whose evidence in the report, are kept: those that need most tokens.
+#: A report of 80 layers of 64 heads then stays below 8 MB.
+KEPT = 1_000
 #: Points that a panel needs to stand beside another: one with many cells, and a small one.
 WIDE, SLIM = 150.0, 105.0
 #: Layers whose correlations are drawn.
@@ -93,13 +96,12 @@ def explorer(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> Ch
 
     At first, that is the one that needs most tokens.
     """
-    neediest = _by_need(found)
+    every = {(head.layer, head.head): head for head in by_need(found)}
     if heads is not None:
-        check_heads(heads, neediest)
-    pick = picking(*(neediest if heads is None else heads)[0])
-    # a page of 5,000 heads is nearly too large without any curves
-    most = min(CURVES, max(200, 4_500 - len(neediest) * 4 // 5))
-    kept = [found.head(*one) for one in list(dict.fromkeys([*(heads or ()), *neediest]))[:most]]
+        check_heads(heads, list(every))
+    wanted = dict.fromkeys([*(heads or ()), *every])
+    pick = picking(*next(iter(wanted)))
+    kept = [every[one] for one in list(wanted)[:KEPT]]
     curves = [_picked_curves(found, kept, metric, pick) for metric in METRICS]
     maps = _numbers(found, tuple(NUMBERS), pick)
     if any(head.tails is not None for head in found.heads):
@@ -108,8 +110,8 @@ def explorer(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> Ch
     note = f"bars and bands: 95% intervals; {HOLLOW}"
     if any(head.tokens_for.percent_10 is None for head in found.heads):
         note += f"; {NEVER}"
-    if len(kept) < len(neediest):
-        note += f"; curves of the {len(kept):,} of {len(neediest):,} heads that need most tokens"
+    if len(kept) < len(every):
+        note += f"; curves of the {len(kept):,} of {len(every):,} heads that need most tokens"
     return figure(
         [*curves, *maps], _title(found), note=note, least=WIDE, apart=True, pick=pick,
     )  # fmt: skip
@@ -119,8 +121,8 @@ def tokens(found: Probe) -> ChartType:
     """Draw the tokens that every head needs for 10% output error, sorted, with 95% intervals."""
     rows: list[dict[str, Any]] = []
     never = 0
-    for layer, head in _by_need(found)[::-1]:
-        about = found.head(layer, head)
+    for about in by_need(found)[::-1]:
+        layer, head = about.layer, about.head
         need, (low, high) = about.tokens_for.percent_10, about.tokens_for_interval.percent_10
         never += need is None
         if need is not None:
@@ -149,7 +151,7 @@ def tokens(found: Probe) -> ChartType:
 
 def curves(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
     """Draw errors of single heads against n with fitted laws and the predicted map error."""
-    order = _by_need(found)
+    order = [(head.layer, head.head) for head in by_need(found)]
     if heads is None:
         at = np.unique(np.linspace(0, len(order) - 1, min(SHOWN, len(order))).astype(int))
         heads = [order[i] for i in at]
@@ -367,10 +369,9 @@ def _by_layer(
 # What is read from the result beside its tables.
 
 
-def _by_need(found: Probe) -> list[tuple[int, int]]:
-    """Heads, those that need most tokens first."""
-    needed = {(h.layer, h.head): h.tokens_for.percent_10 or math.inf for h in found.heads}
-    return sorted(needed, key=lambda one: -needed[one])
+def by_need(found: Probe) -> list[ProbeHead]:
+    """Return the heads, those that need most tokens first."""
+    return sorted(found.heads, key=lambda head: -(head.tokens_for.percent_10 or math.inf))
 
 
 def _title(found: Probe) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, ends_of, values
 from esscher.show.numbers import counted, shown, visible
-from esscher.studies.probe.charts import PREDICTORS
+from esscher.studies.probe.charts import KEPT, PREDICTORS, by_need
 from esscher.studies.probe.curves import METRICS, NORMAL
 from esscher.studies.probe.result import CLOSE, PARAMETRIC, Probe
 
@@ -121,10 +121,16 @@ def _heads(found: Probe, name: str) -> Table:
         ", ".join(f"{visible(t.token)!r} {t.share:.0%}" for t in head.sinks.tokens) or "none"
         for head in heads
     ]
+    kept = {(head.layer, head.head) for head in by_need(found)[:KEPT]}
+    told = [(head.layer, head.head) in kept for head in heads]
     frame["flag_evidence"] = [
-        "\n".join(f"{flag.flag}: {flag.evidence}" for flag in head.flags) for head in heads
+        "\n".join(f"{flag.flag}: {flag.evidence}" for flag in head.flags) if tell else None
+        for head, tell in zip(heads, told, strict=True)
     ]
-    frame["tail_evidence"] = [None if h.tails is None else h.tails.evidence for h in heads]
+    frame["tail_evidence"] = [
+        head.tails.evidence if tell and head.tails is not None else None
+        for head, tell in zip(heads, told, strict=True)
+    ]
     columns = [
         Column("layer", "layer", "n0"),
         Column("head", "head", "n0"),
@@ -149,12 +155,15 @@ def _heads(found: Probe, name: str) -> Table:
         Column("flag_evidence", "evidence of the flags", shown=False),
         Column("tail_evidence", "evidence of the tails", shown=False),
     ]  # fmt: skip
+    file = "The CSV file has every column, at full length"
+    if len(kept) < len(heads):
+        file += f"; evidence is that of the {len(kept):,} heads that need most tokens"
     return Table(
         title="All heads",
         name=f"{name}-heads",
         columns=columns,
         data=data_of(frame),
         caption="Brackets are 95% intervals. Click a row, or press Enter on it, to see its curves "
-        "above. The CSV file has every column, at full length.",
+        f"above. {file}.",
         sort=("tokens_10", True),
     )

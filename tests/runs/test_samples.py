@@ -9,8 +9,7 @@ import pytest
 
 import esscher
 from esscher.runs.registry import STUDIES
-from esscher.show.pages import make_pages
-from esscher.show.stored import read_runs
+from esscher.runs.report import pages_of, read_results
 from tests.fuzz.make_samples import PLACE
 
 
@@ -27,9 +26,9 @@ def runs(folder: Path) -> list[Path]:
 
 
 def test_every_sample_has_a_page(samples: Path) -> None:
-    found = read_runs(runs(samples))
-    assert {run.kind for run in found} == set(STUDIES)
-    first, *pages = make_pages(found)
+    found = read_results(runs(samples))
+    assert {one.study.name for one in found} == set(STUDIES)
+    first, *pages = pages_of(found)
     assert first.title == "Side by side"
     assert [page.title for page in pages] == [path.name for path in runs(samples)]
     for page in pages:

@@ -17,17 +17,17 @@ import esscher
 import esscher.show.render as rendering
 from esscher.cli.program import main
 from esscher.core.errors import InputError
-from esscher.runs.registry import STUDIES
-from esscher.show.content import Page, Table
+from esscher.runs.page import page_of
+from esscher.runs.registry import STUDIES, has_part
+from esscher.runs.report import pages_of, read_results
+from esscher.show.content import Drawn, Page, Table
 from esscher.show.numbers import between, shown, visible
-from esscher.show.pages import KINDS, make_pages
-from esscher.show.pages.comparison import _typical
 from esscher.show.render import as_data
-from esscher.show.stored import read_runs
-from tests.show.page_probe import changed, wide_probe
-from tests.show.runs import HOSTILE, make
+from esscher.studies.probe.charts import KEPT, by_need
+from esscher.studies.probe.side_by_side import _typical
+from tests.runs.made import HOSTILE, changed, make, wide_probe
 
-DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+DATA = re.compile(r'<script type="application/json" id="(data|charts)">(.*?)</script>', re.DOTALL)
 SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 
@@ -36,15 +36,22 @@ def written(found, tmp_path, **options):
 
 
 def data_of(text):
-    return json.loads(DATA.search(text)[1])
+    """The data of all tables, and the charts, by the names of their places."""
+    return {name: json.loads(data) for name, data in DATA.findall(text)}
 
 
-def test_every_kind_that_is_stored_has_a_page():
-    assert set(KINDS) <= set(STUDIES)
+def table_of(text, title):
+    return next(one for one in data_of(text)["data"].values() if one["title"] == title)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_kind_that_is_stored_has_a_page(name):
+    assert has_part(name, "page")
+    assert has_part(name, "charts")
 
 
 @pytest.mark.parametrize(
-    "name", ["probe", "sparse", "deep", "deep-stack", "tails", "plan", "context"]
+    "name", ["probe", "sparse", "deep", "deep-stack", "tails", "plan", "context", "domains"]
 )
 def test_the_answer_comes_first_and_every_value_is_escaped(name, tmp_path):
     found = make(name)[1]
@@ -70,7 +77,7 @@ def test_only_our_scripts_may_run(tmp_path):
         assert word not in policy
     assert "'unsafe-inline'" not in policy.split(";")[1]
     scripts = SCRIPT.findall(text)
-    assert len(scripts) == 2
+    assert len(scripts) == 3  # Vega, ours that draws charts, ours of the page
     for script in scripts:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         assert f"'sha256-{digest}'" in policy
@@ -86,54 +93,87 @@ def test_data_cannot_end_its_element():
     )
 
 
+def test_a_page_without_charts_needs_no_library():
+    table = Table("Numbers", "numbers", [], {})
+    text = rendering.render([Page("t", "k", "s", "a", True, [], [table])], "t").decode()
+    assert len(SCRIPT.findall(text)) == 1
+    assert len(text) < 50_000
+
+
 def test_the_table_of_heads_is_the_probe_s(tmp_path):
     found = make("probe")[1]
-    explorer = next(
-        part for part in data_of(written(found, tmp_path)).values() if part["part"] == "explorer"
-    )
-    frame, data = found.table(), explorer["table"]["data"]
+    data = table_of(written(found, tmp_path), "All heads")["data"]
+    frame = found.table()
     for key in ("layer", "head", "H", "khat", "mean", "mean_low", "cov_high", "tokens_10", "ess"):
         np.testing.assert_allclose(
             np.array(data[key], dtype=float), frame[key].astype(float), rtol=1e-5
         )
-    for curve, head in zip(explorer["curves"], found.heads, strict=True):
-        for metric in ("mean", "cov", "map"):
-            np.testing.assert_allclose(curve[metric], head.curve[metric].mean, rtol=1e-5)
-            np.testing.assert_allclose(curve[f"{metric}_low"], head.fit[metric].lower, rtol=1e-5)
-    assert [[flag for flag, _ in flags] for flags in explorer["flags"]] == [
-        [flag.flag for flag in head.flags] for head in found.heads
-    ]
+    assert data["flags"] == frame["flags"].tolist()
+
+
+def test_the_charts_of_a_page_are_those_of_the_result(tmp_path):
+    """In their order, and each with the numbers that files have."""
+    found = make("probe")[1]
+    charts = data_of(written(found, tmp_path))["charts"]["charts"]
+    parts = [part for part in page_of(found).parts if isinstance(part, Drawn)]
+    assert [part.title for part in parts] == [
+        "Every head", "Tokens for 10% output error", "Predicted against measured",
+        "Heads together",
+    ]  # fmt: skip
+    for part, chart in zip(parts, charts.values(), strict=True):
+        rows = part.chart.to_dict()["datasets"]
+        for name, columns in chart["datasets"].items():
+            for key, values in columns.items():
+                assert values == [row.get(key) for row in rows[name]]
 
 
 def test_the_exponents_of_a_sweep_are_the_fitted_ones(tmp_path):
     curve = make("sweep")[1]
-    table = next(
-        part for part in data_of(written(curve, tmp_path)).values() if part["title"] == "Exponents"
-    )
-    expected = [
-        curve.rate(metric, s).exponent for s in range(3) for metric in ("map", "mean", "cov")
-    ]
-    np.testing.assert_allclose(table["data"]["exponent"], expected, rtol=1e-5)
-    np.testing.assert_allclose(table["data"]["horizon"][::3], curve.horizons, rtol=1e-5)
+    data = table_of(written(curve, tmp_path), "Exponents")["data"]
+    expected = {
+        (f"{curve.horizons[s]:.5g}", metric): curve.rate(metric, s).exponent
+        for s in range(3) for metric in ("map", "mean", "cov")
+    }  # fmt: skip
+    words = {"map": "map", "mean": "mean output", "cov": "covariance"}
+    found = {
+        (f"{horizon:.5g}", next(key for key, word in words.items() if word in metric)): exponent
+        for horizon, metric, exponent in zip(
+            data["horizon"], data["metric"], data["exponent"], strict=True
+        )
+    }
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_report_that_is_too_large_keeps_the_curves_that_matter(tmp_path, monkeypatch):
-    found = wide_probe(12, 8)
-    whole = written(found, tmp_path)
-    monkeypatch.setattr(rendering, "LARGEST", len(whole.encode()) - 20_000)
+def test_a_large_model_gets_a_report_of_the_heads_that_matter(tmp_path):
+    """80 layers of 64 heads: all numbers, and curves and evidence of those that need most."""
+    found = wide_probe(80, 64)
     text = written(found, tmp_path)
     assert len(text.encode()) <= rendering.LARGEST
-    explorer = next(part for part in data_of(text).values() if part["part"] == "explorer")
-    kept = [i for i, curve in enumerate(explorer["curves"]) if curve]
-    assert 0 < len(kept) < 96
-    assert f"has the curves of {len(kept)} of 96" in text
-    needed = np.array(explorer["table"]["data"]["tokens_10"], dtype=float)
-    needed[np.isnan(needed)] = np.inf
-    assert needed[kept].min() >= np.delete(needed, kept).max()
-    monkeypatch.setattr(rendering, "LARGEST", 1_000_000)
-    with pytest.raises(InputError, match="report fewer runs"):
+    neediest = {(head.layer, head.head) for head in by_need(found)[:KEPT]}
+    assert len(neediest) == 1_000
+    parts = data_of(text)
+    explorer = next(iter(parts["charts"]["charts"].values()))
+    curves = [data for data in explorer["datasets"].values() if "n" in data]
+    assert len(curves) >= 6
+    for data in curves:
+        assert set(zip(data["layer"], data["head"], strict=True)) == neediest
+    assert "curves of the 1,000 of 5,120 heads that need most tokens" in text
+    data = table_of(text, "All heads")["data"]
+    np.testing.assert_allclose(data["H"], found.table()["H"], rtol=1e-5)
+    told = {one for one, evidence in
+            zip(zip(data["layer"], data["head"], strict=True), data["flag_evidence"], strict=True)
+            if evidence is not None}  # fmt: skip
+    assert told == neediest
+    assert "evidence is that of the 1,000 heads that need most tokens" in text
+
+
+def test_a_report_that_is_too_large_is_refused_and_leaves_the_old_one(tmp_path, monkeypatch):
+    found = wide_probe(2, 3)
+    text = written(found, tmp_path)
+    assert "heads that need most tokens" not in text
+    monkeypatch.setattr(rendering, "LARGEST", 500_000)
+    with pytest.raises(InputError, match="report fewer runs at a time, or runs of fewer layers"):
         written(found, tmp_path)
-    # what was there before is still whole
     assert (tmp_path / "report.html").read_text("utf-8") == text
 
 
@@ -144,11 +184,14 @@ def test_several_runs_are_compared(tmp_path):
                 head["tokens_for"][tolerance] = None if tokens is None else 2 * tokens
 
     one, two = wide_probe(3, 4), changed(wide_probe(3, 4), double)
-    pages = make_pages(read_runs([one, two, make("sweep")[1], make("sweep-one")[1]]))
+    pages = pages_of(read_results([one, two, make("sweep")[1], make("sweep-one")[1]]))
     assert len(pages) == 5
     assert isinstance(pages[0], Page)
     titles = [part.title for part in pages[0].parts]
-    assert titles[:3] == ["Runs", "Exponents of all sweeps", "Errors of all sweeps"]
+    assert titles == [
+        "Runs", "The same heads: wide (1), wide (2)", "How far they agree with wide (1)",
+        "Exponents of all sweeps", "Errors of all sweeps",
+    ]  # fmt: skip
     table = next(p for p in pages[0].parts if isinstance(p, Table) and "agree" in p.title)
     row = table.data["quantity"].index("tokens for 10% error")
     assert table.data["change"][row] == pytest.approx(2.0)
@@ -167,16 +210,16 @@ def test_heads_of_other_weights_are_not_paired():
 
     one, two, three = (wide_probe(3, 4) for _ in range(3))
     two = hashed(two, "0" * 64)
-    page = make_pages(read_runs([one, two]))[0]
+    page = pages_of(read_results([one, two]))[0]
     assert [part.title for part in page.parts] == ["Runs"]
     assert "correlation" not in page.answer
     assert "other weights or other heads are not compared" in page.answer
     # among several, those of the same weights are
-    page = make_pages(read_runs([one, two, three]))[0]
+    page = pages_of(read_results([one, two, three]))[0]
     table = next(p for p in page.parts if isinstance(p, Table) and "agree" in p.title)
-    assert set(table.data["run"]) == {"wide (2)"}
+    assert set(table.data["run"]) == {"wide (3)"}
     one, three = hashed(one, ""), hashed(three, "")  # stored without a hash: nobody knows
-    assert "correlation" not in make_pages(read_runs([one, three]))[0].answer
+    assert "correlation" not in pages_of(read_results([one, three]))[0].answer
 
 
 def test_the_interval_of_a_median_covers_it():
@@ -202,13 +245,13 @@ def test_the_command_is_remembered_and_can_be_rebuilt(words, tmp_path):
     asked = [*words.split(), "--out", str(first)]
     result = CliRunner().invoke(main, asked)
     assert result.exit_code == 0, result.output
-    page = make_pages(read_runs([first]))[0]
+    page = pages_of(read_results([first]))[0]
     assert page.command == shlex.join(["esscher", *asked])
     # without the memory: what the configuration says makes the same run
     config = first / "config.json"
     about = json.loads(config.read_text())
     config.write_text(json.dumps(about | {"command": None}))
-    rebuilt = shlex.split(make_pages(read_runs([first]))[0].command)
+    rebuilt = shlex.split(pages_of(read_results([first]))[0].command)
     assert rebuilt[0] == "esscher"
     assert rebuilt[-2:] == ["--out", "first"]
     again = tmp_path / "again"
@@ -222,8 +265,7 @@ def test_the_command_is_remembered_and_can_be_rebuilt(words, tmp_path):
 
 
 def test_the_model_s_command_is_rebuilt():
-    run = read_runs([make("probe")[1]])[0]
-    command = make_pages([run])[0].command
+    command = page_of(make("probe")[1]).command
     assert command is not None
     words = shlex.split(command)
     assert words[:3] == ["esscher", "probe", HOSTILE]
@@ -234,7 +276,7 @@ def test_the_model_s_command_is_rebuilt():
 def test_a_head_that_no_option_describes_has_no_command():
     head = esscher.gaussian_head(spectrum=[1.0, 0.2], dim=2)
     curve = esscher.sweep(head, [20, 40], 4)
-    page = make_pages(read_runs([curve]))[0]
+    page = pages_of(read_results([curve]))[0]
     assert page.command is None
     assert "Python" in page.command_note
 

@@ -1,22 +1,30 @@
-"""A small run of every kind, made once per process; model and text have hostile names."""
+"""A small run of every kind, made once per process; model and text have hostile names.
+
+And probes of any size: the heads of the small one, varied.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 import esscher
+from esscher.core.streams import random_stream
 from esscher.engine.models import wrap_model
 from esscher.engine.models.record import ModelRecord
 from esscher.engine.text.documents import TextRecord
+from esscher.runs.registry import result_of
 from esscher.studies.context import Context, ContextStudy
 from esscher.studies.context.result import HeadContext
+from esscher.studies.probe import Probe
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 
-#: What a formula of matplotlib, a tag, or a broken file could be made of.
+#: What a formula, a tag, or a broken file could be made of.
 HOSTILE = "a $x_{$ <b> & \\frac \x07 $y$"
 SIZES = (16, 32, 64)
 
@@ -162,3 +170,40 @@ _MAKERS = {
     "theory": _theory,
 }
 RUNS = tuple(_MAKERS)
+
+
+def changed(found: Any, change: Callable[[dict[str, Any]], None]) -> Any:
+    """A result with changes to what it stores."""
+    results = copy.deepcopy(found.to_dict())
+    change(results)
+    return result_of(results, "a changed result")
+
+
+def wide_probe(layers: int = 30, heads: int = 9, name: str = "wide") -> Probe:
+    """Results of a probe with this many layers and heads, every head another one."""
+    rng = random_stream(0, "wide probe")
+
+    def widen(results: dict[str, Any]) -> None:
+        own = results["heads"]
+        results["heads"] = []
+        for layer in range(layers):
+            for head in range(heads):
+                made = copy.deepcopy(own[(layer * heads + head) % len(own)])
+                made |= {"layer": layer, "head": head}
+                factor = float(rng.lognormal(0.0, 0.5))
+                made["horizon"] *= factor
+                for tolerance, tokens in made["tokens_for"].items():
+                    made["tokens_for"][tolerance] = None if tokens is None else tokens * factor
+                    ends = made["tokens_for_interval"][tolerance]
+                    made["tokens_for_interval"][tolerance] = [e and e * factor for e in ends]
+                for fit in made["fit"].values():
+                    fit["exponent"] += float(rng.normal(0.0, 0.02))
+                results["heads"].append(made)
+        whole = results["layers"]
+        results["layers"] = [
+            copy.deepcopy(whole[i % len(whole)]) | {"layer": i} for i in range(layers)
+        ]
+        results["configuration"]["model"] |= {"layers": layers, "heads": heads, "name": name}
+        results["configuration"] |= {"layers": list(range(layers)), "heads": list(range(heads))}
+
+    return changed(make("probe")[1], widen)

@@ -1,0 +1,256 @@
+"""Reports in a real browser: drawn, interactive, readable, and inert whatever is in them."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+import esscher
+from esscher.runs.registry import STUDIES
+from esscher.show.content import Column, Page, Table
+from esscher.show.numbers import shown
+from esscher.show.render import render
+from tests.runs.made import RUNS, changed, make, wide_probe
+from tests.show.browser import chromium, looking
+
+#: Strings that would run if they were taken for markup anywhere on the way.
+ATTACKS = (
+    "</script><script>window.pwned = 1</script>",
+    "<img src=x onerror='window.pwned = 2'>",
+    '"><svg onload=window.pwned=3>',
+    "<a href='javascript:window.pwned=4'>click</a><b>bold</b>",
+    "{{ 7 * 7 }} \u2028 &lt;b&gt; %{x} ${y} \u202e",
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """A probe of 30 layers and 9 heads, and its report."""
+    found = wide_probe()
+    return found, esscher.report(found, tmp_path_factory.mktemp("wide") / "report.html")
+
+
+EXPLORER = ".chart[tabindex]"
+
+
+def told(page):
+    """What is said about the head that is picked."""
+    return page.locator(".picked-head").inner_text()
+
+
+def written(data, folder, name="page"):
+    """A page with one table."""
+    columns = [Column(key, key, how) for key, (how, _) in data.items()]
+    values = {key: values for key, (_, values) in data.items()}
+    path = folder / f"{name}.html"
+    table = Table("Numbers", "numbers", columns, values)
+    path.write_bytes(render([Page("t", "k", "s", "a", True, [], [table])], "numbers"))
+    return path
+
+
+def test_a_report_opens_at_its_answer_and_draws_the_first_chart(browser, wide):
+    found, path = wide
+    with looking(browser, viewport={"width": 1280, "height": 1400}) as look:
+        page = look.open(path)
+        assert page.locator(".answer").inner_text() == found.headline
+        place = look.bring(".chart")
+        first = page.evaluate("performance.getEntriesByName('esscher-first-chart')[0].startTime")
+        # the machine may be busy with other tests: this only notices what is wrong by a factor
+        assert first < 15_000
+        assert place.get_attribute("data-chart") == "part-1-1"
+        assert place.locator("g.cells_3_marks path").count() == 270
+        # what is far below waits
+        assert page.locator("[data-part=table][data-drawn]").count() == 0
+
+
+def test_the_keyboard_does_what_the_mouse_does(browser, wide):
+    found, path = wide
+    with looking(browser) as look:
+        page = look.open(path)
+        place = look.bring(EXPLORER)
+        # the head at which it starts, by its numbers below the chart
+        layer, head = (int(word.split()[-1]) for word in told(page).split("\n")[0].split(","))
+        steps = (("ArrowRight", 0, 1) if head < 8 else ("ArrowLeft", 0, -1),
+                 ("ArrowUp", 1, 0) if layer < 29 else ("ArrowDown", -1, 0))  # fmt: skip
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws everything
+        place.focus()
+        for key, up, right in steps:
+            page.keyboard.press(key)
+            layer, head = layer + up, head + right
+            page.wait_for_selector(f'[data-pick="{layer}.{head}"]')
+            own = found.head(layer, head)
+            assert told(page).startswith(f"Layer {layer}, head {head}\n")
+            assert shown(own.horizon, "d2") in told(page)
+            for metric, name in (("mean", "mean output"), ("cov", "covariance")):
+                assert f"{name}, layer {layer}, head {head}" in place.inner_text()
+                assert f"β = {own.fit[metric].exponent:.3f}" in place.inner_text()
+            row = page.locator("[data-part=table] tr[aria-selected=true]")
+            assert row.get_attribute("data-row") == str(9 * layer + head)
+        # a step over the edge is none
+        for _ in range(10):
+            page.keyboard.press("ArrowLeft")
+        page.wait_for_selector(f'[data-pick="{layer}.0"]')
+        assert told(page).startswith(f"Layer {layer}, head 0\n")
+        # and what a script picks is told too
+        page.evaluate("esscherCharts.pick(esscherCharts.places[0], 29, 8)")
+        assert told(page).startswith("Layer 29, head 8\n")
+        assert page.locator(".picked-head").get_attribute("role") == "status"
+
+
+def test_tables_sort_filter_and_save(browser, tmp_path):
+    count = 320
+    sizes = [None if i == 7 else (37 * i) % 101 + i / 1000 for i in range(count)]
+    names = ["=1+1", "a,b", 'say "x"', *(f"row {i}" for i in range(3, count))]
+    path = written({"size": ("d3", sizes), "name": ("text", names)}, tmp_path)
+    with looking(browser, accept_downloads=True) as look:
+        page = look.open(path)
+        place = look.bring("[data-part=table]")
+        rows = place.locator("tbody tr")
+        assert rows.count() == 300
+        place.get_by_role("button", name="Show all 320 rows").click()
+        assert rows.count() == count
+        place.get_by_role("button", name="size", exact=True).click()
+        assert place.locator("th[aria-sort=descending]").inner_text().startswith("size")
+        texts = place.locator("tbody td:nth-child(1)").all_inner_texts()
+        # what is not known comes last either way
+        expected = sorted((size for size in sizes if size is not None), reverse=True)
+        assert texts == [*(shown(size, "d3") for size in expected), "–"]
+        place.get_by_role("button", name="size", exact=True).click()
+        assert place.locator("th[aria-sort=ascending]").count() == 1
+        texts = place.locator("tbody td:nth-child(1)").all_inner_texts()
+        assert texts == [*(shown(size, "d3") for size in reversed(expected)), "–"]
+        place.get_by_role("searchbox").fill("SIZE<=50 row")
+        kept = sorted(size for size in sizes[3:] if size is not None and size <= 50)
+        assert rows.count() == len(kept) > 0
+        assert place.locator(".count").inner_text() == f"{len(kept)} of 320 rows"
+        with page.expect_download() as waiting:
+            place.get_by_role("button", name="Download CSV").click()
+        assert waiting.value.suggested_filename == "numbers.csv"
+        with open(waiting.value.path(), newline="", encoding="utf-8") as file:
+            saved = list(csv.DictReader(file))
+        assert [float(row["size"]) for row in saved] == pytest.approx(kept, rel=1e-5)
+        place.get_by_role("searchbox").fill("no such thing")
+        assert rows.count() == 0
+        # formulas get a quote, and what has commas or quotes comes back as it was
+        place.get_by_role("searchbox").fill("")
+        place.get_by_role("button", name="name", exact=True).click()
+        with page.expect_download() as waiting:
+            place.get_by_role("button", name="Download CSV").click()
+        with open(waiting.value.path(), newline="", encoding="utf-8") as file:
+            saved = {row["name"] for row in csv.DictReader(file)}
+        assert saved == {"'=1+1", *names[1:]}
+
+
+def test_hostile_strings_are_shown_and_never_run(browser, tmp_path):
+    """In text, tables, axes and tips, also of runs that are compared."""
+
+    def attacked(results):
+        results["configuration"]["text"]["source"] = ATTACKS[1]
+        for i, head in enumerate(results["heads"]):
+            attack = ATTACKS[i % len(ATTACKS)]
+            head["sinks"] = {"count": 1, "share": 0.5, "tokens": [{"token": attack, "share": 0.5}]}
+            head["flags"] = [{"flag": attack, "evidence": attack}]
+        results["versions"]["esscher"] = ATTACKS[2]
+
+    name = ATTACKS[0] + ATTACKS[3]
+    hostile = changed(wide_probe(2, 3, name=name), attacked)
+    path = esscher.report([hostile, hostile], tmp_path / "report.html")
+    with looking(browser) as look:
+        page = look.open(path)
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws everything
+        for key in ("ArrowLeft", "ArrowDown", "ArrowRight", "ArrowUp"):
+            page.locator(EXPLORER).first.press(key)
+        for button in page.locator("details[data-chart] summary").all():
+            button.click()
+        # the comparison: its axis has the name, and so has what a point says
+        compared = look.bring(".chart")
+        labels = compared.locator("text").all_text_contents()
+        assert any(name in label for label in labels)
+        compared.locator("g.mark-symbol.role-mark path").first.hover(force=True)
+        page.locator(".chart-tip").wait_for(state="visible")
+        assert page.locator(".chart-tip *:not(div)").count() == 0
+        text = page.locator("body").inner_text()
+        assert ATTACKS[0] in text  # the model's name
+        assert ATTACKS[1] in text  # the text's
+        assert ATTACKS[2] in text  # the version's
+        said = page.locator(".picked-head").first.inner_text()
+        assert any(attack in said for attack in ATTACKS)
+        assert page.locator("body img, body a[href^=javascript], .chart a").count() == 0
+        assert page.evaluate("window.pwned") is None
+
+
+def test_dark_and_narrow(browser, wide):
+    _, path = wide
+    with looking(browser, color_scheme="dark", viewport={"width": 390, "height": 844}) as look:
+        page = look.open(path)
+        background = "getComputedStyle(document.body).backgroundColor"
+        dark = page.evaluate(background)
+        assert sum(int(c) for c in dark[4:-1].split(",")) < 150
+        look.bring("[data-part=table]")
+        ink = "e => getComputedStyle(e).fill"
+        text = look.bring(".chart").locator("text").first
+        on_dark = text.evaluate(ink)
+        assert sum(int(c) for c in on_dark[4:-1].split(",")) > 3 * 128
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.locator("#theme").click()
+        light = page.evaluate(background)
+        assert sum(int(c) for c in light[4:-1].split(",")) > 600
+        on_light = text.evaluate(ink)
+        assert sum(int(c) for c in on_light[4:-1].split(",")) < 3 * 128
+        page.reload()
+        page.wait_for_selector("html[data-ready]", state="attached")
+        assert page.evaluate(background) == light  # remembered
+
+
+def test_every_kind_of_run_is_drawn_in_full(browser, tmp_path):
+    """Every chart and table, without a complaint; none is wider than the page."""
+    kinds = [make(name)[1] for name in RUNS if name != "theory"]
+    assert {found.study.name for found in kinds} == set(STUDIES)
+    path = esscher.report(kinds, tmp_path / "report.html")
+    with looking(browser, viewport={"width": 700, "height": 900}) as look:
+        page = look.open(path)
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws everything
+        assert page.locator("article").count() == len(kinds) + 1
+        for place in ("[data-part]", ".chart"):
+            assert page.locator(place).count() == page.locator(f"{place}[data-drawn]").count() > 0
+        empty = "e => e.filter((place) => !place.querySelector('svg .mark-group path')).length"
+        assert page.locator(".chart").evaluate_all(empty) == 0
+        written = page.locator(".chart text").all_text_contents()
+        assert not {"undefined", "NaN", "null"} & set(written)
+        page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        page.wait_for_timeout(100)
+        unfilled = "e => e.filter((one) => !one.querySelector('td')).length"
+        assert page.locator("details[data-chart]").evaluate_all(unfilled) == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= 700
+        assert page.locator(".chart:not([aria-label])").count() == 0
+        # heads are picked in every chart that lets them be, if there is more than one
+        explorers = page.locator(EXPLORER).all()
+        still = []
+        for place in explorers:
+            seen = {place.get_attribute("data-pick")}
+            for key in ("ArrowLeft", "ArrowRight", "ArrowDown", "ArrowUp"):
+                place.press(key)
+                seen.add(place.get_attribute("data-pick"))
+            assert None not in seen
+            if len(seen) == 1:
+                still.append(place.get_attribute("data-pick"))
+        assert len(explorers) == 7  # of two probes, sparse, tails, domains, plan and context
+        assert still == ["1.2"]  # the probe of one head
+
+
+def test_the_page_writes_numbers_as_python_does(browser, tmp_path):
+    values = [0.0, 0.52, -0.26, 1234.56, 9.9996, 12345.7, 1.5e7, 3.2e-5, 100.0, 0.00123, None]
+    formats = ["d2", "d3", "s2", "s3", "p0", "p1", "n0", "n3"]
+    path = written({how: (how, values) for how in formats}, tmp_path)
+    with looking(browser) as look:
+        opened = look.open(path)
+        for k, how in enumerate(formats, start=1):
+            cells = opened.locator(f"tbody td:nth-child({k})").all_inner_texts()
+            assert cells == [shown(value, how) for value in values]
