@@ -95,8 +95,12 @@ MOVED = {
     "configuration.sampled": "configuration.measure",
     "configuration.query_count": "configuration.queries",
 }
+#: A plan had records of its texts before the others did.
+TEXTS = {f"configuration.text.{name}": f"configuration.text.{name}" for name in ("source", "hash")}
 #: The same in one run only.
 MOVED_IN = {
+    "plan": TEXTS,
+    "plan-encoder": TEXTS,
     "deep-model": {
         "sizes": "budgets",
         "configuration.sizes": "configuration.budgets",
@@ -243,7 +247,8 @@ def flat(tree: dict[str, Any], moved: dict[str, str], place: str = "") -> dict[s
             found |= flat(value, moved, f"{path}.")
         elif path not in GONE:
             before = moved.get(path, path)
-            taken = before.rpartition(".")[2] in tree  # another field has that name
+            parent, _, own = before.rpartition(".")
+            taken = parent == place.rstrip(".") and own in tree  # another field has that name
             known = isinstance(value, str)
             written = WRITTEN.get((path, value), value) if known else value
             found[path if taken else before] = written
