@@ -64,7 +64,7 @@ def hardmax(
     )
     for name in ("n", "exact", "leading term", "simulated", "+-"):
         table.add_column(name, justify="right")
-    for row in curve.to_frame().to_dict("records"):
+    for row in curve.table().to_dict("records"):
         table.add_row(
             plain_count(row["n"]),
             _cell(row.get("exact")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from msgspec.structs import asdict
 
 import esscher
 from esscher.core.errors import InputError
-from esscher.engine.models import ModelChoice
+from esscher.engine.models import LoadedModel, ModelChoice
 from esscher.engine.models.record import SAMPLE, compare_weights
 from esscher.engine.models.transformers_library import quiet
 from esscher.runs.executors import Serial
@@ -135,9 +136,16 @@ def test_what_is_loaded_is_said(tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_model_in_memory_cannot_be_shipped() -> None:
+def test_a_model_in_memory_is_shared_with_remote_tasks() -> None:
     loaded = tiny_model("bert")
+    shared: list[LoadedModel] = []
+
+    def share(model: LoadedModel) -> Any:
+        shared.append(model)
+        return "handle"
+
     choice = ModelChoice(loaded)
-    assert choice.for_tasks(remote=False) == (loaded, loaded)
-    with pytest.raises(InputError, match="give its name or folder"):
-        choice.for_tasks(remote=True)
+    assert choice.for_tasks(False, False, share) == (loaded, loaded)
+    assert shared == []
+    assert choice.for_tasks(True, False, share) == (loaded, "handle")
+    assert shared == [loaded]

@@ -271,7 +271,7 @@ def test_results_depend_on_their_size_and_seed_only() -> None:
     assert alone.rms[0] == together.rms[1]
     assert simulate_map(head, [1e9], 50, seed=8).rms[0] != alone.rms[0]
     assert "keys drawn" in repr(alone)
-    assert list(alone.to_frame()["n"]) == [1e9]
+    assert list(alone.table()["n"]) == [1e9]
     assert alone.to_dict()["trusted"] == alone.trusted.tolist()
 
 

@@ -174,7 +174,7 @@ class TestCurve:
         np.testing.assert_array_equal(curve.exact, hardmax_exact([10, 1e6]))
         np.testing.assert_array_equal(curve.leading, hardmax_leading([10, 1e6]))
         np.testing.assert_array_equal(curve.simulated, hardmax_simulated([10, 1e6], 50, 2).value)
-        frame = curve.to_frame()
+        frame = curve.table()
         assert list(frame.columns) == [
             "n", "leading", "exact", "simulated", "standard_error", "certified",
         ]  # fmt: skip
@@ -194,7 +194,7 @@ class TestCurve:
         curve = hardmax_curve([20, 100], dim=2, replicates=20, seed=2, queries="tokens")
         assert curve.exact is None
         assert curve.to_dict()["exact"] is None
-        assert curve.to_frame()["exact"].isna().all()
+        assert curve.table()["exact"].isna().all()
         assert "exact" not in repr(curve)
 
     def test_is_frozen(self):

@@ -75,7 +75,7 @@ def test_record_is_read_back(rate: Rate) -> None:
 
 
 def test_frame(rate: Rate) -> None:
-    frame = rate.to_frame()
+    frame = rate.table()
     assert len(frame) == 7
     np.testing.assert_allclose(frame["mean"], rate.mean)
     assert np.isnan(frame["local_exponent"].iloc[0])

@@ -115,7 +115,7 @@ def test_from_ten_tokens_to_a_trillion_it_falls() -> None:
     assert np.all(curve.standard_error == 0)
     slopes = curve.local_slopes()
     assert curve.slope() == pytest.approx(slopes.mean(), abs=0.02)
-    assert list(curve.to_frame().columns) == ["n", "error", "standard_error"]
+    assert list(curve.table().columns) == ["n", "error", "standard_error"]
     assert "slope on this range" in repr(curve)
     assert curve.to_dict()["n"][0] == 10
 

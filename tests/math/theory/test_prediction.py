@@ -23,7 +23,7 @@ def test_it_gathers_what_the_parts_say() -> None:
     assert prediction.burn_in == pytest.approx(np.exp(0.75))
     assert isinstance(prediction.limit, esscher.theory.OutputMoments)
     np.testing.assert_allclose(prediction.limit.covariance, 0.25 * np.eye(3))
-    assert list(prediction.to_frame().columns) == ["n", "map_rms", "mean", "mean_rms", "cov_rms"]
+    assert list(prediction.table().columns) == ["n", "map_rms", "mean", "mean_rms", "cov_rms"]
     assert "converges like 1/sqrt(n)" in repr(prediction)
     assert "<table" in prediction._repr_html_()
     json.dumps(prediction.to_dict(), allow_nan=False)

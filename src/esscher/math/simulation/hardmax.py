@@ -269,7 +269,7 @@ class HardmaxCurve:
             "exponent": self.exponent,
         }
 
-    def to_frame(self) -> pd.DataFrame:
+    def table(self) -> pd.DataFrame:
         """Return the curve as a data frame, one row per size (nan where nothing is exact)."""
         import pandas as pd
 
@@ -290,7 +290,7 @@ class HardmaxCurve:
             f"hardmax {name}, d = {self.dim}, queries from the {self.simulation.queries}, "
             f"decays like (ln n)^-{self.exponent:g}"
         ]
-        for row in self.to_frame().itertuples():
+        for row in self.table().itertuples():
             exact = "" if self.exact is None else f"exact {row.exact:.6f}  "
             rows.append(
                 f"  n = {row.n:<8.4g} {exact}leading {row.leading:.6f}  "
@@ -301,7 +301,7 @@ class HardmaxCurve:
         return "\n".join(rows)
 
     def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(index=False))
+        return str(self.table().to_html(index=False))
 
 
 def hardmax_curve(

@@ -59,7 +59,7 @@ class SimulatedErrors:
         """Whether no single replicate dominates the mean square, per size."""
         return np.asarray(self.largest_share <= DOMINATED)
 
-    def to_frame(self) -> pd.DataFrame:
+    def table(self) -> pd.DataFrame:
         """Return the simulation as a data frame, one row per size."""
         import pandas as pd
 

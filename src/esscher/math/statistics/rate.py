@@ -172,7 +172,7 @@ class Rate:
         outside = not self.sizes[0] <= n <= self.sizes[-1]
         return TokensNeeded(target, n, (lower, upper), name, bool(outside))
 
-    def to_frame(self) -> pd.DataFrame:
+    def table(self) -> pd.DataFrame:
         """Return a data frame, one row per size; local exponents are those up to the size."""
         import pandas as pd
 
@@ -263,7 +263,7 @@ class Rate:
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<br>{html.escape(row)}" for row in self._rows())
-        table = self.to_frame().to_html(index=False, float_format="{:.4g}".format)
+        table = self.table().to_html(index=False, float_format="{:.4g}".format)
         return f"<p><b>{html.escape(self._headline())}</b>{rows}</p>{table}"
 
     def _headline(self) -> str:

@@ -63,7 +63,7 @@ class Curve:
         """Exponent between each pair of consecutive sizes."""
         return -np.diff(np.log(self.error)) / np.diff(np.log(self.sizes))
 
-    def to_frame(self) -> pd.DataFrame:
+    def table(self) -> pd.DataFrame:
         """Return the curve as a data frame, one row per size."""
         import pandas as pd
 
@@ -93,4 +93,4 @@ class Curve:
         return "\n".join(rows)
 
     def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(index=False))
+        return str(self.table().to_html(index=False))

@@ -121,7 +121,7 @@ class Prediction:
         log10 = self.log_burn_in / np.log(10)
         return about(10**log10) if log10 < 15 else f"10^{log10:.1f}"
 
-    def to_frame(self) -> pd.DataFrame:
+    def table(self) -> pd.DataFrame:
         """Return the curves as a data frame, one row per size."""
         import pandas as pd
 
@@ -152,11 +152,11 @@ class Prediction:
     def __repr__(self) -> str:
         rows = [self.headline]
         if self.curves:
-            rows.append(self.to_frame().to_string(index=False, float_format="{:.4g}".format))
+            rows.append(self.table().to_string(index=False, float_format="{:.4g}".format))
         return "\n".join(rows + [f"Note: {note}." for note in self.notes])
 
     def _repr_html_(self) -> str:
-        table = self.to_frame().to_html(index=False, float_format="{:.4g}".format)
+        table = self.table().to_html(index=False, float_format="{:.4g}".format)
         return f"<p>{html.escape(self.headline)}</p>" + (table if self.curves else "")
 
     def asymptotic(self, name: str) -> float:

@@ -54,7 +54,7 @@ def _measure(key: dict[str, Any]) -> dict[str, Any]:
         key["sizes"], dim=key["d"], replicates=key["replicates"], seed=key["seed"]
     )
     fit = curve.fit(seed=key["seed"])
-    frame = curve.to_frame()
+    frame = curve.table()
     frame["statistic"] = curve.statistic
     return {
         "curve": {name: frame[name].tolist() for name in frame.columns},
