@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.cli.describe import EXIT_CODES, describe, describe_all
-from esscher.cli.endings import UNREAD
-from esscher.cli.stopping import REQUEUE, STOPPED, TERMINATED
+from esscher.cli.endings import REQUEUE, STOPPED, TERMINATED, UNREAD
 
 COMMANDS = list(main.commands)
 

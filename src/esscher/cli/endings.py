@@ -1,18 +1,29 @@
-"""How commands end: a figure, JSON, or what was found and where it is; or nobody reads on."""
+"""How commands end: with what was found, because nobody reads on, or stopped by a signal.
+
+Ctrl-C is a person, who reads how to resume: exit code 130. SIGTERM is a batch system that takes the
+machine away: the exit code asks it to queue the job again, if the run is stored and can be resumed.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
 
 from esscher.cli.options import print_json
+from esscher.core.errors import EsscherError, InputError
+from esscher.runs.executors import SchedulerLost
+from esscher.runs.study import Interrupted
 
 #: Exit code of a command whose reader has gone, as of one that SIGPIPE ends: 128 + 13.
 UNREAD = 141
@@ -70,3 +81,194 @@ def report_line(run: Path) -> str:
     """How to get the report of a run, or of the runs below a directory."""
     page = shlex.quote(str(run / "report.html"))
     return f"Report: esscher report {shlex.quote(str(run))} -o {page}"
+
+
+#: Exit code of a command that was stopped by Ctrl-C, by convention 128 + SIGINT.
+STOPPED = 130
+#: Exit code after SIGTERM if the run is stored: EX_TEMPFAIL of sysexits.h, "try again later".
+REQUEUE = 75
+#: Exit code after SIGTERM if nothing is stored, by convention 128 + SIGTERM.
+TERMINATED = 143
+#: Environment variable with the exit code on which this batch system queues a job again.
+REQUEUE_VARIABLE = "ESSCHER_REQUEUE_CODE"
+#: Codes that mean something else: wrong input, Ctrl-C.
+_TAKEN = (2, STOPPED)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived. It stops a run as Ctrl-C does (hence the base class)."""
+
+
+@dataclass
+class _Termination:
+    """What is known about signals in this process.
+
+    Attributes
+    ----------
+    requested
+        Whether SIGTERM arrived.
+    interrupted
+        Whether Ctrl-C was pressed.
+    out
+        Where the command that it met stores its run; None if nowhere.
+    """
+
+    requested: bool = False
+    interrupted: bool = False
+    out: Path | None = None
+
+
+_TERMINATION = _Termination()
+
+
+def requeue_code() -> int:
+    """Exit code after SIGTERM when a run is stored; the site's own one is in the environment.
+
+    Raises
+    ------
+    InputError
+        If the environment variable holds no usable code.
+    """
+    text = os.environ.get(REQUEUE_VARIABLE, "").strip()
+    if not text:
+        return REQUEUE
+    code = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= code <= 255 or code in _TAKEN:
+        raise InputError(
+            f"{REQUEUE_VARIABLE} is {text!r}; it must be a whole number from 1 to 255 other than "
+            f"{' and '.join(map(str, _TAKEN))}: the exit code on which the batch system queues a "
+            "job again (RequeueExit of SLURM)"
+        )
+    return code
+
+
+def how_to_resume(stop: BaseException, out: Path | None) -> str:
+    """What to tell a user whose command was stopped."""
+    why = ""
+    if isinstance(stop, Interrupted):
+        why = f"{stop.reason}. " if stop.reason else ""
+    elif isinstance(stop, SchedulerLost | EsscherError | OSError):
+        why = f"{stop}. "
+    if out is None:
+        return f"{why}Stopped. Nothing is stored; with --out RUN a run can be resumed."
+    if not (out.is_dir() and any(out.iterdir())):
+        return f"{why}Stopped before {out} was made. Run the same command again:\n  {_command()}"
+    done = f" with {stop.done} {stop.unit} stored" if isinstance(stop, Interrupted) else ""
+    return f"{why}Stopped{done} in {out}. Run the same command again to resume:\n  {_command()}"
+
+
+def _command() -> str:
+    """The line that starts this command again."""
+    name = Path(sys.argv[0]).name
+    program = ["python", "-m", "esscher"] if name == "__main__.py" else [name]
+    return shlex.join([*program, *sys.argv[1:]])
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """The whole of a command: SIGTERM stops it once and decides its exit code, and so does Ctrl-C.
+
+    What the command does meanwhile (an import, a computation, writing, printing) may turn the
+    exception of the signal handler into any other; the signal counts, not the exception.
+    """
+    _TERMINATION.requested = _TERMINATION.interrupted = False
+    _TERMINATION.out = None
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        _TERMINATION.interrupted = True
+        raise KeyboardInterrupt
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        # A second one must not interrupt the storing. SIGKILL is what comes after the grace period.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _TERMINATION.requested = True
+        context = click.get_current_context(silent=True)
+        _TERMINATION.out = None if context is None else context.params.get("out")
+        raise Terminated
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread: leave signals alone
+        yield
+        return
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except BaseException as error:
+        if not _TERMINATION.requested:
+            pressed = _TERMINATION.interrupted or isinstance(error, KeyboardInterrupt)
+            # while it prepared itself, or printed; with an exit code all is said already
+            if pressed and not isinstance(error, click.exceptions.Exit):
+                click.echo("Stopped.", err=True)
+                raise click.exceptions.Exit(STOPPED) from None
+            raise
+        code = _exit_code()
+        click.echo(how_to_resume(error, _TERMINATION.out), err=True)
+        meaning = "nothing to resume" if code == TERMINATED else "queue the job again"
+        click.echo(f"Terminated by SIGTERM: exit code {code}, {meaning}.", err=True)
+        raise click.exceptions.Exit(code) from None
+    finally:
+        if not _TERMINATION.requested:  # else it stays ignored until the process has ended
+            signal.signal(signal.SIGTERM, before)
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Registered last, so that it comes first, before what others do when Python ends.
+        atexit.unregister(_end_in_peace)
+        atexit.register(_end_in_peace)
+
+
+@contextmanager
+def resumable(out: Path | None) -> Iterator[None]:
+    """A block that can be stopped from outside; then it says how to resume, and the command ends.
+
+    Parameters
+    ----------
+    out
+        Where the results are stored, if anywhere.
+
+    Raises
+    ------
+    InputError
+        At the beginning, if the environment holds an unusable exit code.
+    """
+    requeue_code()
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if _TERMINATION.requested:
+            raise  # for the end of the whole command
+        with _deaf_to_ctrl_c():
+            click.echo(how_to_resume(stop, out), err=True)
+        raise click.exceptions.Exit(STOPPED) from None
+
+
+def _end_in_peace() -> None:
+    """Everything is stored and said: a signal now could only break the end of Python."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """For the last words: whoever presses Ctrl-C twice has been heard."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _exit_code() -> int:
+    if _TERMINATION.out is None:
+        return TERMINATED  # to begin again from nothing, again and again, is nobody's wish
+    try:
+        return requeue_code()
+    except InputError:  # the signal came before the variable was looked at
+        return TERMINATED

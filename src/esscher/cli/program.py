@@ -8,7 +8,7 @@ import click
 
 from esscher import __version__
 from esscher.cli.completion import complete_values, completion
-from esscher.cli.endings import quiet_if_unread
+from esscher.cli.endings import quiet_if_unread, terminable
 from esscher.cli.figure import figure
 from esscher.cli.hardmax import hardmax
 from esscher.cli.man import man
@@ -16,7 +16,6 @@ from esscher.cli.report import report
 from esscher.cli.reproduce import reproduce
 from esscher.cli.runs import list_runs, show
 from esscher.cli.schema import schema
-from esscher.cli.stopping import terminable
 from esscher.cli.study import study_command
 from esscher.cli.theory import theory
 from esscher.core.errors import EsscherError

@@ -9,9 +9,8 @@ import click
 from rich.markdown import Markdown
 
 from esscher.cli.cluster import chosen_cluster, executor_options
-from esscher.cli.endings import report_line
+from esscher.cli.endings import report_line, resumable
 from esscher.cli.options import plain_console, print_json
-from esscher.cli.stopping import resumable
 from esscher.core.errors import InputError
 from esscher.runs.folder import CONFIG
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import click
 
 from esscher.cli.cluster import CLUSTER, chosen_cluster
-from esscher.cli.endings import finish
+from esscher.cli.endings import finish, resumable
 from esscher.cli.options import (
     check_figure,
     check_output,
@@ -23,7 +23,6 @@ from esscher.cli.options import (
     plain_console,
     whole_numbers,
 )
-from esscher.cli.stopping import resumable
 from esscher.cli.synthetic import HEAD, head_parameters, synthetic_head
 from esscher.core.options import Option, options_of
 from esscher.math.laws import STANDARD_LAWS

@@ -14,7 +14,7 @@ import pytest
 import esscher
 from esscher.runs.registry import load
 from esscher.studies.sweep import work
-from esscher.studies.sweep.provenance import hash_of
+from esscher.studies.sweep.cells import hash_of
 from tests.studies.sweep.small import SIZES, assert_same, small_sweep
 
 

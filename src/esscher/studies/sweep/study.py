@@ -20,11 +20,12 @@ from esscher.runs.study import Study
 from esscher.studies.sweep.cells import (
     LIMIT,
     PREDICTIONS,
+    HeadRecord,
     SweepCell,
     cell_name,
+    describe_head,
     stored_replicates,
 )
-from esscher.studies.sweep.provenance import HeadRecord, describe_head
 from esscher.studies.sweep.reference import EXISTENCE_SAMPLES, scaled_head
 from esscher.studies.sweep.result import Sweep, assemble
 

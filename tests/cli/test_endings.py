@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli import main, stopping
-from esscher.cli.stopping import REQUEUE, REQUEUE_VARIABLE, STOPPED, TERMINATED, Terminated
+from esscher.cli.endings import REQUEUE, REQUEUE_VARIABLE, STOPPED, TERMINATED, Terminated
 from esscher.runs.progress import Reporter
 from esscher.runs.registry import load
 from esscher.studies.sweep import SweepStudy, work
