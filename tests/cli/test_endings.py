@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import esscher
-from esscher.cli import main, stopping
+from esscher.cli import endings, main
 from esscher.cli.endings import REQUEUE, REQUEUE_VARIABLE, STOPPED, TERMINATED, Terminated
 from esscher.runs.progress import Reporter
 from esscher.runs.registry import load
@@ -182,11 +182,11 @@ def test_the_line_that_resumes_can_be_run(tmp_path: Path, monkeypatch: pytest.Mo
     out = tmp_path / "a run"
     monkeypatch.setattr(sys, "argv", ["/usr/lib/esscher/__main__.py", "sweep", "--out", str(out)])
     command = f"python -m esscher sweep --out '{out}'"
-    text = stopping.how_to_resume(KeyboardInterrupt(), out)
+    text = endings.how_to_resume(KeyboardInterrupt(), out)
     assert text == f"Stopped before {out} was made. Run the same command again:\n  {command}"
     out.mkdir()
     (out / "config.json").write_text("{}")
-    text = stopping.how_to_resume(KeyboardInterrupt(), out)
+    text = endings.how_to_resume(KeyboardInterrupt(), out)
     assert text == f"Stopped in {out}. Run the same command again to resume:\n  {command}"
 
 
