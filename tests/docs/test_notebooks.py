@@ -38,6 +38,7 @@ def test_outputs_are_kept_and_clean(path: Path) -> None:
     assert os.sep.join(("", "tmp", "")) not in text
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

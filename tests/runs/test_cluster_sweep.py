@@ -64,6 +64,7 @@ def assert_same(out: Path, here: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(curve.raw(metric), here[metric])
 
 
+@pytest.mark.slow
 def test_workers_come_and_go_and_the_scheduler_is_restarted(
     tmp_path: Path, here: dict[str, np.ndarray]
 ) -> None:

@@ -24,7 +24,7 @@ from esscher.show.content import Drawn, Page, Table
 from esscher.show.numbers import between, shown, visible
 from esscher.show.render import as_data
 from esscher.studies.probe.charts import KEPT, by_need
-from esscher.studies.probe.side_by_side import _typical
+from esscher.studies.probe.side_by_side import _typical, side_by_side
 from tests.runs.made import HOSTILE, changed, make, wide_probe
 
 DATA = re.compile(r'<script type="application/json" id="(data|charts)">(.*?)</script>', re.DOTALL)
@@ -144,6 +144,7 @@ def test_the_exponents_of_a_sweep_are_the_fitted_ones(tmp_path):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_large_model_gets_a_report_of_the_heads_that_matter(tmp_path):
     """80 layers of 64 heads: all numbers, and curves and evidence of those that need most."""
     found = wide_probe(80, 64)
@@ -210,16 +211,17 @@ def test_heads_of_other_weights_are_not_paired():
 
     one, two, three = (wide_probe(3, 4) for _ in range(3))
     two = hashed(two, "0" * 64)
-    page = pages_of(read_results([one, two]))[0]
-    assert [part.title for part in page.parts] == ["Runs"]
-    assert "correlation" not in page.answer
-    assert "other weights or other heads are not compared" in page.answer
+    said = side_by_side({"one": one, "two": two})
+    assert said.parts == []
+    assert said.sentences == [
+        "Probes of other weights or other heads are not compared head by head."
+    ]
     # among several, those of the same weights are
-    page = pages_of(read_results([one, two, three]))[0]
-    table = next(p for p in page.parts if isinstance(p, Table) and "agree" in p.title)
-    assert set(table.data["run"]) == {"wide (3)"}
+    said = side_by_side({"one": one, "two": two, "three": three})
+    table = next(p for p in said.parts if isinstance(p, Table) and "agree" in p.title)
+    assert set(table.data["run"]) == {"three"}
     one, three = hashed(one, ""), hashed(three, "")  # stored without a hash: nobody knows
-    assert "correlation" not in pages_of(read_results([one, three]))[0].answer
+    assert side_by_side({"one": one, "three": three}).parts == []
 
 
 def test_the_interval_of_a_median_covers_it():

@@ -20,6 +20,7 @@ ROUNDS = int(os.environ.get("ESSCHER_SOAK_ROUNDS", "100"))
 SEED = int(os.environ.get("ESSCHER_SOAK_SEED", "0"))
 
 
+@pytest.mark.slow
 def test_some_rounds_with_the_quick_faults(tmp_path: Path) -> None:
     found = soak(a_sweep(60), tmp_path, 8, SEED, quick=True)
     assert sum(tally.rounds for tally in found.tallies.values()) == 8

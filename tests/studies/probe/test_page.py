@@ -181,6 +181,7 @@ def test_tables_sort_filter_and_save(browser, opened):
         assert [row["flags"] for row in saved] == list(ordered["flags"])
 
 
+@pytest.mark.slow
 def test_hostile_strings_are_shown_and_never_run(browser, tmp_path):
     def attacked(results):
         results["configuration"]["text"]["source"] = ATTACKS[1]

@@ -161,6 +161,7 @@ def test_markdown() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command(tiny: None, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["reproduce", "gaussian", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output

@@ -56,6 +56,7 @@ def test_precision_spends_its_work_at_small_sizes() -> None:
     json.dumps(found.to_dict(), allow_nan=False)
 
 
+@pytest.mark.slow
 def test_short_replicates_have_the_law_of_long_ones() -> None:
     """Errors at the smallest size, from replicates that end there and from whole ones."""
     found = sweep(esscher.gaussian_head(0.3, 1), [20, 60, 200, 600], 200, 0, **PRECISE)
