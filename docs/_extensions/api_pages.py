@@ -7,6 +7,7 @@ page of the layer that they come from; the layer's other public names follow.
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import inspect
@@ -40,6 +41,8 @@ FLOORS = {"core", "math", "engine", "studies"}
 ALIASES = {"np": "numpy", "pa": "pyarrow", "pd": "pandas", "xr": "xarray"}
 #: Modules whose names annotations use without importing them at run time.
 ELSEWHERE = ("builtins", "typing", "collections.abc", "pathlib")
+#: Sphinx's own stand-in for an alias, and names that only type checkers see.
+UNKNOWN = ("TypeAliasForwardRef", "AnyDeep", "AnySparse")
 HEAD = """.. Written by docs/_extensions/api_pages.py; do not edit.
 
 """
@@ -174,6 +177,9 @@ def index_page(names: list[str]) -> str:
 def write_pages(app: Sphinx) -> None:
     """Write what changed, remove what is no longer there."""
     FOLDER.mkdir(parents=True, exist_ok=True)
+    for found in pkgutil.walk_packages(esscher.__path__, "esscher."):
+        if not found.name.endswith("__main__"):
+            importlib.import_module(found.name)  # annotations name what some modules import late
     names = layers()
     pages = {"index": index_page(names)} | {layer: layer_page(layer) for layer in names}
     for name, text in pages.items():
@@ -231,12 +237,28 @@ def _linked(annotation: Any, home: dict[str, Any]) -> Any:
     """Names in an annotation with the path under which they are documented; ``~`` hides it."""
     if not isinstance(annotation, str):
         return annotation
+    annotation = plain_type(annotation)
 
     def full(match: re.Match[str]) -> str:
         name = _documented.get(id(home.get(match[0], _MISSING)))
         return match[0] if name is None else f"~{name}"
 
     return re.sub(r"(?<![\w.\"'])[A-Za-z_]\w*(?![\w.\"'])", full, annotation)
+
+
+def plain_type(annotation: str) -> str:
+    """Return an annotation without what ``Annotated`` adds to a type: bounds, help."""
+
+    class Plain(ast.NodeTransformer):
+        def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+            self.generic_visit(node)
+            annotated = ast.unparse(node.value).rpartition(".")[2] == "Annotated"
+            return node.slice.elts[0] if annotated and isinstance(node.slice, ast.Tuple) else node
+
+    try:
+        return ast.unparse(Plain().visit(ast.parse(annotation.replace("~", ""), mode="eval")))
+    except SyntaxError:
+        return annotation
 
 
 def _comment(name: str, thing: Any) -> list[str]:
@@ -280,6 +302,10 @@ def resolve(
     if node.get("refdomain") != "py":
         return None
     target = node["reftarget"]
+    if not all(part.isidentifier() for part in target.split(".")):  # a whole type, or a bound
+        return nodes.literal("", plain_type(target))
+    if target in UNKNOWN:
+        return content
     thing = _meant(target, node.get("py:module"), node.get("py:class"))
     if thing is _MISSING:
         return None

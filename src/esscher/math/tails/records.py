@@ -52,7 +52,7 @@ class VarianceProxy(Record, frozen=True, kw_only=True):
     value, interval
         The ratio, and its interval by resampling passages; at least 1.
     reach
-        Largest |t| at which the sample says anything, in units of 1 / standard deviation.
+        Largest ``|t|`` at which the sample says anything, in units of 1 / standard deviation.
     at
         The t at which the ratio is attained.
     level
