@@ -301,3 +301,16 @@ def test_pairs_of_heads_are_coloured_from_minus_one_to_one():
     fill = pairs_of_heads(rows, "r", "layer 0").to_dict()["encoding"]["fill"]
     assert fill["scale"]["domain"] == [-1, 1]
     assert len(marks(figure([pairs_of_heads(rows, "r", "layer 0")]), "rect")) == 2
+
+
+def test_the_frame_around_the_picked_cell_leaves_its_colour():
+    framed = [part for part in marks(explorer().to_dict()) if part.get("style") == "chosen"]
+    assert framed
+    assert all(mark["fill"] == "transparent" for mark in framed)
+
+
+def marks(spec):
+    """All marks of a specification."""
+    found = [spec["mark"]] if isinstance(spec.get("mark"), dict) else []
+    parts = [part for key in ("layer", "concat", "vconcat") for part in spec.get(key, ())]
+    return found + [mark for part in parts for mark in marks(part)]

@@ -282,7 +282,9 @@ class _Grid:
                 .mark_rect(fill="transparent")
                 .encode(*self.place, tooltip=tips)
                 .properties(name=CLICKED),
-                canvas(cells, pick).mark_rect(style="chosen").encode(*self.place),
+                canvas(cells, pick)
+                .mark_rect(style="chosen", fill="transparent")
+                .encode(*self.place),
             ]
         made = alt.layer(*marks).properties(title=title, width=WIDTH, height=self.height)
         return cast(ChartType, made)
