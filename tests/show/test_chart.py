@@ -304,13 +304,13 @@ def test_pairs_of_heads_are_coloured_from_minus_one_to_one():
 
 
 def test_the_frame_around_the_picked_cell_leaves_its_colour():
-    framed = [part for part in marks(explorer().to_dict()) if part.get("style") == "chosen"]
+    framed = [part for part in all_marks(explorer().to_dict()) if part.get("style") == "chosen"]
     assert framed
     assert all(mark["fill"] == "transparent" for mark in framed)
 
 
-def marks(spec):
+def all_marks(spec):
     """All marks of a specification."""
     found = [spec["mark"]] if isinstance(spec.get("mark"), dict) else []
     parts = [part for key in ("layer", "concat", "vconcat") for part in spec.get(key, ())]
-    return found + [mark for part in parts for mark in marks(part)]
+    return found + [mark for part in parts for mark in all_marks(part)]
