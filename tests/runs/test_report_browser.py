@@ -12,16 +12,7 @@ from esscher.show.content import Column, Page, Table
 from esscher.show.numbers import shown
 from esscher.show.render import render
 from tests.runs.made import RUNS, changed, make, wide_probe
-from tests.show.browser import chromium, looking
-
-#: Strings that would run if they were taken for markup anywhere on the way.
-ATTACKS = (
-    "</script><script>window.pwned = 1</script>",
-    "<img src=x onerror='window.pwned = 2'>",
-    '"><svg onload=window.pwned=3>',
-    "<a href='javascript:window.pwned=4'>click</a><b>bold</b>",
-    "{{ 7 * 7 }} \u2028 &lt;b&gt; %{x} ${y} \u202e",
-)
+from tests.show.browser import ATTACKS, EXPLORER, chromium, looking
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +26,6 @@ def wide(tmp_path_factory):
     """A probe of 30 layers and 9 heads, and its report."""
     found = wide_probe()
     return found, esscher.report(found, tmp_path_factory.mktemp("wide") / "report.html")
-
-
-EXPLORER = ".chart[tabindex]"
 
 
 def told(page):

@@ -18,6 +18,16 @@ ARGUMENTS = (
 )  # fmt: skip
 #: Set to leave out the tests that need a browser.
 LEFT_OUT = "ESSCHER_NO_BROWSER"
+#: Strings that would run if they were taken for markup anywhere on the way.
+ATTACKS = (
+    "</script><script>window.pwned = 1</script>",
+    "<img src=x onerror='window.pwned = 2'>",
+    '"><svg onload=window.pwned=3>',
+    "<a href='javascript:window.pwned=4'>click</a><b>bold</b>",
+    "{{ 7 * 7 }} \u2028 &lt;b&gt; %{x} ${y} \u202e",
+)
+#: The chart in which heads are picked.
+EXPLORER = ".chart[tabindex]"
 #: Milliseconds for anything to happen; a busy machine is slow.
 PATIENCE = 30_000
 

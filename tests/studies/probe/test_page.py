@@ -14,15 +14,7 @@ from esscher.runs.page import page_of
 from esscher.show.numbers import shown
 from esscher.studies.probe.page import summary
 from tests.runs.made import HOSTILE, changed, wide_probe
-from tests.show.browser import chromium, looking
-
-#: Strings that would run if they were taken for markup anywhere on the way.
-ATTACKS = (
-    "</script><script>window.pwned = 1</script>",
-    "<img src=x onerror='window.pwned = 2'>",
-    '"><svg onload=window.pwned=3>',
-)
-EXPLORER = ".chart[tabindex]"
+from tests.show.browser import ATTACKS, EXPLORER, chromium, looking
 
 
 @pytest.fixture(scope="module")
