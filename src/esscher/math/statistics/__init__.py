@@ -7,6 +7,7 @@ reads the exponent off the attention that tokens receive in a single pass.
 
 from __future__ import annotations
 
+from esscher.math.statistics.classes import class_counts, class_words, rate_class
 from esscher.math.statistics.fit import SUMMARIES, fit_rate
 from esscher.math.statistics.laws import LAWS, LawFit
 from esscher.math.statistics.means import LEVEL
@@ -30,10 +31,13 @@ __all__ = [
     "TailIndex",
     "TailShape",
     "TokensNeeded",
+    "class_counts",
+    "class_words",
     "dominant_keys",
     "find_sinks",
     "fit_rate",
     "keys_apart",
+    "rate_class",
     "received_exponent",
     "resample",
     "resampling_counts",

@@ -1,0 +1,48 @@
+"""Which exponents are 1/2, which are below it, and which are undecided: from intervals alone.
+
+An exponent is called 1/2 only if its whole interval lies close to 1/2, and below (or above) 1/2
+only if its whole interval does. Everything else is undecided: less data, whose intervals are
+wider, gives more undecided exponents, and never more that are called 1/2.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+from esscher.math.statistics.records import Ends
+
+RateClass: TypeAlias = Literal["at 1/2", "below", "above", "undecided"]
+
+#: Where the whole interval of an exponent must lie to be called 1/2.
+HALF: tuple[float, float] = (0.45, 0.55)
+#: Classes in the order in which they are told.
+CLASSES: tuple[RateClass, ...] = ("at 1/2", "below", "above", "undecided")
+
+
+def rate_class(interval: Ends) -> RateClass:
+    """Class of an exponent by its interval; without an interval it is undecided."""
+    low, high = interval
+    if low is None or high is None:
+        return "undecided"
+    if HALF[0] <= low and high <= HALF[1]:
+        return "at 1/2"
+    if high < 0.5:
+        return "below"
+    if low > 0.5:
+        return "above"
+    return "undecided"
+
+
+def class_counts(intervals: Iterable[Ends]) -> dict[RateClass, int]:
+    """How many exponents are in each class; every class is a key."""
+    found = Counter(rate_class(interval) for interval in intervals)
+    return {name: found[name] for name in CLASSES}
+
+
+def class_words(counts: dict[RateClass, int]) -> str:
+    """The counts as words, such as ``52 at 1/2, 1 below, 19 undecided``; "above" only if any is."""
+    return ", ".join(
+        f"{count} {name}" for name, count in counts.items() if count or name != "above"
+    )
