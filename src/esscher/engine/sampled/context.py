@@ -82,13 +82,12 @@ def measure_context(
         kept = np.setdiff1d(np.arange(len(keys)), sink)
         inside = torch.from_numpy(kept)
         logits, value = logits[:, inside], value[inside]
-        weights = torch.softmax(logits, dim=-1)
-        exact = weights @ value
+        exact = torch.softmax(logits, dim=-1) @ value
         outputs.append(exact)
         more = random_stream(seed, "probe context of a head", capture.layer, passage, h)
         rows_of_head = [_skipping(pick, kept, len(keys), sizes[-1], more) for pick in picks]
         samples.append(_sampled(logits, value, rows_of_head, sizes))
-        numbers.append(_numbers(capture, h, asking, keys[kept], exact, weights, received))
+        numbers.append(_numbers(capture, h, asking, keys[kept], exact, logits, received))
     joined = torch.stack(outputs)
     reference = OutputReference.of(joined)
     for r in range(draws):
@@ -188,15 +187,19 @@ def _numbers(
     asking: NDArray[np.int64],
     keys: NDArray[np.int64],
     exact: torch.Tensor,
-    weights: torch.Tensor,
+    logits: torch.Tensor,
     received: Array,
 ) -> HeadNumbers:
     group = h // capture.group
+    weights = torch.softmax(logits, dim=-1)
+    kept = logits.numpy()
     return HeadNumbers(
         tilts=capture.q[0, h][torch.from_numpy(asking)].to(torch.float64).numpy() * capture.scaling,
         keys=capture.k[0, group][torch.from_numpy(keys)].to(torch.float64).numpy(),
         values=capture.v[0, group][torch.from_numpy(keys)].to(torch.float64).numpy(),
         outputs=exact.to(torch.float64).numpy(),
+        logits=lambda chosen: kept[chosen].astype(np.float64),
+        own=None,
         participation=1.0 / weights.to(torch.float64).square().sum(-1).numpy(),
         received=received,
         norm=float(exact.to(torch.float64).square().sum(-1).mean().sqrt()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from esscher.core.codec import Count, Record
 from esscher.core.validation import Array
+from esscher.math.theory.cloud_pass import CloudHead
 
 #: Errors that are measured, as in a sweep.
 METRICS = ("mean", "cov", "map")
@@ -24,6 +26,11 @@ class HeadNumbers:
         Rows from which moments and predictions are computed; tilts carry the logits' factor.
     outputs
         Attention over ``keys`` at the rows of ``tilts``.
+    logits
+        Logits of some rows of ``tilts`` over ``keys``, as they enter the softmax.
+    own
+        Row of ``keys`` that is the token of each row of ``tilts``; None where queries are not among
+        the tokens that are drawn.
     participation
         ``1 / sum_j p_j^2`` of each query of the reference.
     received
@@ -38,10 +45,17 @@ class HeadNumbers:
     keys: Array
     values: Array
     outputs: Array
+    logits: Callable[[NDArray[np.int64]], Array]
+    own: NDArray[np.int64] | None
     participation: Array
     received: Array
     norm: float
     passages: NDArray[np.int64] | None = None
+
+    @property
+    def cloud(self) -> CloudHead:
+        """The head as predictions take it."""
+        return CloudHead(self.values, self.outputs, self.logits, self.own)
 
 
 class ReferenceUsed(Record, frozen=True, kw_only=True):

@@ -39,6 +39,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scaling: float, softcap: float | Non
     return outputs
 
 
+def soft_capped(logits: Array, softcap: float | None) -> Array:
+    """Logits as they enter the softmax of models that bound them."""
+    return logits if softcap is None else np.tanh(logits / softcap) * softcap
+
+
 @dataclass(frozen=True, eq=False)
 class OutputReference:
     """Moments of the reference's outputs, heads side by side: mean [H d] and covariance."""

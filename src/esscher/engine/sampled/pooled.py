@@ -13,7 +13,13 @@ from torch import Tensor
 
 from esscher.core.streams import random_stream
 from esscher.engine.sampled.layer import METRICS, HeadNumbers, LayerMeasurement
-from esscher.engine.sampled.outputs import PRODUCTS, OutputProjection, attend, norms
+from esscher.engine.sampled.outputs import (
+    PRODUCTS,
+    OutputProjection,
+    attend,
+    norms,
+    soft_capped,
+)
 from esscher.engine.sampled.reference import LEVELS, Levels, PooledReference, pooled_reference
 from esscher.engine.text import CloudFile, LayerCloud, read_rows
 
@@ -121,7 +127,10 @@ def _numbers(
     norm = float(outputs.to(torch.float64).square().sum(-1).mean().sqrt())
     rows = np.arange(len(head.k))
     if len(rows) > MOMENT_ROWS:
-        rows = np.sort(rng.choice(len(rows), size=MOMENT_ROWS, replace=False))
+        # those that ask are among them: a query attends its own key, too
+        others = np.setdiff1d(rows, reference.asking)
+        more = rng.choice(others, size=MOMENT_ROWS - len(reference.asking), replace=False)
+        rows = np.sort(np.concatenate([reference.asking, more]))
     q, k, v = (
         _take(array, chosen)
         for array, chosen in ((head.q, reference.asking), (head.k, rows), (head.v, rows))
@@ -129,11 +138,14 @@ def _numbers(
     if len(rows) < len(head.k):
         # predictions are about draws from these rows, so their limit is attention over these
         outputs = attend(q[None], k[None], v[None], view.scaling, view.softcap)[0]
+    tilts, keys = q.to(torch.float64).numpy() * view.scaling, k.to(torch.float64).numpy()
     return HeadNumbers(
-        tilts=q.to(torch.float64).numpy() * view.scaling,
-        keys=k.to(torch.float64).numpy(),
+        tilts=tilts,
+        keys=keys,
         values=v.to(torch.float64).numpy(),
         outputs=outputs.to(torch.float64).numpy(),
+        logits=lambda chosen: soft_capped(tilts[chosen] @ keys.T, view.softcap),
+        own=np.searchsorted(rows, reference.asking),
         participation=reference.participation[h],
         received=reference.received[h],
         norm=norm,

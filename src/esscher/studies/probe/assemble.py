@@ -1,4 +1,4 @@
-"""From cells to the result: passages as one, fitted rates, failure signatures, the headline."""
+"""From cells to the result: passages as one, fitted rates, flags, the headline."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ import numpy as np
 from msgspec import structs
 
 from esscher.core.codec import Record
-from esscher.core.shown import counted
 from esscher.core.validation import Array
 from esscher.engine.sampled.layer import METRICS, LayerMeasurement
 from esscher.math.statistics import Rate, fit_rate
 from esscher.math.statistics.records import ByMetric, FittedRate
 from esscher.math.tails.records import Cloud
-from esscher.math.tails.verdict import HEAVY, judge
+from esscher.math.tails.verdict import judge
 from esscher.runs.cells import Cell, CellRun
 from esscher.studies.probe.cells import LayerFound, read_cell
+from esscher.studies.probe.flags import with_flags
+from esscher.studies.probe.headline import headline
 from esscher.studies.probe.records import (
     Curves,
     ErrorSummary,
-    Flag,
     HeadStatistics,
     KeyTails,
     MeanAndCovariance,
+    PredictedError,
     ProbeHead,
     ProbeLayer,
     ReferenceQuality,
 )
-from esscher.studies.probe.result import CLOSE, PARAMETRIC, Probe
+from esscher.studies.probe.result import Probe
 from esscher.studies.probe.study import ProbeStudy
 from esscher.studies.probe.together import heads_together
 
@@ -46,21 +47,27 @@ def assemble(study: ProbeStudy, cells: Mapping[str, Cell], run: CellRun) -> Prob
         found = combine(by_layer[layer])
         measured, units = found.measured, len(found.measured.heads)
         own = [_head(found, h, study.seed) for h in range(units)]
-        rates = fit_unit(measured, units, None, study.seed)
-        layers.append(
-            ProbeLayer(
-                layer=layer,
-                fit=_records(rates),
-                curve=_curves(measured, units),
-                heads_together=heads_together(measured, own, rates, study.seed),
-            )
-        )
+        layers.append(_layer(measured, own, study))
         heads += own
+    heads = with_flags(heads)
     sizes = study.sizes if heads else ()
     return Probe.of(
         run, study, len(cells), headline(heads),
         sizes=sizes, heads=tuple(heads), layers=tuple(layers),
     )  # fmt: skip
+
+
+def _layer(measured: LayerMeasurement, heads: list[ProbeHead], study: ProbeStudy) -> ProbeLayer:
+    """Heads side by side, and together; nothing if nothing was sampled."""
+    if study.predict:
+        return ProbeLayer(layer=measured.layer, fit=None, curve=None, heads_together=None)
+    rates = fit_unit(measured, len(measured.heads), None, study.seed)
+    return ProbeLayer(
+        layer=measured.layer,
+        fit=_records(rates),
+        curve=_curves(measured, len(measured.heads)),
+        heads_together=heads_together(measured, heads, rates, study.seed),
+    )
 
 
 def combine(parts: Sequence[LayerFound]) -> LayerFound:
@@ -79,7 +86,24 @@ def combine(parts: Sequence[LayerFound]) -> LayerFound:
         products=_joined([m.products for m in each]),
     )
     stats = zip(*(part.stats for part in parts), strict=True)
-    return LayerFound(measured, tuple(average(same) for same in stats))
+    return LayerFound(measured, tuple(_averaged(same) for same in stats))
+
+
+def _averaged(same: Sequence[HeadStatistics]) -> HeadStatistics:
+    """The mean over passages; that of independent predictions has a smaller standard error."""
+    mean: HeadStatistics = average(same)
+    factor = len(same) ** -0.5
+
+    def scaled(error: PredictedError) -> PredictedError:
+        noise = error.exponent_error
+        return structs.replace(
+            error,
+            standard_error=tuple(factor * x for x in error.standard_error),
+            exponent_error=None if noise is None else factor * noise,
+        )
+
+    errors = {metric: scaled(mean.predicted_error[metric]) for metric in METRICS}
+    return structs.replace(mean, predicted_error=ByMetric(**errors))
 
 
 def _joined(products: Sequence[Array | None]) -> Array | None:
@@ -114,18 +138,18 @@ def average(values: Sequence[Any]) -> Any:
 
 
 def _head(found: LayerFound, h: int, seed: int) -> ProbeHead:
+    """A head, as yet without flags: those depend on all heads."""
     measured, stats = found.measured, found.stats[h]
-    fits = _records(fit_unit(measured, h, stats, seed))
-    tails = None if stats.tails is None else _judged(stats.tails)
-    reference = _reference(measured, h)
-    fields = structs.asdict(stats) | {"tails": tails}
+    sampled = measured.errors.shape[2] > 0
+    fields = structs.asdict(stats)
+    fields["tails"] = None if stats.tails is None else _judged(stats.tails)
     return ProbeHead(
         layer=measured.layer,
         head=measured.heads[h],
-        fit=fits,
-        curve=_curves(measured, h),
-        reference=reference,
-        flags=find_flags(stats, tails, fits.mean, measured.sizes[-1], reference.largest_share),
+        fit=_records(fit_unit(measured, h, stats, seed)) if sampled else None,
+        curve=_curves(measured, h) if sampled else None,
+        reference=_reference(measured, h),
+        flags=(),
         **fields,
     )
 
@@ -145,7 +169,7 @@ def fit_unit(
         if stats is not None:
             predicted = stats.predicted
             rate = rate.with_predictions(
-                predicted=predicted.range.map if metric == "map" else predicted.khat,
+                predicted=stats.predicted_error[metric].exponent,
                 sharp=predicted.sharp[metric],
                 paper_reference=predicted.paper_reference,
                 paper_bound=predicted.paper_bound,
@@ -163,7 +187,8 @@ def _reference(measured: LayerMeasurement, unit: int) -> ReferenceQuality:
     mean, cov = float(measured.reference_error[unit]), None if used is None else used.cov_error
 
     def share(metric: str, error: float) -> float:
-        smallest = float(measured.errors[METRICS.index(metric), unit, :, -1].mean())
+        errors = measured.errors[METRICS.index(metric), unit, :, -1]
+        smallest = float(errors.mean()) if errors.size else 0.0
         return error / smallest if smallest > 0 else 0.0
 
     return ReferenceQuality(
@@ -192,102 +217,3 @@ def _curves(measured: LayerMeasurement, unit: int) -> Curves:
 
 def _numbers(values: Iterable[float]) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
-
-
-def headline(heads: Sequence[ProbeHead]) -> str:
-    """The answer in one sentence or two."""
-    if not heads:
-        return "Nothing has been measured yet."
-    count = len(heads)
-    others = [head for head in heads if not _parametric(head.fit.mean)]
-    explained = sum(bool(head.flags) for head in others)
-    needed = [head.tokens_for.percent_10 for head in heads]
-    most = sum(n is None or n > 10_000 for n in needed)
-    known = [n for n in needed if n is not None]
-    typical = f"{np.median(known):,.0f}" if known else "more than 100,000,000"
-    many = count - len(others)
-    output, verb = ("output", "converges") if many == 1 else ("outputs", "converge")
-    sentence = f"The mean {output} of {many} of {counted(count, 'head')} {verb} like 1/sqrt(n)"
-    if others:
-        sentence += f"; of the other {len(others)}, flags explain {explained}"
-    return (
-        f"{sentence}. A typical head needs {typical} tokens for 10% output error; "
-        f"{most} of {count} {'needs' if most == 1 else 'need'} more than 10,000."
-    )
-
-
-def _parametric(fit: FittedRate) -> bool:
-    low, high = fit.interval
-    inside = low is not None and high is not None and low <= PARAMETRIC <= high
-    return inside or abs(fit.exponent - PARAMETRIC) <= CLOSE
-
-
-#: Effective tokens of the median query below which a head is called hardmax-like.
-HARD = 4.0
-#: Share of queries past freezing, of attention in sinks, and of reference error in the smallest
-#: measured error, from which each is worth a flag.
-FROZEN, SINKS, REFERENCE = 0.1, 0.3, 0.2
-
-
-def find_flags(
-    stats: HeadStatistics,
-    tails: KeyTails | None,
-    mean: FittedRate,
-    largest: int,
-    reference_share: float,
-) -> tuple[Flag, ...]:
-    """Flags of a head.
-
-    Parameters
-    ----------
-    stats, tails
-        What one pass says about the head, and the tails of its keys.
-    mean
-        Fitted rate of the mean output.
-    largest
-        Largest size n.
-    reference_share
-        Standard error of the reference over the error measured at the largest size.
-    """
-    flags = []
-
-    def add(flag: str, evidence: str) -> None:
-        flags.append(Flag(flag=flag, evidence=evidence))
-
-    if stats.horizon > 1:
-        add("horizon", f"H = {stats.horizon:.2f} > 1: stable regime, exponent below 1/2")
-    if stats.log_burn_in > np.log(largest):
-        add(
-            "burn-in",
-            f"F^2 + tau^2 = {stats.log_burn_in:.1f} exceeds ln n_max = {np.log(largest):.1f}: "
-            "no asymptotic exponent shows on this range",
-        )
-    if stats.ess.median < HARD:
-        add("hardmax", f"the median query attends {stats.ess.median:.1f} tokens")
-    if stats.frozen_share > FROZEN:
-        add("frozen", f"{stats.frozen_share:.0%} of the queries are past freezing at n = {largest}")
-    if tails is not None and tails.verdict in HEAVY:
-        add("heavy tails", f"{tails.verdict}: {tails.evidence}")
-    mass = stats.sinks.share + stats.delimiter_share
-    if mass > SINKS:
-        add("sinks", f"{mass:.0%} of the attention goes to sinks and delimiters")
-    k = stats.khat.k
-    if k >= 1:
-        add("k-hat", f"k-hat = {k:.2f} >= 1 without sinks: no useful limit")
-    elif k > 0.5:
-        low, high = stats.khat.interval
-        add(
-            "slow tail",
-            f"k-hat = {k:.2f} ({low:.2f} to {high:.2f}) > 1/2: a few tokens "
-            "receive so much attention that the exponent of the mean is below 1/2",
-        )
-    if reference_share > REFERENCE:
-        add(
-            "reference",
-            f"the reference's own error is {reference_share:.0%} of the smallest error measured",
-        )
-    if mean.law != "power":
-        add("law", f"the error of the mean follows a {mean.law} law, not a power law")
-    elif not mean.trusted:
-        add("fit", f"exponent of the mean: {'; '.join(mean.reasons)}")
-    return tuple(flags)

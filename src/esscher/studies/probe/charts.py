@@ -39,11 +39,13 @@ from esscher.studies.probe.curves import (
     measured_of,
     predicted_of,
 )
+from esscher.studies.probe.predictors import PREDICTORS
 from esscher.studies.probe.records import ProbeHead, ProbeLayer
 from esscher.studies.probe.result import Probe
 
 #: Column of the table, title, and how it is coloured: colours, their ends (None: from the data).
 NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "at_context": ("error at the context", {"colours": SHARES, "log": True}),
     "tokens_10": ("tokens for 10% error", {"colours": SHARES, "log": True}),
     "mean": ("exponent, mean error", {"ends": (0.2, 0.6)}),
     "H": ("horizon H", {"colours": SHARES, "log": True}),
@@ -54,24 +56,8 @@ NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
     "ess": ("effective tokens of a query", {"log": True}),
 }
 #: Those of the main chart.
-MAIN = ("mean", "map", "H", "khat", "tokens_10", "lost")
+MAIN = ("at_context", "tokens_10", "mean", "map", "H", "lost")
 VERDICT = Series("tails", VERDICTS, colours=(SKY, GREEN, ORANGE, VERMILION, PALE))
-#: Predictors of an exponent: column of the table and name, by metric.
-PREDICTORS = {
-    "mean": {
-        "predicted_khat": "one-pass k-hat",
-        "sharp": "sharp Gaussian",
-        "paper_reference": "published reference",
-        "paper_bound": "published bound",
-    },
-    "map": {
-        "predicted_map": "predicted on the range",
-        "predicted_khat": "one-pass k-hat",
-        "paper_reference": "published reference",
-        "paper_bound": "published bound",
-    },
-    "cov": {"predicted_khat": "one-pass k-hat", "sharp": "sharp Gaussian"},
-}
 #: Heads whose curves are drawn unless some are chosen.
 SHOWN = 6
 #: Most heads whose curves, and whose evidence in the report, are kept: those that need most tokens.
@@ -150,20 +136,21 @@ def tokens(found: Probe) -> ChartType:
 
 
 def curves(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
-    """Draw errors of single heads against n with fitted laws and the predicted map error."""
+    """Draw errors of single heads against n, measured, fitted and predicted."""
     order = [(head.layer, head.head) for head in by_need(found)]
     if heads is None:
         at = np.unique(np.linspace(0, len(order) - 1, min(SHOWN, len(order))).astype(int))
         heads = [order[i] for i in at]
     check_heads(heads, order)
-    kinds = Series("line", ("fitted", "map, predicted"), dashes=DASHES[:2])
+    kinds = Series("line", ("fitted", PREDICTED), dashes=DASHES[:2])
     panels = []
     for one in heads:
         about = found.head(*one)
         measured = [row for metric in METRICS for row in measured_of(found, about, metric)]
         fitted = [row | {"line": "fitted"} for metric in METRICS
                   for row in fitted_of(found, about, metric)]  # fmt: skip
-        predicted = [row | {"line": "map, predicted"} for row in predicted_of(found, about, "map")]
+        predicted = [row | {"line": PREDICTED} for metric in METRICS
+                     for row in predicted_of(found, about, metric)]  # fmt: skip
         x, y = axes_of([*measured, *fitted, *predicted], lines_below=3)
         text = "\n".join(f"{metric}: {exponent_of(about, metric)}" for metric in METRICS)
         panels.append(
@@ -181,7 +168,7 @@ def curves(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> Char
 
 def predicted(found: Probe) -> ChartType:
     """Draw measured exponents with 95% intervals against predicted ones, a panel per predictor."""
-    table = records(found.table())
+    table = [row | {"constant": 0.5} for row in records(found.table())]
     shown = limits([0.0, 0.6, *(row[name] for row in table for metric, all_of in PREDICTORS.items()
                     for name in (metric, *all_of))])  # fmt: skip
     panels = []
@@ -190,7 +177,7 @@ def predicted(found: Probe) -> ChartType:
             {"name": f"head {row['layer']}.{row['head']}", "layer": row["layer"],
              "head": row["head"], "metric": METRICS[metric], "measured": row[metric],
              "low": row[f"{metric}_low"], "high": row[f"{metric}_high"],
-             "hollow": not head.fit[metric].trusted}
+             "hollow": head.fit is None or not head.fit[metric].trusted}
             | {column: row[column] for column in all_of}
             for row, head in zip(table, found.heads, strict=True)
         ]  # fmt: skip
@@ -246,9 +233,14 @@ def _nothing(found: Probe) -> str | None:
     return None if found.heads else "no part of the run is complete"
 
 
+def _nothing_measured(found: Probe) -> str | None:
+    missing = "nothing was sampled (--predict)" if found.study.predict else None
+    return _nothing(found) or missing
+
+
 def _no_layers(found: Probe) -> str | None:
     there = any(layer.heads_together is not None for layer in found.layers)
-    return _nothing(found) or (
+    return _nothing_measured(found) or (
         None if there else "no layer has more than one head, measured on at least 4 replicates"
     )
 
@@ -261,8 +253,8 @@ DRAWINGS = (
         heading="Every head",
         caption="Click a cell, or move with the arrow keys, to see the numbers and curves of a "
         "head. Errors are relative: to the root mean square norm of its outputs, that of the "
-        "covariance to its square. Dashed: what one pass predicts; for the map the error itself, "
-        "exact for this cloud, for the others a slope (k-hat) through the middle of the points.",
+        "covariance to its square. Dashed: what one pass predicts; for the map exact for this "
+        "cloud, for the others to first order in single tokens.",
     ),
     Drawing(
         "tokens", "tokens for 10% error of every head, sorted", tokens, missing=_nothing,
@@ -272,7 +264,8 @@ DRAWINGS = (
     Drawing("curves", "errors of single heads against n, fitted and predicted (--head)", curves,
             heads=True, missing=_nothing),
     Drawing(
-        "predicted", "measured against predicted exponents", predicted, missing=_nothing,
+        "predicted", "measured against predicted exponents", predicted,
+        missing=_nothing_measured,
         heading="Predicted against measured",
         caption="One point per head; on the dotted line prediction and measurement agree. Click a "
         "point to see the head.",

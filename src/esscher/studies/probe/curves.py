@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from esscher.show.numbers import between
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import BLUE, GREEN, VERMILION, limits
-from esscher.studies.probe.records import ProbeHead
+from esscher.studies.probe.records import NORMAL, ProbeHead
 from esscher.studies.probe.result import Probe
 
 #: Errors, in the order of the panels.
@@ -21,12 +19,12 @@ METRICS = {"mean": "mean output", "map": "map (rms)", "cov": "covariance"}
 COLOURS = {"mean": VERMILION, "map": BLUE, "cov": GREEN}
 METRIC = Series("metric", tuple(METRICS.values()), colours=tuple(COLOURS.values()),
                 shapes=("square", "circle", "triangle-up"))  # fmt: skip
-#: Standard errors to each side of a 95% interval.
-NORMAL = 1.96
 
 
 def measured_of(found: Probe, head: ProbeHead, metric: str) -> list[dict[str, Any]]:
     """Return the errors at all sizes, with intervals at those of the fit."""
+    if head.fit is None or head.curve is None:
+        return []
     fit, scale = head.fit[metric], _scale(head, metric)
     ends = {
         n: {"low": low / scale, "high": high / scale}
@@ -42,37 +40,26 @@ def measured_of(found: Probe, head: ProbeHead, metric: str) -> list[dict[str, An
 
 def fitted_of(found: Probe, head: ProbeHead, metric: str) -> list[dict[str, Any]]:
     """Return the fitted law; nothing without one."""
-    fit = head.fit[metric]
-    return (
-        [] if fit.constant is None else _straight(found, head, metric, fit.constant, fit.exponent)
-    )
+    fit = None if head.fit is None else head.fit[metric]
+    if fit is None or fit.constant is None:
+        return []
+    scale = _scale(head, metric)
+    return [
+        {"metric": METRICS[metric], "n": n, "error": fit.constant * n**-fit.exponent / scale}
+        for n in (found.sizes[0], found.sizes[-1])  # between which it is straight
+    ]
 
 
 def predicted_of(found: Probe, head: ProbeHead, metric: str) -> list[dict[str, Any]]:
-    """Return the map error; for the others a slope through the middle of the measured points."""
-    if metric == "map":
-        about, scale = head.predicted_map, _scale(head, metric)
-        return [
-            {"metric": METRICS[metric], "n": n, "error": error / scale,
-             "low": (error - NORMAL * noise) / scale, "high": (error + NORMAL * noise) / scale}
-            for n, error, noise in zip(found.sizes, about.error, about.standard_error, strict=True)
-        ]  # fmt: skip
-    mean, slope = head.curve[metric].mean, head.predicted.khat
-    if min(mean) <= 0:
-        return []
-    middle = np.mean(np.log(mean) + slope * np.log(found.sizes))
-    return _straight(found, head, metric, float(np.exp(middle)), slope)
-
-
-def _straight(
-    found: Probe, head: ProbeHead, metric: str, constant: float, exponent: float
-) -> list[dict[str, Any]]:
-    """A power law: its ends, between which it is straight on logarithmic axes."""
-    scale = _scale(head, metric)
+    """Return what one pass predicts, with its 95% interval."""
+    about, scale = head.predicted_error[metric], _scale(head, metric)
     return [
-        {"metric": METRICS[metric], "n": n, "error": constant * n**-exponent / scale}
-        for n in (found.sizes[0], found.sizes[-1])
-    ]
+        {"metric": METRICS[metric], "n": n, "error": error / scale,
+         "low": max(error - NORMAL * noise, error / 10) / scale,
+         "high": (error + NORMAL * noise) / scale}
+        for n, error, noise in zip(found.sizes, about.error, about.standard_error, strict=True)
+        if error > 0
+    ]  # fmt: skip
 
 
 def _scale(head: ProbeHead, metric: str) -> float:
@@ -81,8 +68,8 @@ def _scale(head: ProbeHead, metric: str) -> float:
 
 def exponent_of(head: ProbeHead, metric: str) -> str:
     """Return the exponent with its interval, in words."""
-    fit = head.fit[metric]
-    return f"β = {between(fit.exponent, fit.interval, 'd3')}"
+    value, interval = head.exponent(metric)
+    return "" if value is None else f"β = {between(value, interval, 'd3')}"
 
 
 def axes_of(rows: list[dict[str, Any]], lines_below: int) -> tuple[Axis, Axis]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,29 +21,27 @@ from esscher.math.tails.cloud import cloud_tails
 from esscher.math.tails.directions import QUICK
 from esscher.math.tails.records import Cloud
 from esscher.math.theory import exponents
-from esscher.math.theory.empirical import empirical_map_square
-from esscher.math.theory.sharp_exponents import Exponents
+from esscher.math.theory.cloud import CloudErrors, Predicted, cloud_errors
 from esscher.studies.probe.records import (
+    AtContext,
     ByTolerance,
     HeadStatistics,
     PredictedError,
     PredictedExponents,
     Psi,
     Quantiles,
-    RangeExponent,
     Sink,
     Sinks,
 )
 
 #: Relative output errors for which the number of tokens is given.
 TOLERANCES = {"percent_5": 0.05, "percent_10": 0.1, "percent_20": 0.2}
-#: Queries from which the map error is predicted; the standard error is over them.
-PREDICTING = 16
-#: Distance of the integration nodes: coarser than the queries' own spread needs by far.
-STEP = 0.8
-#: Numbers of tokens among which those for a tolerance are looked for.
-GRID = np.geomspace(4, 1e8, 50)
-#: Resamples of those queries, for the interval of the number of tokens.
+#: Numbers of tokens among which those for a tolerance are looked for: the first, how many, and how
+#: many times the cloud's tokens the last is.
+FIRST, GRID, BEYOND = 16, 32, 32
+#: More tokens than that are never looked for.
+MOST_TOKENS = 1e8
+#: Resamples of the queries, for the interval of the number of tokens.
 RESAMPLES = 200
 #: Sinks that are listed.
 LISTED = 5
@@ -56,6 +55,7 @@ def describe_head(
     seed: int,
     label: Callable[[int], str],
     *,
+    context: int,
     delimiters: float,
     psi: float | None = None,
     apart: NDArray[np.int64] | None = None,
@@ -72,6 +72,8 @@ def describe_head(
         Seed of resampling.
     label
         The token of a key, for the list of sinks.
+    context
+        Context length of the model.
     delimiters
         Share of the attention that goes to delimiters.
     psi
@@ -83,7 +85,12 @@ def describe_head(
     asymptotic = exponents(moments.horizon)
     sinks: Any = "auto" if apart is None else apart
     tail = received_exponent(numbers.received * len(numbers.tilts), sinks=sinks)
-    predicted, noise, needed, between = _predicted_map(numbers, sizes, seed)
+    keys = len(numbers.keys)
+    top = max(BEYOND * keys, context, sizes[-1])
+    grid = np.unique([*np.geomspace(FIRST, top, GRID).round().tolist(), context])
+    found = cloud_errors(numbers.cloud, sizes, grid=grid, seed=seed)
+    outputs = _MapCurve.of(found, numbers.norm, random_stream(seed, "probe prediction"))
+    needed: dict[str, Any] = {name: outputs.crossing(at) for name, at in TOLERANCES.items()}
     ess = numbers.participation
     order = sorted(tail.sinks, key=lambda j: -numbers.received[j])
     quantiles = (float(np.quantile(ess, q)) for q in (0.1, 0.5, 0.9))
@@ -108,72 +115,78 @@ def describe_head(
         delimiter_share=delimiters,
         tails=key_tails(numbers, seed),
         norm=numbers.norm,
-        predicted_map=PredictedError(
-            error=tuple(predicted.tolist()), standard_error=tuple(noise.tolist())
+        predicted_error=ByMetric(
+            mean=_curve(found.mean), cov=_curve(found.cov), map=_curve(found.map)
         ),
-        predicted=_predictions(asymptotic, tail.exponent, sizes, predicted),
-        tokens_for=needed,
-        tokens_for_interval=between,
+        predicted=PredictedExponents(
+            khat=tail.exponent,
+            sharp=ByMetric(mean=asymptotic.mean, cov=asymptotic.cov, map=asymptotic.map_rms),
+            paper_reference=asymptotic.paper_reference,
+            paper_bound=asymptotic.paper_bound,
+        ),
+        keys=keys,
+        tokens_for=ByTolerance(**{name: n for name, (n, _) in needed.items()}),
+        tokens_for_interval=ByTolerance(**{name: ends for name, (_, ends) in needed.items()}),
+        at_context=outputs.at(context, keys),
     )
 
 
-def _predictions(
-    asymptotic: Exponents, khat_exponent: float, sizes: Sequence[int], map_error: Array
-) -> PredictedExponents:
-    x = np.log(np.asarray(sizes, dtype=np.float64))
-    x = x - x.mean()
-    slope = float(-(x @ np.log(map_error)) / (x @ x)) if len(sizes) > 1 else None
-    return PredictedExponents(
-        khat=khat_exponent,
-        range=RangeExponent(map=slope),
-        sharp=ByMetric(mean=asymptotic.mean, cov=asymptotic.cov, map=asymptotic.map_rms),
-        paper_reference=asymptotic.paper_reference,
-        paper_bound=asymptotic.paper_bound,
+def _curve(found: Predicted) -> PredictedError:
+    """A predicted error as it is stored: the expected norm, with its standard error."""
+    exponent, noise = found.slope() if len(found.sizes) > 1 else (None, None)
+    return PredictedError(
+        error=tuple(found.norm.tolist()),
+        standard_error=tuple((found.norm * found.relative_error).tolist()),
+        exponent=exponent,
+        exponent_error=noise,
     )
 
 
-def _predicted_map(
-    numbers: HeadNumbers, sizes: Sequence[int], seed: int
-) -> tuple[Array, Array, ByTolerance[float | None], ByTolerance[Ends]]:
-    """Predicted map error at the sizes, its standard error, and tokens for each tolerance.
+@dataclass(frozen=True, eq=False)
+class _MapCurve:
+    """Relative output error at any n, and resamples of it over the queries."""
 
-    The last with an interval, by resampling the queries; None stands for more than the grid's end.
-    """
-    rng = random_stream(seed, "probe prediction")
-    count = min(PREDICTING, len(numbers.tilts))
-    rows = rng.choice(len(numbers.tilts), size=count, replace=False)
-    grid = np.unique(np.concatenate([GRID, np.asarray(sizes, dtype=np.float64)]).round())
-    squares = empirical_map_square(
-        numbers.tilts[rows], numbers.keys, numbers.values, numbers.outputs[rows], grid, STEP
-    )
-    mean = squares.mean(axis=0)
-    spread = squares.std(axis=0, ddof=1) / np.sqrt(count)
-    at = np.searchsorted(grid, np.asarray(sizes, dtype=np.float64))
-    error = np.sqrt(mean)
-    copies = resampling_counts(count, RESAMPLES, rng) / count
-    resampled = np.sqrt(copies @ squares) / numbers.norm
+    grid: Array
+    error: Array
+    resampled: Array
 
-    def between(tolerance: float) -> Ends:
+    @classmethod
+    def of(cls, found: CloudErrors, norm: float, rng: np.random.Generator) -> _MapCurve:
+        copies = resampling_counts(len(found.weights), RESAMPLES, rng) * found.weights
+        copies /= copies.sum(axis=1, keepdims=True)
+        squares = found.map_squares
+        return cls(
+            found.grid,
+            np.sqrt(found.weights @ squares) / norm,
+            np.sqrt(copies @ squares) / norm,
+        )
+
+    def crossing(self, tolerance: float) -> tuple[float | None, Ends]:
+        """First number of tokens with at most this error, and its interval; None: beyond MOST."""
         # None (never) is the largest of them
-        found = [_crossing(relative, grid, tolerance) for relative in resampled]
+        found = [_crossing(error, self.grid, tolerance) for error in self.resampled]
         order = sorted(found, key=lambda n: np.inf if n is None else n)
         low, high = (order[int(q * (RESAMPLES - 1))] for q in (0.025, 0.975))
-        return low, high
+        return _crossing(self.error, self.grid, tolerance), (low, high)
 
-    needed: dict[str, Any] = {
-        name: _crossing(error / numbers.norm, grid, tolerance)
-        for name, tolerance in TOLERANCES.items()
-    }
-    ends: dict[str, Any] = {name: between(tolerance) for name, tolerance in TOLERANCES.items()}
-    noise = spread[at] / (2 * error[at])
-    return error[at], noise, ByTolerance(**needed), ByTolerance(**ends)
+    def at(self, n: int, keys: int) -> AtContext:
+        """Error at n tokens."""
+        i = int(np.searchsorted(self.grid, n))
+        ends = np.quantile(self.resampled[:, i], [0.025, 0.975])
+        error = float(self.error[i])
+        low, high = min(float(ends[0]), error), max(float(ends[1]), error)
+        return AtContext(n=n, error=error, interval=(low, high), extrapolated=n > keys)
 
 
 def _crossing(relative: Array, grid: Array, tolerance: float) -> float | None:
-    """First number of tokens with at most this relative error; None beyond the grid."""
+    """First number of tokens with at most this relative error; None beyond ``MOST_TOKENS``.
+
+    Beyond the grid, which goes far beyond the cloud, the error of draws falls like 1/sqrt(n).
+    """
     below = np.flatnonzero(relative <= tolerance)
     if not below.size:
-        return None
+        n = float(grid[-1]) * float(relative[-1] / tolerance) ** 2
+        return float(np.ceil(n)) if n <= MOST_TOKENS else None
     i = int(below[0])
     if i == 0:
         return float(grid[0])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from esscher.math.statistics.classes import class_counts, class_words
 from esscher.show.content import Card, Column, Summary, Table
-from esscher.show.frames import data_of, ends_of, values
+from esscher.show.frames import data_of, values
 from esscher.show.numbers import counted, shown, visible
-from esscher.studies.probe.charts import KEPT, PREDICTORS, by_need
-from esscher.studies.probe.curves import METRICS, NORMAL
-from esscher.studies.probe.result import CLOSE, PARAMETRIC, Probe
+from esscher.studies.probe.charts import KEPT, by_need
+from esscher.studies.probe.curves import METRICS
+from esscher.studies.probe.headline import LARGE
+from esscher.studies.probe.predictors import beats_constant
+from esscher.studies.probe.result import Probe
 
 NEVER = "more than 10⁸"
 
@@ -23,60 +26,69 @@ def summary(found: Probe, name: str) -> Summary:
     )
     if not found.heads:
         return Summary("Probe of a model", subject, [], [])
-    tables = [_predictors(found), *_flags(found), _heads(found, name)]
+    tables = [*_predictors(found), *_flags(found), _heads(found, name)]
     return Summary("Probe of a model", subject, _cards(found), tables)
 
 
 def _cards(found: Probe) -> list[Card]:
-    """Heads, rates, tokens, the best predictor."""
+    """Errors at the model's context, heads to leave alone, classes of rates, tokens, predictor."""
     table, count = found.table(), len(found.heads)
-    near = (table["mean"] - PARAMETRIC).abs() <= CLOSE
-    inside = (table["mean_low"] <= PARAMETRIC) & (table["mean_high"] >= PARAMETRIC)
+    errors = table["at_context"]
+    worst = found.heads[int(errors.argmax())]
+    large = [head for head in found.heads if head.at_context.interval[0] > LARGE]
+    counts = class_counts(head.exponent("mean")[1] for head in found.heads)
     needed = table["tokens_10"].astype(float).fillna(np.inf)
-    low, high = (float(needed.quantile(q, "nearest")) for q in (0.1, 0.9))
-    middle = float(table["tokens_10"].median())
-    best = found.predictors()
-    first = best[best["metric"] == "mean"].iloc[0]
-    flagged = sum(bool(head.flags) for head in found.heads)
-    return [
-        Card(f"{int((near | inside).sum())} of {count}", "heads converge like 1/\u2060√n",
-             f"mean output: 95% interval holds 1/2, or within {CLOSE:g} of it"),
-        Card(shown(middle, "n0"), "tokens for 10% output error",
-             f"median head; 10% and 90% of the heads: {shown(low, 'n3')} and {shown(high, 'n3')}"),
-        Card(f"{int((needed > 10_000).sum())} of {count}", "heads need more than 10,000 tokens"),
-        Card(f"{first['mean absolute error']:.3f}", "error of the best predictor",
-             f"mean absolute error of the exponent of the mean, {first['predictor']}"),
-        Card(f"{flagged} of {count}", "heads carry flags", "reasons to doubt their numbers"),
+    middle = float(needed.median())
+    beyond = int(table["extrapolated"].sum())
+    cards = [
+        Card(shown(float(errors.median()), "p1"), "output error of a typical head",
+             f"at {worst.at_context.n:,.0f} tokens, the model's own context length; worst "
+             f"({worst.layer}.{worst.head}): {shown(worst.at_context.error, 'p0')}"),
+        Card(f"{len(large)} of {count}", f"heads are more than {LARGE:.0%} off",
+             "there, beyond their intervals: leave them alone when tokens are dropped"),
+        Card(f"{counts['at 1/2']} of {count}", "heads converge like 1/\u2060√n",
+             f"mean output, by 95% intervals: {class_words(counts)}"),
+        Card(shown(middle, "n0") if np.isfinite(middle) else NEVER, "tokens for 10% output error",
+             f"median head; extrapolated beyond the tokens read: {beyond} of {count}"),
     ]  # fmt: skip
+    best = found.predictors()
+    if not best.empty:
+        first = best[best["metric"] == "mean"].iloc[0]
+        word = "better than" if beats_constant(first) else "not better than"
+        cards.append(
+            Card(f"{first['mean absolute error']:.3f}", "error of the predicted exponents",
+                 f"mean output, {first['predictor']}: {word} always 1/2, beyond its interval")
+        )  # fmt: skip
+    return cards
 
 
-def _predictors(found: Probe) -> Table:
-    table, frame = found.predictors(), found.table()
-    ends: list[tuple[float, float] | None] = []
-    for row in table.to_dict("records"):
-        columns = {name: column for column, name in PREDICTORS[row["metric"]].items()}
-        error = (frame[columns[row["predictor"]]] - frame[row["metric"]]).abs().dropna()
-        mean, count = float(error.mean()), len(error)
-        half = NORMAL * float(error.std(ddof=1)) / np.sqrt(count) if count > 1 else np.nan
-        ends.append((max(0.0, mean - half), mean + half) if np.isfinite(half) else None)
-    low, high = ends_of(ends)
-    return Table(
-        title="How good the predictors are",
-        name="predictors",
-        columns=[
-            Column("metric", "exponent of the"),
-            Column("predictor", "predictor"),
-            Column("error", "mean absolute error", "d3", "error_low", "error_high"),
-        ],
-        data={
-            "metric": [METRICS[metric] for metric in table["metric"]],
-            "predictor": list(table["predictor"]),
-            "error": values(table["mean absolute error"]),
-            "error_low": low,
-            "error_high": high,
-        },
-        caption="Mean over heads of |predicted - measured|, best first; 95% intervals over heads.",
-    )
+def _predictors(found: Probe) -> list[Table]:
+    table = found.predictors()
+    if table.empty:
+        return []
+    return [
+        Table(
+            title="How good the predictors are",
+            name="predictors",
+            columns=[
+                Column("metric", "exponent of the"),
+                Column("predictor", "predictor"),
+                Column("error", "mean absolute error", "d3"),
+                Column("skill", "skill", "d2", "skill_low", "skill_high"),
+            ],
+            data={
+                "metric": [METRICS[metric] for metric in table["metric"]],
+                "predictor": list(table["predictor"]),
+                "error": values(table["mean absolute error"]),
+                "skill": values(table["skill"]),
+                "skill_low": values(table["skill_low"]),
+                "skill_high": values(table["skill_high"]),
+            },
+            caption="Mean over heads of |predicted - measured|, smallest first. Skill: 1 minus its "
+            "ratio to the error of always saying 1/2, with its 95% interval over heads; an "
+            "interval that holds 0 is no better than the constant.",
+        )
+    ]
 
 
 def _flags(found: Probe) -> list[Table]:
@@ -89,7 +101,7 @@ def _flags(found: Probe) -> list[Table]:
     order = sorted(seen, key=lambda name: -len(seen[name]))
     return [
         Table(
-            title="Flags: why numbers may not be what they seem",
+            title="Flags: what stands out",
             name="flags",
             columns=[
                 Column("flag", "flag"),
@@ -115,6 +127,7 @@ def _heads(found: Probe, name: str) -> Table:
     """All numbers of all heads; the page also shows those of the picked one below its curves."""
     frame, heads = found.table(), found.heads
     frame["lost"] = frame["sinks"] + frame["delimiters"].fillna(0.0)
+    frame["beyond"] = np.where(frame["extrapolated"], "yes", "")
     frame["khat_low"] = [head.khat.interval[0] for head in heads]
     frame["khat_high"] = [head.khat.interval[1] for head in heads]
     frame["sink_tokens"] = [
@@ -136,21 +149,27 @@ def _heads(found: Probe, name: str) -> Table:
         Column("head", "head", "n0"),
         Column("H", "H", "d2", help="attention horizon: the largest whitened singular value"),
         Column("khat", "k-hat", "d2", "khat_low", "khat_high",
-               help="tail of received attention; one pass predicts min(1/2, 1 - k-hat)"),
+               help="tail of received attention: a diagnostic, 1/2 and more is a heavy tail"),
         *(
             Column(metric, f"exponent, {words}", "d2", f"{metric}_low", f"{metric}_high",
                    help=f"beta of error ~ C n^-beta, {words}; 95% interval")
             for metric, words in METRICS.items()
         ),
-        Column("predicted_khat", "predicted, mean", "d2",
-               help="from one pass: min(1/2, 1 - k-hat)"),
-        Column("predicted_map", "predicted, map", "d2", help="exact map error on these sizes"),
+        *(
+            Column(f"predicted_{metric}", f"predicted, {words}", "d2",
+                   help=f"exponent of the {words} error on these sizes, from one pass")
+            for metric, words in METRICS.items()
+        ),
+        Column("at_context", "error at the context", "p1", "at_context_low", "at_context_high",
+               help="relative output error at the model's own context length; 95% interval"),
         Column("tokens_10", "tokens for 10%", "n3", "tokens_10_low", "tokens_10_high",
                NEVER, True, "tokens for 10% relative output error; 95% interval"),
+        Column("beyond", "extrapolated",
+               help="whether that is more than the tokens that were read"),
         Column("ess", "ESS", "n0", help="tokens that the median query attends"),
         Column("lost", "in sinks", "p0", help="attention that goes to sinks and delimiters"),
         Column("tails", "tails", help="verdict on the worst direction of the keys"),
-        Column("flags", "flags", help="why the numbers may not be what they seem"),
+        Column("flags", "flags", help="what stands out at this head"),
         Column("sink_tokens", "largest sinks", shown=False),
         Column("flag_evidence", "evidence of the flags", shown=False),
         Column("tail_evidence", "evidence of the tails", shown=False),

@@ -29,7 +29,7 @@ def print_result(found: Probe, console: PlainConsole, everything: bool = False) 
         + ("all heads" if not hidden else f"the {len(shown)} heads that need most tokens"),
         least=("cov", "mean", "ESS", "k-hat", "H"),
     )
-    for name in ("head", "H", "k-hat", "mean", "cov", "map", "ESS", "10%"):
+    for name in ("head", "H", "k-hat", "mean", "cov", "map", "ESS", "error", "10%"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in shown.to_dict("records"):
         table.add_row(
@@ -38,29 +38,50 @@ def print_result(found: Probe, console: PlainConsole, everything: bool = False) 
             f"{row['khat']:.2f}",
             *(_with_interval(row, metric) for metric in ("mean", "cov", "map")),
             f"{row['ess']:.0f}",
+            f"{100 * row['at_context']:.2g}%"
+            if row["at_context"] < 0.1
+            else f"{row['at_context']:.0%}",
             _tokens(row),
         )
     console.print(table)
     if hidden:
         console.say(f"{counted(hidden, 'more head')} with fewer tokens; --all shows all.")
     _print_flags(console, found, [(row["layer"], row["head"]) for row in frame.to_dict("records")])
-    best = PlainTable("Mean absolute error of predicted exponents, best first")
-    for name in ("of", "predictor", "error"):
-        best.add_column(name, justify="right" if name == "error" else "left")
-    for row in found.predictors().to_dict("records"):
-        best.add_row(row["metric"], row["predictor"], f"{row['mean absolute error']:.3f}")
-    console.print(best)
+    if not found.study.predict:
+        _print_predictors(console, found)
     _print_layers(console, found)
+    how = "predicted" if found.study.predict else "measured"
     console.explain(
-        "head: layer.head; k-hat of received attention: one pass predicts min(1/2, 1 - k-hat); "
-        "mean, cov, map: exponents of error ~ C n^-beta, in brackets half the width of the 95% "
-        "interval (last digits); ESS: tokens that the median query attends; 10%: tokens for 10% "
-        "output error, with 95% interval.",
+        "head: layer.head; k-hat: tail of received attention, a diagnostic; mean, cov, map: "
+        f"{how} exponents of error ~ C n^-beta, in brackets half the width of the 95% interval "
+        "(last digits); ESS: tokens that the median query attends; error: output error at "
+        f"{found.heads[0].at_context.n:,.0f} tokens, the model's own context length; 10%: tokens "
+        "for 10% output error, with 95% interval; * more than the tokens that were read: "
+        "extrapolated, and larger if more text has rarer tokens.",
+    )
+
+
+def _print_predictors(console: PlainConsole, found: Probe) -> None:
+    """Each predictor beside the constant."""
+    table = PlainTable("Predicted exponents: mean absolute error, and skill against always 1/2")
+    for name in ("of", "predictor", "error", "skill"):
+        table.add_column(name, justify="right" if name in ("error", "skill") else "left")
+    for row in found.predictors().to_dict("records"):
+        known = row["skill_low"] is not None and not np.isnan(row["skill_low"])
+        skill = f"{row['skill']:.2f} ({row['skill_low']:.2f} to {row['skill_high']:.2f})"
+        table.add_row(
+            row["metric"], row["predictor"], f"{row['mean absolute error']:.3f}",
+            skill if known else "",
+        )  # fmt: skip
+    console.print(table)
+    console.explain(
+        "skill: 1 - error / error of always saying 1/2, with 95% interval over heads; an interval "
+        "that holds 0 is no better than the constant.\n"
     )
 
 
 def _print_flags(console: PlainConsole, found: Probe, order: list[tuple[int, int]]) -> None:
-    """What stands against the numbers: how often, and the evidence at the worst head."""
+    """What stands out: how often, and the evidence at the worst head."""
     seen: dict[str, list[tuple[str, str]]] = {}
     for layer, head in order:
         for flag in found.head(int(layer), int(head)).flags:
@@ -68,7 +89,7 @@ def _print_flags(console: PlainConsole, found: Probe, order: list[tuple[int, int
             seen.setdefault(flag.flag, []).append(place)
     if not seen:
         return
-    table = PlainTable("Flags: why numbers may not be what they seem")
+    table = PlainTable("Flags: what stands out")
     table.add_column("flag", no_wrap=True)
     table.add_column("heads", justify="right", no_wrap=True)
     table.add_column("evidence at the head that needs most tokens")
@@ -84,7 +105,7 @@ def _tokens(row: dict[Any, Any]) -> str:
     )
     if value[-1] == low[-1] == high[-1] and value[-1] in "kM":
         low, high = low[:-1], high[:-1]
-    return f"{value} ({low}-{high})"
+    return f"{value} ({low}-{high})" + ("*" if row["extrapolated"] else "")
 
 
 def _short(number: float | None) -> str:

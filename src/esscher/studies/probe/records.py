@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import Generic, TypeAlias, TypeVar
 
-from esscher.core.codec import Amount, Count, Estimate, Index, Name, Record
-from esscher.engine.sampled.layer import ReferenceUsed
+from esscher.core.codec import Amount, Count, Estimate, Index, Interval, Name, Record
+from esscher.engine.sampled.layer import METRICS, ReferenceUsed
 from esscher.math.statistics.records import ByMetric, Ends, FittedRate, ReceivedTail
 from esscher.math.tails.records import Cloud, Deciding
 
 T = TypeVar("T")
 
+#: Standard errors to each side of a 95% interval.
+NORMAL = 1.96
 #: A number for each pair of heads.
 Matrix: TypeAlias = tuple[tuple[float, ...], ...]
 
@@ -68,16 +70,43 @@ class Sinks(Record, frozen=True, kw_only=True):
 
 
 class PredictedError(Record, frozen=True, kw_only=True):
-    """The map error that one pass predicts, at each size."""
+    """The error that one pass predicts at each size, and its exponent on them.
+
+    Standard errors are of what is sampled: queries, tokens, pairs of coordinates. A single size has
+    no exponent.
+    """
 
     error: tuple[float, ...]
     standard_error: tuple[float, ...]
+    exponent: float | None
+    exponent_error: float | None
+
+    @property
+    def interval(self) -> Ends:
+        """95% interval of the exponent."""
+        if self.exponent is None or self.exponent_error is None:
+            return (None, None)
+        half = NORMAL * self.exponent_error
+        return (self.exponent - half, self.exponent + half)
 
 
-class RangeExponent(Record, frozen=True, kw_only=True):
-    """Exponent on the sizes measured; None of a single size."""
+class AtContext(Record, frozen=True, kw_only=True):
+    """Relative output error at the model's own context length.
 
-    map: float | None
+    Attributes
+    ----------
+    n
+        That many tokens.
+    error, interval
+        Root mean square over queries, over the norm of the outputs, with its 95% interval.
+    extrapolated
+        Whether the cloud had fewer tokens.
+    """
+
+    n: Amount
+    error: float
+    interval: Interval
+    extrapolated: bool
 
 
 class PredictedExponents(Record, frozen=True, kw_only=True):
@@ -87,16 +116,13 @@ class PredictedExponents(Record, frozen=True, kw_only=True):
     ----------
     khat
         From the tail of received attention, of the mean error.
-    range
-        From the predicted map error on the same sizes.
     sharp
-        Asymptotic, for Gaussian tokens of the same horizon.
+        Asymptotic, for Gaussian tokens of the same horizon: conjectured.
     paper_reference, paper_bound
         The published ones.
     """
 
     khat: float
-    range: RangeExponent
     sharp: ByMetric[float]
     paper_reference: float
     paper_bound: float
@@ -124,10 +150,17 @@ class HeadStatistics(Record, frozen=True, kw_only=True):
         Tails of the keys; None where there are too few to judge.
     norm
         Root mean square of the outputs.
-    predicted_map, predicted
-        What is predicted for the map error, and for exponents.
+    predicted_error
+        Errors that one pass over the cloud predicts at the sizes, of mean, covariance and map.
+    predicted
+        Exponents by other predictors.
+    keys
+        Tokens of the cloud.
     tokens_for, tokens_for_interval
-        Tokens for a relative output error, with 95% intervals; None: more than 10^8.
+        Tokens for a relative output error, with 95% intervals; None: more than 10^8. Beyond
+        ``keys`` it is an extrapolation, which knows of no rarer tokens than the cloud has.
+    at_context
+        Output error at the model's own context length.
     """
 
     horizon: float
@@ -143,10 +176,12 @@ class HeadStatistics(Record, frozen=True, kw_only=True):
     delimiter_share: float
     tails: Cloud | None
     norm: float
-    predicted_map: PredictedError
+    predicted_error: ByMetric[PredictedError]
     predicted: PredictedExponents
+    keys: Amount
     tokens_for: ByTolerance[float | None]
     tokens_for_interval: ByTolerance[Ends]
+    at_context: AtContext
 
 
 class LayerPart(Record, frozen=True, kw_only=True):
@@ -185,9 +220,10 @@ class LayerPart(Record, frozen=True, kw_only=True):
             lengths.append(len(self.reference.cov_error))
         if self.shape[0] != 3 or self.shape[1] != units or set(lengths) != {units}:
             raise ValueError("Expected `object` with one entry per head, and one of the layer")
-        if self.shape[3] != len(self.sizes) or not self.sizes or not self.shape[2]:
-            raise ValueError("Expected `object` with errors of replicates at each size")
-        if any(len(s.predicted_map.error) != len(self.sizes) for s in self.stats):
+        if self.shape[3] != len(self.sizes) or not self.sizes:
+            raise ValueError("Expected `object` with errors at each size")
+        errors = (s.predicted_error[metric] for s in self.stats for metric in METRICS)
+        if any(len(error.error) != len(self.sizes) for error in errors):
             raise ValueError("Expected `object` with a predicted error at each size")
 
 
@@ -268,7 +304,8 @@ class ProbeHead(HeadStatistics, frozen=True, kw_only=True):
     tails
         Tails of its keys, judged.
     fit, curve
-        Fitted rates and measured errors: of the mean output, of the covariance, of the map.
+        Fitted rates and measured errors: of the mean output, of the covariance, of the map; None if
+        nothing was sampled.
     reference
         How good the reference is.
     flags
@@ -278,10 +315,17 @@ class ProbeHead(HeadStatistics, frozen=True, kw_only=True):
     layer: Index
     head: Index
     tails: KeyTails | None
-    fit: ByMetric[FittedRate]
-    curve: Curves
+    fit: ByMetric[FittedRate] | None
+    curve: Curves | None
     reference: ReferenceQuality
     flags: tuple[Flag, ...]
+
+    def exponent(self, metric: str) -> tuple[float | None, Ends]:
+        """Exponent with its 95% interval: measured, or predicted if nothing was sampled."""
+        if self.fit is not None:
+            return self.fit[metric].exponent, self.fit[metric].interval
+        predicted = self.predicted_error[metric]
+        return predicted.exponent, predicted.interval
 
 
 class SharedExponents(Record, frozen=True, kw_only=True):
@@ -352,9 +396,12 @@ class HeadsTogether(SharedErrors, frozen=True, kw_only=True):
 
 
 class ProbeLayer(Record, frozen=True, kw_only=True):
-    """A layer: rates and errors of its heads side by side, and what they have in common."""
+    """A layer: rates and errors of its heads side by side, and what they have in common.
+
+    None if nothing was sampled.
+    """
 
     layer: Index
-    fit: ByMetric[FittedRate]
-    curve: Curves
+    fit: ByMetric[FittedRate] | None
+    curve: Curves | None
     heads_together: HeadsTogether | None

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
     from esscher.studies.probe.study import ProbeStudy  # noqa: F401 - below, in a string
 
-#: An interval that holds this, or an exponent this close to it, is called parametric.
-PARAMETRIC, CLOSE = 0.5, 0.05
-
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Probe(WithHeads[ProbeHead], Result["ProbeStudy"]):
@@ -53,33 +50,23 @@ class Probe(WithHeads[ProbeHead], Result["ProbeStudy"]):
         return pd.DataFrame([row for layer in self.layers if (row := _layer_row(layer))])
 
     def predictors(self) -> pd.DataFrame:
-        """Mean absolute error of each predictor of the measured exponent, best first."""
+        """Mean absolute error and skill of each predictor of the measured exponents.
+
+        See :mod:`esscher.studies.probe.predictors`. Empty if nothing was measured.
+        """
         import pandas as pd
 
-        table = self.table()
-        rows: list[dict[str, Any]] = []
-        for name, column, metric in (
-            ("one-pass k-hat", "predicted_khat", "mean"),
-            ("sharp Gaussian", "sharp", "mean"),
-            ("published reference", "paper_reference", "mean"),
-            ("published bound", "paper_bound", "mean"),
-            ("one-pass k-hat", "predicted_khat", "cov"),
-            ("sharp Gaussian", "sharp", "cov"),
-            ("predicted on the range", "predicted_map", "map"),
-            ("one-pass k-hat", "predicted_khat", "map"),
-            ("published reference", "paper_reference", "map"),
-        ):
-            error = (table[column] - table[metric]).abs().mean()
-            rows.append({"metric": metric, "predictor": name, "mean absolute error": error})
-        ordered = sorted(rows, key=lambda r: (METRICS.index(r["metric"]), r["mean absolute error"]))
-        return pd.DataFrame(ordered)
+        from esscher.studies.probe.predictors import predictor_table
+
+        return pd.DataFrame() if self.study.predict else predictor_table(self.table())
 
     def shown(self) -> list[pd.DataFrame]:
         """Return the heads, those that need most tokens first."""
         table = self.table()
         if table.empty:
             return []
-        names = ["layer", "head", "H", "F", "khat", "mean", "cov", "map", "tokens_10", "flags"]
+        names = ["layer", "head", "H", "khat", "mean", "cov", "map", "at_context", "tokens_10",
+                 "extrapolated", "flags"]  # fmt: skip
         return [table.sort_values("tokens_10", ascending=False, na_position="first")[names]]
 
 
@@ -93,13 +80,13 @@ def _row(head: ProbeHead) -> dict[str, Any]:
         "khat": head.khat.k,
     }
     for metric in METRICS:
-        fit = head.fit[metric]
-        row |= _columns(metric, fit.exponent, fit.interval)
+        row |= _columns(metric, *head.exponent(metric))
+        row[f"predicted_{metric}"] = head.predicted_error[metric].exponent
     predicted = head.predicted
+    context = head.at_context
     low, high = head.tokens_for_interval.percent_10
     return row | {
         "predicted_khat": predicted.khat,
-        "predicted_map": predicted.range.map,
         "sharp": predicted.sharp.mean,
         "paper_reference": predicted.paper_reference,
         "paper_bound": predicted.paper_bound,
@@ -111,6 +98,10 @@ def _row(head: ProbeHead) -> dict[str, Any]:
         "tokens_20": head.tokens_for.percent_20,
         "tokens_10_low": low,
         "tokens_10_high": high,
+        "extrapolated": head.tokens_for.percent_10 is None
+        or head.tokens_for.percent_10 > head.keys,
+        **_columns("at_context", context.error, context.interval),
+        "context": context.n,
         "reference_share": head.reference.largest_share,
         "tails": None if head.tails is None else head.tails.verdict,
         "flags": ", ".join(dict.fromkeys(flag.flag for flag in head.flags)),

@@ -57,6 +57,7 @@ class ProbeStudy(ModelStudy[Probe]):
         "esscher probe demo:minilm --text demo:docs --out runs/minilm",
         "esscher probe ./my-model --text corpus.jsonl --column text --tokens 50000",
         "esscher probe demo:smollm2 --context 4096",
+        "esscher probe demo:minilm --predict",
     )
 
     mode: Annotated[
@@ -80,6 +81,9 @@ class ProbeStudy(ModelStudy[Probe]):
         option("Geometric grid of sizes n (default 64:2048:6).", metavar="A:B:K"),
     ] = BY_MODEL
     replicates: Annotated[int, option("Samples of tokens.", ge=1, le=10**6)] = 32
+    predict: Annotated[bool, option("Predict everything from one pass, and sample nothing.")] = (
+        False
+    )
     seed: Seed = 0
     sampling: Annotated[
         Literal["with", "without"],
@@ -88,6 +92,11 @@ class ProbeStudy(ModelStudy[Probe]):
             "the factor of a finite population."
         ),
     ] = "with"
+
+    @property
+    def samples(self) -> int:
+        """Samples that are drawn."""
+        return 0 if self.predict else self.replicates
 
     def fill(self, model: Outline) -> ProbeStudy:
         """Choose the mode, passages, sizes, layers and heads that suit the model."""

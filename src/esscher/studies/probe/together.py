@@ -99,7 +99,7 @@ def _shared(
         )
         for j, n in enumerate(sizes)
     )
-    each = np.array([head.fit[metric].exponent for head in heads])
+    each = np.array([head.fit[metric].exponent for head in heads if head.fit is not None])
     worst = int(np.argmin(each))
     return SharedErrors(
         correlation=_matrix(error_correlation(products[:, -1])),

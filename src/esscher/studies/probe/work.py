@@ -91,7 +91,7 @@ class ProbeWork:
 
     def _passages(self) -> Iterator[Mapping[str, Task]]:
         names = self.study.cells()
-        draws = -(-self.study.replicates // len(names))
+        draws = -(-self.study.samples // len(names))
         yield {
             name: Task(
                 name,
@@ -121,7 +121,7 @@ def _layer_cell(
         weights = head_weights(loaded, layer)
         label = _labels(loaded, np.asarray(cloud.token_ids))
         measured, numbers = measure_pooled(
-            cloud, layer, study.sizes, study.replicates, study.seed, study.sampling,
+            cloud, layer, study.sizes, study.samples, study.seed, study.sampling,
             OutputProjection.of(weights.W_o[list(study.heads)]),
         )  # fmt: skip
         if study.sampling == "without":
@@ -130,7 +130,8 @@ def _layer_cell(
         stats = tuple(
             describe_head(
                 number, study.sizes, study.seed, label,
-                delimiters=float(shares[head]), psi=None if psi is None else psi[head],
+                context=loaded.max_positions, delimiters=float(shares[head]),
+                psi=None if psi is None else psi[head],
             )
             for head, number in zip(measured.heads, numbers, strict=True)
         )  # fmt: skip
@@ -155,7 +156,7 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
             stats = tuple(
                 describe_head(
                     numbers[h], study.sizes, study.seed, label,
-                    delimiters=float(shares[h]), apart=sinks[h],
+                    context=loaded.max_positions, delimiters=float(shares[h]), apart=sinks[h],
                 )
                 for h in study.heads
             )  # fmt: skip

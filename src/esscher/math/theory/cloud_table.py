@@ -1,0 +1,199 @@
+"""Laplace integrals of one query over a cloud of keys: what every n has in common.
+
+A query attends n keys drawn with replacement from a cloud of N. Its weights over the cloud are
+``w_j`` (mean 1), its limit is ``y``, and ``r_j = v_j - y``, ``u_j = v_j - mean v``. Since
+``1/Z = int e^{-l Z} dl``, every expectation over the draws is an integral over l of products of
+single-key expectations,
+
+    f = E e^{-l w},               h = E[u e^{-l w}],            g = E[w r e^{-l w}],
+    J = E[w r u' e^{-l w}],       G = E[w^2 r r' e^{-l w}],
+
+and n enters only through powers of f. The nodes in l double: ``D = 1 - e^{-l w}`` then obeys
+``D(2 l) = D (2 - D)``, which keeps its relative accuracy where l is small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from esscher.core.validation import Array
+
+Single = NDArray[np.float32]
+Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+#: Nodes are this far apart in ln l; the trapezoidal rule is then good to about 1e-4.
+STEP = float(np.log(2.0))
+#: The integrals are cut where what is left is e to minus this power of them: below, where they fall
+#: at least like l, and above, where they fall like f^n.
+BELOW, ABOVE = 11.0, 14.0
+#: ``e^{-l w}`` is nothing from this l w on.
+GONE = 80.0
+#: Most nodes of a query, whatever its weights.
+MOST_NODES = 200
+
+
+@dataclass(frozen=True, eq=False)
+class KeyColumns:
+    """What sums over keys are made of: ``v_a v_b`` along pairs, ``v``, ``|v|^2`` and 1.
+
+    Sums with any weights give those of ``r = v - y`` and ``u = v - mean v`` of every query.
+
+    Attributes
+    ----------
+    columns
+        [key, pair + d + 2].
+    pairs
+        Coordinates a and b.
+    mean
+        Mean of v.
+    """
+
+    columns: Single
+    pairs: Pairs
+    mean: Array
+
+    @classmethod
+    def of(cls, values: Array, pairs: Pairs) -> KeyColumns:
+        """Of the values of all keys."""
+        a, b = pairs
+        parts = [values[:, a] * values[:, b], values, np.sum(values**2, axis=1)[:, None]]
+        columns = np.hstack([*parts, np.ones((len(values), 1))]).astype(np.float32)
+        return cls(columns, pairs, values.mean(axis=0))
+
+    @property
+    def values(self) -> Single:
+        """The values, [key, d]."""
+        return self.columns[:, len(self.pairs[0]) : -2]
+
+    def sums(self, weights: Single) -> KeySums:
+        """Sums over the keys with weights [row, key]."""
+        total = (weights @ self.columns).astype(np.float64)
+        count = len(self.pairs[0])
+        return KeySums(total[:, :count], total[:, count:-2], total[:, -2], total[:, -1], self.pairs)
+
+
+@dataclass(frozen=True, eq=False)
+class KeySums:
+    """Weighted sums over keys, one row per set of weights: see :class:`KeyColumns`."""
+
+    paired: Array
+    value: Array
+    norm: Array
+    one: Array
+    pairs: Pairs
+
+    def about(self, y: Array) -> Array:
+        """Sums of ``v - y``."""
+        return np.asarray(self.value - self.one[:, None] * y)
+
+    def squares_about(self, y: Array) -> Array:
+        """Sums of ``|v - y|^2``."""
+        return np.asarray(self.norm - 2 * self.value @ y + self.one * float(y @ y))
+
+    def along_pairs(self, p: Array, q: Array) -> Array:
+        """Sums of ``(v - p)_a (v - q)_b + (v - q)_a (v - p)_b``."""
+        a, b = self.pairs
+        both = p + q
+        linear = self.value[:, a] * both[b] + self.value[:, b] * both[a]
+        return np.asarray(
+            2 * self.paired - linear + self.one[:, None] * (p[a] * q[b] + p[b] * q[a])
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class QueryTable:
+    """Single-key expectations of one query, one row per node.
+
+    Everything is made dimensionless by powers of l, so that no number is large.
+
+    Attributes
+    ----------
+    nodes
+        The values of l.
+    weights
+        Weights of the keys, of mean 1.
+    gap, weight, square
+        ``D``, ``l w e^{-l w}`` and ``(l w)^2 e^{-l w}`` of every key, [node, key].
+    log_f
+        ``ln f``.
+    zeroth, first
+        ``h`` and ``l g``, [node, d].
+    second
+        ``l^2 tr G``.
+    mixed_pairs, second_pairs
+        ``l (J_ab + J_ba)`` and ``l^2 G_ab`` along pairs of coordinates, [node, pair].
+    """
+
+    nodes: Array
+    weights: Array
+    gap: Single
+    weight: Single
+    square: Single
+    log_f: Array
+    zeroth: Array
+    first: Array
+    second: Array
+    mixed_pairs: Array
+    second_pairs: Array
+
+    def powers(self, counts: Array) -> Array:
+        """``f^count`` at each node for each count (negative ones count as 0), [count, node]."""
+        return np.asarray(np.exp(np.maximum(counts, 0.0)[:, None] * self.log_f))
+
+
+def query_table(
+    logits: Array, keys: KeyColumns, output: Array, fewest: float, most: float
+) -> QueryTable:
+    """Tabulate a query, for all n from ``fewest`` to ``most``.
+
+    Parameters
+    ----------
+    logits
+        Of the keys of the cloud.
+    keys
+        Their values.
+    output
+        The limit y.
+    fewest, most
+        Smallest and largest number of keys.
+    """
+    count = len(logits)
+    log_w = logits - logsumexp(logits) + np.log(count)
+    w = np.exp(log_w)
+    node = float(np.exp(-max(float(np.log(most)), float(log_w.max())) - BELOW))
+    gap = -np.expm1(-node * w).astype(np.float32)
+    gaps: list[Single] = []
+    missing: list[float] = []
+    while len(gaps) < MOST_NODES:
+        share = float(gap.mean(dtype=np.float64))
+        if share >= 1.0 or max(fewest - 2, 0.25) * np.log1p(-share) < -ABOVE:
+            break
+        gaps.append(gap)
+        missing.append(share)
+        gap = gap * (2 - gap)
+    nodes, gap_rows = np.asarray(node * 2.0 ** np.arange(len(gaps))), np.stack(gaps)
+    scaled = np.minimum(nodes[:, None] * w, GONE).astype(np.float32)
+    weight = scaled * np.exp(-scaled)
+    square = scaled * weight
+    by_weight, by_square = keys.sums(weight), keys.sums(square)
+    # E[w r] = 0: while l is small, g is better seen as a difference from that
+    early = int(np.searchsorted(nodes * float(np.mean(w * w)), 0.5))
+    first = by_weight.about(output)
+    first[:early] = -keys.sums(scaled[:early] * gap_rows[:early]).about(output)
+    return QueryTable(
+        nodes=nodes,
+        weights=w,
+        gap=gap_rows,
+        weight=weight,
+        square=square,
+        log_f=np.log1p(-np.array(missing)),
+        zeroth=-keys.sums(gap_rows).about(keys.mean) / count,
+        first=first / count,
+        second=by_square.squares_about(output) / count,
+        mixed_pairs=by_weight.along_pairs(output, keys.mean) / count,
+        second_pairs=by_square.along_pairs(output, output) / (2 * count),
+    )

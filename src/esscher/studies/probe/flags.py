@@ -1,0 +1,176 @@
+"""Flags: what stands out at a head, for mean, covariance and map apart, with the evidence.
+
+A flag about an exponent is a statement about its interval, and there are as many statements as
+heads: p-values are adjusted over all of them (Holm), so that with 95% probability not one flag of a
+kind is false. How often each of those that one pass gives is right has been measured
+(documentation, "Flags").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import structs
+from scipy.special import ndtr
+
+from esscher.core.validation import Array
+from esscher.engine.sampled.layer import METRICS
+from esscher.math.statistics.classes import HALF
+from esscher.math.statistics.multiple import family_wise
+from esscher.studies.probe.records import Flag, ProbeHead
+
+#: Names of the errors in flags.
+WORDS = {"mean": "mean", "cov": "covariance", "map": "map"}
+#: Level of the flags.
+ALPHA = 0.05
+#: Effective tokens of the median query below which a prediction of mean and covariance, which adds
+#: up what single tokens do, may be off.
+FEW = 8.0
+#: Share of reference error in the smallest measured error from which it is worth a flag.
+REFERENCE = 0.2
+
+
+def with_flags(heads: Sequence[ProbeHead]) -> list[ProbeHead]:
+    """Return the heads with their flags."""
+    found: list[list[Flag]] = [[] for _ in heads]
+    for metric in METRICS:
+        for i, flag in (
+            *_measured_slow(heads, metric),
+            *_predicted_slow(heads, metric),
+            *_disagreeing(heads, metric),
+        ):
+            found[i].append(flag)
+    for i, flag in _against_gaussian(heads):
+        found[i].append(flag)
+    for head, flags in zip(heads, found, strict=True):
+        flags += _of_one(head)
+    return [
+        structs.replace(head, flags=tuple(flags)) for head, flags in zip(heads, found, strict=True)
+    ]
+
+
+def _measured_slow(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, Flag]]:
+    """Measured exponents below 1/2."""
+    values = np.array([_exponent(head, metric) for head in heads])
+    slow = _below(values[:, 0], values[:, 1], 0.5)
+    return [
+        (i, Flag(flag=f"slow {WORDS[metric]}", evidence=_evidence("measured", *values[i])))
+        for i in slow
+    ]
+
+
+def _predicted_slow(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, Flag]]:
+    """Exponents that one pass predicts below what counts as 1/2."""
+    values = np.array([_predicted(head, metric) for head in heads])
+    slow = _below(values[:, 0], values[:, 1], HALF[0])
+    return [
+        (
+            i,
+            Flag(
+                flag=f"slow {WORDS[metric]}, predicted",
+                evidence=_evidence("predicted on these sizes", *values[i]),
+            ),
+        )
+        for i in slow
+    ]
+
+
+def _disagreeing(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, Flag]]:
+    """Exponents that were measured other than predicted on the same sizes."""
+    measured = np.array([_exponent(head, metric) for head in heads])
+    predicted = np.array([_predicted(head, metric) for head in heads])
+    noise = np.hypot(measured[:, 1], predicted[:, 1])
+    apart = _apart(measured[:, 0] - predicted[:, 0], noise)
+    return [
+        (
+            i,
+            Flag(
+                flag=f"prediction off, {WORDS[metric]}",
+                evidence=f"{_evidence('measured', *measured[i])}, "
+                f"{_evidence('predicted', *predicted[i])}",
+            ),
+        )
+        for i in apart
+    ]
+
+
+def _against_gaussian(heads: Sequence[ProbeHead]) -> list[tuple[int, Flag]]:
+    """Measured exponents of the mean other than those of Gaussian tokens of the same horizon."""
+    values = np.array([_exponent(head, "mean") for head in heads])
+    sharp = np.array([head.predicted.sharp.mean for head in heads])
+    apart = _apart(values[:, 0] - sharp, values[:, 1])
+    return [
+        (
+            i,
+            Flag(
+                flag="not Gaussian",
+                evidence=f"{_evidence('measured', *values[i])}, Gaussian tokens of H = "
+                f"{heads[i].horizon:.2f} would have {sharp[i]:.2f} in the end (conjectured)",
+            ),
+        )
+        for i in apart
+    ]
+
+
+def _of_one(head: ProbeHead) -> list[Flag]:
+    """Flags that depend on the head alone."""
+    flags = []
+    if head.ess.median < FEW:
+        flags.append(
+            Flag(
+                flag="few tokens",
+                evidence=f"the median query attends {head.ess.median:.1f} tokens: what is "
+                "predicted for mean and covariance may be off",
+            )
+        )
+    if head.reference.largest_share > REFERENCE:
+        share = head.reference.largest_share
+        flags.append(
+            Flag(
+                flag="reference",
+                evidence=f"the reference's own error is {share:.0%} of the smallest error measured",
+            )
+        )
+    if head.fit is not None and not head.fit.mean.trusted:
+        reasons = "; ".join(head.fit.mean.reasons)
+        flags.append(Flag(flag="fit", evidence=f"exponent of the mean: {reasons}"))
+    return flags
+
+
+def _exponent(head: ProbeHead, metric: str) -> tuple[float, float]:
+    """Measured exponent and its standard error; nan where there is none."""
+    if head.fit is None:
+        return np.nan, np.nan
+    fit = head.fit[metric]
+    return fit.exponent, np.nan if fit.standard_error is None else fit.standard_error
+
+
+def _predicted(head: ProbeHead, metric: str) -> tuple[float, float]:
+    found = head.predicted_error[metric]
+    if found.exponent is None or found.exponent_error is None:
+        return np.nan, np.nan
+    return found.exponent, found.exponent_error
+
+
+def _below(values: Array, noise: Array, bar: float) -> list[int]:
+    """Which values are below a bar, over all of them."""
+    return _adjusted(ndtr((values - bar) / _positive(noise)))
+
+
+def _apart(differences: Array, noise: Array) -> list[int]:
+    """Which differences are not 0, over all of them."""
+    return _adjusted(2 * ndtr(-np.abs(differences) / _positive(noise)))
+
+
+def _positive(noise: Array) -> Array:
+    return np.where(noise > 0, noise, 1e-12) + 0 * noise  # nan stays
+
+
+def _adjusted(p: Array) -> list[int]:
+    """Tests that are significant, all of them taken together."""
+    return [i for i, value in enumerate(family_wise(p).tolist()) if value <= ALPHA]
+
+
+def _evidence(what: str, value: float, noise: float) -> str:
+    return f"exponent {what}: {value:.2f} ± {noise:.2f}"
