@@ -24,6 +24,8 @@ def head(strength, tokens=160, d=6, seed=0, values=None):
         keys=keys,
         values=values,
         outputs=outputs,
+        logits=lambda rows: tilts[rows] @ keys.T,
+        own=None,
         participation=1 / np.sum(weights**2, axis=1),
         received=weights.mean(axis=0),
         norm=float(np.sqrt(np.mean(np.sum(outputs**2, axis=1)))),

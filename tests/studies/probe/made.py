@@ -13,6 +13,7 @@ from esscher.math.statistics import fit_rate
 from esscher.math.statistics.records import ByMetric, ReceivedTail
 from esscher.studies.probe import Probe, ProbeStudy
 from esscher.studies.probe.records import (
+    AtContext,
     ByTolerance,
     Curves,
     ErrorSummary,
@@ -22,7 +23,6 @@ from esscher.studies.probe.records import (
     ProbeHead,
     Psi,
     Quantiles,
-    RangeExponent,
     ReferenceQuality,
     Sinks,
 )
@@ -36,6 +36,9 @@ def made_head(head: int, *, ess: float = 100.0, n: int = 1000, **changes: Any) -
     fit = fit_rate(errors, np.array(SIZES, dtype=float), seed=0).record()
     curve = ErrorSummary(mean=tuple(errors.mean(0)), median=tuple(errors.mean(0)),
                          standard_error=None)  # fmt: skip
+    predicted = PredictedError(
+        error=(0.3, 0.2, 0.1), standard_error=(0.01, 0.01, 0.01), exponent=0.5, exponent_error=0.01
+    )
     none = MeanAndCovariance(mean=0.0, cov=None)
     made = ProbeHead(
         layer=0, head=head, horizon=0.5, frobenius=1.0, tau=0.0, spectrum=(0.5,),
@@ -47,15 +50,16 @@ def made_head(head: int, *, ess: float = 100.0, n: int = 1000, **changes: Any) -
         ),
         ess=Quantiles(p10=ess / 2, median=ess, p90=2 * ess),
         sinks=Sinks(count=0, share=0.0, tokens=()), delimiter_share=0.0, tails=None, norm=1.0,
-        predicted_map=PredictedError(error=(0.3, 0.2, 0.1), standard_error=(0.01, 0.01, 0.01)),
+        predicted_error=ByMetric(mean=predicted, cov=predicted, map=predicted), keys=n,
         predicted=PredictedExponents(
-            khat=0.5, range=RangeExponent(map=0.5), sharp=ByMetric(mean=0.5, cov=0.5, map=0.5),
+            khat=0.5, sharp=ByMetric(mean=0.5, cov=0.5, map=0.5),
             paper_reference=0.4, paper_bound=0.1,
         ),
         tokens_for=ByTolerance(percent_5=4000.0, percent_10=1000.0, percent_20=250.0),
         tokens_for_interval=ByTolerance(
             percent_5=(3000.0, 5000.0), percent_10=(900.0, 1100.0), percent_20=(200.0, 300.0)
         ),
+        at_context=AtContext(n=64, error=0.1, interval=(0.09, 0.11), extrapolated=False),
         fit=ByMetric(mean=fit, cov=fit, map=fit),
         curve=Curves(norm=1.0, mean=curve, cov=curve, map=curve),
         reference=ReferenceQuality(

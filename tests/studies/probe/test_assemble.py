@@ -1,26 +1,38 @@
-"""What the headline of a probe says."""
+"""Passages put together: means of numbers, and what becomes of standard errors."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from msgspec.structs import replace
+from msgspec import structs
 
-from esscher.studies.probe.assemble import headline
-from tests.studies.probe.made import made_head
+from esscher.engine.sampled.layer import LayerMeasurement
+from esscher.studies.probe.assemble import combine
+from esscher.studies.probe.cells import LayerFound
+from esscher.studies.probe.records import HeadStatistics
+from tests.studies.probe.made import SIZES, made_head
 
 
-@pytest.mark.parametrize(
-    ("near", "start"),
-    [
-        (0, "The mean outputs of 0 of 2 heads converge like 1/sqrt(n); of the other 2, flags"),
-        (1, "The mean output of 1 of 2 heads converges like 1/sqrt(n); of the other 1, flags"),
-        (2, "The mean outputs of 2 of 2 heads converge like 1/sqrt(n). A typical head"),
-    ],
-)
-def test_heads_are_counted_in_grammar(near, start):
-    heads = []
-    for i in range(2):
-        beta, head = 0.5 if i < near else 0.2, made_head(i)
-        mean = replace(head.fit.mean, exponent=beta, interval=(beta - 0.01, beta + 0.01))
-        heads.append(replace(head, fit=replace(head.fit, mean=mean)))
-    assert headline(heads).startswith(start)
+def found(error: float) -> LayerFound:
+    head = made_head(0)
+    mean = structs.replace(
+        head.predicted_error.mean, error=(error,) * 3, standard_error=(0.04,) * 3,
+        exponent=error, exponent_error=0.02,
+    )  # fmt: skip
+    fields = {name: getattr(head, name) for name in HeadStatistics.__struct_fields__}
+    fields["predicted_error"] = structs.replace(head.predicted_error, mean=mean)
+    measured = LayerMeasurement(
+        layer=0, heads=(0,), sizes=SIZES, errors=np.ones((3, 2, 4, 3)), relative=np.ones(2),
+        reference_error=np.zeros(2),
+    )  # fmt: skip
+    return LayerFound(measured, (HeadStatistics(**fields),))
+
+
+def test_standard_errors_of_independent_passages_shrink():
+    together = combine([found(0.4), found(0.6), found(0.4), found(0.6)])
+    (stats,) = together.stats
+    mean = stats.predicted_error.mean
+    assert mean.error == pytest.approx((0.5, 0.5, 0.5))
+    assert mean.standard_error == pytest.approx((0.02, 0.02, 0.02))
+    assert (mean.exponent, mean.exponent_error) == pytest.approx((0.5, 0.01))
+    assert together.measured.errors.shape == (3, 2, 16, 3)

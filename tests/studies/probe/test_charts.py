@@ -69,15 +69,9 @@ def test_the_explorer_has_the_curves_of_every_head(found):
                  for n in (found.sizes[0], found.sizes[-1])}, rel=1e-5,
             )  # fmt: skip
             guess = [row for row in own if row.get("line") == charts.PREDICTED]
-            if metric == "map":
-                about = head.predicted_map
-                errors = {row["n"]: row["error"] for row in guess}
-                wanted = np.array(about.error) / scale
-                np.testing.assert_allclose([errors[n] for n in found.sizes], wanted, rtol=1e-5)
-            else:
-                (n, first), (m, last) = ((row["n"], row["error"]) for row in guess)
-                slope = np.log(first / last) / np.log(m / n)
-                assert slope == pytest.approx(head.predicted.khat, abs=1e-4)
+            errors = {row["n"]: row["error"] for row in guess}
+            wanted = np.array(head.predicted_error[metric].error) / scale
+            np.testing.assert_allclose([errors[n] for n in found.sizes], wanted, rtol=1e-5)
             (said,) = [
                 row["text"] for row in panel_rows(chart, number, "text")
                 if (row["layer"], row["head"]) == (head.layer, head.head)
@@ -124,6 +118,7 @@ def test_curves_of_chosen_heads(found):
 
 def test_predicted_exponents(found):
     table, chart = found.table(), draw(DRAWINGS, found, "predicted")
+    table["constant"] = 0.5
     written = texts(chart)
     number = 0
     for metric, all_of in charts.PREDICTORS.items():
@@ -137,7 +132,7 @@ def test_predicted_exponents(found):
             assert [row["hollow"] for row in shown] == [not one for one in trusted]
             assert f"{np.mean(np.abs(table[column] - table[metric])):.3f}" in written
             number += 1
-    assert number == 10
+    assert number == 15
 
 
 def test_tokens_are_sorted_with_their_intervals(found):

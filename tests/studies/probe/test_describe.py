@@ -15,7 +15,10 @@ from tests.engine.models.folders import tiny, words
 
 def numbers_of(keys, passages=None):
     none = np.zeros((0, keys.shape[1]))
-    return HeadNumbers(none, keys, none, none, np.zeros(0), np.zeros(0), 1.0, passages)
+    return HeadNumbers(
+        tilts=none, keys=keys, values=none, outputs=none, logits=lambda rows: none, own=None,
+        participation=np.zeros(0), received=np.zeros(0), norm=1.0, passages=passages,
+    )  # fmt: skip
 
 
 def judged(numbers):

@@ -34,11 +34,13 @@ def opened(tmp_path_factory):
 def test_cards(found):
     cards = summary(found, "run").cards
     table = found.table()
-    assert cards[1].value == shown(float(table["tokens_10"].median()), "n0")
-    assert cards[2].value == f"{int((table['tokens_10'].fillna(np.inf) > 10_000).sum())} of 6"
+    assert cards[0].value == shown(float(table["at_context"].median()), "p1")
+    assert cards[1].value == f"{int((table['at_context_low'] > 0.5).sum())} of 6"
+    inside = (table["mean_low"] >= 0.45) & (table["mean_high"] <= 0.55)
+    assert cards[2].value == f"{int(inside.sum())} of 6"
+    assert cards[3].value == shown(float(table["tokens_10"].median()), "n0")
     best = found.predictors().query("metric == 'mean'").iloc[0]
-    assert cards[3].value == f"{best['mean absolute error']:.3f}"
-    assert cards[4].value == f"{sum(bool(head.flags) for head in found.heads)} of 6"
+    assert cards[4].value == f"{best['mean absolute error']:.3f}"
 
 
 def test_tables_hold_all_numbers(found):
@@ -136,10 +138,12 @@ def test_rows_and_points_pick_heads(browser, opened):
         points.last.click(force=True)
         page.wait_for_selector(f'[data-pick="{last.layer}.{last.head}"]')
         page.locator("details[data-chart]").first.locator("summary").click()
-        # its numbers as tables: the two ends of both lines, and what was measured
+        # its numbers as tables: intervals of what was predicted; both lines, of which the fitted
+        # one has two ends; what was measured
         tables = page.locator("details[data-chart]").first.locator("table")
-        assert tables.nth(0).locator("tr").count() == 1 + 2 * 2
-        measured = tables.nth(1).locator("tr")
+        assert tables.nth(0).locator("tr").count() == 1 + len(probe.sizes)
+        assert tables.nth(1).locator("tr").count() == 1 + 2 + len(probe.sizes)
+        measured = tables.nth(2).locator("tr")
         assert measured.count() == 1 + len(probe.sizes)
         column = measured.first.locator("th").all_inner_texts().index("error")
         errors = [float(row.locator("td").nth(column).inner_text()) for row in measured.all()[1:]]

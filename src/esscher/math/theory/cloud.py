@@ -31,6 +31,8 @@ from esscher.math.theory.cloud_squares import Squares, cov_squares, map_squares,
 
 #: Fewest tokens n of a prediction.
 FEWEST = 2
+#: Less than any squared error.
+TINY = 1e-300
 #: What is sampled unless a caller asks for more.
 EFFORT = Effort()
 
@@ -43,24 +45,30 @@ class Predicted(Squares):
 
     @property
     def rms(self) -> Array:
-        """Root-mean-square error."""
-        return np.asarray(np.sqrt(self.square))
+        """Root-mean-square error; 0 where the noise of the estimate makes its square negative."""
+        return np.asarray(np.sqrt(np.maximum(self.square, 0.0)))
 
     @property
     def norm(self) -> Array:
         """Expected norm of the error, if its fluctuation has a Gaussian shape."""
         half = np.minimum(self.dimension, 1e9) / 2
         shrink = np.exp(gammaln(half + 0.5) - gammaln(half) - np.log(half) / 2)
-        varies = np.clip(1 - self.bias / self.square, 0.0, 1.0)
+        varies = np.clip(1 - self.bias / np.maximum(self.square, TINY), 0.0, 1.0)
         return np.asarray(self.rms * (1 - varies * (1 - shrink)))
 
     @property
-    def relative_error(self) -> Array:
-        """Standard error of the root-mean-square error, as a share of it."""
-        return np.asarray(np.sqrt(np.diag(self.covariance)) / (2 * self.square))
+    def standard_error(self) -> Array:
+        """Standard error of the root-mean-square error, and nearly that of the expected norm."""
+        noise = np.sqrt(np.diag(self.covariance))
+        return np.asarray(noise / np.maximum(2 * self.rms, np.sqrt(np.maximum(noise, TINY))))
 
-    def slope(self) -> tuple[float, float]:
-        """Exponent fitted to the expected norm in log-log coordinates, with its standard error."""
+    def slope(self) -> tuple[float, float] | None:
+        """Exponent fitted to the expected norm in log-log coordinates, with its standard error.
+
+        None for a single size, and where an error is not known to be positive.
+        """
+        if len(self.sizes) < 2 or np.any(self.square <= 0):
+            return None
         x = np.log(self.sizes)
         x = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
         along = x / (2 * self.square)

@@ -45,7 +45,7 @@ class CloudHead:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is sampled: queries, groups of them, tokens z and pairs of coordinates."""
+    """How much is sampled: queries, groups of them (3 or more), tokens z, pairs of coordinates."""
 
     queries: int = 128
     groups: int = 8

@@ -133,10 +133,10 @@ def describe_head(
 
 def _curve(found: Predicted) -> PredictedError:
     """A predicted error as it is stored: the expected norm, with its standard error."""
-    exponent, noise = found.slope() if len(found.sizes) > 1 else (None, None)
+    exponent, noise = found.slope() or (None, None)
     return PredictedError(
         error=tuple(found.norm.tolist()),
-        standard_error=tuple((found.norm * found.relative_error).tolist()),
+        standard_error=tuple(found.standard_error.tolist()),
         exponent=exponent,
         exponent_error=noise,
     )
