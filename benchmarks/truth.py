@@ -1,0 +1,254 @@
+"""Claims against simulations that share no code with them: plain numpy, nothing of the project.
+
+Every row is a claim of the project: the value it states with its standard error, the value of a
+simulation written here with its own, and the z-score of their difference. Prints a Markdown table
+(docs/accuracy.md has it) and writes ``benchmarks/results/truth.json``.
+
+``--only NAME`` redoes some checks; ``--replicates`` scales their effort.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import esscher
+
+RESULTS = Path(__file__).parent / "results" / "truth.json"
+#: Seed of every simulation.
+SEED = 2026
+
+
+@dataclass(frozen=True)
+class Row:
+    """A claim: what is stated, with its standard error, and what the simulation found.
+
+    ``systematic`` is the share of the stated value by which the documentation says that it may be
+    off; z is over statistical errors alone.
+    """
+
+    check: str
+    claim: str
+    stated: float
+    stated_error: float
+    simulated: float
+    simulated_error: float
+    systematic: float = 0.0
+
+    @property
+    def z(self) -> float:
+        """Difference over the standard errors of both."""
+        return (self.stated - self.simulated) / np.hypot(self.stated_error, self.simulated_error)
+
+
+# The simulations: plain numpy.
+
+
+def attention(tilts: Any, keys: Any, values: Any) -> Any:
+    """Softmax attention, as in a textbook."""
+    logits = tilts @ keys.T
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return (weights / weights.sum(axis=1, keepdims=True)) @ values
+
+
+def errors_of(
+    draw: Callable[[int], tuple[Any, Any, Any, Any]],
+    n: int,
+    replicates: int,
+    mean: Any,
+    covariance: Any,
+) -> dict[str, tuple[float, float]]:
+    """Root mean squares, with standard errors, of the errors of map, mean and covariance.
+
+    ``draw(n)`` returns tilts, keys, values and the limit at each tilt.
+    """
+    rows = []
+    for _ in range(replicates):
+        tilts, keys, values, limit = draw(n)
+        out = attention(tilts, keys, values)
+        gap = np.cov(out.T, bias=True).reshape(covariance.shape) - covariance
+        rows.append([np.mean(np.sum((out - limit) ** 2, axis=1)),
+                     np.sum((out.mean(axis=0) - mean) ** 2), np.sum(gap**2),
+                     np.linalg.norm(out.mean(axis=0) - mean)])  # fmt: skip
+    squares = np.array(rows)
+    level = squares.mean(axis=0)
+    noise = squares.std(axis=0, ddof=1) / np.sqrt(replicates)
+    found = {
+        name: (float(np.sqrt(level[k])), float(noise[k] / (2 * np.sqrt(level[k]))))
+        for k, name in enumerate(("map", "mean_rms", "cov_rms"))
+    }
+    return found | {"mean": (float(level[3]), float(noise[3]))}
+
+
+def gaussian_tokens(spectrum: Any, rng: np.random.Generator) -> Callable[[int], Any]:
+    """Standard normal tokens with M = diag(spectrum), whose limit is M x."""
+    m = np.asarray(spectrum, dtype=float)
+
+    def draw(n: int) -> tuple[Any, Any, Any, Any]:
+        x = rng.standard_normal((n, len(m)))
+        return x * m, x, x, x * m
+
+    return draw
+
+
+def row(check: str, claim: str, curve: Any, i: int, simulated: tuple[float, float]) -> Row:
+    """A point of a predicted curve against a simulation."""
+    return Row(check, claim, float(curve.error[i]), float(curve.standard_error[i]), *simulated)
+
+
+# The checks.
+
+
+def map_of_anisotropic_heads(scale: float) -> Iterator[Row]:
+    """Map error of heads without symmetry, tokens as queries."""
+    rng = np.random.default_rng(SEED)
+    for spectrum in ([1.5, 0.75], [3.0, 1.5], [1.0, 0.5, 0.25]):
+        m = np.array(spectrum)
+        head = esscher.gaussian_head(spectrum=spectrum)
+        curves = esscher.predict(head, [100, 1000], "tokens", moments=False, seed=0).curves
+        for i, n in enumerate((100, 1000)):
+            count = int(scale * (4000 if n == 100 else 300))
+            found = errors_of(gaussian_tokens(m, rng), n, count, 0 * m, np.diag(m**2))
+            claim = f"map error, spectrum {spectrum}, n = {n:,}"
+            yield row("map", claim, curves["map"], i, found["map"])
+
+
+def mean_on_the_line(scale: float) -> Iterator[Row]:
+    """Error of the mean in one dimension: root mean square and expected norm."""
+    rng = np.random.default_rng(SEED + 1)
+    sizes = [100, 1000]
+    for h in (0.5, 1.0, 2.0, 3.0):
+        curves = esscher.predict(esscher.gaussian_head(h), sizes, "tokens").curves
+        for i, n in enumerate(sizes):
+            count = int(scale * (4000 if n == 100 else 400))
+            found = errors_of(gaussian_tokens([h], rng), n, count, np.zeros(1), np.array([[h * h]]))
+            for name, words in (("mean_rms", "rms"), ("mean", "expected")):
+                claim = f"{words} error of the mean, d = 1, H = {h:g}, n = {n:,}"
+                yield row("line", claim, curves[name], i, found[name])
+
+
+def covariance_at_small_horizons(scale: float) -> Iterator[Row]:
+    """Error of the covariance where attention is nearly uniform."""
+    rng = np.random.default_rng(SEED + 2)
+    for h in (0.005, 0.05, 0.5):
+        curves = esscher.predict(esscher.gaussian_head(h), [300, 1000], "tokens").curves
+        for i, n in enumerate((300, 1000)):
+            draw = gaussian_tokens([h], rng)
+            found = errors_of(draw, n, int(scale * 1000), np.zeros(1), np.array([[h * h]]))
+            claim = f"rms error of the covariance, d = 1, H = {h:g}, n = {n:,}"
+            yield row("covariance", claim, curves["cov_rms"], i, found["cov_rms"])
+
+
+def other_laws(scale: float) -> Iterator[Row]:
+    """Laws that are not Gaussian: signs, whose limit is tanh."""
+    rng = np.random.default_rng(SEED + 3)
+    d, h, sizes = 3, 0.8, (64, 512)
+    head = esscher.law_head(esscher.laws.Signs(d), horizon=h)
+    curves = esscher.predict(head, sizes, "tokens", seed=1).curves
+    # the limit has signs of the tokens times tanh(h): mean 0, covariance tanh(h)^2
+    level = np.tanh(h)
+
+    def draw(n: int) -> tuple[Any, Any, Any, Any]:
+        x = rng.choice([-1.0, 1.0], size=(n, d))
+        return h * x, x, x, level * x
+
+    for i, n in enumerate(sizes):
+        count = int(scale * 1000)
+        found = errors_of(draw, n, count, np.zeros(d), level**2 * np.eye(d))
+        for name in ("map", "mean_rms", "cov_rms"):
+            yield row("laws", f"{name}, signs, d = 3, H = 0.8, n = {n}", curves[name], i,
+                      found[name])  # fmt: skip
+
+
+def constants_of_bounded_laws(scale: float) -> Iterator[Row]:
+    """``n E|error of the mean|^2`` on the sphere, queries from the population."""
+    rng = np.random.default_rng(SEED + 4)
+    d, n, count = 5, 4000, int(scale * 400)
+    radius = np.sqrt(d)
+    matrix = np.diag([1.0, 0.8, 0.6, 0.4, 0.2])
+    head = esscher.weight_head(esscher.laws.Sphere(d, radius), query=matrix, key=np.eye(d),
+                               scale=1.0)  # fmt: skip
+    stated = esscher.predict(head, None, "population", seed=0)
+
+    def sphere(size: int) -> Any:
+        x = rng.standard_normal((size, d))
+        return radius * x / np.linalg.norm(x, axis=1, keepdims=True)
+
+    # the mean over the law of queries, by many queries for each sample; the limit's mean is 0
+    asked = sphere(4000)
+    asked = np.concatenate([asked, -asked]) @ matrix
+    squares = np.array(
+        [n * np.sum(attention(asked, x, x).mean(axis=0) ** 2)
+         for x in (sphere(n) for _ in range(count))]
+    )  # fmt: skip
+    assert stated.constants is not None
+    value = stated.constants.mean
+    if value is not None:
+        yield Row(
+            "constants", "n E|error of the mean|^2, sphere, d = 5, A = diag(1 .. 0.2)",
+            float(value), float(getattr(stated.constants, "mean_error", 0.0) or 0.0),
+            float(squares.mean()), float(squares.std(ddof=1) / np.sqrt(count)),
+        )  # fmt: skip
+
+
+def clouds(scale: float) -> Iterator[Row]:
+    """A cloud of tokens, its curves from one pass."""
+    rng = np.random.default_rng(SEED + 5)
+    size, d, h = 1500, 4, 0.6
+    x = rng.standard_normal((size, d)) * (1 + rng.random((size, 1)))
+    head = esscher.array_head(h * x * np.sqrt(d), x, x)  # queries, keys, values
+    limit = attention(h * x, x, x)
+    mean, covariance = limit.mean(axis=0), np.cov(limit.T, bias=True)
+    sizes = (64, 512)
+    curves = esscher.predict(head, sizes, "tokens", seed=0).curves
+
+    def draw(n: int) -> tuple[Any, Any, Any, Any]:
+        rows = rng.integers(size, size=n)
+        return h * x[rows], x[rows], x[rows], limit[rows]
+
+    for i, n in enumerate(sizes):
+        found = errors_of(draw, n, int(scale * 1000), mean, covariance)
+        for name in ("map", "mean_rms", "cov_rms"):
+            claim = f"{name}, cloud of {size:,} tokens with mixed norms, d = 4, n = {n}"
+            yield row("clouds", claim, curves[name], i, found[name])
+
+
+CHECKS: dict[str, Callable[[float], Iterator[Row]]] = {
+    "map": map_of_anisotropic_heads,
+    "line": mean_on_the_line,
+    "covariance": covariance_at_small_horizons,
+    "laws": other_laws,
+    "constants": constants_of_bounded_laws,
+    "clouds": clouds,
+}
+
+
+def main() -> None:
+    """Run the checks, print the table, and keep the rows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=CHECKS, action="append")
+    parser.add_argument("--replicates", type=float, default=1.0, help="factor of their numbers")
+    options = parser.parse_args()
+    kept = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
+    chosen = options.only or list(CHECKS)
+    kept = [old for old in kept if old["check"] not in chosen]
+    print("| claim | stated | simulated | z |\n|---|---|---|---|")
+    for name in chosen:
+        for found in CHECKS[name](options.replicates):
+            kept.append(asdict(found) | {"z": found.z})
+            print(
+                f"| {found.claim} | {found.stated:.4g} ({found.stated_error:.2g}) "
+                f"| {found.simulated:.4g} ({found.simulated_error:.2g}) | {found.z:+.1f} |",
+                flush=True,
+            )
+        RESULTS.write_text(json.dumps({"seed": SEED, "rows": kept}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
