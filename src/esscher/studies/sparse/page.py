@@ -7,8 +7,8 @@ from typing import Any
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import ends_of
 from esscher.show.numbers import between, shown
-from esscher.studies.sparse.charts import NORMAL, best_pattern
-from esscher.studies.sparse.result import RANDOM, Sparse, count_heads, rate_words
+from esscher.studies.sparse.charts import best_pattern
+from esscher.studies.sparse.result import RANDOM, Sparse, count_heads, rate_words, student
 from esscher.studies.sparse.verdicts import MARGIN, NEVER, UNDECIDED
 
 #: Relative error for which budgets are asked, as the study has it.
@@ -30,7 +30,7 @@ def _cards(found: Sparse) -> list[Card]:
     best, second = sorted(last, key=lambda name: last[name])[:2] if len(last) > 1 else (RANDOM, "")
     after = f", next is {second} with {last[second]:.3g}" if second not in ("", RANDOM) else ""
     noise = patterns[best].curve.dense.map.standard_error
-    spread = "" if noise is None else f" ± {NORMAL * noise[-1]:.2g}"
+    spread = "" if noise is None else f" ± {student(found) * noise[-1]:.2g}"
     out = [
         Card(shown(base.exponent, "d3"), "exponent of random selection",
              f"map error, 95% interval {shown(base.interval[0], 'd3')} to "

@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
+from scipy import special
+
 from esscher.core.codec import Count
 from esscher.core.errors import InputError
 from esscher.math.statistics.classes import class_counts, class_words, rate_class
+from esscher.math.statistics.means import LEVEL
 from esscher.math.statistics.records import ByMetric, Ends, FittedRate
 from esscher.runs.result import Result, WithHeads
 from esscher.studies.sparse.records import (
@@ -215,6 +218,11 @@ class Sparse(WithHeads[SparseHead], Result["AnySparse"]):
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(self.subject)}</p>{super()._repr_html_()}"
+
+
+def student(found: Sparse) -> float:
+    """Standard errors to each side of a 95% interval over the replicates."""
+    return float(special.stdtrit(max(found.replicates - 1, 1), (1 + LEVEL) / 2))
 
 
 def count_heads(heads: Sequence[SparseHead], pattern: str) -> dict[AgainstRandom, int]:
