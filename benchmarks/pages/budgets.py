@@ -137,7 +137,7 @@ def _gains(plans: list[CheckedPlan]) -> pd.DataFrame:
             if name != "planned":
                 row[f"over {NAMES[name]}"] = _with_ends(one.check.ratios[name])
         within = one.check.heads.within_factor
-        row["earned"] = "yes" if one.check.earned else "no"
+        row["against uniform"] = one.check.verdict
         row["heads within a factor of 1.5"] = "" if within is None else f"{100 * within:.0f}%"
         rows.append(row)
     return pd.DataFrame(rows)

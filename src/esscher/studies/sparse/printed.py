@@ -14,6 +14,7 @@ from esscher.studies.sparse.records import (
     SparsePattern,
 )
 from esscher.studies.sparse.result import Sparse, count_heads
+from esscher.studies.sparse.verdicts import spoken
 
 
 def print_result(found: Sparse, console: PlainConsole) -> None:
@@ -71,10 +72,10 @@ def _sentence(entry: SparsePattern, first: float, last: float) -> str:
     even = entry.break_even
     target = even.for_target
     needed = _keys(target.budget, target, first, last)
-    rows = [f"{entry.verdict}: {entry.evidence}."]
+    rows = [f"{spoken(entry.verdict)}: {entry.evidence}."]
     if even.crossing is not None and even.as_random is not None:
         verdicts = {m: entry.verdicts[m].verdict for m in ("mean", "cov")}
-        rows += [f"Its {m} {v}." for m, v in verdicts.items() if v != entry.verdict]
+        rows += [f"Its {m} {spoken(v)}." for m, v in verdicts.items() if v != entry.verdict]
         rows.append(f"{even.crossing.says.capitalize()}{_where(even.crossing)}.")
         worth = _keys(even.as_random.random_keys, even.as_random, first, last)
         rows.append(f"{even.as_random.keys:.0f} keys are worth {worth} random ones.")

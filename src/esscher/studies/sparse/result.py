@@ -32,6 +32,7 @@ from esscher.studies.sparse.verdicts import (
     NEVER,
     SLOWER,
     UNDECIDED,
+    spoken,
 )
 
 if TYPE_CHECKING:
@@ -271,7 +272,7 @@ def rate_words(interval: Ends) -> str:
 def _singular(verdict: str) -> str:
     if verdict == NEVER:
         return f"{verdict} on these budgets"
-    return "is undecided" if verdict == UNDECIDED else verdict
+    return spoken(verdict)
 
 
 def _listed(names: list[str]) -> str:

@@ -116,6 +116,11 @@ def judge(
     return _said(KEEPS, f"{words}; {factor}, so that constants differ by {apart:.2g}% at most")
 
 
+def spoken(verdict: str) -> str:
+    """A verdict as what follows the name of a pattern in a sentence."""
+    return f"is {verdict}" if verdict == UNDECIDED else verdict
+
+
 def would_decide(comparison: Comparison) -> str:
     """How many replicates would decide whether the exponent is kept, in words."""
     neither = f"neither within {MARGIN:g} of 0 nor beyond"
