@@ -11,9 +11,11 @@ import numpy as np
 import pandas as pd
 
 from esscher.core.errors import InputError
+from esscher.math.statistics.classes import class_counts, class_words
 from esscher.runs.registry import load
 from esscher.show.drawing import Plot
 from esscher.studies.deep import Deep
+from esscher.studies.deep.headlines import SAME
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
 #: Rows of a table of layers that the page shows; all of them are in the CSV file.
@@ -47,9 +49,10 @@ def deep_finding(runs: Sequence[Path]) -> Finding:
             sections.append(_stack_section(found))
             tables[f"{name}-limit"] = found.limit_table()
             limits = found.to_dict()["limit"]
-            wrong = [limit["layer"] for limit in limits if limit["agrees"] is not True]
-            if wrong:
-                trouble.append(f"{name}: the recursion is not confirmed in layers {wrong}.")
+            for agrees, words in ((False, "is contradicted"), (None, "is undecided")):
+                layers = [limit["layer"] for limit in limits if limit["agrees"] is agrees]
+                if layers:
+                    trouble.append(f"{name}: the recursion {words} in layers {layers}.")
         else:
             sections.append(_model_section(found, configuration))
             tables[f"{name}-end"] = found.end_table()
@@ -113,10 +116,12 @@ def _stack_section(found: Deep) -> str:
             f"residual {configuration['residual']:g}, gain {configuration['output_scale']:g}, "
             f"n = {sizes[0]} to {sizes[-1]:,}, {configuration['replicates']} replicates, seed "
             f"{configuration['seed']}. {found.headline}",
-            f"The measured limit agrees with the recursion in {sum(bool(a) for a in agree)} of "
-            f"{len(agree)} layers. Errors are those of a token against the limit map of its own "
-            "input, relative; deviations are in standard errors, beside the bound that the largest "
-            "of them stays below with probability 0.95.",
+            f"The measured limit agrees with the recursion within {100 * SAME:g}% of a variance in "
+            f"{agree.count(True)} of {len(agree)} layers, differs in {agree.count(False)}, and is "
+            f"undecided in {agree.count(None)}; layers share their tokens, so that these are not "
+            "independent confirmations. Errors are those of a token against the limit map of its "
+            "own input, relative; deviations are in standard errors, beside the bound that the "
+            "largest of them stays below with probability 0.95.",
             markdown_table(pd.DataFrame(rows)),
         ]
     )
@@ -132,7 +137,8 @@ def _model_section(found: Deep, configuration: dict[str, Any]) -> str:
         f"{configuration['seed']}. {found.headline}",
         _exponent_sentence(found),
         markdown_table(_layer_table(found)),
-        "End of the model, with 95% intervals over passages:",
+        "Intervals are over passages, the draws of a passage averaged first; a few passages of one "
+        "text say nothing about other texts. End of the model:",
         markdown_table(_end_table(found)),
     ]
     terciles = found.to_dict()["terciles"]
@@ -172,10 +178,11 @@ def _exponent_sentence(found: Deep) -> str:
             continue
         values = [fit["exponent"] for fit in fits]
         trusted = sum(fit["trusted"] for fit in fits)
+        counts = class_words(class_counts(fit["interval"] for fit in fits))
         out.append(
             f"{mode} samples: the exponent of a layer's error is {np.median(values):.2f} in the "
             f"median layer, {min(values):.2f} to {max(values):.2f} over all of them ({trusted} of "
-            f"{len(fits)} can be trusted)"
+            f"{len(fits)} can be trusted; by their intervals {counts})"
         )
     text = "; ".join(out)
     return f"{text[:1].upper()}{text[1:]}." if text else "One budget gives no exponents."

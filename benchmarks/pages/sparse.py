@@ -9,10 +9,13 @@ from typing import Any
 import pandas as pd
 
 from esscher.core.errors import InputError
+from esscher.math.statistics.classes import class_counts, class_words
 from esscher.runs.registry import load
 from esscher.studies.reproduce.finding import Finding, markdown_table
 from esscher.studies.sparse import Sparse
 from esscher.studies.sparse.compare import NO_CROSSING
+from esscher.studies.sparse.result import RANDOM, count_heads
+from esscher.studies.sparse.verdicts import MARGIN, spoken
 
 #: Meaning of the columns of the page's tables.
 LEGEND = (
@@ -23,7 +26,11 @@ LEGEND = (
     "error, at the largest budget, that averaging does not remove: over tokens and choices at "
     "fixed queries for laws, over choices on the same passage for models (so that it is all of the "
     "error where nothing is random). `10%`: keys for 10% relative map error. `worth`: random keys "
-    "with the same error as the largest budget."
+    "with the same error as the largest budget. A pattern keeps the exponent of random selection "
+    f"if the whole interval of the difference lies within {MARGIN:g} of 0 (r random keys, the "
+    "trivial alternative, are in every comparison), it is faster or slower if the interval lies "
+    "beyond, and undecided otherwise: then the words below the table say how many replicates "
+    "would decide. All verdicts are about these budgets."
 )
 
 
@@ -109,7 +116,6 @@ def pattern_table(study: Sparse) -> pd.DataFrame:
 def head_table(study: Sparse) -> pd.DataFrame:
     """One row per pattern: how it does over single heads."""
     frame, budgets = study.heads_table(), study.budgets
-    last = frame.pivot_table(index=["layer", "head"], columns="pattern", values="last_error")
     rows = []
     for name in study.patterns:
         own = frame[frame["pattern"] == name]
@@ -126,7 +132,14 @@ def head_table(study: Sparse) -> pd.DataFrame:
                 "median keys of those": (
                     f"{needed[reached].median():.0f}" if reached.any() else "none"
                 ),
-                "heads better than random": f"{int((last[name] < last['random']).sum())}",
+                "exponents": class_words(
+                    class_counts(unit.patterns[name].map.interval for unit in study.heads)
+                ),
+                "better than random / worse / undecided": (
+                    ""
+                    if name == RANDOM
+                    else " / ".join(str(n) for n in count_heads(study.heads, name).values())
+                ),
             }
         )
     return pd.DataFrame(rows)
@@ -168,13 +181,13 @@ def _words(study: Sparse) -> list[str]:
             low, high = (f"{end:.0f}" if end else "?" for end in crossing["interval"])
             where = f", r = {crossing['budget']:.0f} ({low} to {high})"
         other = [
-            f"its {m} {entry['verdicts'][m]['verdict']}"
+            f"its {m} {spoken(entry['verdicts'][m]['verdict'])}"
             for m in ("mean", "cov")
             if entry["verdicts"][m]["verdict"] != entry["verdict"]
         ]
         extra = f"; {'; '.join(other)}" if other else ""
         rows.append(
-            f"- **{name}** {entry['verdict']}: {entry['evidence']}{extra}. "
+            f"- **{name}** {spoken(entry['verdict'])}: {entry['evidence']}{extra}. "
             f"{crossing['says'].capitalize()}{where}."
         )
     if "corrected" in study.patterns:
@@ -210,8 +223,10 @@ def _crossings(against: dict[str, Any]) -> str:
 def _about_heads(study: Sparse) -> list[str]:
     last = study.budgets[-1]
     return [
-        f"Over the {len(study.heads)} heads, each fitted on its own; better than random "
-        f"means a smaller map error at r = {last}."
+        f"Over the {len(study.heads)} heads, each fitted on its own (intervals over passages, each "
+        f"at its own level). Better than random: a smaller map error at r = {last}, paired over "
+        "passages, after Holm over the heads. They share passages and random choices, and Holm's "
+        "procedure holds however they depend on each other."
     ]
 
 

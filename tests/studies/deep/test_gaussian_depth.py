@@ -17,6 +17,7 @@ from esscher.studies.deep.stack import (
     depth_maps,
     layer_errors,
     measure_replicate,
+    moment_entries,
     push_tokens,
     random_stack,
 )
@@ -51,7 +52,7 @@ def test_the_measured_limit_of_depth_12_is_the_recursion(depth_12):
         assert layer.entries == 27
         assert layer.bound == pytest.approx(stats.t.ppf(1 - 0.05 / 54, 47))
     # one look at depth 12 at that level; all layers together at Bonferroni over layers as well
-    assert found[-1].agrees
+    assert found[-1].agrees is not False
     bound = stats.t.ppf(1 - 0.05 / (2 * 27 * 12), 47)
     assert max(layer.largest for layer in found) < bound
 
@@ -62,7 +63,7 @@ def test_another_recursion_is_refused(depth_12):
     _, wrong = random_stack(12, 6, 1e-9, tau=0.2, seed=3)
     np.testing.assert_allclose(wrong.means[1], limit.means[1], atol=0.01)
     found = compare_with_recursion(moments_of(cells, 12), SIZES, wrong)
-    assert not found[-1].agrees
+    assert found[-1].agrees is False
     assert found[-1].largest > 2 * found[-1].bound
 
 
@@ -77,7 +78,7 @@ def test_no_verdict_where_the_samples_are_far_from_their_limit():
     found = esscher.deep_stack(depth=2, dim=2, horizon=3, sizes=[32, 64], replicates=8)
     assert found.limit[-1].largest > found.limit[-1].bound
     assert found.limit[-1].agrees is None
-    assert "cannot be seen here" in found.headline
+    assert "is undecided here" in found.headline
 
 
 def test_noise_that_agrees_with_anything_is_no_verdict():
@@ -90,7 +91,7 @@ def test_noise_that_agrees_with_anything_is_no_verdict():
     assert last.largest < last.bound
     assert last.agrees is None
     assert "agree with anything" in last.doubt
-    assert "equals" not in found.headline
+    assert "agrees with the recursion" not in found.headline
 
 
 def test_every_layer_has_the_horizon_and_the_size(depth_12):
@@ -204,7 +205,23 @@ def test_one_replicate_has_no_intervals():
     json.dumps(found.to_dict(), allow_nan=False)
     assert found.layers[0].error["map"].interval == (None, None)
     assert found.limit[0].agrees is None
-    assert "recursion" not in found.headline
+    assert "is undecided here: one replicate" in found.headline
+
+
+def test_fewer_replicates_agree_less_often():
+    """The margin is a tenth of a variance: what cannot see that far does not agree."""
+    _, limit = random_stack(2, 3, 0.5)
+    exact = np.stack(
+        [moment_entries(limit.means[i + 1], limit.covariances[i + 1]) for i in range(2)]
+    )
+    noise = random_stream(0, "agree").standard_normal((48, 2, *exact.shape))
+    moments = exact + 0.02 * noise
+    assert [layer.agrees for layer in compare_with_recursion(moments, SIZES, limit)] == [True] * 2
+    for layer in compare_with_recursion(moments[:4], SIZES, limit):
+        assert layer.agrees is None
+        assert "10% is the margin" in layer.doubt
+    moved = compare_with_recursion(moments + 0.05, SIZES, limit)
+    assert [layer.agrees for layer in moved] == [False] * 2
 
 
 BAD = [

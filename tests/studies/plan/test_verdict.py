@@ -85,7 +85,7 @@ def test_what_cannot_be_told_apart_is_said():
     assert "if the mean ratio and its spread over passages stay as they are" in text
     assert text.endswith(
         "The plan and uniform budgets cannot be told apart with 8 passages; the others are farther "
-        "from dense than the plan."
+        "from dense than the plan, each by its own interval."
     )
     everything = checked(uniform=0.0, heavy=0.0, recent=0.0)
     assert sorted(everything.best) == ["heavy", "planned", "recent", "uniform"]

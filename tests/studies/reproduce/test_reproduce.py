@@ -9,11 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from scipy import stats
 
 from esscher.cli.program import main
 from esscher.core.errors import InputError
+from esscher.core.streams import random_stream
 from esscher.math.heads import gaussian_head, law_head
 from esscher.math.laws import standard_law
+from esscher.math.statistics import fit_rate
 from esscher.math.theory import ball_bound, exponents
 from esscher.runs.pool import LocalPool
 from esscher.studies.reproduce import (
@@ -29,7 +32,8 @@ from esscher.studies.reproduce import (
 )
 from esscher.studies.reproduce.cells import compute_all
 from esscher.studies.reproduce.finding import markdown_table
-from esscher.studies.reproduce.study import Study, agreement, agrees
+from esscher.studies.reproduce.joint import band, joint_exponents
+from esscher.studies.reproduce.study import Study, about_the_paper, agreement_table, inside
 
 SIZES = (40, 80, 160, 320)
 
@@ -146,12 +150,67 @@ def test_cells(tmp_path: Path) -> None:
     assert calls == [1, 2]
 
 
-def test_agreement() -> None:
-    assert agrees(0.5, 0.4, 0.6, 0.45)
-    assert agrees(0.5, 0.49, 0.51, 0.529)
-    assert not agrees(0.5, 0.49, 0.51, 0.54)
-    table = pd.DataFrame({"predicted": [0.5, np.nan, 0.1], "agrees": [True, False, False]})
-    assert agreement(table) == (1, 2)
+ROWS = {"metric": "map", "exponent": 0.5, "low": 0.49, "high": 0.51, "joint_low": 0.45,
+        "joint_high": 0.55, "paper_bound": 0.1}  # fmt: skip
+
+
+def test_only_what_is_inside_the_interval_agrees() -> None:
+    lines = {"sharp": 0.5, "paper_reference": 0.4}
+    table = pd.DataFrame(
+        [ROWS | lines | {"predicted": value} for value in (0.505, 0.52, 0.6, np.nan)]
+    )
+    assert inside(table, "predicted") == (1, 3)  # 0.02 off is off, if the interval says so
+    assert inside(table, "predicted", joint=True) == (2, 3)
+    assert inside(table, "half") == (4, 4)
+    assert inside(table, "paper_reference") == (0, 4)
+    shown = agreement_table(table.assign(metric=["map", "map", "mean", "cov"]))
+    assert shown["predicted"].tolist()[:2] == ["1 of 2", "2 of 2"]
+    assert "0.020 (0.0200 to 0.020)" in shown.iloc[0].tolist()
+
+
+def test_what_is_said_about_the_paper() -> None:
+    rows = [ROWS | {"metric": m, "paper_reference": 0.4} for m in ("map", "mean", "cov")]
+    text = about_the_paper(pd.DataFrame(rows))
+    assert "excluded by the interval at map 1 of 1 (1 by the band)" in text
+    assert "bound is not contradicted: no band lies below" in text
+    slow = [row | {"joint_high": 0.05, "study": "d = 50"} for row in rows]
+    text = about_the_paper(pd.DataFrame(slow))
+    assert "At 3 of 3 points (d = 50) the whole band lies below the exponent" in text
+    assert "does not contradict it" in text
+
+
+def test_bands_hold_all_horizons_at_once() -> None:
+    """Exponents that share half of their noise: the band holds all seven, intervals do not."""
+    horizons = np.linspace(0.3, 3, 7)
+    held, held_slope, alone, studies = 0, 0, 0, 200
+    for study in range(studies):
+        rng = random_stream(study, "bands")
+        shared = rng.standard_normal((24, 1))
+        moved = 0.1 * (shared + rng.standard_normal((24, 7)))
+        estimate = moved.mean(axis=0)  # the truth is 0
+        found = band(estimate, moved - estimate, horizons, study)
+        held += bool(np.all((found.low <= 0) & (found.high >= 0)))
+        held_slope += found.slope_interval[0] <= 0 <= found.slope_interval[1]
+        half = stats.t.ppf(0.975, 23) * moved.std(axis=0, ddof=1) / np.sqrt(24)
+        alone += bool(np.all(np.abs(estimate) <= half))
+    low, high = stats.binom.ppf([0.001, 0.999], studies, 0.95)
+    assert low <= held <= high
+    assert low <= held_slope <= high
+    assert alone < low
+    one = band(np.zeros(2), np.zeros((1, 2)), np.array([1.0, 2.0]), 0)
+    assert not np.isfinite(one.low).any()
+
+
+def test_exponents_of_a_band_are_those_of_the_fits() -> None:
+    rng = random_stream(0, "joint")
+    errors = SIZES ** -np.array([[[0.5]], [[0.3]]]) * np.exp(0.2 * rng.standard_normal((2, 16, 4)))
+    rates = [fit_rate(own, SIZES) for own in errors]
+    found = joint_exponents(errors, SIZES, rates, np.array([0.5, 1.0]), 0)
+    for s, rate in enumerate(rates):
+        assert (found.low[s] + found.high[s]) / 2 == pytest.approx(rate.exponent)
+        # two scales at once: wider than one interval, narrower than twice as wide
+        assert 0.9 < (found.high[s] - found.low[s]) / (rate.interval[1] - rate.interval[0]) < 1.6
+    assert found.slope == pytest.approx((rates[1].exponent - rates[0].exponent) / 0.5)
 
 
 def test_markdown() -> None:

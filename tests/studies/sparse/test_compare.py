@@ -7,20 +7,20 @@ import pytest
 
 from esscher.core.streams import random_stream
 from esscher.math.statistics import fit_rate
-from esscher.studies.sparse.compare import (
+from esscher.studies.sparse.compare import Pair, budget_for, first_below
+from esscher.studies.sparse.units import against_random, slope_over_passages
+from esscher.studies.sparse.verdicts import (
     AHEAD,
     CONSTANT,
     FASTER,
     KEEPS,
+    MARGIN,
     NEVER,
     SLOWER,
+    UNDECIDED,
     Bias,
-    Pair,
-    budget_for,
-    first_below,
     judge,
 )
-from esscher.studies.sparse.units import slope_over_passages
 
 BUDGETS = np.array([32.0, 64, 128, 256, 512, 1024])
 
@@ -131,8 +131,57 @@ def test_a_bias_that_does_not_fall_is_no_convergence() -> None:
     errors = curves(2.0 * BUDGETS**-0.5, stream="b")
     comparison = Pair.of(errors, BASE, BUDGETS, 0).compare()
     rate, base = fit_rate(errors, BUDGETS), fit_rate(BASE, BUDGETS)
-    stays = Bias(0.8, (0.7, 0.9), 0.02)
-    falls = Bias(0.8, (0.7, 0.9), 0.5)
+    stays = Bias(0.8, (0.7, 0.9), 0.02, (-0.01, 0.05))
+    falls = Bias(0.8, (0.7, 0.9), 0.5, (0.4, 0.6))
+    unknown = Bias(0.8, (0.7, 0.9), 0.02, (-0.3, 0.34))
     assert judge("map", rate, comparison, base, stays, True).verdict == NEVER
-    assert judge("map", rate, comparison, base, falls, True).verdict == KEEPS
+    for other in (falls, unknown):
+        assert judge("map", rate, comparison, base, other, True).verdict in (KEEPS, UNDECIDED)
     assert judge("map", rate, comparison, base, None, False).verdict == NEVER
+
+
+def judged(replicates, noise, curve=2.0 * BUDGETS**-0.5):
+    errors = curves(curve, noise, replicates=replicates, stream="c")
+    base = curves(2.0 * BUDGETS**-0.5, noise, replicates=replicates)
+    comparison = Pair.of(errors, base, BUDGETS, 0).compare()
+    found = judge("map", fit_rate(errors, BUDGETS), comparison, fit_rate(base, BUDGETS), None, True)
+    return found, comparison.difference_interval
+
+
+def test_only_a_narrow_interval_keeps_an_exponent() -> None:
+    """Fewer replicates and more noise leave the same two curves undecided."""
+    said = []
+    for replicates, noise in ((64, 0.05), (64, 0.5), (3, 0.3), (2, 0.5), (1, 0.05)):
+        found, (low, high) = judged(replicates, noise)
+        said.append(found.verdict in (KEEPS, CONSTANT))
+        assert said[-1] == (-MARGIN <= low <= high <= MARGIN)
+        assert said[-1] or found.verdict == UNDECIDED
+    assert said == [True, False, False, False, False]
+
+
+def test_undecided_patterns_say_how_many_replicates_would_decide() -> None:
+    found, _ = judged(8, 0.3)
+    assert found.verdict == UNDECIDED
+    assert "neither within 0.05 of 0 nor beyond" in found.evidence
+    needed = int(found.evidence.split(" replicates in all")[0].split()[-1].replace(",", ""))
+    # noise of 0.3 at six budgets: the spread of a difference is 0.3 sqrt(2) / |x - mean(x)|
+    x = np.log(BUDGETS) - np.log(BUDGETS).mean()
+    spread = 0.3 * np.sqrt(2) / np.sqrt(x @ x)
+    assert 0.3 < needed / ((1.96 + 0.84) * spread / MARGIN) ** 2 < 10
+    assert judged(4 * needed, 0.3)[0].verdict in (KEEPS, CONSTANT)
+
+
+def test_heads_are_compared_all_at_once() -> None:
+    """Without an effect, any of 200 heads that share their passages is called in 5% of studies."""
+    wrong = 0
+    for study in range(60):
+        rng = random_stream(study, "heads")
+        shared = rng.standard_normal((1, 6))
+        logs = 0.1 * (0.7 * shared + 0.7 * rng.standard_normal((200, 6)))
+        wrong += any(said != "undecided" for *_, said in against_random(logs))
+    assert wrong <= 8  # 3 are expected; more than 8 in 60 has probability 0.003
+    (_, interval, said), *_ = against_random(np.full((1, 4), -0.5) + 0.01 * np.arange(4))
+    assert said == "better"
+    assert interval[1] is not None
+    assert interval[1] < 1
+    assert against_random(np.full((3, 1), -0.5))[0][1:] == ((None, None), "undecided")

@@ -11,10 +11,10 @@ from esscher.engine.patterns import PATTERNS, View
 from esscher.math.heads import gaussian_head
 from esscher.math.statistics import resample
 from esscher.studies.sparse import SparseLawStudy, sparse_law
-from esscher.studies.sparse.compare import CONSTANT, KEEPS, NEVER, SLOWER
 from esscher.studies.sparse.laws import make_sequences, measure_laws
 from esscher.studies.sparse.measurement import BiasSum, OutputReference
 from esscher.studies.sparse.records import METRICS
+from esscher.studies.sparse.verdicts import CONSTANT, KEEPS, NEVER, SLOWER, UNDECIDED
 from tests.studies.sparse.correlations import correlations
 
 MAP = METRICS.index("map")
@@ -155,11 +155,12 @@ def test_verdicts_on_independent_tokens(independent) -> None:
     # any choice that does not look at the tokens is as good as random, up to its interval
     for name in ("window", "bigbird"):
         low, high = independent.patterns[name].versus_random.map.ratio_interval
-        assert verdicts[name] in (KEEPS, CONSTANT)
+        # these few replicates need not suffice to say so
+        assert verdicts[name] in (KEEPS, CONSTANT, UNDECIDED)
         assert low < 1.1
         assert high > 0.9
     # half the budget is spent on keys that are worth no more: half as many samples
-    assert verdicts["corrected"] == CONSTANT
+    assert verdicts["corrected"] in (CONSTANT, UNDECIDED)
     low, high = independent.patterns["corrected"].versus_random.map.ratio_interval
     assert low < np.sqrt(2) * 1.05
     assert high > np.sqrt(2) * 0.95
@@ -193,4 +194,4 @@ def test_windows_pay_for_correlation() -> None:
     # the ends of a window of 64 take a few percent off, and the tilt adds as much
     assert 0.85 * expected < high
     assert low < 1.1 * expected
-    assert window.verdict == CONSTANT
+    assert window.verdict in (CONSTANT, UNDECIDED)

@@ -176,7 +176,9 @@ def _saturation(found: Context, height: float = HEIGHT) -> ChartType:
     parts += [row | {"line": "extrapolated"} for row in rows if row["context"] >= longest]
     x = Axis("context", "tokens of context", log=True, limits=(first, last))
     y = Axis("share", "share of heads", limits=(0.0, 1.15))
-    blocks = [bands(rows, x, y, step=True), lines(parts, x, y, dashes=MEASURED, step=True)]
+    blocks = [lines(parts, x, y, dashes=MEASURED, step=True)]
+    if len(found.study.cells()) > 1:  # one passage has no intervals
+        blocks.insert(0, bands(rows, x, y, step=True))
     endless = int(np.isinf(lengths).sum())
     if endless:
         name = f"{counted(endless, 'head')} still changing"

@@ -7,7 +7,7 @@ import numpy as np
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
 from esscher.show.numbers import counted, shown
-from esscher.studies.context.result import Context
+from esscher.studies.context.result import Context, count_done
 
 
 def summary(found: Context, name: str) -> Summary:
@@ -27,14 +27,17 @@ def _cards(found: Context) -> list[Card]:
     frame, longest = found.table(), found.study.context
     length, total = frame["length"].where(~frame["open"], np.inf), len(frame)
 
+    done = count_done(found.heads, longest // 2)
+
     def used(quantile: float) -> str:
         value = float(length.quantile(quantile, "nearest"))
         return shown(value, "n0") if np.isfinite(value) else f"open at {longest:,}"
 
     return [
-        Card(f"{int((length <= longest // 2).sum())} of {total}",
+        Card(f"{done['done']} of {total}",
              f"heads are done by {longest // 2:,} tokens",
-             f"within {100 * found.study.tolerance:g}% of what they become"),
+             f"within {100 * found.study.tolerance:g}% of what they become, by their intervals; "
+             f"{done['not yet']} are not, {done['undecided']} undecided"),
         Card(f"{int(frame['extrapolated'].sum())} of {total}",
              f"heads gain beyond {longest:,} tokens", "by extrapolation"),
         Card(f"{int(frame['open'].sum())} of {total}", f"heads are still changing at {longest:,}",
@@ -63,6 +66,6 @@ def _heads(found: Context, name: str) -> Table:
                    help="relative change of the output at the last doubling"),
         ],
         data=data_of(found.table()),
-        caption="Brackets are 95% intervals from resampled passages.",
+        caption="Brackets are 95% intervals from resampled passages; one passage has none.",
         sort=("last_change", True),
     )  # fmt: skip

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from esscher.core.codec import Count, Index, Name, Record
 from esscher.core.errors import InputError
+from esscher.core.shown import counted
 from esscher.core.validation import Array
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.result import Result, WithHeads
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from esscher.studies.context.study import ContextStudy
+
+#: What can be said of a head at a number of tokens.
+DONE = ("done", "not yet", "undecided")
 
 
 class PassageCell(Record, frozen=True, kw_only=True):
@@ -111,6 +115,26 @@ class Context(WithHeads[HeadContext], Result["ContextStudy"]):
         return [table if table.empty else longest_first(table)]
 
 
+def count_done(heads: Sequence[HeadContext], tokens: int) -> dict[str, int]:
+    """How many heads need no more than so many tokens, need more, and are undecided.
+
+    By the interval of the length, never by the length alone: without an interval (one passage) all
+    heads are undecided.
+    """
+    found = dict.fromkeys(DONE, 0)
+    for head in heads:
+        low, high = head.interval
+        if high is None:
+            found["undecided"] += 1
+        elif high <= tokens:
+            found["done"] += 1
+        elif low is None or low > tokens:  # an open end, or one beyond
+            found["not yet"] += 1
+        else:
+            found["undecided"] += 1
+    return found
+
+
 def longest_first(heads: pd.DataFrame) -> pd.DataFrame:
     """Heads with an open end, by how much they change, then the others by their length."""
     return heads.sort_values(["open", "length", "last_change"], ascending=False, kind="stable")
@@ -176,9 +200,11 @@ def _headline(study: ContextStudy, heads: Sequence[HeadContext]) -> str:
         return "Nothing has been measured yet."
     longest, half = study.context, study.context // 2
     lengths = np.array([np.inf if head.length is None else head.length for head in heads])
+    done, not_yet, undecided = (count_done(heads, half)[name] for name in DONE)
     sentence = (
-        f"{np.sum(lengths <= half)} of {len(heads)} heads are within {100 * study.tolerance:g}% of "
-        f"what they become at {half:,} tokens of context"
+        f"{done} of {len(heads)} heads are within {100 * study.tolerance:g}% of what they become "
+        f"at {half:,} tokens of context, {not_yet} are not, {undecided} undecided (95% intervals "
+        f"over {counted(study.passages, 'passage')})"
     )
     beyond = lengths[(lengths > longest) & np.isfinite(lengths)]
     if len(beyond):

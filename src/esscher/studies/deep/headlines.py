@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from esscher.core.codec import Interval
-from esscher.math.statistics.records import Ends
+from esscher.math.statistics.classes import class_counts, class_words, rate_class
+from esscher.math.statistics.records import Ends, FittedRate
 from esscher.studies.deep.records import (
     TERCILES,
     Curve,
@@ -17,6 +18,11 @@ from esscher.studies.deep.records import (
 )
 
 NOTHING = "Nothing has been measured yet."
+#: What an interval of one passage is worth.
+ONE_PASSAGE = "There is one passage: intervals cover the draws of its keys, not other texts."
+#: A measured limit agrees with the recursion if all of its entries are within this share of a
+#: variance of it, beyond their intervals.
+SAME = 0.1
 
 
 def stack_headline(
@@ -43,15 +49,20 @@ def stack_headline(
         text += f", a factor {_with_ends(growth.factor, growth.interval, 4)} per layer"
     one, other = first.fit["map"], last.fit["map"]
     if one is not None and other is not None:
-        ends = [_with_ends(fit.exponent, fit.interval) for fit in (one, other)]
+        ends = [
+            f"{_with_ends(fit.exponent, fit.interval)}, {half(fit.interval)},"
+            for fit in (one, other)
+        ]
         text += f"; its exponent is {ends[0]} after the first layer and {ends[1]} after the last"
-    if limit.doubt is not None:
-        return f"{text}. Whether the recursion is the limit cannot be seen here: {limit.doubt}."
+        counts = class_counts(fit.interval for layer in layers if (fit := layer.fit["map"]))
+        text += f". Layers by their exponent: {class_words(counts)}"
     if limit.agrees is None:
-        return f"{text}."
+        doubt = limit.doubt or "one replicate has no standard error"
+        return f"{text}. Whether the recursion is the limit is undecided here: {doubt}."
+    within = f"agrees with the recursion within {100 * SAME:g}% of a variance"
     return (
         f"{text}. The measured limit of depth {len(layers)} "
-        f"{'equals' if limit.agrees else 'DIFFERS FROM'} the recursion: the largest of "
+        f"{within if limit.agrees else 'DIFFERS FROM the recursion'}: the largest of "
         f"{limit.entries} deviations is {limit.largest:.2f} standard errors (bound "
         f"{limit.bound:.2f}; a standard error is {100 * (limit.resolution or 0.0):.2g}% of a "
         "variance)."
@@ -63,6 +74,7 @@ def model_headline(
     way: str,
     eligible: Sequence[int],
     growth: Sequence[Growth | None],
+    fits: Sequence[FittedRate | None],
     end: DeepEnd,
     terciles: Terciles | None,
 ) -> str:
@@ -74,18 +86,19 @@ def model_headline(
         As the result has them.
     way
         How the keys are drawn.
-    growth
-        Of that way, by size.
+    growth, fits
+        Of that way: growth by size, and exponents by layer.
     """
     middle = len(sizes) // 2
     keys = round(sum(eligible) / len(eligible))
     out = f"With {sizes[middle]} of {keys} keys drawn in every layer ({way}), "
     if end.kl and end.top1 and end.perplexity:
-        ratio = end.perplexity[way].ratio or ()
+        found = end.perplexity[way]
+        ratio = Curve(mean=found.ratio or (), interval=found.ratio_interval or ())
         out += (
             f"the next-token law is {_at(end.kl[way], middle)} nats from the dense one (KL), "
             f"the most likely token is the same in {_at(end.top1[way], middle, 100)}%, and "
-            f"perplexity rises by a factor {ratio[middle]:.3g}."
+            f"perplexity is {_at(ratio, middle)} times the dense one."
         )
         name = "KL"
     else:
@@ -94,21 +107,46 @@ def model_headline(
     sentences = [out]
     factor = growth[middle]
     if factor is not None:
-        sentences.append(
-            "The relative error of the tokens grows by a factor "
-            f"{_with_ends(factor.factor, factor.interval, 4)} per layer."
-        )
+        sentences.append(grows(factor))
+    known = [fit.interval for fit in fits if fit is not None]
+    if known:
+        counts = class_words(class_counts(known))
+        sentences.append(f"Layers by the exponent of their error: {counts}.")
     fit = end.damage[way].fit
     if fit is not None:
         sentences.append(falls(name, fit.exponent, fit.interval))
     ratios = None if terciles is None else terciles.high_over_low
     if ratios is not None:
+        ends = ratios.interval[middle]
+        told = ends is not None and (ends[0] > 1 or ends[1] < 1)
         sentences.append(
             f"Drawing the keys of the {TERCILES[-1]}-horizon third of the heads only does "
-            f"{_with_ends(ratios.mean[middle], ratios.interval[middle])} times the damage of "
-            f"the {TERCILES[0]}-horizon third."
+            f"{_with_ends(ratios.mean[middle], ends)} times the damage of "
+            f"the {TERCILES[0]}-horizon third" + ("." if told else ": not told from 1.")
         )
+    if len(eligible) == 1:
+        sentences.append(ONE_PASSAGE)
     return " ".join(sentences)
+
+
+def grows(factor: Growth) -> str:
+    """Say whether an error grows from layer to layer, if that can be told."""
+    low, high = factor.interval
+    shown = _with_ends(factor.factor, factor.interval, 4)
+    if low is None or high is None or low <= 1 <= high:
+        return (
+            "Whether the relative error of the tokens grows from layer to layer cannot be told "
+            f"here (factor {shown} per layer)."
+        )
+    verb = "grows" if low > 1 else "shrinks"
+    return f"The relative error of the tokens {verb} by a factor {shown} per layer."
+
+
+def half(interval: Ends) -> str:
+    """Class of an exponent as words."""
+    name = rate_class(interval)
+    words = {"at 1/2": name, "undecided": "undecided whether 1/2"}
+    return words.get(name, f"{name} 1/2")
 
 
 def falls(name: str, exponent: float, interval: Ends) -> str:

@@ -4,8 +4,9 @@ Keys are drawn without replacement, so that errors vanish at n = E. Exponents ar
 divided by the finite-population factor ``sqrt((E - n)/(E - 1))``, and to divergences (which are
 quadratic in the error) divided by its square; the errors themselves are reported as they are.
 
-Means have intervals over passages (draws of a passage averaged first). Growth factors and exponents
-resample the passages' draws.
+Draws of one passage share its text, and are not independent. So every interval is over passages,
+the draws of a passage averaged first. With one passage means have no interval, and those of growth
+factors and exponents are over its draws: they cover the chance of the sample, not that of the text.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from esscher.math.statistics.records import FittedRate
 from esscher.runs.cells import Cell, CellRun
 from esscher.studies.deep.headlines import NOTHING, model_headline
 from esscher.studies.deep.horizons import describe_terciles, split_terciles
-from esscher.studies.deep.intervals import fitted, growth_factors, means, ratios
+from esscher.studies.deep.intervals import (
+    fitted,
+    growth_factors,
+    independent_errors,
+    means,
+    ratios,
+)
 from esscher.studies.deep.measure import COLUMNS, DECODER_END, ENCODER_END, LAYER_METRICS
 from esscher.studies.deep.records import (
     TERCILES,
@@ -50,7 +57,7 @@ def assemble(study: DeepStudy, cells: Mapping[str, Cell], run: CellRun) -> Deep:
     ways = [name for name in study.ways if name in measured.variants]
     growth = {
         way: [
-            growth_factors(measured.values(way, "residual")[:, :, j], study.seed)
+            growth_factors(measured.independent(way, "residual")[:, :, j], study.seed)
             for j in range(len(study.sizes))
         ]
         for way in ways
@@ -76,7 +83,8 @@ def assemble(study: DeepStudy, cells: Mapping[str, Cell], run: CellRun) -> Deep:
     headline = NOTHING
     if layers:
         eligible, way = measured.eligible, ways[0]
-        headline = model_headline(study.sizes, way, eligible, overall[way], end, terciles)
+        fits = [layer.fit[way] for layer in layers]
+        headline = model_headline(study.sizes, way, eligible, overall[way], fits, end, terciles)
     return Deep.of(
         run,
         study,
@@ -210,7 +218,7 @@ class _Measured:
         return [self._about[p].eligible for p in sorted(self._about)]
 
     def values(self, variant: str, quantity: str) -> Array:
-        """Axes [replicate, layer, size]; replicates are the draws of all passages."""
+        """Axes [draw, layer, size]: the draws of all passages, which are not independent."""
         shape = (-1, len(self._study.sizes), self._layers(quantity))
         return self._ordered(variant, quantity).reshape(shape).transpose(0, 2, 1)
 
@@ -218,6 +226,10 @@ class _Measured:
         """Axes [passage, layer, size], the mean over draws."""
         values = self.values(variant, quantity)
         return np.asarray(values.reshape(-1, self._study.draws, *values.shape[1:]).mean(axis=1))
+
+    def independent(self, variant: str, quantity: str) -> Array:
+        """Axes [replicate, layer, size]: passages, or the draws of a single one."""
+        return independent_errors(self.values(variant, quantity), self._study.draws)
 
     def end_by_passage(self, variant: str, quantity: str) -> Array:
         """Axes [passage, size], the mean over draws."""
@@ -236,11 +248,11 @@ class _Measured:
     def fit(self, variant: str, quantity: str, layer: int) -> FittedRate | None:
         """Rate of a layer's error, corrected for the finite population."""
         factor = np.sqrt(self._factors(variant))
-        return self._rate(self.values(variant, quantity)[:, layer] / factor)
+        return self._rate(self.independent(variant, quantity)[:, layer] / factor)
 
     def fit_end(self, variant: str, quantity: str) -> FittedRate | None:
         """Rate of the KL divergence or of 1 - cosine, corrected for the finite population."""
-        values = self.values(variant, quantity)[:, 0]
+        values = self.independent(variant, quantity)[:, 0]
         damage = np.maximum(1.0 - values, 0.0) if quantity == "cosine" else values
         return self._rate(damage / self._factors(variant))
 
@@ -248,8 +260,8 @@ class _Measured:
         return fitted(errors, self._study.sizes, self._study.seed)
 
     def _factors(self, variant: str) -> Array:
-        """``(E - n)/(E - 1)`` of every replicate and size."""
-        passages = np.repeat(self._passages(variant), self._study.draws)
+        """``(E - n)/(E - 1)`` by passage (or draw of a single one) and size."""
+        passages = self._passages(variant)
         total = np.array([self._about[p].eligible for p in passages], dtype=np.float64)[:, None]
         n = np.asarray(self._study.sizes, dtype=np.float64)[None, :]
         return np.asarray((total - n) / (total - 1))

@@ -10,9 +10,6 @@ from esscher.show.numbers import shown
 from esscher.studies.deep.charts import NAMES, subject
 from esscher.studies.deep.result import Deep
 
-#: Standard errors to each side of a 95% interval.
-NORMAL = 1.96
-
 
 def summary(found: Deep, name: str) -> Summary:
     """Say what was measured and what matters of it; ``name`` is that of the run."""
@@ -63,7 +60,7 @@ def _end(found: Deep, name: str) -> Table:
             Column("mean", "value", "s3", "low", "high"),
         ],
         data=data_of(found.end_table()),
-        caption="With 95% intervals over passages.",
+        caption="With 95% intervals over passages, the draws of a passage averaged first.",
     )
 
 
@@ -103,8 +100,6 @@ def _terciles(found: Deep, name: str) -> Table:
 
 def _layers(found: Deep, name: str) -> Table:
     frame = found.table()
-    noise = NORMAL * frame["standard_error"].astype(float)
-    frame["error_low"], frame["error_high"] = frame["error"] - noise, frame["error"] + noise
     frame["curve"] = [NAMES.get(curve, curve) for curve in frame["curve"]]
     return Table(
         title="All layers",
@@ -119,5 +114,14 @@ def _layers(found: Deep, name: str) -> Table:
             Column("trusted", "trusted"),
         ],
         data=data_of(frame),
-        caption="95% intervals; those of errors are 1.96 standard errors.",
+        caption=f"95% intervals over {_over(found)}.",
     )
+
+
+def _over(found: Deep) -> str:
+    """What intervals are over."""
+    if found.is_gaussian:
+        return "replicates"
+    if len(found.eligible) == 1:
+        return "the draws of one passage, where there are any: they do not cover other texts"
+    return "passages, the draws of a passage averaged first"

@@ -38,8 +38,8 @@ def print_result(found: Deep, console: PlainConsole) -> None:
         "size, median: of the tokens; fresh: error that the layer's own sample makes, relative "
         "to that of its attention output; growth: ratio of the error to that of the layer before; "
         "exponent: of error ~ C n^-beta, corrected for drawing without replacement. In brackets: "
-        "half the width of the 95% interval over passages and draws, last digits; for the end it "
-        "is over passages. * marks exponents not to be trusted.",
+        "half the width of the 95% interval over passages (draws of a passage averaged first; of a "
+        "single passage over its draws), last digits. * marks exponents not to be trusted.",
     )
 
 

@@ -193,12 +193,15 @@ def _layer_rows(layer: DeepLayer, sizes: tuple[int, ...]) -> list[dict[str, Any]
         low, high = (None, None) if fit is None else fit.interval
         for j, n in enumerate(sizes):
             step = layer.growth[curve][j]
+            ends = error.interval[j] or (None, None)
             row = {
                 "layer": layer.layer,
                 "curve": curve,
                 "n": n,
                 "error": error.mean[j],
                 "standard_error": error.standard_error[j],
+                "error_low": ends[0],
+                "error_high": ends[1],
                 "growth": None if step is None else step.factor,
                 "growth_low": None if step is None else step.interval[0],
                 "growth_high": None if step is None else step.interval[1],

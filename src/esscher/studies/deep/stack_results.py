@@ -8,7 +8,9 @@ units of the latter.
 A bias of b/n takes ``H^2 < 1/2``, where the mean squared error of the map falls like 1/n, and sizes
 past the burn-in ``e^{F^2 + tau^2}``. Otherwise the samples may be far from their limit whatever it
 is: then no verdict is given. Nor is one when layers have amplified the error of a token to the size
-of the token itself: the noise would then agree with any recursion.
+of the token itself: the noise would then agree with any recursion. For the same reason the measured
+limit agrees only if the intervals of ALL entries (together at 95%) end within a tenth of a variance
+of the recursion: with fewer replicates they end beyond it, and the verdict is undecided.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from esscher.math.limits import GaussianStack, StackLimit
 from esscher.math.statistics import LEVEL
 from esscher.math.theory import exponents
 from esscher.runs.cells import Cell, CellRun
-from esscher.studies.deep.headlines import NOTHING, stack_headline
+from esscher.studies.deep.headlines import NOTHING, SAME, stack_headline
 from esscher.studies.deep.intervals import fitted, growth_factors, means
 from esscher.studies.deep.records import DeepLayer, LayerLimit
 from esscher.studies.deep.result import Deep
@@ -205,16 +207,47 @@ def compare_with_recursion(
             scores = (measured[:, i].mean(axis=0) - exact) / error
             bound = float(stats.t.ppf(1 - (1 - LEVEL) / (2 * entries), count - 1))
             largest = float(np.abs(scores).max())
+            variance = float(np.trace(limit.covariances[i + 1])) / limit.means.shape[1]
+            agrees, why = _agrees(measured[:, i] - exact, error, bound, variance)
             found = replace(
                 found,
                 standard_error=tuple(error.tolist()),
                 largest=largest,
                 rms=float(np.sqrt(np.mean(scores**2))),
-                resolution=float(
-                    np.median(error) / (np.trace(limit.covariances[i + 1]) / limit.means.shape[1])
-                ),
+                resolution=float(np.median(error)) / variance,
                 bound=bound,
-                agrees=None if found.doubt else bool(largest <= bound),
+                agrees=None if found.doubt else agrees,
+                doubt=found.doubt or why,
             )
         out.append(found)
     return tuple(out)
+
+
+def _agrees(
+    deviations: Array, error: Array, bound: float, variance: float
+) -> tuple[bool | None, str | None]:
+    """Whether a measured limit is the recursion, and why that is undecided.
+
+    Parameters
+    ----------
+    deviations
+        Measured minus exact, [replicate, entry].
+    error, bound
+        Standard errors, and how many of them hold all entries together.
+    variance
+        Mean variance of a coordinate.
+    """
+    off = np.abs(deviations.mean(axis=0))
+    if np.any(off > bound * error):
+        return False, None
+    reach = float(np.max(off + bound * error)) / variance
+    if reach <= SAME:
+        return True, None
+    count = len(deviations)
+    # if the recursion is right, deviations are noise, and fall with the standard errors
+    needed = int(np.ceil(count * (reach / SAME) ** 2))
+    return None, (
+        f"the intervals of its {len(off)} entries reach {100 * reach:.3g}% of a variance from it, "
+        f"and {100 * SAME:g}% is the margin; about {needed:,} replicates instead of {count} would "
+        "do, if it is right"
+    )

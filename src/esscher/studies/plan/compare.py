@@ -8,13 +8,14 @@ side of 0 decides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import numpy as np
 import pandas as pd
 
 from esscher.core.validation import Array
-from esscher.math.statistics.means import mean_and_interval
+from esscher.math.statistics.means import exponentials, mean_and_interval
+from esscher.math.statistics.needed import replicates_needed
 from esscher.runs.cells import Cell, CellRun
 from esscher.studies.plan.result import (
     Check,
@@ -23,19 +24,11 @@ from esscher.studies.plan.result import (
     LayerMeans,
     Mean,
     Measures,
+    Verdict,
 )
 
 if TYPE_CHECKING:
     from esscher.studies.plan.study import PlanStudy
-
-
-from typing import TypeVar
-
-from scipy import special
-
-from esscher.math.statistics import LEVEL
-from esscher.math.statistics.means import exponentials
-from esscher.studies.plan.result import Verdict
 
 #: Stands for the end of the model where the tables of cells have the number of a layer.
 END = -1
@@ -226,11 +219,6 @@ def _calibration(tables: list[pd.DataFrame], predicted: Array) -> HeadErrors:
 
 N = TypeVar("N", bound=str)
 
-#: Share of checks, with as many passages as :func:`passages_needed` says, that decide.
-POWER = 0.8
-#: More passages than this are no advice.
-MOST_PASSAGES = 100_000
-
 
 def paired_ratio(over: Array, under: Array) -> Mean:
     """How many times larger distances are than others on the same passages, with interval."""
@@ -261,19 +249,13 @@ def verdict_of(ratio: Mean) -> Verdict:
 def passages_needed(over: Array, under: Array) -> int | None:
     """Passages in all with which a check would decide in 4 of 5 cases.
 
-    That is the smallest n with ``|m| >= (t_0.975 + t_0.8) s / sqrt(n)`` (Student's quantiles with
-    n - 1 degrees of freedom), m the mean and s the spread of the paired logarithms of the ratio. It
-    assumes that both stay what they are on the passages at hand, and that passages are independent.
-    None if there is no spread yet, or if m is so small that no reasonable number decides.
+    See :func:`replicates_needed`: m is the mean and s the spread of the paired logarithms of the
+    ratio. None if there is no spread yet, or if m is so small that no reasonable number decides.
     """
     logs = np.log(over / under)
     if len(logs) < 2:
         return None
-    mean, spread = abs(float(logs.mean())), float(logs.std(ddof=1))
-    n = np.arange(2, MOST_PASSAGES + 1)
-    quantiles = special.stdtrit(n - 1, (1 + LEVEL) / 2) + special.stdtrit(n - 1, POWER)
-    enough = mean > quantiles * spread / np.sqrt(n)
-    return int(n[np.argmax(enough)]) if enough.any() else None
+    return replicates_needed(float(logs.mean()), float(logs.std(ddof=1)))
 
 
 def closest(distances: Mapping[N, Array]) -> list[N]:

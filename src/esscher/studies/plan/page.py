@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from esscher.engine.text.documents import TextRecord
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
-from esscher.show.numbers import shown
+from esscher.show.numbers import counted, shown
 from esscher.studies.plan.charts import KEY_HEAD, NAMES, key_heads
 from esscher.studies.plan.result import Check, Plan
 from esscher.studies.plan.words import inverse, kept_per_head
@@ -50,8 +50,12 @@ def _checked(check: Check) -> list[Card]:
         verdict = Card(f"{ratio.mean:.2g}×", f"{where} dense than uniform budgets",
                        _interval(ratio.interval, "s2"))  # fmt: skip
     best = [NAMES[name] for name in check.best]
-    apart = "beyond the paired intervals" if len(best) == 1 else "cannot be told apart"
-    closest = Card(", ".join(best), "closest to dense of all that was measured", apart)
+    if len(best) == 1:
+        words, apart = "closest to dense of all that was measured", "beyond the paired intervals"
+    else:
+        words = "undecided which of them is closest to dense"
+        apart = f"cannot be told apart with {counted(check.passages, 'passage')}"
+    closest = Card(", ".join(best), words, apart)
     return [measured, verdict, closest]
 
 

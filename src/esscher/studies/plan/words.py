@@ -86,7 +86,10 @@ def advised(check: Check) -> str:
         sentence = f"{listed[0].upper()}{listed[1:]} cannot be told apart with {_counted(check)}"
         if len(best) == len(check.over_best) + 1:
             return f"{sentence}."
-        return f"{sentence}; the others are farther from dense than {names[0]}."
+        return (
+            f"{sentence}; the others are farther from dense than {names[0]}, each by its own "
+            "interval."
+        )
     if best[0] == "planned":
         heavy = check.ratios["heavy"]
         return (

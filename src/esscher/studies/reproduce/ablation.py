@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from esscher.math.heads import gaussian_head
+from esscher.math.statistics.classes import class_counts, class_words
 from esscher.studies.reproduce.finding import Finding, markdown_table
 from esscher.studies.reproduce.study import (
+    COLUMNS,
     Settings,
     Study,
-    agreement,
+    about_the_paper,
+    agreement_table,
     geometric,
     rate_table,
     study_chart,
@@ -43,27 +46,34 @@ def run(settings: Settings) -> Finding:
     )
     figure = study_chart(curve, title, "alpha_squared")
     rows = [
-        "| metric | alpha with beta closest to 1/4 | predicted slopes that agree |",
+        "| metric | alpha with beta closest to 1/4 | exponents by their intervals |",
         "|---|---|---|",
     ]
     for metric in ("mean", "cov", "map"):
         part = table[table["metric"] == metric]
+        ends = zip(part["low"], part["high"], strict=True)
         nearest = part.iloc[int((part["exponent"] - 0.25).abs().to_numpy().argmin())]
         rows.append(
             f"| {metric} | {nearest['alpha']:.3g} (H = {nearest['H']:.3g}, "
-            f"beta = {nearest['exponent']:.3f}) | {'{} of {}'.format(*agreement(part))} |"
+            f"beta = {nearest['exponent']:.3f}) | {class_words(class_counts(ends))} |"
         )
     shown = ["alpha", "alpha_squared", "H", "metric", "exponent", "low", "high", "predicted",
              "sharp", "paper_reference", "paper_bound", "trusted"]  # fmt: skip
     text = "\n".join(
         [
             "The horizon is proportional to alpha, so that every line is a function of alpha^2. "
-            "Small alpha: all exponents are 1/2 and attention is an average. Large alpha: the map "
-            "stops converging at any number of tokens that occurs, first of all metrics.",
+            "An exponent is at 1/2 if its whole interval lies within 0.45 to 0.55.",
             "",
             *rows,
             "",
-            markdown_table(table[shown]),
+            "How many alphas hold each line inside the interval; all alphas share their tokens, "
+            "and the band holds all exponents at once with probability 95%:",
+            "",
+            markdown_table(agreement_table(table)),
+            "",
+            about_the_paper(table),
+            "",
+            markdown_table(table[shown].rename(columns=COLUMNS)),
         ]
     )
     return Finding(

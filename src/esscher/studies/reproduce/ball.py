@@ -94,8 +94,8 @@ def _describe(table: pd.DataFrame) -> str:
         [
             f"Tokens uniform on the unit sphere of R^{DIM}; supremum over |t| <= T of the error of "
             "the map, averaged over samples (a search from below, so a lower estimate), beside "
-            "C(T)/sqrt(n). The measured supremum falls like 1/sqrt(n) with a constant that grows "
-            "slowly; the bound's constant grows like e^T. " + where,
+            "C(T)/sqrt(n). The measured exponents are slopes of the means, without intervals; "
+            "the bound's constant grows like e^T. " + where,
             "",
             markdown_table(pd.DataFrame(rows)),
         ]

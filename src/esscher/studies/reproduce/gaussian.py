@@ -9,11 +9,14 @@ from esscher.math.heads import gaussian_head, weight_head
 from esscher.math.laws import Gaussian
 from esscher.studies.reproduce.finding import Finding, markdown_table
 from esscher.studies.reproduce.study import (
+    COLUMNS,
     Settings,
     Study,
-    agreement,
+    about_the_paper,
+    agreement_table,
     geometric,
     rate_table,
+    slope_table,
     study_chart,
 )
 
@@ -88,28 +91,38 @@ def describe(table: pd.DataFrame) -> str:
     rows = [
         "Exponents beta of error ~ C n^-beta, fitted on the sizes shown, with 95% intervals from "
         "resampled replicates. `predicted` is the slope of the predicted errors on the same sizes, "
-        "`sharp` the asymptotic exponent, `reference` and `bound` the published lines; H includes "
-        "the factor 1/sqrt(d_k).",
+        "`conjectured` the asymptotic exponent (heuristic, not proved), `reference` and `bound` "
+        "the published lines; H includes the factor 1/sqrt(d_k).",
         "",
-        "| metric | predicted slope inside the interval or within 0.03 | of those past burn-in |",
-        "|---|---|---|",
+        "How many of the points hold each line INSIDE the interval. Of exact lines 95% would. The "
+        "horizons of a sweep share their tokens, so that these are not independent trials: the "
+        "band over the horizons holds all exponents of a sweep at once with probability 95% "
+        "(largest deviation, replicates resampled for all horizons together).",
+        "",
+        markdown_table(agreement_table(table)),
+        "",
+        about_the_paper(table),
     ]
-    for metric in ("map", "mean", "cov"):
-        chosen = table[table["metric"] == metric]
-        past = chosen[chosen["past_burn_in"] | (chosen["d"] == 1)]
-        cells = ["{} of {}".format(*agreement(part)) for part in (chosen, past)]
-        rows.append(f"| {metric} | {cells[0]} | {cells[1]} |")
     off = table[np.isfinite(table["predicted"]) & ~table["agrees"]]
     if len(off):
         worst = off.iloc[int(off["difference"].abs().to_numpy().argmax())]
         rows += [
             "",
-            f"The best predictor is furthest off at {worst['study']}, H = {worst['H']:.3g}, "
-            f"{worst['metric']}: measured {worst['exponent']:.3f} "
+            f"The predicted slope is furthest outside an interval at {worst['study']}, "
+            f"H = {worst['H']:.3g}, {worst['metric']}: measured {worst['exponent']:.3f} "
             f"[{worst['low']:.3f}, {worst['high']:.3f}], predicted {worst['predicted']:.3f}.",
         ]
-    shown = ["study", "H", "metric", "exponent", "low", "high", "predicted", "sharp",
-             "paper_reference", "paper_bound", "law", "trusted"]  # fmt: skip
-    names = {"paper_reference": "reference", "paper_bound": "bound"}
-    rows += ["", markdown_table(table[shown].rename(columns=names))]
+    slopes = slope_table(table)
+    if len(slopes):
+        rows += [
+            "",
+            "How the exponent changes with the horizon: least-squares slope against H, with the "
+            "interval from replicates resampled for all horizons together, beside the slope of "
+            "every line over the same horizons:",
+            "",
+            markdown_table(slopes),
+        ]
+    shown = ["study", "H", "metric", "exponent", "low", "high", "joint_low", "joint_high",
+             "predicted", "sharp", "paper_reference", "paper_bound", "law", "trusted"]  # fmt: skip
+    rows += ["", markdown_table(table[shown].rename(columns=COLUMNS))]
     return "\n".join(rows)

@@ -23,7 +23,7 @@ from esscher.studies.reproduce.study import Settings, geometric, rate_table
 #: Exponents to compare with, by column.
 THEORY = {
     "predicted": "predicted on the range",
-    "sharp": "asymptotic, sharp",
+    "sharp": "asymptotic, conjectured",
     "paper_reference": "published reference",
     "paper_bound": "published bound",
 }
@@ -112,24 +112,33 @@ def _describe(table: pd.DataFrame) -> str:
                 "sd of a pass": part["exponent"].std() if len(part) > 1 else np.nan,
                 "swept": first["swept"],
                 "interval": f"{first['swept_low']:.3f} to {first['swept_high']:.3f}",
-                "sharp": first["sharp"],
+                "conjectured": first["sharp"],
                 "predicted": first["predicted"],
             }
         )
     summary = pd.DataFrame(rows)
-    errors = {
-        name: (summary[column] - summary["swept"]).abs().mean()
-        for name, column in (
-            ("one-pass k-hat", "one pass"),
-            ("sharp asymptotic", "sharp"),
-            ("predicted on the same range", "predicted"),
-        )
+    reference = table.drop_duplicates(["d", "H"]).set_index(["d", "H"])["paper_reference"]
+    points = pd.MultiIndex.from_frame(summary[["d", "H"]])
+    predictors = {
+        "always 1/2": pd.Series(0.5, index=summary.index),
+        "one-pass k-hat": summary["one pass"],
+        "conjectured asymptotic": summary["conjectured"],
+        "predicted on the same range": summary["predicted"],
+        "published reference": pd.Series(reference.loc[points].to_numpy(), index=summary.index),
     }
-    reference = table.drop_duplicates(["d", "H"])
-    errors["published reference"] = (reference["paper_reference"] - reference["swept"]).abs().mean()
+    errors = {
+        name: float((value - summary["swept"]).abs().mean()) for name, value in predictors.items()
+    }
+    trivial = errors["always 1/2"]
     lines = [
-        "Mean absolute error against the swept exponent of the mean, over the grid: "
-        + ", ".join(f"{name} {error:.3f}" for name, error in errors.items())
+        "Mean absolute error against the swept exponent of the mean, over the grid, and skill "
+        "against the trivial prediction (1 - error/error of always 1/2; the points of the grid "
+        "share tokens, so that it has no interval): "
+        + ", ".join(
+            f"{name} {error:.3f}"
+            + ("" if name == "always 1/2" else f" ({1 - error / trivial:.2f})")
+            for name, error in errors.items()
+        )
         + ". The one-pass exponent is min(1/2, 1 - k-hat), from the column sums of one attention "
         f"matrix over {int(table['n'].iloc[0])} tokens.",
         "",

@@ -6,8 +6,16 @@ import numpy as np
 
 from esscher.math.heads import weight_head
 from esscher.math.laws import Sphere
+from esscher.math.statistics.classes import class_counts, class_words, rate_class
 from esscher.studies.reproduce.finding import Finding, markdown_table
-from esscher.studies.reproduce.study import Settings, Study, geometric, rate_table, study_chart
+from esscher.studies.reproduce.study import (
+    COLUMNS,
+    Settings,
+    Study,
+    geometric,
+    rate_table,
+    study_chart,
+)
 
 DIM = 50
 
@@ -39,12 +47,16 @@ def run(settings: Settings) -> Finding:
     rows = []
     for metric in ("mean", "cov", "map"):
         part = table[table["metric"] == metric].sort_values("alpha")
-        parametric = part[(part["high"] >= 0.5) & (part["low"] <= 0.5)]
-        upto = "none" if parametric.empty else f"alpha = {parametric['alpha'].max():.3g}"
+        ends = list(zip(part["low"], part["high"], strict=True))
+        named = [
+            f"{alpha:.3g} {rate_class(interval)}"
+            for alpha, interval in zip(part["alpha"], ends, strict=True)
+        ]
         last = part.iloc[-1]
         rows.append(
-            f"- {metric}: the interval holds 1/2 up to {upto}; at alpha = {last['alpha']:.3g} the "
-            f"exponent is {last['exponent']:.3f} [{last['low']:.3f}, {last['high']:.3f}]."
+            f"- {metric}: {class_words(class_counts(ends))} (alpha = {', '.join(named)}); at alpha "
+            f"= {last['alpha']:.3g} the exponent is {last['exponent']:.3f} [{last['low']:.3f}, "
+            f"{last['high']:.3f}]."
         )
     shown = ["alpha", "tilt", "H", "metric", "exponent", "low", "high", "predicted", "sharp",
              "paper_reference", "paper_bound", "law", "trusted"]  # fmt: skip
@@ -53,11 +65,13 @@ def run(settings: Settings) -> Finding:
             "Tokens on a sphere are bounded: the asymptotic exponent is 1/2 at every scale. The "
             "number of tokens from which it shows grows exponentially with the tilt |t| = "
             "alpha/sqrt(d); once that exceeds n, attention is a hardmax and the map's error stays. "
-            "`predicted` is for Gaussian tokens with the same second moments.",
+            "`predicted` is for Gaussian tokens with the same second moments, `conjectured` the "
+            "asymptotic exponent. An exponent is at 1/2 if its whole interval lies within 0.45 to "
+            "0.55; all alphas share their tokens.",
             "",
             *rows,
             "",
-            markdown_table(table[shown]),
+            markdown_table(table[shown].rename(columns=COLUMNS)),
         ]
     )
     return Finding("sphere", "Uniform on the sphere", text, {"sphere": table}, {"sphere": figure})

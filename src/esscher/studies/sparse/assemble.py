@@ -8,14 +8,14 @@ from typing import TypeVar
 
 import numpy as np
 from msgspec.structs import replace
+from scipy import special
 
 from esscher.core.validation import Array
 from esscher.engine.patterns import BASELINE, PATTERNS, Corrected
-from esscher.math.statistics import Rate, fit_rate
+from esscher.math.statistics import LEVEL, Rate, fit_rate
 from esscher.math.statistics.records import ByMetric
 from esscher.runs.cells import Cell, CellRun
-from esscher.studies.sparse.compare import BASELINE as IS_BASELINE
-from esscher.studies.sparse.compare import Bias, Pair, budget_for, judge
+from esscher.studies.sparse.compare import Pair, budget_for
 from esscher.studies.sparse.measurement import Measurement
 from esscher.studies.sparse.records import (
     METRICS,
@@ -35,6 +35,8 @@ from esscher.studies.sparse.result import NOTHING, Sparse, headline
 from esscher.studies.sparse.store import read_measurements
 from esscher.studies.sparse.study import SparseLawStudy, SparseStudy
 from esscher.studies.sparse.units import describe_units
+from esscher.studies.sparse.verdicts import BASELINE as IS_BASELINE
+from esscher.studies.sparse.verdicts import Bias, judge
 
 #: Relative map error for which budgets are given.
 TARGET = 0.1
@@ -131,7 +133,7 @@ def assemble(
         run,
         study,
         len(parts),
-        headline(patterns),
+        headline(patterns, heads),
         budgets=study.budgets,
         patterns=patterns,
         heads=heads,
@@ -280,14 +282,26 @@ def _bias(curves: Curves, pattern: int, budgets: Array) -> tuple[BiasCurve, Bias
         return BiasCurve(square=None, standard_error=None, share=None, exponent=None), None
     mean = cells.mean(axis=0)
     noise = cells.std(axis=0, ddof=1) / np.sqrt(len(cells))
-    share, half = mean / error, 2 * noise / error
-    seen = mean > 2 * noise
-    exponent = None
+    # cells are what is independent: heads and budgets of a cell share tokens and choices
+    quantile = float(special.stdtrit(len(cells) - 1, (1 + LEVEL) / 2))
+    share, half = mean / error, quantile * noise / error
+    seen = mean > quantile * noise
+    exponent, interval = None, None
     if seen[-1] and seen.sum() >= 2:
-        slope = np.polyfit(np.log(budgets[seen]), np.log(mean[seen]) / 2, 1)[0]
-        exponent = float(-slope)
+        exponent, interval = _bias_exponent(cells[:, seen], budgets[seen], quantile)
     stored = BiasCurve(
         square=_curve(mean), standard_error=_curve(noise), share=_curve(share), exponent=exponent
     )
     last = (float(share[-1] - half[-1]), float(share[-1] + half[-1]))
-    return stored, Bias(float(share[-1]), last, exponent)
+    return stored, Bias(float(share[-1]), last, exponent, interval)
+
+
+def _bias_exponent(
+    squares: Array, budgets: Array, quantile: float
+) -> tuple[float, tuple[float, float]]:
+    """Exponent of the bias from its squares [cell, budget], with interval (delta method)."""
+    mean, x = squares.mean(axis=0), np.log(budgets)
+    form = -(x - x.mean()) / np.sum((x - x.mean()) ** 2) / 2
+    exponent = float(form @ np.log(mean))
+    error = float((squares / mean @ form).std(ddof=1) / np.sqrt(len(squares)))
+    return exponent, (exponent - quantile * error, exponent + quantile * error)

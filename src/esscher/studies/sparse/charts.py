@@ -26,7 +26,7 @@ from esscher.show.theme import (
     limits,
 )
 from esscher.studies.sparse.records import Reference, SparseHead
-from esscher.studies.sparse.result import NOTHING, RANDOM, Sparse
+from esscher.studies.sparse.result import NOTHING, RANDOM, Sparse, student
 
 WHOLE, DASHED, DOTTED = (1, 0), (4, 2), (1, 2)
 #: Colour, shape, dashes and letter of each pattern.
@@ -51,8 +51,6 @@ METRICS = {"map": "map", "mean": "mean output", "cov": "covariance"}
 TARGET: dict[str, Any] = {"at": 0.1, "name": "10%"}
 #: Curves that lie above all others by more than this factor leave the panel.
 HEADROOM = 2.0
-#: Standard errors to each side of a 95% interval.
-NORMAL = 1.96
 BUDGET = "keys r that a query attends"
 SURE = "bars: 95% intervals"
 HOLLOW = "hollow: not to be trusted, or no power law"
@@ -150,8 +148,8 @@ DRAWINGS = (
     Drawing(
         "curves", "errors against the budget", curves, missing=_nothing,
         heading="Error against the budget",
-        caption="Relative error against dense attention, with 95% intervals (1.96 standard "
-        "errors).",
+        caption="Relative error against dense attention, with 95% intervals (Student, over the "
+        "replicates).",
     ),
     Drawing(
         "exponents", "exponents and verdicts", exponents, missing=_nothing,
@@ -194,8 +192,8 @@ def _curves(found: Sparse, reference: Reference) -> list[ChartType]:
             noise = curve.standard_error or (None,) * len(found.budgets)
             for budget, mean, error in zip(found.budgets, curve.mean, noise, strict=True):
                 ends = {} if error is None else {
-                    "low": max(mean - NORMAL * error, 0.05 * mean),
-                    "high": mean + NORMAL * error,
+                    "low": max(mean - student(found) * error, 0.05 * mean),
+                    "high": mean + student(found) * error,
                 }  # fmt: skip
                 rows.append({"pattern": name, "budget": budget, "error": mean} | ends)
         dense = found.dense_against_limit

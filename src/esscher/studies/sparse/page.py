@@ -7,9 +7,9 @@ from typing import Any
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import ends_of
 from esscher.show.numbers import between, shown
-from esscher.studies.sparse.charts import NORMAL, best_pattern
-from esscher.studies.sparse.compare import NEVER
-from esscher.studies.sparse.result import RANDOM, Sparse
+from esscher.studies.sparse.charts import best_pattern
+from esscher.studies.sparse.result import RANDOM, Sparse, count_heads, rate_words, student
+from esscher.studies.sparse.verdicts import MARGIN, NEVER, UNDECIDED
 
 #: Relative error for which budgets are asked, as the study has it.
 TARGET = "10%"
@@ -27,14 +27,16 @@ def _cards(found: Sparse) -> list[Card]:
     patterns, largest = found.patterns, found.budgets[-1]
     base = patterns[RANDOM].fit.map
     last = {name: p.curve.dense.map.mean[-1] for name, p in patterns.items()}
-    best = min(last, key=lambda name: last[name])
+    best, second = sorted(last, key=lambda name: last[name])[:2] if len(last) > 1 else (RANDOM, "")
+    after = f", next is {second} with {last[second]:.3g}" if second not in ("", RANDOM) else ""
     noise = patterns[best].curve.dense.map.standard_error
-    spread = "" if noise is None else f" ± {NORMAL * noise[-1]:.2g}"
+    spread = "" if noise is None else f" ± {student(found) * noise[-1]:.2g}"
     out = [
         Card(shown(base.exponent, "d3"), "exponent of random selection",
              f"map error, 95% interval {shown(base.interval[0], 'd3')} to "
-             f"{shown(base.interval[1], 'd3')}"),
-        Card(best, f"smallest error at r = {largest:,}", f"map error {last[best]:.3g}{spread}"),
+             f"{shown(base.interval[1], 'd3')}: {rate_words(base.interval)}"),
+        Card(best, f"smallest mean error at r = {largest:,}",
+             f"map error {last[best]:.3g}{spread}; random {last[RANDOM]:.3g}{after}"),
     ]  # fmt: skip
     reached = {
         name: p.break_even.for_target for name, p in patterns.items()
@@ -49,8 +51,10 @@ def _cards(found: Sparse) -> list[Card]:
                  f"with {cheapest}; 95% interval {shown(low, 'n0')} to "
                  f"{shown(high, 'n0', 'beyond the grid')}")
         )  # fmt: skip
-    never = sum(p.verdict == NEVER for p in patterns.values())
-    out.append(Card(f"{never} of {len(patterns)}", "patterns do not converge to dense"))
+    never, unknown = (sum(p.verdict == v for p in patterns.values()) for v in (NEVER, UNDECIDED))
+    out.append(Card(f"{never} of {len(patterns)}",
+                    "patterns do not converge to dense on these budgets",
+                    f"{unknown} undecided"))  # fmt: skip
     out.append(Card(f"{found.visible:,.0f}", "keys that a query sees", "dense attention, mean"))
     return out
 
@@ -61,6 +65,9 @@ def _verdicts(found: Sparse, name: str) -> Table:
     low, high = ends_of(fit.interval for fit in fits)
     versus = [None if p.versus_random is None else p.versus_random.map for p in patterns]
     ratio_low, ratio_high = ends_of(None if v is None else v.ratio_interval for v in versus)
+    gap_low, gap_high = ends_of(
+        None if v is None else v.exponent_difference_interval for v in versus
+    )
     target = [p.break_even.for_target for p in patterns]
     keys_low, keys_high = ends_of(t.interval if t.state == "inside" else None for t in target)
     said = {"above": "error is above it everywhere", "below": "error is below it everywhere"}
@@ -71,6 +78,8 @@ def _verdicts(found: Sparse, name: str) -> Table:
             Column("pattern", "pattern"),
             Column("verdict", "verdict"),
             Column("exponent", "exponent, map", "d3", "low", "high"),
+            Column("difference", "minus that of random", "d3", "difference_low", "difference_high",
+                   help="difference of exponents, both resampled together"),
             Column("ratio", "error / random", "s3", "ratio_low", "ratio_high",
                    help="geometric mean over the budgets of the map error over that of random "
                    "selection"),
@@ -86,6 +95,9 @@ def _verdicts(found: Sparse, name: str) -> Table:
             "exponent": [fit.exponent for fit in fits],
             "low": low,
             "high": high,
+            "difference": [None if v is None else v.exponent_difference for v in versus],
+            "difference_low": gap_low,
+            "difference_high": gap_high,
             "ratio": [None if v is None else v.ratio for v in versus],
             "ratio_low": ratio_low,
             "ratio_high": ratio_high,
@@ -95,7 +107,9 @@ def _verdicts(found: Sparse, name: str) -> Table:
             "target": [said.get(t.state, "reached") for t in target],
             "evidence": [p.evidence for p in patterns],
         },
-        caption="On the map error: does the pattern keep the exponent of random selection?",
+        caption="On the map error: does the pattern keep the exponent of random selection? It does "
+        f"if the interval of the difference lies within {MARGIN:g} of 0; undecided if the interval "
+        "is neither within that margin nor beyond it.",
     )  # fmt: skip
 
 
@@ -109,7 +123,11 @@ def _heads(found: Sparse, name: str) -> Table:
     columns = [
         Column("layer", "layer", "n0"),
         Column("head", "head", "n0"),
-        Column("best", "smallest error", help="pattern with the smallest map error"),
+        Column(
+            "best",
+            "smallest error",
+            help="pattern with the smallest mean map error; not tested against the next one",
+        ),
     ]
     for pattern in found.patterns:
         own = [unit.patterns[pattern] for unit in heads]
@@ -134,7 +152,20 @@ def _heads(found: Sparse, name: str) -> Table:
         name=f"{name}-heads",
         columns=columns,
         data=data,
-        caption=f"Map errors at r = {largest:,}. The CSV file also has the exponents of all "
-        "patterns with intervals.",
+        caption=f"Map errors at r = {largest:,}. {_counted(found)} The CSV file also has the "
+        "exponents of all patterns with intervals, each over passages and at its own level.",
         sort=(f"{RANDOM}_error", True),
+    )
+
+
+def _counted(found: Sparse) -> str:
+    """In how many heads each pattern is better than random selection, as a sentence."""
+    parts = []
+    for name in found.patterns:
+        if name != RANDOM:
+            counts = count_heads(found.heads, name)
+            parts.append(f"{name} {counts['better']} / {counts['worse']} / {counts['undecided']}")
+    return (
+        "Heads in which a pattern is better than random selection / worse / undecided (paired over "
+        f"passages, after Holm over the heads, which share passages): {', '.join(parts)}."
     )

@@ -13,7 +13,8 @@ from esscher.studies.sparse.records import (
     Reached,
     SparsePattern,
 )
-from esscher.studies.sparse.result import Sparse
+from esscher.studies.sparse.result import Sparse, count_heads
+from esscher.studies.sparse.verdicts import spoken
 
 
 def print_result(found: Sparse, console: PlainConsole) -> None:
@@ -47,11 +48,23 @@ def print_result(found: Sparse, console: PlainConsole) -> None:
         "brackets half the width of the 95% interval (last digits); * not to be trusted or not a "
         "power law (--json says why). r=: relative map error. x random: map error over that of "
         "random selection, mean over budgets. bias: share of the squared map error that averaging "
-        "does not remove, at the largest budget.",
+        "does not remove, at the largest budget. Intervals are over replicates (passages of a "
+        "model), which are what is independent.",
     )
     for name, entry in found.patterns.items():
         console.print()
-        console.say(f" {_sentence(entry, first, last)}", lead=name)
+        more = f" {_heads(found, name)}" if found.heads and entry.versus_random else ""
+        console.say(f" {_sentence(entry, first, last)}{more}", lead=name)
+
+
+def _heads(found: Sparse, name: str) -> str:
+    """In how many heads a pattern beats random selection, as a sentence."""
+    counts = count_heads(found.heads, name)
+    return (
+        f"With {found.budgets[-1]} keys better than random selection in {counts['better']} of "
+        f"{len(found.heads)} heads, worse in {counts['worse']}, undecided in "
+        f"{counts['undecided']} (after Holm over the heads)."
+    )
 
 
 def _sentence(entry: SparsePattern, first: float, last: float) -> str:
@@ -59,10 +72,10 @@ def _sentence(entry: SparsePattern, first: float, last: float) -> str:
     even = entry.break_even
     target = even.for_target
     needed = _keys(target.budget, target, first, last)
-    rows = [f"{entry.verdict}: {entry.evidence}."]
+    rows = [f"{spoken(entry.verdict)}: {entry.evidence}."]
     if even.crossing is not None and even.as_random is not None:
         verdicts = {m: entry.verdicts[m].verdict for m in ("mean", "cov")}
-        rows += [f"Its {m} {v}." for m, v in verdicts.items() if v != entry.verdict]
+        rows += [f"Its {m} {spoken(v)}." for m, v in verdicts.items() if v != entry.verdict]
         rows.append(f"{even.crossing.says.capitalize()}{_where(even.crossing)}.")
         worth = _keys(even.as_random.random_keys, even.as_random, first, last)
         rows.append(f"{even.as_random.keys:.0f} keys are worth {worth} random ones.")
@@ -102,7 +115,7 @@ def _bias(bias: BiasCurve) -> str:
     if bias.share is None or bias.square is None or bias.standard_error is None:
         return ""
     if bias.square[-1] <= 2 * bias.standard_error[-1]:
-        return "none"
+        return "none seen"
     return f"{100 * bias.share[-1]:.0f}%"
 
 

@@ -12,6 +12,8 @@ METRICS = ("mean", "cov", "map")
 #: Whether a number of keys lies on the grid of budgets, or below or above all of it.
 State: TypeAlias = Literal["inside", "below", "above"]
 Reference: TypeAlias = Literal["dense", "limit"]
+#: Whether a pattern's error is smaller than that of random selection.
+AgainstRandom: TypeAlias = Literal["better", "worse", "undecided"]
 #: One number per budget.
 Curve: TypeAlias = tuple[float, ...]
 
@@ -171,14 +173,31 @@ class UnitCurve(Record, frozen=True, kw_only=True):
     error: Curve
 
 
-class UnitPattern(Record, frozen=True, kw_only=True):
-    """A pattern in a head or a layer, and the budget for a relative map error of 10%."""
+class UnitPattern(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A pattern in a head or a layer, and the budget for a relative map error of 10%.
+
+    Attributes
+    ----------
+    mean, cov, map
+        Errors by budget, with their exponents.
+    budget, state
+        Keys for a relative map error of 10%.
+    ratio, ratio_interval
+        Map error at the largest budget over that of random selection (geometric mean over
+        passages, paired); None for random selection itself.
+    against_random
+        Whether it is smaller there, after Holm over all heads (or all layers): a statement about
+        all of them at once, however they depend on each other.
+    """
 
     mean: UnitCurve
     cov: UnitCurve
     map: UnitCurve
     budget: float | None
     state: State
+    ratio: float | None = None
+    ratio_interval: Ends = (None, None)
+    against_random: AgainstRandom | None = None
 
 
 class SparseLayer(Record, frozen=True, kw_only=True):

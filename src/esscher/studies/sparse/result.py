@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+
+from scipy import special
 
 from esscher.core.codec import Count
 from esscher.core.errors import InputError
-from esscher.math.statistics.records import ByMetric
+from esscher.math.statistics.classes import class_counts, class_words, rate_class
+from esscher.math.statistics.means import LEVEL
+from esscher.math.statistics.records import ByMetric, Ends, FittedRate
 from esscher.runs.result import Result, WithHeads
-from esscher.studies.sparse.compare import CONSTANT, FASTER, KEEPS, NEVER, SLOWER, UNDECIDED
 from esscher.studies.sparse.records import (
     METRICS,
+    AgainstRandom,
     Reference,
     SparseHead,
     SparseLayer,
     SparsePattern,
+)
+from esscher.studies.sparse.verdicts import (
+    CONSTANT,
+    FASTER,
+    KEEPS,
+    MARGIN,
+    NEVER,
+    SLOWER,
+    UNDECIDED,
+    spoken,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +52,7 @@ SAID = {
     CONSTANT: "change only the constant",
     FASTER: "converge faster",
     SLOWER: "converge more slowly",
-    NEVER: "do not converge to dense",
+    NEVER: "do not converge to dense on these budgets",
     UNDECIDED: "are undecided",
 }
 
@@ -125,6 +140,7 @@ class Sparse(WithHeads[SparseHead], Result["AnySparse"]):
                 fit = fits[metric]
                 versus = None if found.versus_random is None else found.versus_random[metric]
                 ratio = (None, None) if versus is None else versus.ratio_interval
+                gap = (None, None) if versus is None else versus.exponent_difference_interval
                 rows.append(
                     {
                         "pattern": name,
@@ -138,6 +154,9 @@ class Sparse(WithHeads[SparseHead], Result["AnySparse"]):
                         "ratio": 1.0 if versus is None else versus.ratio,
                         "ratio_low": ratio[0],
                         "ratio_high": ratio[1],
+                        "difference": 0.0 if versus is None else versus.exponent_difference,
+                        "difference_low": gap[0],
+                        "difference_high": gap[1],
                         "verdict": found.verdicts[metric].verdict,
                     }
                 )
@@ -181,6 +200,10 @@ class Sparse(WithHeads[SparseHead], Result["AnySparse"]):
                 "last_error": found.map.error[-1],
                 "budget": found.budget,
                 "state": found.state,
+                "ratio": found.ratio,
+                "ratio_low": found.ratio_interval[0],
+                "ratio_high": found.ratio_interval[1],
+                "against_random": found.against_random,
             }
             for unit in self.heads
             for name, found in unit.patterns.items()
@@ -198,22 +221,58 @@ class Sparse(WithHeads[SparseHead], Result["AnySparse"]):
         return f"<p>{html.escape(self.subject)}</p>{super()._repr_html_()}"
 
 
-def headline(patterns: Mapping[str, SparsePattern]) -> str:
-    """The answer in a sentence or two."""
+def student(found: Sparse) -> float:
+    """Standard errors to each side of a 95% interval over the replicates."""
+    return float(special.stdtrit(max(found.replicates - 1, 1), (1 + LEVEL) / 2))
+
+
+def count_heads(heads: Sequence[SparseHead], pattern: str) -> dict[AgainstRandom, int]:
+    """In how many heads a pattern is better, worse or undecided against random selection."""
+    found = Counter(unit.patterns[pattern].against_random for unit in heads)
+    return {name: found[name] for name in get_args(AgainstRandom)}
+
+
+def headline(patterns: Mapping[str, SparsePattern], heads: Sequence[SparseHead] = ()) -> str:
+    """The answer in a few sentences."""
     groups = [
         f"{_listed(names)} {words if len(names) > 1 else _singular(verdict)}"
         for verdict, words in SAID.items()
         if (names := [n for n, p in patterns.items() if p.verdict == verdict])
     ]
-    base = patterns[RANDOM].fit.map
+    sentences = [_baseline(patterns[RANDOM].fit.map)]
+    if groups:
+        sentences.append(
+            f"Against it, with a margin of {MARGIN:g} in the exponent: {'; '.join(groups)}."
+        )
+    if heads:
+        counts = class_counts(unit.patterns[RANDOM].map.interval for unit in heads)
+        sentences.append(f"Heads by their own exponent of random selection: {class_words(counts)}.")
+    return " ".join(sentences)
+
+
+def _baseline(fit: FittedRate) -> str:
+    """The exponent of random selection, and whether it is 1/2."""
+    low, high = fit.interval
+    if low is None or high is None:
+        return f"Random selection: map error ~ r^-{fit.exponent:.2f}, without an interval."
     return (
-        f"Random selection: map error ~ r^-{base.exponent:.2f}. "
-        + ("; ".join(groups) + "." if groups else "")
-    ).strip()
+        f"Random selection: map error ~ r^-{fit.exponent:.2f} ({low:.2f} to {high:.2f}), "
+        f"{rate_words(fit.interval)}."
+    )
+
+
+def rate_words(interval: Ends) -> str:
+    """Class of an exponent as words that follow its interval."""
+    name = rate_class(interval)
+    if name == "at 1/2":
+        return name
+    return f"{name} 1/2" if name != "undecided" else "undecided whether 1/2"
 
 
 def _singular(verdict: str) -> str:
-    return "is undecided" if verdict == UNDECIDED else verdict
+    if verdict == NEVER:
+        return f"{verdict} on these budgets"
+    return spoken(verdict)
 
 
 def _listed(names: list[str]) -> str:

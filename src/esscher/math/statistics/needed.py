@@ -1,0 +1,38 @@
+"""How many replicates would decide what those at hand leave undecided."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import special
+
+from esscher.math.statistics.means import LEVEL
+
+#: Share of studies, with as many replicates as :func:`replicates_needed` says, that decide.
+POWER = 0.8
+#: More replicates than this are no advice.
+MOST = 100_000
+
+
+def replicates_needed(distance: float, spread: float) -> int | None:
+    """Replicates in all with which an interval would decide in 4 of 5 cases.
+
+    That is the smallest n with ``distance >= (t_0.975 + t_0.8) spread / sqrt(n)`` (Student's
+    quantiles with n - 1 degrees of freedom). It assumes that distance and spread stay what they
+    are on the replicates at hand, and that replicates are independent.
+
+    Parameters
+    ----------
+    distance
+        How far the estimate lies from the value that must be excluded.
+    spread
+        Standard deviation of a single replicate.
+
+    Returns
+    -------
+    int or None
+        None if the distance is so small that no reasonable number decides, or not known.
+    """
+    n = np.arange(2, MOST + 1)
+    quantiles = special.stdtrit(n - 1, (1 + LEVEL) / 2) + special.stdtrit(n - 1, POWER)
+    enough = abs(distance) > quantiles * spread / np.sqrt(n)
+    return int(n[np.argmax(enough)]) if enough.any() else None
