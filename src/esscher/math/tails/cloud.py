@@ -19,7 +19,7 @@ from esscher.math.tails.directions import THOROUGH, Effort, Whitening, worst_dir
 from esscher.math.tails.passages import blocks, split_passages, sums_by_group
 from esscher.math.tails.proxy import variance_proxy
 from esscher.math.tails.records import Cloud, LogitShape, TailComparison, VarianceProxy
-from esscher.math.tails.verdict import HEAVY, judge, judge_thresholds
+from esscher.math.tails.verdict import judge
 
 #: Fewest tokens: below, neither search nor fit says anything.
 FEWEST = 500
@@ -101,18 +101,16 @@ def cloud_tails(
     cosine = _correlation(rows, peaked)
     direction = one + np.copysign(1.0, cosine) * two
     parts = [~first, first]
-    tail = _compared(kurtosis, index)
-    halves: tuple[tuple[TailComparison, ...], ...] = ()
-    if abs(cosine) < AGREE and judge_thresholds(tail)[0] in HEAVY:
-        # two directions are two laws: what is put together may be heavier than each of them
-        halves = tuple(_compared(kurtosis[part], index[part]) for part in parts)
     numbers = Cloud(
         tokens=len(rows),
         passages=len(np.unique(index)),
         kurtosis=_kurtosis(kurtosis, index),
         proxy=_proxy(generating, index, parts, abs(_correlation(rows, steep)), seed),
-        tail=tail,
-        tail_halves=halves,
+        tail=_compared(kurtosis, index),
+        tail_halves=tuple(_compared(kurtosis[part], index[part]) for part in parts),
+        proxy_halves=tuple(
+            variance_proxy(generating[part], index[part], seed, LEVEL) for part in parts
+        ),
         largest=float(np.abs(kurtosis).max()),
         agreement=abs(cosine),
     )

@@ -77,8 +77,9 @@ class Cloud(Record, frozen=True, kw_only=True):
         Excess kurtosis and variance proxy.
     tail
         Comparisons at lower and higher thresholds, largest share of the values first.
-    tail_halves
-        The same in each half, where the halves found different directions.
+    tail_halves, proxy_halves
+        The same and the variance proxy in each half, along the direction that the other half
+        found. Earlier versions stored the first only where the directions differ, and no proxies.
     largest
         Largest standardised projection.
     agreement
@@ -93,6 +94,7 @@ class Cloud(Record, frozen=True, kw_only=True):
     tail_halves: tuple[tuple[TailComparison, ...], ...]
     largest: float
     agreement: float
+    proxy_halves: tuple[VarianceProxy, ...] = ()
 
 
 class Deciding(Record, frozen=True, kw_only=True):
