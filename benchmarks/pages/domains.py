@@ -93,8 +93,9 @@ def _section(found: Domains) -> str:
         "hold (ratios of b to a, or differences b - a of k-hat and of shares):",
         markdown_table(_strongest(found)),
         "Where the variance comes from, in percent with standard errors over blocks; how many heads"
-        " differ; and whether heads keep their ranks (mean Spearman correlation of half the blocks "
-        "with the other half of the same corpus, and with as many of another):",
+        " differ, are the same within a margin, and are undecided; and whether heads keep their "
+        "ranks (mean Spearman correlation of half the blocks with the other half of the same "
+        "corpus, and with as many of another):",
         markdown_table(_variance(found)),
         "Tokens for 10% error: ratio of b to a over all heads (simultaneous interval), and the "
         "share of heads that need at least twice as many on one of the two; the largest ten:",
@@ -146,12 +147,19 @@ def _variance(found: Domains) -> pd.DataFrame:
         rank = found.rank[name]
         row |= {
             "heads that differ": str(found.counts[name].heads),
+            "the same": _count(found.counts[name].same),
+            "undecided": _count(found.counts[name].undecided),
             "Holm": str(found.counts[name].heads_holm),
             "rank within": "" if rank is None else _three(rank.within),
             "rank between": "" if rank is None else _three(rank.between),
         }
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _count(number: int | None) -> str:
+    """A count of heads; results of earlier versions do not have it."""
+    return "" if number is None else str(number)
 
 
 def _pairs(found: Domains) -> pd.DataFrame:

@@ -43,8 +43,8 @@ class Agreement(Record, frozen=True, kw_only=True):
         How many clouds both halves call the same, in the same order; the rest is disputed.
     kappa
         Cohen's kappa; None if all clouds are called the same, where it is not defined.
-    proxy
-        Rank correlation of the variance proxies.
+    proxy, proxy_medians
+        Rank correlation of the variance proxies, and their median over the clouds in each half.
     reproducible
         Whether the lower end of kappa's interval is at least 0.6, so that verdicts on single
         clouds are given.
@@ -57,6 +57,7 @@ class Agreement(Record, frozen=True, kw_only=True):
     both: tuple[Count, Count, Count]
     kappa: Estimate
     proxy: Estimate
+    proxy_medians: tuple[float, float] | None
     reproducible: bool
 
     @property
@@ -78,7 +79,8 @@ def half_agreement(clouds: Sequence[Cloud], seed: int) -> Agreement:
         one, two = (KINDS.index(kind_of(verdict)) for verdict in half_verdicts(cloud))
         table[one, two] += 1
     kappa = kappa_estimate(table, seed)
-    proxies = [[p.value for p in cloud.proxy_halves] for cloud in judged if cloud.proxy_halves]
+    halves = [[p.value for p in cloud.proxy_halves] for cloud in judged if cloud.proxy_halves]
+    proxies = np.array(halves).reshape(-1, 2)
     low = kappa.interval[0]
     first, second, both = (
         tuple(int(n) for n in counts)
@@ -91,7 +93,10 @@ def half_agreement(clouds: Sequence[Cloud], seed: int) -> Agreement:
         second=(second[0], second[1], second[2]),
         both=(both[0], both[1], both[2]),
         kappa=kappa,
-        proxy=rank_correlation(np.array(proxies).reshape(-1, 2)),
+        proxy=rank_correlation(proxies),
+        proxy_medians=(
+            (float(np.median(proxies[:, 0])), float(np.median(proxies[:, 1]))) if halves else None
+        ),
         reproducible=low is not None and low >= SUBSTANTIAL,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,8 +25,6 @@ from esscher.math.tails.verdict import judge
 FEWEST = 500
 #: Groups of passages of which one at a time is left out, for intervals of k-hat.
 JACKKNIFE = 8
-#: Halves whose directions have this cosine (in whitened coordinates) found the same one.
-AGREE = 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,16 +99,15 @@ def cloud_tails(
     cosine = _correlation(rows, peaked)
     direction = one + np.copysign(1.0, cosine) * two
     parts = [~first, first]
+    proxies = tuple(variance_proxy(generating[part], index[part], seed, LEVEL) for part in parts)
     numbers = Cloud(
         tokens=len(rows),
         passages=len(np.unique(index)),
         kurtosis=_kurtosis(kurtosis, index),
-        proxy=_proxy(generating, index, parts, abs(_correlation(rows, steep)), seed),
+        proxy=_common(proxies),
         tail=_compared(kurtosis, index),
         tail_halves=tuple(_compared(kurtosis[part], index[part]) for part in parts),
-        proxy_halves=tuple(
-            variance_proxy(generating[part], index[part], seed, LEVEL) for part in parts
-        ),
+        proxy_halves=proxies,
         largest=float(np.abs(kurtosis).max()),
         agreement=abs(cosine),
     )
@@ -136,18 +133,23 @@ def _compared(projection: Array, groups: NDArray[np.int64]) -> tuple[TailCompari
     return tuple(compare_thresholds(np.abs(projection), groups, LEVEL))
 
 
-def _proxy(
-    projection: Array,
-    groups: NDArray[np.int64],
-    parts: list[NDArray[np.bool_]],
-    agreement: float,
-    seed: int,
-) -> VarianceProxy:
-    """Variance proxy of both halves together, or the larger one if their directions differ."""
-    if agreement >= AGREE:
-        return variance_proxy(projection, groups, seed, LEVEL)
-    each = [variance_proxy(projection[part], groups[part], seed, LEVEL) for part in parts]
-    return max(each, key=lambda proxy: proxy.value)
+def _common(halves: Sequence[VarianceProxy]) -> VarianceProxy:
+    """Geometric mean of the halves' proxies; the interval spans those of both.
+
+    The larger of two would be larger the less they agree. The intervals of single halves know
+    nothing of the choice of the direction, which matters more than the tokens along it.
+    """
+    largest = max(halves, key=lambda proxy: proxy.value)
+    return VarianceProxy(
+        value=float(np.exp(np.mean([np.log(proxy.value) for proxy in halves]))),
+        interval=(
+            min(proxy.interval[0] for proxy in halves),
+            max(proxy.interval[1] for proxy in halves),
+        ),
+        reach=min(proxy.reach for proxy in halves),
+        at=largest.at,
+        level=largest.level,
+    )
 
 
 def _kurtosis(projection: Array, groups: NDArray[np.int64]) -> Estimate:

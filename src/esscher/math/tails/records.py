@@ -50,11 +50,12 @@ class VarianceProxy(Record, frozen=True, kw_only=True):
     Attributes
     ----------
     value, interval
-        The ratio, and its interval by resampling passages; at least 1.
+        The ratio, and its interval by resampling passages; at least 1. Of a whole cloud: the
+        geometric mean of its two halves, and what their intervals span.
     reach
         Largest ``|t|`` at which the sample says anything, in units of 1 / standard deviation.
     at
-        The t at which the ratio is attained.
+        The t at which the ratio is attained (in the half where it is larger).
     level
         Level of the interval.
     """

@@ -263,12 +263,19 @@ def _headline(heads: Sequence[TailsHead], keys: Agreement | None) -> str:
     proxies = [head.proxy.value for head in heads]
     low, middle, high = np.quantile(proxies, [0.1, 0.5, 0.9])
     sentence = (
-        f"Variance proxy over variance: median {middle:.2f}, 10% and 90% of the heads "
-        f"{low:.2f} and {high:.2f}"
+        f"Variance proxy over variance: median {middle:.2f}{_medians(keys)}, 10% and 90% of the "
+        f"heads {low:.2f} and {high:.2f}"
     )
     if keys.proxy.value is not None:
         sentence += f"; rank correlation between the halves {estimate(keys.proxy)}"
     return " ".join([*sentences, sentence + "."])
+
+
+def _medians(keys: Agreement) -> str:
+    if keys.proxy_medians is None:
+        return ""
+    one, two = keys.proxy_medians
+    return f" ({one:.2f} and {two:.2f} in the halves)"
 
 
 def estimate(found: Estimate) -> str:
