@@ -14,9 +14,17 @@ from esscher.core.errors import InputError
 from esscher.runs.registry import load
 from esscher.show.drawing import Plot
 from esscher.studies.domains import Domains
+from esscher.studies.domains.decided import DIFFERENCE, FACTOR
 from esscher.studies.domains.records import Correction, RankPair, TransferPair, shares_of
 from esscher.studies.domains.statistics import BY_NAME
 from esscher.studies.reproduce.finding import Finding, markdown_table
+
+#: How the counts are to be read.
+CAVEAT = (
+    "**How to read the counts.** A head that was not found to differ is not the same for that: it "
+    "is the same only if all pairs of corpora differ by less than a margin beyond chance (a factor "
+    f"of {FACTOR:g}, or {DIFFERENCE:g} for k-hat, exponents and shares), and undecided otherwise."
+)
 
 
 def domains_finding(runs: Sequence[Path]) -> Finding:
@@ -55,7 +63,7 @@ def domains_finding(runs: Sequence[Path]) -> Finding:
     return Finding(
         "domains",
         "Domains: what changes between corpora, and what does not",
-        "\n\n".join(sections),
+        "\n\n".join([CAVEAT, *sections]),
         tables,
         figures,
         tuple(trouble),
