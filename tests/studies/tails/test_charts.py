@@ -22,14 +22,18 @@ def found():
 
 @pytest.fixture(scope="module")
 def judged(found):
-    """The same with halves that agree on heads of either kind, and verdicts."""
-    heads = tuple(
-        structs.replace(head, verdict=said, halves=(said, said))
-        for i, head in enumerate(found.heads)
-        for said in ((SUB_GAUSSIAN, NONE)[i % 2],)
-    )
-    keys = structs.replace(found.agreement["keys"], reproducible=True)
-    return replace(found, heads=heads, agreement=found.agreement | {"keys": keys})
+    """More heads of either kind, on which the halves agree: single heads are judged."""
+    ends = {SUB_GAUSSIAN: (4.0, 9.0), NONE: (0.3, 0.8)}
+    heads = []
+    for i, head in enumerate([head for head in found.heads for _ in range(5)]):
+        said = (SUB_GAUSSIAN, NONE)[i % 2]
+        tail = (structs.replace(head.tail[0], tau_interval=ends[said]),)
+        number = head.head + 4 * (i % 5)
+        heads.append(
+            structs.replace(head, head=number, key_head=number, verdict=said, halves=(said, said),
+                            tail_halves=(tail, tail))
+        )  # fmt: skip
+    return replace(found, heads=tuple(heads))
 
 
 @pytest.mark.parametrize("name", [drawing.name for drawing in DRAWINGS])

@@ -24,7 +24,7 @@ def _cards(found: Tails) -> list[Card]:
         f"median head; 10% and 90% of the heads: {low:.2f} and {high:.2f}",
     )  # fmt: skip
     keys = found.agreement.get(KEYS)
-    if keys is None:
+    if keys is None or not keys.clouds:  # a result of an earlier version
         return [proxy]
     light, heavy, _ = keys.both
     given = "given" if keys.reproducible else f"not given, which takes {SUBSTANTIAL:g} or more"

@@ -7,13 +7,14 @@ else every one is undecided, and what is said is how many both halves call the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from esscher.core.codec import Estimate, Index, Name, Record
+from esscher.core.codec import Estimate, Index, Name, Record, as_tree
 from esscher.core.shown import counted
 from esscher.math.tails.agreement import Agreement, half_agreement, kind_of
 from esscher.math.tails.records import Cloud, Deciding, LogitShape
@@ -126,14 +127,23 @@ class Tails(WithHeads[TailsHead], Result["TailsStudy"]):
         One entry per head.
     layers
         One entry per layer: the hidden states that enter it.
-    agreement
-        How far two halves of the text agree, by what was judged: ``"keys"`` (every key head once)
-        and ``"hidden states"``, each also ``" with delimiters"``.
     """
 
     heads: tuple[TailsHead, ...]
     layers: tuple[TailsLayer, ...]
-    agreement: dict[Name, Agreement] = field(default_factory=dict)
+
+    @cached_property
+    def agreement(self) -> dict[str, Agreement]:
+        """How far two halves of the text agree, by what was judged.
+
+        ``"keys"`` (every key head once) and ``"hidden states"``, each also ``" with delimiters"``.
+        """
+        states = [layer.hidden for layer in self.layers if layer.hidden is not None]
+        return _agreement(self.heads, states, self.study.seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers, lists and strings: what ``--json`` prints."""
+        return super().to_dict() | {"agreement": as_tree(self.agreement)}
 
     @property
     def reproducible(self) -> bool:
@@ -184,13 +194,11 @@ class Tails(WithHeads[TailsHead], Result["TailsStudy"]):
 
 def assemble(study: TailsStudy, cells: Sequence[LayerTails], run: CellRun) -> Tails:
     """Compare the halves, and judge every head and layer as far as they agree."""
-    agreement = {
-        name: half_agreement(clouds, study.seed)
-        for name, clouds in _clouds(cells).items()
-        if clouds
-    }
+    measured = [head for cell in cells for head in cell.heads]
+    states = [cell.hidden for cell in cells if cell.hidden is not None]
+    agreement = _agreement(measured, states, study.seed)
     given = {name for name, found in agreement.items() if found.reproducible}
-    heads = tuple(_judged(head, TailsHead, KEYS, given) for cell in cells for head in cell.heads)
+    heads = tuple(_judged(head, TailsHead, KEYS, given) for head in measured)
     layers = tuple(
         TailsLayer(
             layer=cell.layer,
@@ -202,24 +210,25 @@ def assemble(study: TailsStudy, cells: Sequence[LayerTails], run: CellRun) -> Ta
     )
     return Tails.of(
         run, study, len(cells), _headline(heads, agreement.get(KEYS)),
-        heads=heads, layers=layers, agreement=agreement,
+        heads=heads, layers=layers,
     )  # fmt: skip
 
 
-def _clouds(cells: Sequence[LayerTails]) -> dict[str, list[Cloud]]:
-    """Sets of clouds whose halves are compared; keys that heads share are there once."""
-    own: dict[str, list[TokenCloud]] = {
-        KEYS: [
-            head for cell in cells for head in {head.key_head: head for head in cell.heads}.values()
-        ],
-        STATES: [cell.hidden for cell in cells if cell.hidden is not None],
+def _agreement(
+    heads: Sequence[HeadCloud | TailsHead], states: Sequence[TokenCloud | JudgedTokens], seed: int
+) -> dict[str, Agreement]:
+    """Agreement of the halves on every set of clouds; keys that heads share count once."""
+    keys = {(head.layer, head.key_head): head for head in heads}
+    own: dict[str, Sequence[TokenCloud | JudgedTokens]] = {
+        KEYS: list(keys.values()),
+        STATES: states,
     }
-    out: dict[str, list[Cloud]] = {}
+    out = {}
     for name, clouds in own.items():
-        out[name] = list(clouds)
-        out[name + DELIMITED] = [
-            cloud.with_delimiters for cloud in clouds if cloud.with_delimiters is not None
-        ]
+        others = [cloud.with_delimiters for cloud in clouds if cloud.with_delimiters is not None]
+        for what, found in ((name, clouds), (name + DELIMITED, others)):
+            if found:
+                out[what] = half_agreement(found, seed)
     return out
 
 
