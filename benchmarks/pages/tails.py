@@ -81,7 +81,7 @@ def _section(found: Tails) -> str:
             f"## {study.model_record.name} on {study.text_record.source}",
             "",
             f"{found.headline} {study.tokens:,} text tokens in passages of "
-            f"{study.context}, {len(table)} heads, seed {study.seed}. Worst "
+            f"{study.context}, {len(table)} heads{_layers_named(found)}, seed {study.seed}. Worst "
             "directions are searched for in one half of the passages and judged on the other, "
             "both ways. Heads that share their keys are counted once:",
             "",
@@ -99,6 +99,14 @@ def _section(found: Tails) -> str:
             markdown_table(_layers(found), 2),
         ]
     )
+
+
+def _layers_named(found: Tails) -> str:
+    """The layers, if they are not all of the model's."""
+    study = found.study
+    if study.usual("layers"):
+        return ""
+    return f" of layers {', '.join(map(str, study.layers))}"
 
 
 def _halves(found: Tails) -> pd.DataFrame:

@@ -16,7 +16,6 @@ from esscher.studies.tails.result import (
     JudgedCloud,
     JudgedTokens,
     Tails,
-    estimate,
 )
 
 #: Heads that the table shows unless all are asked for.
@@ -93,15 +92,13 @@ def _number(found: Estimate | VarianceProxy, decimals: int = 2) -> str:
 
 def _print_halves(console: PlainConsole, found: Tails) -> None:
     """What each half of the text says, what both say, and how far they agree beyond chance."""
-    table = PlainTable("What two halves of the text say", least=("first", "second"))
+    table = PlainTable(f"What two halves of the text say: {' / '.join(KINDS)}")
     table.add_column("", no_wrap=True)
-    for name in ("first", "second", "both"):
+    for name in ("one half", "the other", "both", "kappa"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("kappa", justify="right", no_wrap=True)
     for what, said in found.agreement.items():
-        for i, kind in enumerate(KINDS):
-            counts = [str(part[i]) for part in (said.first, said.second, said.both)]
-            table.add_row(f"{what}: {kind}", *counts, "" if i else estimate(said.kappa))
+        counts = ["/".join(map(str, part)) for part in (said.first, said.second, said.both)]
+        table.add_row(what, *counts, _number(said.kappa))
     console.print(table)
     for what, said in found.agreement.items():
         if said.reproducible:
