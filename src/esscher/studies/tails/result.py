@@ -258,9 +258,9 @@ def _headline(heads: Sequence[TailsHead], keys: Agreement | None) -> str:
     light, heavy, open_ = keys.both
     what = "head" if keys.clouds == len(heads) else "key head"
     sentences = [
-        f"Of the keys of {counted(keys.clouds, what)}, two halves of the text "
-        f"({keys.tokens:,.0f} tokens each) both call {light} sub-Gaussian in their worst direction "
-        f"and {heavy} heavier; {open_ + keys.disputed} are undecided."
+        f"Two halves of the text ({keys.tokens:,.0f} tokens each) both call the keys of {light} of "
+        f"{counted(keys.clouds, what)} sub-Gaussian in their worst direction, as far as these "
+        f"tokens reach, and of {heavy} heavier; {open_ + keys.disputed} are undecided."
     ]
     if keys.kappa.value is None:
         beyond = "The halves call all heads the same, which says nothing about single ones"
