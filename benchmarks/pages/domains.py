@@ -14,9 +14,17 @@ from esscher.core.errors import InputError
 from esscher.runs.registry import load
 from esscher.show.drawing import Plot
 from esscher.studies.domains import Domains
+from esscher.studies.domains.decided import DIFFERENCE, FACTOR
 from esscher.studies.domains.records import Correction, RankPair, TransferPair, shares_of
 from esscher.studies.domains.statistics import BY_NAME
 from esscher.studies.reproduce.finding import Finding, markdown_table
+
+#: How the counts are to be read.
+CAVEAT = (
+    "**How to read the counts.** A head that was not found to differ is not the same for that: it "
+    "is the same only if all pairs of corpora differ by less than a margin beyond chance (a factor "
+    f"of {FACTOR:g}, or {DIFFERENCE:g} for k-hat, exponents and shares), and undecided otherwise."
+)
 
 
 def domains_finding(runs: Sequence[Path]) -> Finding:
@@ -55,7 +63,7 @@ def domains_finding(runs: Sequence[Path]) -> Finding:
     return Finding(
         "domains",
         "Domains: what changes between corpora, and what does not",
-        "\n\n".join(sections),
+        "\n\n".join([CAVEAT, *sections]),
         tables,
         figures,
         tuple(trouble),
@@ -93,8 +101,9 @@ def _section(found: Domains) -> str:
         "hold (ratios of b to a, or differences b - a of k-hat and of shares):",
         markdown_table(_strongest(found)),
         "Where the variance comes from, in percent with standard errors over blocks; how many heads"
-        " differ; and whether heads keep their ranks (mean Spearman correlation of half the blocks "
-        "with the other half of the same corpus, and with as many of another):",
+        " differ, are the same within a margin, and are undecided; and whether heads keep their "
+        "ranks (mean Spearman correlation of half the blocks with the other half of the same "
+        "corpus, and with as many of another):",
         markdown_table(_variance(found)),
         "Tokens for 10% error: ratio of b to a over all heads (simultaneous interval), and the "
         "share of heads that need at least twice as many on one of the two; the largest ten:",
@@ -146,12 +155,19 @@ def _variance(found: Domains) -> pd.DataFrame:
         rank = found.rank[name]
         row |= {
             "heads that differ": str(found.counts[name].heads),
+            "the same": _count(found.counts[name].same),
+            "undecided": _count(found.counts[name].undecided),
             "Holm": str(found.counts[name].heads_holm),
             "rank within": "" if rank is None else _three(rank.within),
             "rank between": "" if rank is None else _three(rank.between),
         }
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _count(number: int | None) -> str:
+    """A count of heads; results of earlier versions do not have it."""
+    return "" if number is None else str(number)
 
 
 def _pairs(found: Domains) -> pd.DataFrame:

@@ -62,7 +62,8 @@ def test_json(place):
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert {"corpora", "tests", "variance", "rank", "headline"} <= set(found)
-    assert {"omnibus", "pairs"} == set(found["tests"]["tokens"])
+    kinds = {"omnibus", "pairs", "classes", "margin", "power", "blocks_needed"}
+    assert kinds == set(found["tests"]["tokens"])
 
 
 @pytest.mark.parametrize(

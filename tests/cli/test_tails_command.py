@@ -24,7 +24,7 @@ def test_command_on_a_folder(tmp_path: Path):
     figure = tmp_path / "new" / "tails.png"
     result = run(str(tmp_path / "model"), *options, "--figure", str(figure))
     assert result.exit_code == 0, result.output
-    for words in ("sub-Gaussian", "proxy", "what it means", "hidden states"):
+    for words in ("sub-Gaussian", "proxy", "kappa", "hidden states", "not judged"):
         assert words in result.output.replace("\n", " ")
     assert figure.stat().st_size > 10_000
     as_json = json.loads(run(str(tmp_path / "model"), *options, "--json").stdout)

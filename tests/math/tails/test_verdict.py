@@ -16,5 +16,5 @@ def test_the_tail_shown_is_the_one_that_decided():
         )  # fmt: skip
 
     # heavy from below, overruled further out, where nothing can be told
-    assert judge_thresholds([tail(1.1, 1.5), tail(1.6, 3.0)]) == (UNDECIDED, 1)
+    assert judge_thresholds([tail(1.1, 1.3), tail(1.4, 3.0)]) == (UNDECIDED, 1)
     assert judge_thresholds([tail(1.0, 3.0), tail(0.5, 4.0)]) == (UNDECIDED, 0)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html
 import shlex
+from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 import esscher
 from esscher.runs.page import page_of
@@ -24,7 +26,16 @@ def test_cards_say_how_many_heads_differ(found):
     count = found.counts["any"]
     assert first.value == f"{count.heads} of 4"
     assert f"{count.heads_holm} family-wise" in first.note
+    assert others[0].value == f"{count.undecided} of 4"
     assert others[-1].value == f"{found.transfer.factor:.2f}×"
+
+
+def test_blocks_that_cannot_decide_are_no_zero(found):
+    test = structs.replace(found.correction, least_found=10**6, smallest_p=0.1, blocks_for_any=4)
+    first, *_ = summary(replace(found, correction=test), "run").cards
+    assert first.value == "–"
+    assert "cannot be decided" in first.note
+    assert "at least 4 blocks" in first.note
 
 
 def test_tables_hold_all_numbers(found):
@@ -43,6 +54,7 @@ def test_tables_hold_all_numbers(found):
         assert heads.data[f"{name}_share"] == list(test.share)
         assert heads.data[f"{name}_p"] == list(test.adjusted)
         assert heads.data[f"{name}_holm"] == list(test.holm)
+        assert heads.data[f"{name}_class"] == list(found.tests[name].classes)
 
 
 def test_names_in_the_report_are_text(found, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from esscher.engine.models import head_weights
 from esscher.engine.sampled.layer import HeadNumbers
 from esscher.engine.text import iterate_passages, read_passages
-from esscher.math.tails.verdict import HEAVY, SUB_GAUSSIAN, judge
+from esscher.math.tails.verdict import HEAVY, judge
 from esscher.studies.probe.describe import MOST, key_tails, one_sided_psi
 from tests.engine.models.folders import tiny, words
 
@@ -28,7 +28,7 @@ def judged(numbers):
 def test_tails_of_keys():
     rng = np.random.default_rng(4)
     gaussian = key_tails(numbers_of(rng.standard_normal((4000, 5))), 0)
-    assert judged(gaussian) == SUB_GAUSSIAN
+    assert judged(gaussian) not in HEAVY
     keys = rng.standard_normal((MOST + 500, 5))
     keys[:, 2] = rng.standard_t(3, size=len(keys))
     heavy = key_tails(numbers_of(keys @ rng.standard_normal((5, 5))), 0)

@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from esscher.core.errors import InputError
+from esscher.math.tails.verdict import NONE, SUB_GAUSSIAN
 from esscher.show.drawing import draw, offered
 from esscher.studies.tails.charts import DRAWINGS
 from tests.runs.made import make
@@ -19,21 +20,47 @@ def found():
     return make("tails")[1]
 
 
+@pytest.fixture(scope="module")
+def judged(found):
+    """More heads of either kind, on which the halves agree: single heads are judged."""
+    ends = {SUB_GAUSSIAN: (4.0, 9.0), NONE: (0.3, 0.8)}
+    heads = []
+    for i, head in enumerate([head for head in found.heads for _ in range(5)]):
+        said = (SUB_GAUSSIAN, NONE)[i % 2]
+        tail = (structs.replace(head.tail[0], tau_interval=ends[said]),)
+        number = head.head + 4 * (i % 5)
+        heads.append(
+            structs.replace(head, head=number, key_head=number, verdict=said, halves=(said, said),
+                            tail_halves=(tail, tail))
+        )  # fmt: skip
+    return replace(found, heads=tuple(heads))
+
+
 @pytest.mark.parametrize("name", [drawing.name for drawing in DRAWINGS])
-def test_every_chart_is_drawn(found, name, capfd):
-    assert draw(DRAWINGS, found, name)._repr_svg_().startswith("<svg")
+def test_every_chart_is_drawn(judged, name, capfd):
+    assert draw(DRAWINGS, judged, name)._repr_svg_().startswith("<svg")
     assert capfd.readouterr().err == ""
 
 
 def test_heatmaps_hold_the_numbers_of_the_table(found):
     table = found.table().set_index(["layer", "head"])
     chart = draw(DRAWINGS, found)
-    for name in ("kurtosis", "proxy", "norms_k", "logits_k"):
+    for name in ("kurtosis", "proxy", "norms_k", "logits_k", "agreement"):
         shown = {(row["layer"], row["head"]): row[name] for row in rows(chart, name)}
         assert shown == pytest.approx(table[name].to_dict(), rel=1e-5)
+
+
+def test_verdicts_are_drawn_only_where_they_are_given(found, judged):
+    table = judged.table().set_index(["layer", "head"])
     words = [table[name].to_dict() for name in ("verdict", "with_delimiters")]
-    for row in rows(chart, "word"):
+    shown = rows(draw(DRAWINGS, judged), "word")
+    assert shown
+    for row in shown:
         assert row["word"] in [one[row["layer"], row["head"]] for one in words]
+    assert not found.reproducible
+    assert not rows(draw(DRAWINGS, found), "word")
+    with pytest.raises(InputError, match="verdicts on single heads are not given"):
+        draw(DRAWINGS, found, "verdicts")
 
 
 def test_curves_hold_the_fits_of_the_heads_asked_for(found):
@@ -51,13 +78,12 @@ def test_the_explorer_starts_at_the_head_of_largest_kurtosis(found):
     assert param["value"] == [{"layer": worst.layer, "head": worst.head}]
     (param,) = draw(DRAWINGS, found, "explorer", heads=[(0, 3)]).to_dict()["params"]
     assert param["value"] == [{"layer": 0, "head": 3}]
-    assert len(param["views"]) == 6
+    assert len(param["views"]) == 5
 
 
-def test_counts_add_up_to_the_heads(found):
-    assert sum(row["heads"] for row in rows(draw(DRAWINGS, found, "counts"), "heads")) == len(
-        found.heads
-    )
+def test_counts_add_up_to_the_key_heads(found):
+    shown = rows(draw(DRAWINGS, found, "counts"), "heads")
+    assert sum(row["heads"] for row in shown) == found.agreement["keys"].clouds
 
 
 def test_layers_only_if_they_were_measured(found):

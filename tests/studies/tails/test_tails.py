@@ -29,13 +29,19 @@ def test_results_have_everything(name, tmp_path):
         (layer, head) for layer in (0, 1) for head in range(4)
     ]
     for head in found.heads:
-        assert head.verdict in VERDICTS
+        assert head.verdict == "undecided"  # single heads are not judged: the halves do not agree
+        assert len(head.halves) == 2
+        assert set(head.halves) <= set(VERDICTS)
         assert head.key_head == (head.head if name == "bert" else head.head // 2)
         assert head.with_delimiters.tokens > head.tokens
     if name == "llama":  # grouped keys: the same keys, other logits
         one, two = found.head(0, 0), found.head(0, 1)
         assert one.tail == two.tail
         assert one.logits != two.logits
+    keys = found.agreement["keys"]
+    assert keys.clouds == (8 if name == "bert" else 4)
+    assert not found.reproducible
+    assert "not judged" in found.headline
     json.dumps(found.to_dict(), allow_nan=False)
     assert len(found.table()) == 8
     assert len(found.layers_table()) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,14 +19,12 @@ from esscher.math.tails.directions import THOROUGH, Effort, Whitening, worst_dir
 from esscher.math.tails.passages import blocks, split_passages, sums_by_group
 from esscher.math.tails.proxy import variance_proxy
 from esscher.math.tails.records import Cloud, LogitShape, TailComparison, VarianceProxy
-from esscher.math.tails.verdict import HEAVY, judge, judge_thresholds
+from esscher.math.tails.verdict import judge
 
 #: Fewest tokens: below, neither search nor fit says anything.
 FEWEST = 500
 #: Groups of passages of which one at a time is left out, for intervals of k-hat.
 JACKKNIFE = 8
-#: Halves whose directions have this cosine (in whitened coordinates) found the same one.
-AGREE = 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,18 +99,15 @@ def cloud_tails(
     cosine = _correlation(rows, peaked)
     direction = one + np.copysign(1.0, cosine) * two
     parts = [~first, first]
-    tail = _compared(kurtosis, index)
-    halves: tuple[tuple[TailComparison, ...], ...] = ()
-    if abs(cosine) < AGREE and judge_thresholds(tail)[0] in HEAVY:
-        # two directions are two laws: what is put together may be heavier than each of them
-        halves = tuple(_compared(kurtosis[part], index[part]) for part in parts)
+    proxies = tuple(variance_proxy(generating[part], index[part], seed, LEVEL) for part in parts)
     numbers = Cloud(
         tokens=len(rows),
         passages=len(np.unique(index)),
         kurtosis=_kurtosis(kurtosis, index),
-        proxy=_proxy(generating, index, parts, abs(_correlation(rows, steep)), seed),
-        tail=tail,
-        tail_halves=halves,
+        proxy=_common(proxies),
+        tail=_compared(kurtosis, index),
+        tail_halves=tuple(_compared(kurtosis[part], index[part]) for part in parts),
+        proxy_halves=proxies,
         largest=float(np.abs(kurtosis).max()),
         agreement=abs(cosine),
     )
@@ -138,18 +133,23 @@ def _compared(projection: Array, groups: NDArray[np.int64]) -> tuple[TailCompari
     return tuple(compare_thresholds(np.abs(projection), groups, LEVEL))
 
 
-def _proxy(
-    projection: Array,
-    groups: NDArray[np.int64],
-    parts: list[NDArray[np.bool_]],
-    agreement: float,
-    seed: int,
-) -> VarianceProxy:
-    """Variance proxy of both halves together, or the larger one if their directions differ."""
-    if agreement >= AGREE:
-        return variance_proxy(projection, groups, seed, LEVEL)
-    each = [variance_proxy(projection[part], groups[part], seed, LEVEL) for part in parts]
-    return max(each, key=lambda proxy: proxy.value)
+def _common(halves: Sequence[VarianceProxy]) -> VarianceProxy:
+    """Geometric mean of the halves' proxies; the interval spans those of both.
+
+    The larger of two would be larger the less they agree. The intervals of single halves know
+    nothing of the choice of the direction, which matters more than the tokens along it.
+    """
+    largest = max(halves, key=lambda proxy: proxy.value)
+    return VarianceProxy(
+        value=float(np.exp(np.mean([np.log(proxy.value) for proxy in halves]))),
+        interval=(
+            min(proxy.interval[0] for proxy in halves),
+            max(proxy.interval[1] for proxy in halves),
+        ),
+        reach=min(proxy.reach for proxy in halves),
+        at=largest.at,
+        level=largest.level,
+    )
 
 
 def _kurtosis(projection: Array, groups: NDArray[np.int64]) -> Estimate:

@@ -50,11 +50,12 @@ class VarianceProxy(Record, frozen=True, kw_only=True):
     Attributes
     ----------
     value, interval
-        The ratio, and its interval by resampling passages; at least 1.
+        The ratio, and its interval by resampling passages; at least 1. Of a whole cloud: the
+        geometric mean of its two halves, and what their intervals span.
     reach
         Largest ``|t|`` at which the sample says anything, in units of 1 / standard deviation.
     at
-        The t at which the ratio is attained.
+        The t at which the ratio is attained (in the half where it is larger).
     level
         Level of the interval.
     """
@@ -77,8 +78,9 @@ class Cloud(Record, frozen=True, kw_only=True):
         Excess kurtosis and variance proxy.
     tail
         Comparisons at lower and higher thresholds, largest share of the values first.
-    tail_halves
-        The same in each half, where the halves found different directions.
+    tail_halves, proxy_halves
+        The same and the variance proxy in each half, along the direction that the other half
+        found. Earlier versions stored the first only where the directions differ, and no proxies.
     largest
         Largest standardised projection.
     agreement
@@ -93,6 +95,7 @@ class Cloud(Record, frozen=True, kw_only=True):
     tail_halves: tuple[tuple[TailComparison, ...], ...]
     largest: float
     agreement: float
+    proxy_halves: tuple[VarianceProxy, ...] = ()
 
 
 class Deciding(Record, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from esscher.math.tails.candidates import CLOSE
@@ -20,13 +21,14 @@ LETTERS = {SUB_GAUSSIAN: "S", EXPONENTIAL: "E", OPEN: "H", NONE: "N", UNDECIDED:
 HEAVY = (EXPONENTIAL, OPEN, NONE)
 #: Fewest exceedances from which a tail is called heavier than Gaussian: fewer may be a cluster.
 FIRM = 100
-#: How much a verdict weighs when the halves of a cloud say different things.
-WEIGHT = {SUB_GAUSSIAN: 0, UNDECIDED: 1, EXPONENTIAL: 2, OPEN: 3, NONE: 4}
+#: Smallest tau of a tail that is called sub-Gaussian: the margin within which it is one. (No number
+#: of tokens could show that tau is not a little below 2.)
+MARGIN = 1.5
 
 MEANINGS = {
     SUB_GAUSSIAN: (
-        "the limit exists for every query; the sub-Gaussian assumption holds, with the variance "
-        "proxy as its parameter"
+        "no tail heavier than exp(-c x^1.5) as far as the tokens reach; there the sub-Gaussian "
+        "assumption is a fair description, with the variance proxy as its parameter"
     ),
     EXPONENTIAL: (
         "the limit exists for every query, but no sub-Gaussian parameter does: the larger the "
@@ -40,22 +42,27 @@ MEANINGS = {
         "exponential moments are not in evidence: along this direction the limit is that of the "
         "text, not of a law behind it"
     ),
-    UNDECIDED: "too few tokens to tell a Gaussian tail from an exponential one",
+    UNDECIDED: (
+        "two halves of the text do not say the same, or cannot tell a Gaussian tail from a heavier "
+        "one"
+    ),
 }
 
 
 def judge(cloud: Cloud) -> Judgement:
     """Verdict, evidence and meaning, from the numbers of a cloud.
 
-    Where the halves found different directions, a tail that is heavier when they are put together
-    must be heavier in one of them as well.
+    It is what both halves say, each judged along the direction that the other one found. A half on
+    its own is not believed: where they differ, or where they were not judged, it is undecided.
     """
-    tail = cloud.tail
-    verdict, at = judge_thresholds(tail)
-    if verdict in HEAVY and cloud.tail_halves:
-        each = [judge_thresholds(half) for half in cloud.tail_halves]
-        worst = max(range(len(each)), key=lambda i: WEIGHT[each[i][0]])
-        (verdict, at), tail = each[worst], cloud.tail_halves[worst]
+    each = [judge_thresholds(half) for half in cloud.tail_halves]
+    verdict = common_verdict([said for said, _ in each])
+    tail, at = cloud.tail, judge_thresholds(cloud.tail)[1]
+    if verdict != UNDECIDED:
+        # evidence is the half that has less of it: the one nearer to a Gaussian tail
+        (_, at), tail = min(
+            zip(each, cloud.tail_halves, strict=True), key=lambda half: _clear(half[1][half[0][1]])
+        )
     rests = tail[at]
     return Judgement(
         verdict=verdict,
@@ -65,6 +72,20 @@ def judge(cloud: Cloud) -> Judgement:
             threshold=rests.threshold, tau=rests.tau, tau_interval=rests.tau_interval
         ),
     )
+
+
+def half_verdicts(cloud: Cloud) -> tuple[str, ...]:
+    """What each half says on its own; nothing where halves were not judged."""
+    return tuple(judge_thresholds(half)[0] for half in cloud.tail_halves)
+
+
+def common_verdict(said: Sequence[str]) -> str:
+    """What both halves say; two kinds of heavier tails leave open how heavy it is."""
+    if len(said) != 2 or UNDECIDED in said:
+        return UNDECIDED
+    if said[0] == said[1]:
+        return said[0]
+    return UNDECIDED if SUB_GAUSSIAN in said else OPEN
 
 
 def judge_thresholds(tail: Sequence[TailComparison]) -> tuple[str, int]:
@@ -105,21 +126,28 @@ def _overruled(tail: Sequence[TailComparison], i: int) -> bool:
 def at_threshold(comparison: TailComparison) -> str:
     """Verdict at one threshold.
 
-    Heavier than Gaussian: the interval of tau is below 2. Sub-Gaussian: it is above 2, or reaches
-    2 and the Gaussian tail is more likely than the exponential one by more than 2 (in units of
-    2 ln L). Heavier tails have exponential moments when the interval of tau is above 1 and the
-    Pareto type is not the better one by more than 2; they have none when it is below 1, or when
-    the Pareto type is better than the Weibull type by more than 2.
+    Sub-Gaussian: the whole interval of tau is at or above 1.5, which fewer values make rarer.
+    Otherwise heavier than Gaussian if it is below 2, and undecided if it holds 2. Heavier tails
+    have exponential moments when the interval is above 1 and the Pareto type is not the better one
+    by more than 2; they have none when it is below 1, or when the Pareto type is better than the
+    Weibull type by more than 2.
     """
     low, high = comparison.tau_interval
     criterion = comparison.criterion
     pareto = criterion["Weibull"] - criterion["Pareto"]
+    if low >= MARGIN:
+        return SUB_GAUSSIAN
     if high >= 2:
-        light = low >= 2 or comparison.gaussian_over_exponential > CLOSE
-        return SUB_GAUSSIAN if light else UNDECIDED
+        return UNDECIDED
     if high < 1 or pareto > CLOSE:
         return NONE
     return EXPONENTIAL if low > 1 else OPEN
+
+
+def _clear(comparison: TailComparison) -> float:
+    """How far the interval of tau is from 2, on a logarithmic scale; 0 if it holds 2."""
+    low, high = comparison.tau_interval
+    return max(0.0, math.log(low / 2), math.log(2 / high))
 
 
 def _evidence(comparison: TailComparison) -> str:

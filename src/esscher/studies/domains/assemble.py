@@ -14,10 +14,12 @@ from esscher.core.codec import Estimate
 from esscher.core.validation import Array
 from esscher.runs.cells import Cell, CellRun
 from esscher.studies.domains.comparison import varies
+from esscher.studies.domains.decided import DIFFERENCE, FACTOR
 from esscher.studies.domains.ranks import plan_transfer, rank_agreement
 from esscher.studies.domains.records import (
     Corpus,
     CorpusNumbers,
+    HeadCounts,
     LayerMean,
     Ranks,
     Scale,
@@ -80,7 +82,7 @@ def _compared(study: DomainsStudy, cells: list[list[Cell]], count: int, run: Cel
     variance = {s.name: _components(values[s.name]) for s in used}
     transfer = plan_transfer(values["tokens"], names, fdr, seed)
     blocks = len(cells[0])
-    headline = _headline(tested, variance["tokens"], transfer, len(units), fdr)
+    headline = _headline(tested, variance["tokens"], transfer, len(units), fdr, blocks)
     if count < len(study.cells()):
         headline += f" So far from {blocks} blocks of every corpus."
     return Domains.of(
@@ -193,14 +195,15 @@ def _layers(
 
 
 def _headline(
-    tested: AllTests, variance: Variance | None, transfer: Transfer, heads: int, fdr: float
+    tested: AllTests,
+    variance: Variance | None,
+    transfer: Transfer,
+    heads: int,
+    fdr: float,
+    blocks: int,
 ) -> str:
     """The answer in a few sentences."""
-    counts = tested.counts["any"]
-    sentences = [
-        f"Corpora differ beyond chance in {counts.heads} of {heads} heads (false discovery rate "
-        f"{100 * fdr:g}%; {counts.heads_holm} family-wise)."
-    ]
+    sentences = [_differ(tested, heads, fdr, blocks)]
     if variance is not None and variance.head_over_corpus:
         low, high = variance.head_over_corpus_interval
         ratio, most, least = variance.head_over_corpus, "head", "corpus"
@@ -218,3 +221,32 @@ def _headline(
         f"{transfer.factor_within:.2f} on other text of the same corpus."
     )
     return " ".join(sentences)
+
+
+def _differ(tested: AllTests, heads: int, fdr: float, blocks: int) -> str:
+    """How many heads differ, are the same, and are undecided, as far as the blocks can tell."""
+    counts, test = tested.counts["any"], tested.correction
+    if not test.decides:
+        return (
+            f"Whether corpora differ cannot be decided with {blocks} blocks: no p-value can be "
+            f"below {test.smallest_p:.2g}, and the false discovery rate is {100 * fdr:g}%; it "
+            f"takes at least {test.blocks_for_any} blocks. {_same(counts)}."
+        )
+    said = (
+        f"Corpora differ beyond chance in {counts.heads} of {heads} heads (false discovery rate "
+        f"{100 * fdr:g}%; {counts.heads_holm} family-wise); {_same(counts)}."
+    )
+    if counts.undecided and test.least_found is not None and test.least_found > 1:
+        said += (
+            f" With {blocks} blocks no difference can be found unless {test.least_found:,} of "
+            f"{test.omnibus_tests:,} tests have the smallest possible p-value, "
+            f"{test.smallest_p:.2g}; one alone takes {test.takes(blocks)}."
+        )
+    return said
+
+
+def _same(counts: HeadCounts) -> str:
+    return (
+        f"{counts.same} are the same in everything (within a factor of {FACTOR:g}, or "
+        f"{DIFFERENCE:g}), {counts.undecided} undecided"
+    )

@@ -29,7 +29,7 @@ PARTS = Series(
 )  # fmt: skip
 #: Points that a panel with names of pairs needs to stand beside another.
 WIDE = 150.0
-CHANCE = "×: the corpora do not differ beyond chance"
+CHANCE = "×: no difference beyond chance was found, which does not make corpora the same"
 
 
 def domains(found: Domains) -> ChartType:

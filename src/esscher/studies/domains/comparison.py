@@ -92,18 +92,22 @@ def omnibus(values: Array, fdr: float, seed: int, permutations: int) -> Omnibus:
     rows, corpora, blocks = values.shape
     tested = varies(values)
     p, share = np.full(rows, np.nan), np.full(rows, np.nan)
-    arrangements = math.factorial(corpora * blocks) // (
-        math.factorial(blocks) ** corpora * math.factorial(corpora)
-    )
+    ways = arrangements(corpora, blocks)
     wanted = int(np.clip(np.ceil(2 * max(tested.sum(), 1) / fdr), permutations, MOST))
-    exact = corpora == 2 and arrangements <= wanted
-    count = arrangements if exact else wanted
+    exact = corpora == 2 and ways <= wanted
+    count = ways if exact else wanted
     if tested.any():
         chosen = values[tested]
         share[tested] = _share(chosen)
         p[tested] = _permuted(chosen, count, exact, seed)
-    smallest = 1 / arrangements if exact else max(1 / (count + 1), 1 / arrangements)
+    smallest = 1 / ways if exact else max(1 / (count + 1), 1 / ways)
     return Omnibus(p, share, count, smallest)
+
+
+def arrangements(corpora: int, blocks: int) -> int:
+    """Ways to divide all blocks among the corpora, which p-values are made from."""
+    each = math.factorial(blocks) ** corpora * math.factorial(corpora)
+    return int(math.factorial(corpora * blocks) // each)
 
 
 def _share(values: Array) -> Array:

@@ -8,6 +8,7 @@ from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, ends_of, values
 from esscher.show.numbers import shown
 from esscher.studies.domains.charts import PARTS, ordered
+from esscher.studies.domains.decided import DIFFERENCE, FACTOR
 from esscher.studies.domains.records import Variance, shares_of
 from esscher.studies.domains.result import Domains
 from esscher.studies.domains.statistics import BY_NAME
@@ -30,10 +31,23 @@ def summary(found: Domains, name: str) -> Summary:
 def _cards(found: Domains) -> list[Card]:
     """Heads that differ, ranks, transfer; few heads and blocks give no interval, and no ranks."""
     count = found.counts["any"]
+    test, total = found.correction, len(found.units)
     out = [
-        Card(f"{count.heads} of {len(found.units)}", "heads differ between corpora",
+        Card(f"{count.heads} of {total}", "heads differ between corpora",
              f"false discovery rate {found.study.fdr:.0%}; {count.heads_holm} family-wise"),
     ]  # fmt: skip
+    if test is not None and not test.decides:
+        out = [
+            Card("–", "heads differ between corpora",
+                 f"cannot be decided with {found.blocks} blocks: no p-value can be below "
+                 f"{test.smallest_p:.2g}; it takes at least {test.blocks_for_any} blocks"),
+        ]  # fmt: skip
+    if count.undecided is not None:
+        out.append(
+            Card(f"{count.undecided} of {total}", "heads are undecided",
+                 f"{count.same} are the same in everything, within a factor of {FACTOR:g} or "
+                 f"{DIFFERENCE:g}")
+        )  # fmt: skip
     tokens, rank, transfer = found.variance.get("tokens"), found.rank.get("tokens"), found.transfer
     if tokens is not None and tokens.head_over_corpus is not None:
         low, high = tokens.head_over_corpus_interval
@@ -142,6 +156,15 @@ def _heads(found: Domains, name: str) -> Table:
                    help="share of the variance over blocks that is between corpora"),
             Column(f"{key}_p", "adjusted p", "s2", help=f"{title}: false discovery rate"),
         ]  # fmt: skip
+        if found.tests[key].classes:
+            data[f"{key}_class"] = list(found.tests[key].classes)
+            data[f"{key}_power"] = values(found.tests[key].power)
+            columns += [
+                Column(f"{key}_class", "class",
+                       help=f"{title}: differs, the same within a margin, or undecided"),
+                Column(f"{key}_power", "power", "p0", shown=False,
+                       help="with which a shift of one corpus by the margin is found"),
+            ]  # fmt: skip
     return Table(
         title="All heads",
         name=f"{name}-heads",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from esscher.core.codec import Estimate
 from esscher.core.shown import with_error
 from esscher.show.tables import PlainConsole, PlainTable
+from esscher.studies.domains.decided import WANTED
 from esscher.studies.domains.records import shares_of
 from esscher.studies.domains.result import Domains
 from esscher.studies.domains.statistics import BY_NAME
@@ -23,6 +26,7 @@ def print_result(found: Domains, console: PlainConsole, everything: bool = False
     _print_corpora(console, found, everything)
     _print_differences(console, found)
     _print_variance(console, found)
+    _print_classes(console, found)
     _print_notes(console, found)
 
 
@@ -63,7 +67,10 @@ def _print_differences(console: PlainConsole, found: Domains) -> None:
     if rows:
         console.print(table)
     else:
-        console.say("No two corpora differ in any head beyond chance.")
+        console.say(
+            f"No two corpora differ in any head beyond chance, in {found.correction.pair_tests:,} "
+            "tests: that does not make them the same, see the classes below."
+        )
 
 
 def _print_variance(console: PlainConsole, found: Domains) -> None:
@@ -90,6 +97,28 @@ def _print_variance(console: PlainConsole, found: Domains) -> None:
     console.print(table)
 
 
+def _print_classes(console: PlainConsole, found: Domains) -> None:
+    """Heads that differ, are the same within the margin or undecided, and the power of the test."""
+    if not all(test.classes for test in found.tests.values()):
+        return  # a result of an earlier version
+    table = PlainTable("Do corpora differ? Heads by class", least=("blocks", "margin"))
+    for name in ("", "differs", "the same", "undecided", "margin", "power", "blocks"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for name, test in found.tests.items():
+        count, limit = found.counts[name], test.margin
+        known = [value for value in test.power if value is not None]
+        table.add_row(
+            BY_NAME[name].short,
+            str(count.heads),
+            str(count.same),
+            str(count.undecided),
+            "" if limit is None else f"{'x' if BY_NAME[name].logarithmic else '+-'}{limit:g}",
+            f"{median(known):.0%}" if known else "",
+            "" if test.blocks_needed is None else str(test.blocks_needed),
+        )
+    console.print(table)
+
+
 def _print_notes(console: PlainConsole, found: Domains) -> None:
     test, fdr = found.correction, found.study.fdr
     assert test is not None
@@ -107,10 +136,16 @@ def _print_notes(console: PlainConsole, found: Domains) -> None:
             f"Check: between halves of the same corpus Welch's p is below {fdr:g} in "
             f"{test.halves_rejected:.1%} of {test.halves_tests:,} tests."
         )
+    if all(found.tests[name].classes for name in found.tests):
+        notes.append(
+            "the same: all pairs of corpora differ by less than the margin, beyond chance; "
+            "undecided: neither. power: with which a shift of one corpus by the margin is found in "
+            f"the median head (0 to 7 points too large); blocks: as many take that to {WANTED:.0%}."
+        )
     if test.smallest_p * test.omnibus_tests > fdr:
         notes.append(
             f"With these blocks no permutation p-value is below {test.smallest_p:.2g}, so the "
-            "family-wise count must be 0: give more blocks, or more corpora."
+            f"family-wise count must be 0: that takes {test.takes(found.blocks)}."
         )
     for note in notes:
         console.say(note)

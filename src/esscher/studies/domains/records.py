@@ -84,17 +84,41 @@ class Pair(Record, frozen=True, kw_only=True):
 
 
 class StatisticTests(Record, frozen=True, kw_only=True):
-    """All tests of a statistic."""
+    """All tests of a statistic.
+
+    Attributes
+    ----------
+    omnibus, pairs
+        Tests of all corpora, and of two.
+    classes
+        By head: ``differs``, ``the same`` (within the margin) or ``undecided``; empty in results
+        of earlier versions.
+    margin
+        Ratio or difference below which corpora are the same.
+    power
+        By head, the probability with which a shift of one corpus by the margin is found.
+    blocks_needed
+        Blocks of every corpus with which that is 80% in the median head; None beyond 1,024.
+    """
 
     omnibus: Omnibus
     pairs: tuple[Pair, ...]
+    classes: tuple[Name, ...] = ()
+    margin: float | None = None
+    power: PerHead = ()
+    blocks_needed: Count | None = None
 
 
 class HeadCounts(Record, frozen=True, kw_only=True):
-    """Heads in which corpora differ, by false discovery rate and family-wise."""
+    """Heads in which corpora differ, by false discovery rate and family-wise; are the same; else.
+
+    Results of earlier versions do not say which heads are the same and which undecided.
+    """
 
     heads: Count
     heads_holm: Count
+    same: Count | None = None
+    undecided: Count | None = None
 
 
 class Correction(Record, frozen=True, kw_only=True):
@@ -112,6 +136,12 @@ class Correction(Record, frozen=True, kw_only=True):
         Level of the intervals of pairs.
     halves_rejected, halves_tests
         Share of rejections between halves of a corpus, where nothing differs.
+    least_found
+        How many tests must have the smallest p-value for any of them to be found; more than there
+        are: nothing can be found.
+    blocks_for_any, blocks_for_one
+        Fewest blocks of every corpus with which anything can be found, and with which a test can
+        be found that is alone in having a small p-value (as family-wise ones must).
     """
 
     omnibus_tests: Count
@@ -125,6 +155,20 @@ class Correction(Record, frozen=True, kw_only=True):
     interval_level: float
     halves_rejected: float | None
     halves_tests: Count
+    least_found: Count | None = None
+    blocks_for_any: Count | None = None
+    blocks_for_one: Count | None = None
+
+    @property
+    def decides(self) -> bool:
+        """Whether these blocks can find any difference at all."""
+        return self.least_found is None or self.least_found <= self.omnibus_tests
+
+    def takes(self, blocks: int) -> str:
+        """What it takes to find a single difference, if these blocks of every corpus cannot."""
+        if self.blocks_for_one is None or self.blocks_for_one <= blocks:
+            return "more blocks, or fewer heads" if self.blocks_for_one is None else "fewer heads"
+        return f"at least {self.blocks_for_one} blocks"
 
 
 class Difference(Record, frozen=True, kw_only=True):

@@ -95,7 +95,9 @@ class Domains(Result["DomainsStudy"]):
                 lists += [pair.effect, pair.low, pair.high, pair.adjusted]
                 if not {pair.a, pair.b} <= corpora:
                     raise InputError("its pairs are not of its corpora")
-            if any(len(found) != len(self.units) for found in lists):
+            sizes = {len(found) for found in lists}
+            sizes |= {len(found) for found in (test.classes, test.power) if found}
+            if sizes - {len(self.units)}:
                 raise InputError("its tests are not of all heads")
 
     def at(self, fdr: float) -> Domains:
@@ -119,7 +121,8 @@ class Domains(Result["DomainsStudy"]):
         """One row per head and statistic: p-values of the test of all corpora.
 
         ``p``, ``adjusted_p`` (false discovery rate), ``holm_p`` (family-wise), ``share`` of the
-        variance over the blocks that is between corpora.
+        variance over the blocks that is between corpora, ``class`` (differs, the same within the
+        margin, undecided) and ``power`` (to find a shift of one corpus by the margin).
         """
         import pandas as pd
 
@@ -129,7 +132,10 @@ class Domains(Result["DomainsStudy"]):
             for i, (layer, head) in enumerate(self.units):
                 row = {"statistic": name, "layer": layer, "head": head, "p": test.p[i]}
                 row |= {"adjusted_p": test.adjusted[i], "holm_p": test.holm[i]}
-                rows.append(row | {"share": test.share[i]})
+                row |= {"share": test.share[i], "class": None, "power": None}
+                if found.classes:
+                    row |= {"class": found.classes[i], "power": found.power[i]}
+                rows.append(row)
         return pd.DataFrame(rows)
 
     def differences(self) -> pd.DataFrame:

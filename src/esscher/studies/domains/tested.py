@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,14 @@ from numpy.typing import NDArray
 from esscher.core.validation import Array
 from esscher.math.statistics.multiple import discoveries, family_wise, selected_level
 from esscher.studies.domains.comparison import Pairs, compare_pairs, halves_check, omnibus
+from esscher.studies.domains.decided import (
+    blocks_for,
+    classify,
+    head_counts,
+    least_blocks,
+    margin,
+    power,
+)
 from esscher.studies.domains.records import (
     Correction,
     Difference,
@@ -25,6 +34,8 @@ from esscher.studies.domains.statistics import Statistic
 
 #: Digits of numbers that are listed by the thousand.
 DIGITS = 5
+#: Share by which a count of tests may be rounded up.
+ROUNDING = 1e-9
 #: Differences that are listed for each statistic.
 LISTED = 3
 
@@ -60,6 +71,13 @@ def run_tests(
     level = selected_level(selected, max(made, 1), fdr)
     low, high = pairs.intervals(level)
     rejected, halves = halves_check(whole, fdr, seed)
+    tested = int(np.count_nonzero(np.isfinite(overall.p)))
+    found = int(np.count_nonzero(rate <= fdr))
+    # a p-value is a discovery if it is at most this: Benjamini and Hochberg's line
+    cut = 1 - selected_level(found, max(tested, 1), fdr)
+    margins = np.repeat([margin(s) for s in used], count)
+    classes = classify(rate, whole, pairs, margins, fdr)
+    powers = power(whole, margins, cut, overall.smallest)
     tests: dict[str, StatisticTests] = {}
     strongest: list[Difference] = []
     for i, s in enumerate(used):
@@ -84,11 +102,15 @@ def run_tests(
                 )
                 for j, (a, b) in enumerate(pairs.pairs)
             ),
+            classes=tuple(classes[rows]),
+            margin=_digits(s.backward(np.array(margin(s)))),
+            power=_listed(powers[rows]),
+            blocks_needed=blocks_for(whole[rows], margins[rows], cut),
         )
         strongest += _strongest(s, pairs, rows, low, high, pair_rate, pair_wise, names, units)
     correction = Correction(
-        omnibus_tests=int(np.count_nonzero(np.isfinite(overall.p))),
-        omnibus_found=int(np.count_nonzero(rate <= fdr)),
+        omnibus_tests=tested,
+        omnibus_found=found,
         omnibus_found_holm=int(np.count_nonzero(wise <= fdr)),
         permutations=overall.permutations,
         smallest_p=overall.smallest,
@@ -98,23 +120,22 @@ def run_tests(
         interval_level=level,
         halves_rejected=rejected / halves if halves else None,
         halves_tests=halves,
+        least_found=math.ceil(tested * overall.smallest / fdr * (1 - ROUNDING)),
+        blocks_for_any=least_blocks(len(names), fdr),
+        blocks_for_one=least_blocks(len(names), fdr / max(tested, 1)),
     )
-    return AllTests(tests, _counts(used, rate, wise, count, fdr), correction, tuple(strongest))
+    return AllTests(tests, _counts(used, classes, wise <= fdr), correction, tuple(strongest))
 
 
 def _counts(
-    used: Sequence[Statistic], rate: Array, wise: Array, count: int, fdr: float
+    used: Sequence[Statistic], classes: Sequence[str], sure: NDArray[np.bool_]
 ) -> dict[str, HeadCounts]:
-    """Heads in which corpora differ, by statistic and in any."""
-    some, sure = (grid.reshape(len(used), count) <= fdr for grid in (rate, wise))
-    out = {
-        s.name: HeadCounts(heads=int(some[i].sum()), heads_holm=int(sure[i].sum()))
-        for i, s in enumerate(used)
-    }
-    out["any"] = HeadCounts(
-        heads=int(some.any(axis=0).sum()), heads_holm=int(sure.any(axis=0).sum())
-    )
-    return out
+    """Heads of each class, by statistic and over all of them."""
+    count = len(classes) // len(used)
+    grid = [classes[i * count : (i + 1) * count] for i in range(len(used))]
+    wise = sure.reshape(len(used), count)
+    out = {s.name: head_counts([grid[i]], int(wise[i].sum())) for i, s in enumerate(used)}
+    return out | {"any": head_counts(grid, int(wise.any(axis=0).sum()))}
 
 
 def _strongest(

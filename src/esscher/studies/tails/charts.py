@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from altair.typing import ChartType
 
+from esscher.math.tails.agreement import KINDS
 from esscher.math.tails.verdict import FIRM, LETTERS, VERDICTS
 from esscher.show.cells import category_map, heatmap, picked_title, picking
 from esscher.show.chart import bars, figure, guides, lines, panel, points
@@ -18,6 +20,8 @@ from esscher.studies.tails.result import Tails
 
 #: From the lightest tail to the heaviest; pale for what is not decided.
 VERDICT = Series("verdict", VERDICTS, colours=(SKY, GREEN, ORANGE, VERMILION, PALE))
+#: What both halves of the text call a head.
+BOTH = Series("both", KINDS, colours=(SKY, VERMILION, PALE))
 #: Types of tails that are compared.
 TYPES = Series("type", ("Gaussian", "Weibull", "Pareto"), colours=(SKY, ORANGE, VERMILION))
 #: Column of the table, title, colours and their ends; None: from the data.
@@ -26,6 +30,7 @@ NUMBERS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("kurtosis", "excess kurtosis, worst", {}),
     ("norms_k", "k-hat of key norms", {"colours": SHARES, "ends": (-0.5, 0.5)}),
     ("logits_k", "k-hat of logits", {"colours": SHARES, "ends": (-0.5, 0.5)}),
+    ("agreement", "agreement of the directions", {"ends": (0.0, 1.0)}),
 )
 #: Powers of tails to compare with.
 POWERS = ({"at": 2.0, "name": "Gaussian"}, {"at": 1.0, "name": "exponential"})
@@ -36,7 +41,7 @@ POWER_NOTE = (
 
 
 def heads(found: Tails) -> ChartType:
-    """Draw four numbers and the verdicts of every head."""
+    """Draw the numbers of every head, and the verdicts if they are given."""
     return figure([*_numbers(found), *_verdicts(found)], _title(found), apart=True)
 
 
@@ -81,19 +86,22 @@ def curves(found: Tails, heads: Sequence[tuple[int, int]] | None = None) -> Char
                 guides(POWERS, x, _power(tails)),
                 lines(own, x, _power(tails)),
                 points(own, x, _power(tails)),
-                title=f"head {layer}.{head}: {own[0]['verdict']}",
+                title=f"head {layer}.{head}",
             )
         )
     return figure(panels, _title(found), note=POWER_NOTE)
 
 
 def counts(found: Tails) -> ChartType:
-    """Draw how many heads of each layer have which verdict."""
-    rows = records(found.table().groupby(["layer", "verdict"]).size().reset_index(name="heads"))
-    rows = [row | {"layer": str(row["layer"])} for row in rows]
-    names = list(dict.fromkeys(row["layer"] for row in rows))
+    """Draw what both halves of the text call the heads of each layer."""
+    said: Counter[tuple[int, str]] = Counter((h.layer, h.both) for h in found.key_heads)
+    rows = [
+        {"layer": str(layer), "both": kind, "heads": count}
+        for (layer, kind), count in sorted(said.items())
+    ]
+    names = list(dict.fromkeys(str(row["layer"]) for row in rows))
     drawn = bars(rows, Axis("layer", "layer", names=names), Axis("heads", "heads", whole=True),
-                 VERDICT, stacked=True)  # fmt: skip
+                 BOTH, stacked=True)  # fmt: skip
     return figure([panel(drawn)], _title(found))
 
 
@@ -124,6 +132,13 @@ def layers(found: Tails) -> ChartType:
     return figure(panels, title)
 
 
+def _withheld(found: Tails) -> str | None:
+    return None if found.reproducible else (
+        "verdicts on single heads are not given, because two halves of the text agree too little "
+        "on them"
+    )  # fmt: skip
+
+
 def _no_layers(found: Tails) -> str | None:
     known = not found.layers_table().empty
     return None if known else "the tokens of whole layers were not measured"
@@ -131,18 +146,20 @@ def _no_layers(found: Tails) -> str | None:
 
 DRAWINGS = (
     Drawing("heads", "tails of every head's keys, layer by head", heads),
-    Drawing("verdicts", "the verdicts alone", verdicts),
+    Drawing("verdicts", "the verdicts alone, where they are given", verdicts, missing=_withheld),
     Drawing(
         "explorer", "every head, and the tail of one of them (--head)", explorer, heads=True,
         heading="Every head",
-        caption="Verdicts are on the worst direction found, from passages that had no part in "
+        caption="Numbers are those of the worst direction found, from passages that had no part in "
         "choosing it. Click a cell, or move with the arrow keys, to see the head's tail; one with "
         "a large power ends.",
     ),
     Drawing("curves", "power of the tail of single heads (--head)", curves, heads=True),
     Drawing(
-        "counts", "verdicts by layer", counts,
-        heading="Verdicts by layer", caption="Number of heads with each verdict, by layer.",
+        "counts", "what both halves of the text say, by layer", counts,
+        heading="Both halves of the text, by layer",
+        caption="Number of heads that both halves of the text call sub-Gaussian or heavier; "
+        "undecided where they differ or cannot tell. Heads that share their keys count once.",
     ),
     Drawing(
         "layers", "tails of the tokens in every layer", layers, missing=_no_layers,
@@ -158,6 +175,8 @@ def _numbers(found: Tails, pick: Any = None) -> list[ChartType]:
 
 
 def _verdicts(found: Tails, pick: Any = None) -> list[ChartType]:
+    if not found.reproducible:
+        return []
     rows = records(found.table())
     apart = "delimiters, first tokens" if _causal(found) else "delimiters"
     return [

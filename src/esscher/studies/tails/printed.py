@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 from esscher.core.codec import Estimate
 from esscher.core.shown import counted
+from esscher.math.tails.agreement import KINDS, SUBSTANTIAL
 from esscher.math.tails.records import VarianceProxy
 from esscher.math.tails.verdict import LETTERS
 from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.tails.result import JudgedTokens, Tails
+from esscher.studies.tails.result import (
+    DELIMITED,
+    KEYS,
+    JudgedCloud,
+    JudgedTokens,
+    Tails,
+)
 
 #: Heads that the table shows unless all are asked for.
 SHOWN = 15
@@ -18,7 +25,7 @@ TOKEN = 9
 
 
 def print_result(found: Tails, console: PlainConsole, everything: bool = False) -> None:
-    """Print the headline, the worst heads, the layers' own tokens and what the verdicts mean."""
+    """Print the headline, the worst heads, the layers' own tokens and what the halves say."""
     console.say(found.headline, "bold")
     console.say_note(found.study.model_record.note)
     if not found.heads:
@@ -40,22 +47,24 @@ def print_result(found: Tails, console: PlainConsole, everything: bool = False) 
         for number, states in layers:
             table.add_row(str(number), *_cells(states))
         console.print(table)
-    _print_meanings(console, found)
+    _print_halves(console, found)
     console.explain(
         "proxy: smallest s with ln E exp(t p) <= s t^2/2 along the worst direction found, over "
         "the tilts that the sample knows (1: Gaussian); kurt.: excess kurtosis; tau: interval, of "
-        "the tail exp(-c x^tau) that decides (2: Gaussian, 1: exponential, 13: cut off); "
-        "furthest: token that reaches furthest; norms, logits: generalised-Pareto k-hat; in "
-        "brackets half the width of 95% intervals, last digits. All but norms and logits are "
-        "judged on passages that had no part in choosing the direction.",
+        "the tail exp(-c x^tau) that decides (2: Gaussian, 1: exponential, 13: cut off); halves: "
+        "what each half of the text says (S sub-Gaussian, E exponential moments, H heavier than "
+        "Gaussian, N no exponential moments, ? undecided); furthest: token that reaches furthest; "
+        "norms, logits: generalised-Pareto k-hat; in brackets half the width of 95% intervals, "
+        "last digits. All but norms and logits are judged on passages that had no part in choosing "
+        "the direction.",
     )
 
 
 def _table(title: str, first: str, logits: bool = True) -> PlainTable:
     table = PlainTable(title, least=("furthest", "norms", "logits", "kurt."))
-    names = [first, "proxy", "kurt.", "tau", "type", "furthest", "norms"]
+    names = [first, "proxy", "kurt.", "tau", "halves", "furthest", "norms"]
     for name in [*names, "logits"] if logits else names:
-        words = name in ("type", "furthest")
+        words = name in ("halves", "furthest")
         table.add_column(name, justify="left" if words else "right", no_wrap=True)
     return table
 
@@ -67,7 +76,7 @@ def _cells(cloud: JudgedTokens) -> list[str]:
         _number(cloud.proxy),
         _number(cloud.kurtosis, 0),
         f"{low:.2f}-{high:.2f}",
-        LETTERS[cloud.verdict],
+        " ".join(LETTERS[said] for said in cloud.halves),
         (token.strip() or repr(token))[:TOKEN],
         _number(cloud.norms),
     ]
@@ -81,17 +90,37 @@ def _number(found: Estimate | VarianceProxy, decimals: int = 2) -> str:
     return f"{found.value:.{decimals}f}({max(1, round(10**decimals * (high - low) / 2))})"
 
 
-def _print_meanings(console: PlainConsole, found: Tails) -> None:
-    """The verdicts that occur, how often, and what they mean."""
-    table = PlainTable("Verdicts", least=("with delimiters",))
-    table.add_column("type", no_wrap=True)
-    table.add_column("heads", justify="right")
-    table.add_column("with delimiters", justify="right")
-    table.add_column("what it means")
-    others = [h.with_delimiters for h in found.heads if h.with_delimiters is not None]
-    judged: list[Any] = [*found.heads, *others]
-    for verdict, meaning in {cloud.verdict: cloud.meaning for cloud in judged}.items():
-        own = sum(head.verdict == verdict for head in found.heads)
-        count = str(sum(o.verdict == verdict for o in others)) if others else "-"
-        table.add_row(f"{LETTERS[verdict]}: {verdict}", str(own), count, meaning)
+def _print_halves(console: PlainConsole, found: Tails) -> None:
+    """What each half of the text says, what both say, and how far they agree beyond chance."""
+    table = PlainTable(f"What two halves of the text say: {' / '.join(KINDS)}")
+    table.add_column("", no_wrap=True)
+    for name in ("one half", "the other", "both", "kappa"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for what, said in found.agreement.items():
+        counts = ["/".join(map(str, part)) for part in (said.first, said.second, said.both)]
+        table.add_row(what, *counts, _number(said.kappa))
     console.print(table)
+    for what, said in found.agreement.items():
+        if said.reproducible:
+            verdicts = {c.verdict: c.meaning for c in _judged(found, what)}
+            for verdict, meaning in verdicts.items():
+                console.say(f"{what}, {verdict}: {meaning}.")
+    if not found.reproducible:
+        console.say(
+            "No single head is judged: that takes a kappa whose interval is above "
+            f"{SUBSTANTIAL:g}. What both halves say is counted over all heads."
+        )
+
+
+def _judged(found: Tails, what: str) -> Iterator[JudgedCloud]:
+    """The clouds of one set."""
+    own: list[JudgedTokens] = (
+        list(found.heads)
+        if what.startswith(KEYS)
+        else [layer.hidden for layer in found.layers if layer.hidden is not None]
+    )
+    for cloud in own:
+        if not what.endswith(DELIMITED):
+            yield cloud
+        elif cloud.with_delimiters is not None:
+            yield cloud.with_delimiters

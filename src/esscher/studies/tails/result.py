@@ -1,18 +1,24 @@
-"""The result: a verdict with evidence for every head and every layer."""
+"""The result: the tails of every head and layer, and how far two halves of the text agree on them.
+
+A verdict on a single head or layer is given only if the halves agree well enough over all of them;
+else every one is undecided, and what is said is how many both halves call the same.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from esscher.core.codec import Estimate, Index, Record
+from esscher.core.codec import Estimate, Index, Name, Record, as_tree
+from esscher.core.shown import counted
+from esscher.math.tails.agreement import Agreement, half_agreement, kind_of
 from esscher.math.tails.records import Cloud, Deciding, LogitShape
-from esscher.math.tails.verdict import HEAVY, SUB_GAUSSIAN, UNDECIDED, judge
+from esscher.math.tails.verdict import UNDECIDED, common_verdict, half_verdicts, judge
 from esscher.runs.result import Result, WithHeads
 
 if TYPE_CHECKING:
@@ -20,6 +26,12 @@ if TYPE_CHECKING:
 
     from esscher.runs.cells import CellRun
     from esscher.studies.tails.study import TailsStudy
+
+
+#: What the verdict of a single head means where the halves of the text agree too little.
+WITHHELD = "not given for single clouds: two halves of the text agree too little in this run"
+#: Sets of clouds whose halves are compared.
+KEYS, STATES, DELIMITED = "keys", "hidden states", " with delimiters"
 
 
 class FurthestToken(Record, frozen=True, kw_only=True):
@@ -60,12 +72,26 @@ class LayerTails(Record, frozen=True, kw_only=True):
 
 
 class JudgedCloud(CloudWithNorms, frozen=True, kw_only=True):
-    """A cloud, and the fields of its :class:`esscher.math.tails.Judgement`."""
+    """A cloud, and the fields of its :class:`esscher.math.tails.Judgement`.
+
+    Attributes
+    ----------
+    verdict
+        Undecided unless the halves of the text agree well enough over all clouds of the run.
+    halves
+        What each half says on its own; these are not verdicts.
+    """
 
     verdict: str
     evidence: str
     meaning: str
     decided_by: Deciding
+    halves: tuple[Name, ...] = ()
+
+    @property
+    def both(self) -> str:
+        """What both halves call it: sub-Gaussian, heavier or undecided."""
+        return kind_of(common_verdict(self.halves))
 
 
 class JudgedTokens(JudgedCloud, frozen=True, kw_only=True):
@@ -106,6 +132,30 @@ class Tails(WithHeads[TailsHead], Result["TailsStudy"]):
     heads: tuple[TailsHead, ...]
     layers: tuple[TailsLayer, ...]
 
+    @cached_property
+    def agreement(self) -> dict[str, Agreement]:
+        """How far two halves of the text agree, by what was judged.
+
+        ``"keys"`` (every key head once) and ``"hidden states"``, each also ``" with delimiters"``.
+        """
+        states = [layer.hidden for layer in self.layers if layer.hidden is not None]
+        return _agreement(self.heads, states, self.study.seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers, lists and strings: what ``--json`` prints."""
+        return super().to_dict() | {"agreement": as_tree(self.agreement)}
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether verdicts on single heads are given."""
+        keys = self.agreement.get(KEYS)
+        return keys is not None and keys.reproducible
+
+    @property
+    def key_heads(self) -> list[TailsHead]:
+        """The first head of every key head: heads that share their keys count once."""
+        return list({(h.layer, h.key_head): h for h in reversed(self.heads)}.values())[::-1]
+
     def table(self) -> pd.DataFrame:
         """Return a data frame, one row per head."""
         import pandas as pd
@@ -136,50 +186,113 @@ class Tails(WithHeads[TailsHead], Result["TailsStudy"]):
         table = self.table()
         if table.empty:
             return []
-        names = ["layer", "head", "kurtosis", "proxy", "tau", "norms_k", "logits_k", "verdict"]
+        names = ["layer", "head", "kurtosis", "proxy", "tau", "norms_k", "logits_k"]
+        if self.reproducible:
+            names.append("verdict")
         return [table.sort_values("kurtosis", ascending=False)[names]]
 
 
 def assemble(study: TailsStudy, cells: Sequence[LayerTails], run: CellRun) -> Tails:
-    """Judge every head and layer."""
-    heads = tuple(_judged(head, TailsHead) for cell in cells for head in cell.heads)
+    """Compare the halves, and judge every head and layer as far as they agree."""
+    measured = [head for cell in cells for head in cell.heads]
+    states = [cell.hidden for cell in cells if cell.hidden is not None]
+    agreement = _agreement(measured, states, study.seed)
+    given = {name for name, found in agreement.items() if found.reproducible}
+    heads = tuple(_judged(head, TailsHead, KEYS, given) for head in measured)
     layers = tuple(
         TailsLayer(
             layer=cell.layer,
-            hidden=None if cell.hidden is None else _judged(cell.hidden, JudgedTokens),
+            hidden=(
+                None if cell.hidden is None else _judged(cell.hidden, JudgedTokens, STATES, given)
+            ),
         )
         for cell in cells
     )
-    return Tails.of(run, study, len(cells), _headline(heads), heads=heads, layers=layers)
+    return Tails.of(
+        run, study, len(cells), _headline(heads, agreement.get(KEYS)),
+        heads=heads, layers=layers,
+    )  # fmt: skip
 
 
-def _judged(cloud: TokenCloud, kind: type[Any]) -> Any:
+def _agreement(
+    heads: Sequence[HeadCloud | TailsHead], states: Sequence[TokenCloud | JudgedTokens], seed: int
+) -> dict[str, Agreement]:
+    """Agreement of the halves on every set of clouds; keys that heads share count once."""
+    keys = {(head.layer, head.key_head): head for head in heads}
+    own: dict[str, Sequence[TokenCloud | JudgedTokens]] = {
+        KEYS: list(keys.values()),
+        STATES: states,
+    }
+    out = {}
+    for name, clouds in own.items():
+        others = [cloud.with_delimiters for cloud in clouds if cloud.with_delimiters is not None]
+        for what, found in ((name, clouds), (name + DELIMITED, others)):
+            if found:
+                out[what] = half_agreement(found, seed)
+    return out
+
+
+def _judged(cloud: TokenCloud, kind: type[Any], name: str, given: set[str]) -> Any:
     other = cloud.with_delimiters
-    fields = _fields(cloud) | _fields(judge(cloud))
+    fields = _fields(cloud) | _judgement(cloud, name in given)
     if other is not None:
-        fields["with_delimiters"] = JudgedCloud(**_fields(other), **_fields(judge(other)))
+        fields["with_delimiters"] = JudgedCloud(
+            **_fields(other), **_judgement(other, name + DELIMITED in given)
+        )
     return kind(**fields)
+
+
+def _judgement(cloud: Cloud, given: bool) -> dict[str, Any]:
+    """Fields of the judgement on a cloud; its verdict only if such verdicts are given."""
+    fields = _fields(judge(cloud)) | {"halves": half_verdicts(cloud)}
+    return fields if given else fields | {"verdict": UNDECIDED, "meaning": WITHHELD}
 
 
 def _fields(record: Record) -> dict[str, Any]:
     return msgspec.structs.asdict(record)
 
 
-def _headline(heads: Sequence[TailsHead]) -> str:
-    if not heads:
+def _headline(heads: Sequence[TailsHead], keys: Agreement | None) -> str:
+    if not heads or keys is None:
         return "Nothing has been measured yet."
-    count = Counter(head.verdict for head in heads)
-    heavy = [head for head in heads if head.verdict in HEAVY]
-    light = [head.proxy.value for head in heads if head.verdict == SUB_GAUSSIAN]
-    sentence = f"The keys of {count[SUB_GAUSSIAN]} of {len(heads)} heads have sub-Gaussian tails"
-    if light:
-        sentence += f" (variance proxy {np.median(light):.2f} times the variance, median)"
-    kinds = "; ".join(f"{count[kind]} {kind}" for kind in HEAVY if count[kind])
-    if heavy:
-        sentence += f". Heavier than Gaussian in their worst direction: {len(heavy)} ({kinds})"
-    if count[UNDECIDED]:
-        sentence += f". Undecided: {count[UNDECIDED]}"
-    return sentence + "."
+    light, heavy, open_ = keys.both
+    what = "head" if keys.clouds == len(heads) else "key head"
+    sentences = [
+        f"Two halves of the text ({keys.tokens:,.0f} tokens each) both call the keys of {light} of "
+        f"{counted(keys.clouds, what)} sub-Gaussian in their worst direction, as far as these "
+        f"tokens reach, and of {heavy} heavier; {open_ + keys.disputed} are undecided."
+    ]
+    if keys.kappa.value is None:
+        beyond = "The halves call all heads the same, which says nothing about single ones"
+    else:
+        beyond = f"The halves agree beyond chance by kappa = {estimate(keys.kappa)}"
+    sentences.append(
+        f"{beyond}: single heads are {'judged' if keys.reproducible else 'not judged'}."
+    )
+    proxies = [head.proxy.value for head in heads]
+    low, middle, high = np.quantile(proxies, [0.1, 0.5, 0.9])
+    sentence = (
+        f"Variance proxy over variance: median {middle:.2f}{_medians(keys)}, 10% and 90% of the "
+        f"heads {low:.2f} and {high:.2f}"
+    )
+    if keys.proxy.value is not None:
+        sentence += f"; rank correlation between the halves {estimate(keys.proxy)}"
+    return " ".join([*sentences, sentence + "."])
+
+
+def _medians(keys: Agreement) -> str:
+    if keys.proxy_medians is None:
+        return ""
+    one, two = keys.proxy_medians
+    return f" ({one:.2f} and {two:.2f} in the halves)"
+
+
+def estimate(found: Estimate) -> str:
+    """A number with the ends of its interval."""
+    low, high = found.interval
+    if found.value is None or low is None or high is None:
+        return "not defined"
+    return f"{found.value:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _row(cloud: JudgedTokens) -> dict[str, Any]:
@@ -191,6 +304,7 @@ def _row(cloud: JudgedTokens) -> dict[str, Any]:
         row |= {name: source.value, f"{name}_low": low, f"{name}_high": high}
     low, high = cloud.decided_by.tau_interval
     other = cloud.with_delimiters
+    first, second = cloud.halves if len(cloud.halves) == 2 else (None, None)
     return row | {
         "tau": cloud.decided_by.tau,
         "tau_low": low,
@@ -198,6 +312,8 @@ def _row(cloud: JudgedTokens) -> dict[str, Any]:
         "beyond": cloud.decided_by.threshold,
         "largest": cloud.largest,
         "agreement": cloud.agreement,
+        "first_half": first,
+        "second_half": second,
         "verdict": cloud.verdict,
         "with_delimiters": None if other is None else other.verdict,
     }

@@ -1,0 +1,94 @@
+"""Agreement of two halves: kappa and rank correlation, with intervals that hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from esscher.core.codec import Estimate
+from esscher.math.tails.agreement import half_agreement, kappa_estimate, rank_correlation
+from esscher.math.tails.records import Cloud, TailComparison, VarianceProxy
+
+
+def tail(low, high):
+    return TailComparison(
+        share=0.1, threshold=2.0, exceedances=100, groups=10, tau=1.0, tau_interval=(low, high),
+        k=0.1, inflation=1.0, level=0.95, weights={}, gaussian_over_exponential=0.0,
+        criterion={"Gaussian": 0.0, "Weibull": 1.0, "Pareto": 1.0},
+    )  # fmt: skip
+
+
+LIGHT, HEAVY, UNSURE = tail(4, 13), tail(0.8, 1.8), tail(0.1, 5)
+
+
+def cloud(one, two, proxies=(1.0, 1.0)):
+    halves = tuple(
+        VarianceProxy(value=value, interval=(value, value), reach=1.0, at=1.0, level=0.95)
+        for value in proxies
+    )
+    return Cloud(
+        tokens=1000, passages=10, kurtosis=Estimate(value=0.0, interval=(0.0, 0.0)),
+        proxy=halves[0], tail=(one,), tail_halves=((one,), (two,)), largest=4.0, agreement=0.5,
+        proxy_halves=halves,
+    )  # fmt: skip
+
+
+def test_kappa_by_hand():
+    """Cohen's example: 20 + 15 of 50 alike; kappa = (0.7 - 0.5) / (1 - 0.5) = 0.4."""
+    table = np.array([[20.0, 5.0, 0.0], [10.0, 15.0, 0.0], [0.0, 0.0, 0.0]])
+    found = kappa_estimate(table, 0)
+    assert found.value == pytest.approx(0.4)
+    assert found.interval[0] < 0.4 < found.interval[1]
+    assert kappa_estimate(np.diag([7.0, 0.0, 0.0]), 0).value is None
+    assert kappa_estimate(np.zeros((3, 3)), 0).value is None
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.6, 0.9])
+def test_intervals_of_kappa_cover(kappa):
+    """200 tables of 24: at 95% fewer than 180 have probability 3e-3, where the truth is 95%."""
+    share = np.array([0.6, 0.3, 0.1])
+    law = kappa * np.diag(share) + (1 - kappa) * np.outer(share, share)
+    rng = np.random.default_rng(3)
+    inside = 0
+    for seed in range(200):
+        table = rng.multinomial(24, law.ravel()).reshape(3, 3).astype(float)
+        low, high = kappa_estimate(table, seed).interval
+        inside += low <= kappa <= high
+    assert inside >= 176
+
+
+def test_verdicts_on_single_clouds_take_agreement():
+    good = [cloud(LIGHT, LIGHT)] * 20 + [cloud(HEAVY, HEAVY)] * 20
+    found = half_agreement(good, 0)
+    assert found.reproducible
+    assert (found.first, found.second, found.both) == ((20, 20, 0),) * 3
+    # nine of ten alike, as chance would have it: nothing is known about single clouds
+    chance = [cloud(LIGHT, LIGHT)] * 32 + [cloud(LIGHT, HEAVY)] * 4 + [cloud(HEAVY, LIGHT)] * 4
+    assert not half_agreement(chance, 0).reproducible
+    assert half_agreement(chance, 0).disputed == 8
+    # all alike: kappa is not defined; and a few that agree may do so by chance
+    assert not half_agreement(good[:20], 0).reproducible
+    assert not half_agreement([good[0], good[0], good[-1], good[-1]], 0).reproducible
+    assert not half_agreement([cloud(UNSURE, UNSURE)] * 40, 0).reproducible
+
+
+def test_clouds_of_earlier_versions_are_left_out():
+    old = Cloud(
+        tokens=1000, passages=10, kurtosis=Estimate(value=0.0, interval=(0.0, 0.0)),
+        proxy=cloud(LIGHT, LIGHT).proxy, tail=(LIGHT,), tail_halves=(), largest=4.0, agreement=0.5,
+    )  # fmt: skip
+    found = half_agreement([old, cloud(LIGHT, HEAVY)], 0)
+    assert found.clouds == 1
+    assert half_agreement([old], 0).kappa.value is None
+
+
+def test_rank_correlation():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(200):
+        both = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], size=72)
+        low, high = rank_correlation(both).interval
+        inside += low <= 6 / np.pi * np.arcsin(0.3) <= high
+    assert inside >= 180
+    assert rank_correlation(np.ones((9, 2))).value is None
+    assert rank_correlation(np.zeros((0, 2))).value is None
