@@ -113,7 +113,9 @@ def _judged(
     words += f"; a logarithmic law has p = {log_p:.2g}; {power_words(share, power, largest)}"
     if predicted is not None:
         words += f"; {predicted.words}"
-        if verdict == "undecided" and predicted.follows:
+        if verdict == "power" and predicted.leaves:
+            verdict = "undecided"
+        elif verdict == "undecided" and test.p_value >= SIGNIFICANCE and predicted.follows:
             verdict = "as predicted"
     return SharedLaw(
         metrics=metrics,

@@ -18,7 +18,8 @@ is asked in three steps.
 
 ``law`` is the law that describes the curve best, decided or not. Where a predicted curve is given,
 the ratio of measured to predicted errors is tested too: it knows the slope, hence excludes a floor
-with far fewer replicates.
+with far fewer replicates. Without it the rest of the curve is taken for a power law: a curve that
+should steepen, as many do before the burn-in, looks straight above a floor.
 
 Measured on true power laws (8 to 200 replicates, light to Pareto tails): 2% are called bent. With
 64 replicates whose errors scatter as much as their mean, over n = 32 to 2,048, a floor as large as
@@ -88,13 +89,18 @@ class AgainstPrediction:
     def follows(self) -> bool:
         """Whether the curve has the predicted shape, and a floor would have been seen."""
         seen = self.floor_share < EQUAL and self.floor_power >= ENOUGH
-        return self.p_value >= SIGNIFICANCE and seen
+        return not self.leaves and seen
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the ratio of measured to predicted errors is not constant."""
+        return self.p_value < SIGNIFICANCE
 
     @property
     def words(self) -> str:
         """The test in words."""
         low, high = self.drift_interval
-        said = "leaves" if self.p_value < SIGNIFICANCE else "does not leave"
+        said = "leaves" if self.leaves else "does not leave"
         return (
             f"{said} the predicted curve (measured/predicted grows by a factor {self.drift:.3g}, "
             f"{low:.3g} to {high:.3g}; p = {self.p_value:.2g}), on top of which a floor is at most "
@@ -237,8 +243,10 @@ def select_law(resamples: Resamples, predicted: Array | None = None) -> Selectio
         "logarithmic": logarithmic < SIGNIFICANCE and power["logarithmic"] >= ENOUGH,
         "floor": share < EQUAL and power["floor"] >= ENOUGH,
     }
-    # A test that seldom finds a rival excludes it by luck at best.
-    out["floor"] |= against is not None and against.follows
+    # A test that seldom finds a rival excludes it by luck at best. And a curve that should steepen
+    # looks straight above a floor: what leaves its prediction upwards excludes none.
+    if against is not None:
+        out["floor"] = against.follows or (out["floor"] and not against.leaves)
     possible = {name: not there for name, there in out.items()}
     law, decisive, evidence = _verdict(fits, test.bend, test.p_value, possible)
     if test.p_value >= SIGNIFICANCE:
