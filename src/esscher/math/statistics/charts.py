@@ -53,8 +53,7 @@ def draw_rate(rate: Rate) -> Plot:
     x = Axis("n", "tokens n", log=True, limits=limits(rate.sizes, log=True))
     y = Axis("error", f"{rate.summary} error", log=True, limits=limits(known, log=True))
     band = _band(rate, grid)
-    law = "law undecided" if rate.verdict == "undecided" else f"{rate.verdict} law"
-    title = law + ("" if rate.trusted else "; exponent not to be trusted")
+    title = rate.law_words + ("" if rate.trusted else "; exponent not to be trusted")
     marks = [lines(drawn, x, y, series), points(rows, x, y, series)]
     below = [bands(band, x, y)] if band else []
     return Plot(figure([panel(*below, *marks, height=HEIGHT)], title))

@@ -103,6 +103,12 @@ class Rate:
         return self.selection.verdict
 
     @property
+    def law_words(self) -> str:
+        """The verdict as a heading has it."""
+        known = {"undecided": "law undecided", "as predicted": "follows the predicted curve"}
+        return known.get(self.verdict, f"{self.verdict} law")
+
+    @property
     def extrapolates(self) -> bool:
         """Whether the exponent may be taken beyond the sizes: trusted, and the law is decided."""
         return self.trusted and self.verdict == "power"
@@ -299,10 +305,9 @@ class Rate:
     def _headline(self) -> str:
         low, high = self.interval
         state = "trusted on this range" if self.trusted else "not to be trusted"
-        law = "law undecided" if self.verdict == "undecided" else f"{self.verdict} law"
         return (
             f"{self.summary} error ~ n^-{self.exponent:.3f}, {100 * self.level:g}% interval "
-            f"{low:.3f} to {high:.3f} ({state}; {law})"
+            f"{low:.3f} to {high:.3f} ({state}; {self.law_words})"
         )
 
     def _rows(self) -> list[str]:

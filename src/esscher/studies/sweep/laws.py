@@ -22,11 +22,11 @@ from esscher.studies.sweep.predictions import ScalePrediction
 AGREEMENTS: tuple[Agreement, ...] = ("agrees", "differs", "undecided")
 #: Verdicts on laws by the class in which they are counted.
 VERDICTS = {
-    "power": "decided: power law or as predicted",
-    "as predicted": "decided: power law or as predicted",
-    "floor": "bent: floor or logarithm",
-    "logarithmic": "bent: floor or logarithm",
-    "bent": "bent: floor or logarithm",
+    "power": "straight or as predicted",
+    "as predicted": "straight or as predicted",
+    "floor": "bent",
+    "logarithmic": "bent",
+    "bent": "bent",
     "undecided": "undecided",
 }
 
@@ -93,4 +93,8 @@ def law_counts(verdicts: Iterable[str]) -> dict[str, int]:
 
 def count_words(counts: Mapping[str, int]) -> str:
     """The counts as words, such as ``4 agree, 1 differs, 7 undecided``."""
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
+    plural = {"agrees": "agree", "differs": "differ"}
+    return ", ".join(
+        f"{count} {name if count == 1 else plural.get(name, name)}"
+        for name, count in counts.items()
+    )
