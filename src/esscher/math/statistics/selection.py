@@ -261,7 +261,7 @@ def select_law(resamples: Resamples, predicted: Array | None = None) -> Selectio
         p_value=test.p_value,
         # errors are an upper bound of their own floor
         largest_floor=share * float(np.exp(floor_curve(curves, 0, min(share, 0.98))[0][-1])),
-        evidence=evidence if against is None else f"{evidence}; {against.words}",
+        evidence=_all_evidence(evidence, decisive or test.p_value < SIGNIFICANCE, against),
         rivals=_rivals(law, decisive, possible),
         floor_share=share,
         power=power,
@@ -338,6 +338,15 @@ def _misfit(resamples: Resamples, inverse: Array, forms: Array, chi_square: floa
     # A bootstrap sample varies (R - 1)/R times as much as the data.
     count = resamples.n_replicates
     return _share_above(simulated * count / (count - 1), chi_square)
+
+
+def _all_evidence(alone: str, enough: bool, against: AgainstPrediction | None) -> str:
+    """The verdict in words, with that of the prediction first where it is what decides."""
+    if against is None:
+        return alone
+    if against.follows and not enough:
+        return f"as predicted: {against.words}; without the prediction {alone}"
+    return f"{alone}; {against.words}"
 
 
 def _from_logarithm(resamples: Resamples, covariance: Array) -> BendTest:
