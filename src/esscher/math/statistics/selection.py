@@ -22,8 +22,8 @@ with far fewer replicates. Without it the rest of the curve is taken for a power
 should steepen, as many do before the burn-in, looks straight above a floor.
 
 Measured on true power laws (8 to 200 replicates, light to Pareto tails): 2% are called bent. With
-64 replicates whose errors scatter as much as their mean, over n = 32 to 2,048, a floor as large as
-the power part is found in one curve of four, and by its ratio to the predicted curve in 99 of 100.
+64 replicates whose errors scatter as much as their mean, over n = 32 to 1,024, a floor as large as
+the power part is found in one curve of nine, and by its ratio to the predicted curve in 97 of 100.
 """
 
 from __future__ import annotations
