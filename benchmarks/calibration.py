@@ -9,9 +9,11 @@ Prints Markdown tables and writes ``benchmarks/results/calibration.json``:
   expected error is exactly a power law, with light to heavy tails: the truth is their exponent;
 * how often a true power law is called something else, from the synthetic curves;
 * k-hat of received attention and the exponent it gives, beside the swept one;
-* how often tokens of heads without sinks are taken for sinks, and how often sinks are found.
+* how often tokens of heads without sinks are taken for sinks, and how often sinks are found;
+* what the selection of laws can see, and k-hat on dependent tokens (``benchmarks/detection.py``).
 
-About nine minutes on one core.
+About 25 minutes on one core. ``--only laws,dependent`` runs some parts and leaves the numbers of
+the others as they are.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import torch
 from scipy import stats
 
 import esscher
+from benchmarks.detection import dependent_cells, joint_cells, law_cells
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.attention import attention_statistics
@@ -48,6 +51,10 @@ NOISE = {
 BETA = 0.4
 ONE_PASS_HORIZONS = (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
 ONE_PASS_SIZES = (256, 512, 1024, 2048, 4096)
+#: Replicates of the sweep that one pass is compared with.
+SWEPT = 120
+#: Parts of the study by name.
+PARTS = ("coverage", "one_pass", "sinks", "laws", "dependent")
 RESULTS = Path(__file__).parent / "results" / "calibration.json"
 
 Row = dict[str, Any]
@@ -147,7 +154,7 @@ def one_pass_cells(replicates: int) -> list[Row]:
         curve = esscher.sweep(
             esscher.gaussian_head(1.0, dim),
             ONE_PASS_SIZES,
-            10 * replicates,
+            SWEPT,
             seed=3,
             scales=ONE_PASS_HORIZONS,
             progress=False,
@@ -232,14 +239,9 @@ def overall(rows: list[Row], keys: tuple[str, ...]) -> list[Row]:
     return out
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pool", type=int, default=4000, help="replicates of each head")
-    parser.add_argument("--passes", type=int, default=12, help="passes behind a mean k-hat")
-    parser.add_argument("--sinks", type=int, default=40, help="heads behind a rate of sinks")
-    options = parser.parse_args()
-    start = time.perf_counter()
-    heads = head_cells(options.pool)
+def coverage(pool_size: int) -> Row:
+    """Coverage of the intervals of exponents, by head and over synthetic curves."""
+    heads = head_cells(pool_size)
     both = {"coverage": "{coverage:.1%} ± {coverage_error:.1%}", "width": "{width:.3f}"}
     print(
         table(heads, {k: f"{{{k}}}" for k in ("d", "H", "metric", "summary", "replicates")} | both)
@@ -261,31 +263,99 @@ def main() -> None:
     bent = sum(row["bent"] for row in exact) / sum(row["curves"] for row in exact)
     print(f"\nOverall coverage {everything['coverage']:.2%} over {everything['curves']} curves")
     print(f"True power laws called bent: {bent:.1%}\n")
-    passes = one_pass_cells(options.passes)
-    columns = {"d": "{d}", "H": "{H:g}", "k formula": "{k_formula:.2f}"}
-    columns |= {"k-hat": "{k:.2f} ± {k_deviation:.2f}", "covered": "{k_covered:.0%}"}
-    columns |= {"one pass": "{one_pass:.3f}", "swept": "{swept:.3f}", "error": "{error:.3f}"}
-    columns |= {"asymptotic": "{sharp:.3f}", "past burn-in": "{past_burn_in}"}
-    print(table(passes, columns) + "\n")
-    sinks = sink_cells(options.sinks)
-    found = [row | {"at": " ".join(f"{x:.2f}" for x in row["found"])} for row in sinks]
-    found = [row | {"more": " ".join(f"{x:.2f}" for x in row["others"])} for row in found]
-    columns = {k: f"{{{k}}}" for k in ("d", "n", "sinks", "heads")}
-    print(table(found, columns | {"all found, by H": "{at}", "others taken, by H": "{more}"}))
-    seconds = time.perf_counter() - start
-    result = {
+    return {
         "nominal": 0.95,
         "sizes": SIZES,
         "overall": everything,
         "bent_power_laws": bent,
         "heads": heads,
         "synthetic": exact,
-        "one_pass": passes,
-        "sinks": sinks,
-        "seconds": seconds,
+        "by": by,
     }
+
+
+def one_pass(passes: int) -> Row:
+    """k-hat of received attention beside the swept exponent."""
+    found = one_pass_cells(passes)
+    columns = {"d": "{d}", "H": "{H:g}", "k formula": "{k_formula:.2f}"}
+    columns |= {"k-hat": "{k:.2f} ± {k_deviation:.2f}", "covered": "{k_covered:.0%}"}
+    columns |= {"one pass": "{one_pass:.3f}", "swept": "{swept:.3f}", "error": "{error:.3f}"}
+    columns |= {"asymptotic": "{sharp:.3f}", "past burn-in": "{past_burn_in}"}
+    print(table(found, columns) + "\n")
+    return {"one_pass": found, "passes": passes}
+
+
+def sinks(heads: int) -> Row:
+    """Sinks that are found, and tokens that are taken for sinks."""
+    found = sink_cells(heads)
+    rows = [
+        row
+        | {"at": " ".join(f"{x:.2f}" for x in row["found"])}
+        | {"more": " ".join(f"{x:.2f}" for x in row["others"])}
+        for row in found
+    ]
+    columns = {k: f"{{{k}}}" for k in ("d", "n", "sinks", "heads")}
+    print(table(rows, columns | {"all found, by H": "{at}", "others taken, by H": "{more}"}))
+    return {"sinks": found}
+
+
+def laws(curves: int) -> Row:
+    """What the selection of laws sees, of one error and of three."""
+    alone, together = law_cells(curves), joint_cells(curves)
+    percent = ("bent", "power_floor", "power_logarithm", "limit", "limit_covers")
+    percent += ("verdict_power", "verdict_undecided", "leaves_prediction", "predicted_limit")
+    for rows in (alone, together):
+        keys = [key for key in ("noise", "replicates", "truth") if key in rows[0]]
+        shown = [
+            {key: row[key] for key in keys}
+            | {key: "" if row[key] is None else f"{row[key]:.0%}" for key in percent}
+            for row in rows
+        ]
+        print(table(shown, {key: f"{{{key}}}" for key in (*keys, *percent)}) + "\n")
+    return {"laws": alone, "joint_laws": together}
+
+
+def dependent(passes: int) -> Row:
+    """Coverage of k-hat on autoregressive tokens."""
+    rows = dependent_cells(passes)
+    columns = {"d": "{d}", "correlation": "{correlation:g}", "H": "{H:g}"}
+    columns |= {"k": "{k_formula:.2f}", "k-hat": "{k:.2f} ± {k_deviation:.2f}"}
+    columns |= {"covered": "{covered:.0%}", "half-width": "{half_width:.2f}"}
+    columns |= {"trusted": "{trusted:.0%}", "warned": "{warned:.0%}", "worth": "{effective:.0f}"}
+    print(table(rows, columns) + "\n")
+    return {"dependent": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pool", type=int, default=4000, help="replicates of each head")
+    parser.add_argument("--passes", type=int, default=120, help="passes behind a mean k-hat")
+    parser.add_argument("--sinks", type=int, default=40, help="heads behind a rate of sinks")
+    parser.add_argument("--curves", type=int, default=100, help="curves behind a rate of laws")
+    parser.add_argument("--dependent", type=int, default=60, help="passes over dependent tokens")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
+    options = parser.parse_args()
+    chosen = options.only.split(",")
+    if not set(chosen) <= set(PARTS):
+        parser.error(f"--only is {options.only}; the parts are {', '.join(PARTS)}")
+    every = set(chosen) == set(PARTS)
+    result: Row = {} if every else json.loads(RESULTS.read_text())
+    start = time.perf_counter()
+    parts = {
+        "coverage": lambda: coverage(options.pool),
+        "one_pass": lambda: one_pass(options.passes),
+        "sinks": lambda: sinks(options.sinks),
+        "laws": lambda: laws(options.curves),
+        "dependent": lambda: dependent(options.dependent),
+    }
+    for name in PARTS:
+        if name in chosen:
+            result |= parts[name]()
+    seconds = time.perf_counter() - start
+    if every:
+        result["seconds"] = seconds
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result | {"by": by}, indent=1) + "\n")
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
     print(f"{seconds:.0f} s; wrote {RESULTS}")
 
 

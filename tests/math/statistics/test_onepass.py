@@ -6,6 +6,8 @@ import json
 
 import numpy as np
 import pytest
+from scipy.signal import lfilter
+from scipy.stats import norm
 
 import esscher
 from esscher.core.errors import InputError
@@ -160,6 +162,32 @@ def test_reasons() -> None:
     assert received_exponent(good, queries=5000).trusted
     assert "100 queries" in " ".join(received_exponent(good, queries=100).reasons)
     assert "burn-in" in " ".join(received_exponent(good, burn_in=1e6).reasons)
+
+
+def smooth_tail(n: int, k: float, correlation: float, seed: int) -> Array:
+    """A tail of shape k whose neighbours depend on each other: a Gaussian chain, transformed."""
+    noise = random_stream(seed, "test dependent tail").standard_normal(n)
+    chain = lfilter([np.sqrt(1 - correlation**2)], [1.0, -correlation], noise)
+    return np.asarray(norm.sf(chain) ** -k)
+
+
+def test_dependent_tokens_are_worth_fewer() -> None:
+    """The interval covers (40 samples: 34 or more of them but for 1%), and a warning is given."""
+    truth, found = 0.3, []
+    for seed in range(40):
+        found.append(received_exponent(smooth_tail(3000, truth, 0.95, seed), sinks=None))
+    covered = [one.interval[0] <= truth <= one.interval[1] for one in found]
+    assert sum(covered) >= 34
+    assert all(one.dependent and not one.trusted for one in found)
+    assert "clusters along the text" in repr(found[0])
+    assert "depend on their neighbours" in found[0].reasons[0]
+    assert all(one.clusters < 80 and one.effective_count < 50 for one in found)
+    # the same values in any order are not
+    shuffled = random_stream(0, "test shuffled").permutation(smooth_tail(3000, truth, 0.95, 0))
+    mixed = received_exponent(shuffled, sinks=None)
+    assert mixed.k == pytest.approx(found[0].k, abs=1e-9)
+    assert not mixed.dependent
+    assert mixed.effective_count > 0.7 * mixed.tail_count
 
 
 def test_exponent_and_interval_are_clipped() -> None:

@@ -9,11 +9,13 @@ from scipy.special import ndtri_exp
 from esscher.core.codec import as_json
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.math.statistics import LAWS, fit_rate, resample, select_law
+from esscher.math.statistics import LAWS, fit_rate, joint_law, resample, select_law
 from esscher.math.statistics.laws import fit_floor
 from tests.math.statistics.curves import SIZES, noisy, power_curve
 
 WIDE = np.round(np.geomspace(1e3, 1e9, 13))
+#: As large as the power part at the largest size.
+FLOOR = SIZES**-0.5 + SIZES[-1] ** -0.5
 
 
 @pytest.mark.parametrize(("noise", "replicates"), [("half-normal", 16), ("pareto", 64)])
@@ -34,7 +36,74 @@ def test_a_power_law_over_a_wide_range_is_decisive() -> None:
         found = select_law(resample(power_curve(0.4, 100, seed, "small"), SIZES, "mean", seed))
         if found.law == "power" and not found.steepens:
             assert found.decisive
-            assert "does not fit" in found.evidence
+            assert found.verdict == "power"
+            assert found.rivals == ()
+            assert "straight" in found.evidence
+            assert min(found.power.values()) > 0.8
+
+
+@pytest.mark.parametrize("expected", [FLOOR, 1 / np.log(SIZES)], ids=["floor", "logarithm"])
+def test_a_test_that_could_not_have_failed_decides_nothing(expected: Array) -> None:
+    """With 64 replicates that scatter as much as their mean most bends are not seen, and said so.
+
+    The limit of a floor has level 5%; more than 4 of 40 would have probability 0.05.
+    """
+    found = [
+        select_law(resample(noisy(expected, SIZES, 64, s, "half-normal"), SIZES, "mean", s))
+        for s in range(40)
+    ]
+    assert not any(one.verdict == "power" for one in found)
+    straight = [one for one in found if one.law == "power" and not one.steepens]
+    assert len(straight) > 20
+    assert all("not distinguished from" in one.evidence for one in straight)
+    if expected is FLOOR:
+        assert sum((one.floor_share or 0.0) < 0.5 for one in found) <= 4
+    # what the test says it finds is what it finds: 4 binomial standard errors
+    name = "floor" if expected is FLOOR else "logarithmic"
+    power = np.mean([one.power[name] for one in found])
+    seen = np.mean([one.law != "power" for one in found])
+    assert abs(seen - power) < 4 * np.sqrt(0.2 * 0.8 / 40)
+
+
+def test_a_predicted_curve_finds_the_floor() -> None:
+    """Its slope is known, so that 64 replicates are enough; its constant does not matter."""
+    predicted = 3 * SIZES**-0.5
+    for seed in range(8):
+        errors = noisy(FLOOR, SIZES, 64, seed, "half-normal")
+        found = select_law(resample(errors, SIZES, "mean", seed), predicted).predicted
+        assert found is not None
+        assert found.floor_power > 0.9
+        assert not found.follows
+        assert found.p_value < 0.05
+        assert found.drift_interval[0] > 1
+        assert "leaves the predicted curve" in found.words
+    good = [
+        select_law(resample(power_curve(0.5, 64, s), SIZES, "mean", s), predicted) for s in range(8)
+    ]
+    assert sum(one.verdict == "as predicted" for one in good) >= 6
+    assert all("floor" not in one.rivals for one in good if one.verdict == "as predicted")
+
+
+def test_errors_of_the_same_replicates_are_tested_together() -> None:
+    """Three errors with independent noise show a floor that none of them shows alone."""
+    alone, together = [], []
+    for seed in range(12):
+        errors = {
+            name: noisy(FLOOR, SIZES, 64, 100 * seed + i, "half-normal")
+            for i, name in enumerate(("mean", "cov", "map"))
+        }
+        found = joint_law(errors, SIZES, seed=seed)
+        together.append(found.power["floor"])
+        alone.append(select_law(resample(errors["mean"], SIZES, "mean", seed)).power["floor"])
+        assert found.verdict in ("bent", "undecided")
+        as_json(found)
+    assert np.mean(together) > np.mean(alone) + 0.1
+    # the same error three times is no more than once
+    same = joint_law(dict.fromkeys(errors, errors["mean"]), SIZES, seed=seed)
+    assert same.power["floor"] == pytest.approx(alone[-1], abs=0.05)
+    few = joint_law({"mean": errors["mean"][:3]}, SIZES)
+    assert few.verdict == "undecided"
+    assert "too few" in few.evidence
 
 
 @pytest.mark.parametrize("summary", ["mean", "median"])

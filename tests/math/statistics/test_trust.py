@@ -80,6 +80,41 @@ def test_burn_in(burn_in: float, share: str) -> None:
     assert not any("burn-in" in t for t in fit_rate(errors, SIZES, burn_in=32).reasons)
 
 
+def test_the_burn_in_is_about_the_constant() -> None:
+    """No reason where the predicted slope has settled; a reason where it moves."""
+    errors = power_curve(0.5, 60, 1, "small")
+    settled = fit_rate(errors, SIZES, burn_in=1e6, predicted=SIZES**-0.5)
+    assert not any("burn-in" in text for text in settled.reasons)
+    assert settled.predicted == pytest.approx(0.5)
+    moving = fit_rate(errors, SIZES, burn_in=1e6, predicted=1 / np.log(SIZES))
+    assert "the rate still moves too" in reason(moving, "burn-in")
+    assert "constant holds" in reason(fit_rate(errors, SIZES, burn_in=1e6), "burn-in")
+
+
+def test_an_exponent_may_be_trusted_where_the_law_is_undecided() -> None:
+    """The range is one thing, what lies beyond another; the interval there holds the other laws."""
+    rate = fit_rate(power_curve(0.5, 64, 2), SIZES, seed=2)
+    assert rate.trusted
+    assert rate.verdict == "undecided"
+    assert not rate.extrapolates
+    assert "trusted on this range; law undecided" in repr(rate)
+    inside, beyond = rate.tokens_for(rate.errors[3]), rate.tokens_for(rate.errors[-1] / 10)
+    assert inside.decided
+    assert not inside.extrapolated
+    assert beyond.extrapolated
+    assert beyond.rivals == rate.selection.rivals != ()
+    assert "the law is undecided" in repr(beyond)
+    alone = rate.tokens_for(rate.errors[-1] / 10, law="power")
+    assert alone.decided
+    assert alone.n == beyond.n
+    assert beyond.interval[1] == np.inf > alone.interval[1]
+    # the test of straightness alone rejects 5% of straight curves: 3 of 6 would be 2e-3
+    small = [fit_rate(power_curve(0.5, 100, seed, "small"), SIZES) for seed in range(6)]
+    good = [one for one in small if one.extrapolates]
+    assert len(good) >= 4
+    assert all(one.tokens_for(one.errors[-1] / 10).decided for one in good)
+
+
 def test_rounding() -> None:
     errors = 1e-5 * power_curve(0.5, 60, 1, "small")
     assert "float64" in reason(fit_rate(errors, SIZES, resolution=1e-7), "resolution")

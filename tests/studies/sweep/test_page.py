@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 import esscher
 from esscher.cli.program import main
-from esscher.studies.sweep.page import CLOSE, METRICS, agrees, summary
+from esscher.studies.sweep.laws import agreement_counts, law_counts
+from esscher.studies.sweep.page import METRICS, summary
 
 
 def test_one_horizon_in_words_and_cards(one):
@@ -24,8 +25,13 @@ def test_one_horizon_in_words_and_cards(one):
     assert values["replicates"] == "8"
     for metric, name in METRICS.items():
         assert values[f"exponent of the {name}"] == f"{one.fit(metric).exponent:.3f}"
-    confirmed = sum(agrees(one.fit(metric)) for metric in METRICS)
-    assert values["predicted exponents confirmed"] == f"{confirmed} of 3"
+    counts = agreement_counts(one.fit(metric) for metric in METRICS)
+    assert sum(counts.values()) == 3
+    assert values["predicted exponents confirmed"] == f"{counts['agrees']} of 3"
+    laws = law_counts(one.fit(metric).selection.verdict for metric in METRICS)
+    assert values["laws that are decided"] == f"{3 - laws['undecided']} of 3"
+    # eight replicates decide nothing, and the page does not say that they do
+    assert "1 undecided" in about.answer
 
 
 def test_several_horizons_in_words(swept):
@@ -41,17 +47,20 @@ def test_notes_are_told(laplace):
     about = summary(laplace, "run")
     assert all(f"Note: {note}." in about.answer for note in laplace.notes)
     assert laplace.notes
-    assert "agree in" not in about.answer
+    assert "predicted exponents" not in about.answer
 
 
 def test_agreement(one):
     from msgspec import structs
 
-    fit = structs.replace(one.fit("map"), exponent=0.5, interval=(0.4, 0.45), predicted=0.42)
-    assert agrees(fit)
-    assert not agrees(structs.replace(fit, predicted=0.46))
-    assert agrees(structs.replace(fit, predicted=0.5 + 0.99 * CLOSE))
-    assert not agrees(structs.replace(fit, predicted=0.42, interval=(None, None)))
+    fit = structs.replace(one.fit("map"), exponent=0.43, interval=(0.41, 0.45), predicted=0.42)
+    near, far = fit, structs.replace(fit, predicted=0.5)
+    wide = structs.replace(fit, interval=(0.2, 0.6))
+    none = structs.replace(fit, interval=(None, None))
+    without = structs.replace(fit, predicted=None)
+    found = agreement_counts([near, far, wide, none, without])
+    assert found == {"agrees": 1, "differs": 1, "undecided": 2}
+    assert agreement_counts([without]) == {}
 
 
 def test_tables_hold_the_numbers_of_the_result(swept):

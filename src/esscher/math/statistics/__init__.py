@@ -1,20 +1,22 @@
 """Rates with honest intervals: from measured errors to exponents, and from one pass to the same.
 
 :func:`fit_rate` fits error ~ C n^-beta to the errors of independent replicates and returns a
-:class:`Rate`; :func:`select_law` asks whether it is a power law at all. :func:`received_exponent`
-reads the exponent off the attention that tokens receive in a single pass.
+:class:`Rate`; :func:`select_law` asks whether it is a power law at all, and whether that could be
+seen; :func:`joint_law` asks it of several errors together. :func:`received_exponent` reads the tail
+of the attention that tokens receive in a single pass.
 """
 
 from __future__ import annotations
 
 from esscher.math.statistics.classes import class_counts, class_words, rate_class
 from esscher.math.statistics.fit import SUMMARIES, fit_rate
+from esscher.math.statistics.joint import joint_law
 from esscher.math.statistics.laws import LAWS, LawFit
 from esscher.math.statistics.means import LEVEL
 from esscher.math.statistics.onepass import TailIndex, received_exponent
 from esscher.math.statistics.rate import Rate
 from esscher.math.statistics.resampling import LocalSlopes, Resamples, resample, resampling_counts
-from esscher.math.statistics.selection import Selection, select_law
+from esscher.math.statistics.selection import AgainstPrediction, Selection, select_law
 from esscher.math.statistics.sinks import dominant_keys, find_sinks, keys_apart
 from esscher.math.statistics.tail import TailShape, tail_count, tail_shape, values_needed
 from esscher.math.statistics.tokens import TokensNeeded
@@ -23,6 +25,7 @@ __all__ = [
     "LAWS",
     "LEVEL",
     "SUMMARIES",
+    "AgainstPrediction",
     "LawFit",
     "LocalSlopes",
     "Rate",
@@ -36,6 +39,7 @@ __all__ = [
     "dominant_keys",
     "find_sinks",
     "fit_rate",
+    "joint_law",
     "keys_apart",
     "rate_class",
     "received_exponent",

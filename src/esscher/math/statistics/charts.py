@@ -53,7 +53,7 @@ def draw_rate(rate: Rate) -> Plot:
     x = Axis("n", "tokens n", log=True, limits=limits(rate.sizes, log=True))
     y = Axis("error", f"{rate.summary} error", log=True, limits=limits(known, log=True))
     band = _band(rate, grid)
-    title = f"{rate.law} law" + ("" if rate.trusted else "; exponent not to be trusted")
+    title = rate.law_words + ("" if rate.trusted else "; exponent not to be trusted")
     marks = [lines(drawn, x, y, series), points(rows, x, y, series)]
     below = [bands(band, x, y)] if band else []
     return Plot(figure([panel(*below, *marks, height=HEIGHT)], title))

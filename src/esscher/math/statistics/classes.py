@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 from esscher.math.statistics.records import Ends
 
 RateClass: TypeAlias = Literal["at 1/2", "below", "above", "undecided"]
+Agreement: TypeAlias = Literal["agrees", "differs", "undecided"]
 
 #: Where the whole interval of an exponent must lie to be called 1/2.
 HALF: tuple[float, float] = (0.45, 0.55)
@@ -33,6 +34,19 @@ def rate_class(interval: Ends) -> RateClass:
     if low > 0.5:
         return "above"
     return "undecided"
+
+
+def agreement(interval: Ends, expected: float) -> Agreement:
+    """Whether an exponent agrees with an expected one: rules as for 1/2, around ``expected``.
+
+    It agrees only if its whole interval lies within 0.05 of it, and differs only if the interval
+    lies on one side of it; a wide interval decides nothing.
+    """
+    low, high = (None if end is None else end + 0.5 - expected for end in interval)
+    found = rate_class((low, high))
+    if found == "at 1/2":
+        return "agrees"
+    return "undecided" if found == "undecided" else "differs"
 
 
 def class_counts(intervals: Iterable[Ends]) -> dict[RateClass, int]:

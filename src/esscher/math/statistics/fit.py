@@ -28,6 +28,7 @@ def fit_rate(
     seed: int = 0,
     burn_in: float | None = None,
     resolution: float | None = None,
+    predicted: ArrayLike | None = None,
 ) -> Rate:
     """Fit error ~ C n^-beta to errors measured on independent replicates.
 
@@ -53,9 +54,12 @@ def fit_rate(
     seed
         Seed of the resampling.
     burn_in
-        Number of tokens before which no asymptotic exponent shows, if known.
+        Number of tokens before which the asymptotic constant does not show, if known.
     resolution
         Error that the rounding of the measurement leaves, if known.
+    predicted
+        Predicted errors at ``sizes``, if known; only the shape of the curve matters. The law is
+        then tested against it too, and ``rate.predicted`` is its slope with the weights of the fit.
 
     Raises
     ------
@@ -74,6 +78,7 @@ def fit_rate(
             f"errors are positive at {int(usable.sum())} of {len(n)} sizes; a rate needs at least 2"
         )
     used, at = np.ascontiguousarray(values[:, usable]), n[usable]
+    expected = None if predicted is None else _as_predicted(predicted, n)[usable]
     resamples = resample(used, at, summary, seed)
     other = resample(used, at, "median" if summary == "mean" else "mean", seed)
     variances = smooth_variances(resamples)
@@ -81,7 +86,7 @@ def fit_rate(
     (log_c, beta), low, high = resamples.intervals(forms, level)
     covariance = forms @ resamples.covariance @ forms.T
     interval = (float(low[1]), float(high[1]))
-    selection = select_law(resamples)
+    selection = select_law(resamples, expected)
     why = reasons(
         Evidence(
             errors=used[np.isfinite(used).all(axis=1)],
@@ -94,12 +99,13 @@ def fit_rate(
             selection=selection,
             burn_in=None if burn_in is None else as_nonnegative(burn_in, "burn_in"),
             resolution=None if resolution is None else as_nonnegative(resolution, "resolution"),
+            predicted=expected,
         )
     )
     _, lower, upper = resamples.intervals(np.eye(len(at)), level)
     mean, median = (resamples, other) if summary == "mean" else (other, resamples)
     weights = 1 / variances
-    return Rate(
+    rate = Rate(
         exponent=float(beta),
         interval=interval,
         standard_error=float(resamples.standard_errors(forms)[1]),
@@ -124,6 +130,17 @@ def fit_rate(
         covariance=covariance,
         critical=float(resamples.critical(forms[1:], level)[0]),
     )
+    return rate if expected is None else rate.with_predictions(predicted=rate.slope_of(expected))
+
+
+def _as_predicted(predicted: ArrayLike, sizes: Array) -> Array:
+    values = as_numbers(predicted, "predicted")
+    if values.shape != sizes.shape or not np.all(np.isfinite(values) & (values > 0)):
+        raise InputError(
+            f"predicted has shape {values.shape}; it must be {len(sizes)} positive numbers, one "
+            "for each of the sizes"
+        )
+    return values
 
 
 def _as_errors(errors: ArrayLike, sizes: Array) -> Array:

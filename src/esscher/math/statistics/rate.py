@@ -50,9 +50,11 @@ class Rate:
     local
         Exponents along n.
     selection
-        Power law, logarithmic law or floor: verdict and evidence.
+        Power law, logarithmic law or floor: verdict, how large a floor may be, and what the test
+        could have found.
     trusted, reasons
-        Whether the exponent can be taken at its word, and if not, why.
+        Whether the exponent can be taken at its word on these sizes, and if not, why. It says
+        nothing about other sizes: see :attr:`extrapolates`.
     n_replicates, seed
         Number of replicates, and seed of the resampling.
     covariance, critical
@@ -92,8 +94,24 @@ class Rate:
 
     @property
     def law(self) -> str:
-        """``"power"``, ``"logarithmic"`` or ``"floor"``."""
+        """Law that describes the curve: ``"power"``, ``"logarithmic"`` or ``"floor"``."""
         return self.selection.law
+
+    @property
+    def verdict(self) -> str:
+        """The same if it is decided, ``"undecided"`` if other laws are not excluded."""
+        return self.selection.verdict
+
+    @property
+    def law_words(self) -> str:
+        """The verdict as a heading has it."""
+        known = {"undecided": "law undecided", "as predicted": "follows the predicted curve"}
+        return known.get(self.verdict, f"{self.verdict} law")
+
+    @property
+    def extrapolates(self) -> bool:
+        """Whether the exponent may be taken beyond the sizes: trusted, and the law is decided."""
+        return self.trusted and self.verdict == "power"
 
     @property
     def errors(self) -> Array:
@@ -142,18 +160,37 @@ class Rate:
     def tokens_for(self, error: float, law: str | None = None) -> TokensNeeded:
         """Number of tokens from which the error is at most ``error``.
 
+        Beyond the sizes that were measured the answer hangs on the law. Unless that is decided, the
+        interval holds the answers of all laws that are not excluded; its upper end is infinite if a
+        floor as high as ``error`` is not.
+
         Parameters
         ----------
         error
             A positive error.
         law
-            Law to solve; the one that was selected unless given.
+            Law to solve, as if it were known; the one that was selected unless given.
         """
         target = as_positive(error, "error")
         name = self.law if law is None else law
         if name not in ("power", *self.selection.fits):
             known = ", ".join(dict.fromkeys(("power", *self.selection.fits)))
             raise InputError(f"law is {law!r}; laws of this fit: {known}")
+        n, lower, upper = self._solved(target, name)
+        outside = not self.sizes[0] <= n <= self.sizes[-1]
+        rivals = self.selection.rivals if outside and law is None else ()
+        for rival in rivals:
+            if rival not in self.selection.fits:  # never tested
+                upper = math.inf
+                continue
+            _, least, most = self._solved(target, rival)
+            lower, upper = min(lower, least), max(upper, most)
+        if "floor" in rivals and target <= (self.selection.largest_floor or 0.0):
+            upper = math.inf
+        return TokensNeeded(target, n, (lower, upper), name, bool(outside), rivals)
+
+    def _solved(self, target: float, name: str) -> tuple[float, float, float]:
+        """Tokens for an error by one law, with their interval."""
         if name == "power":
             line = np.array([math.log(self.constant), self.exponent])
             ends = solve_line(math.log(target), line, self.covariance, self.critical)
@@ -169,8 +206,7 @@ class Rate:
                 log, low, high = (math.exp(z) if z < 700 else math.inf for z in solved)
                 ends = log, low, high
         n, lower, upper = (tokens_from_log(end) for end in ends)
-        outside = not self.sizes[0] <= n <= self.sizes[-1]
-        return TokensNeeded(target, n, (lower, upper), name, bool(outside))
+        return n, lower, upper
 
     def table(self) -> pd.DataFrame:
         """Return a data frame, one row per size; local exponents are those up to the size."""
@@ -268,10 +304,10 @@ class Rate:
 
     def _headline(self) -> str:
         low, high = self.interval
-        state = "trusted" if self.trusted else "not to be trusted"
+        state = "trusted on this range" if self.trusted else "not to be trusted"
         return (
             f"{self.summary} error ~ n^-{self.exponent:.3f}, {100 * self.level:g}% interval "
-            f"{low:.3f} to {high:.3f} ({self.law} law, {state})"
+            f"{low:.3f} to {high:.3f} ({state}; {self.law_words})"
         )
 
     def _rows(self) -> list[str]:

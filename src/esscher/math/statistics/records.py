@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Generic, TypeAlias, TypeVar
 
+import msgspec
+
 from esscher.core.codec import Amount, Count, Interval, Name, Record
 
 T = TypeVar("T")
@@ -38,6 +40,16 @@ class FittedLaw(Record, frozen=True, kw_only=True):
     p_value: float
 
 
+class PredictedTest(Record, frozen=True, kw_only=True):
+    """A curve against its prediction: see :class:`esscher.math.statistics.AgainstPrediction`."""
+
+    drift: float
+    drift_interval: Ends
+    p_value: float
+    floor_share: float
+    floor_power: float
+
+
 class SelectedLaw(Record, frozen=True, kw_only=True):
     """The law of a curve: see :class:`esscher.math.statistics.Selection`."""
 
@@ -48,6 +60,44 @@ class SelectedLaw(Record, frozen=True, kw_only=True):
     largest_floor: float | None
     evidence: Name
     laws: dict[str, FittedLaw]
+    verdict: Name = "undecided"
+    rivals: tuple[Name, ...] = ()
+    floor_share: float | None = None
+    power: dict[str, float] = msgspec.field(default_factory=dict)
+    predicted: PredictedTest | None = None
+
+
+class SharedLaw(Record, frozen=True, kw_only=True):
+    """All errors of the same replicates tested together.
+
+    Attributes
+    ----------
+    metrics
+        Errors that were tested.
+    verdict
+        ``"power"`` if all are straight and a floor and a logarithm are excluded, ``"bent"`` if one
+        is found, ``"undecided"`` else; ``"as predicted"`` if a prediction is all that decides.
+    bend, p_value
+        Joint departure from straight lines in standard errors, and its p-value.
+    floor_share
+        Upper 95% limit of a floor that takes the same share of every error at the largest size.
+    power
+        Probability with which the joint test finds a floor of half of every error there, and powers
+        of ln n.
+    predicted
+        The same against the predicted curves; None without them.
+    evidence
+        The verdict in words.
+    """
+
+    metrics: tuple[Name, ...]
+    verdict: Name
+    bend: float | None
+    p_value: float | None
+    floor_share: float | None
+    power: dict[str, float]
+    predicted: PredictedTest | None
+    evidence: Name
 
 
 class LocalExponents(Record, frozen=True, kw_only=True):
@@ -110,6 +160,8 @@ class ReceivedTail(Record, frozen=True, kw_only=True):
     level: float
     trusted: bool
     reasons: tuple[str, ...]
+    clusters: Amount | None = None
+    effective_count: Amount | None = None
 
 
 def finite(value: float) -> float | None:

@@ -65,13 +65,16 @@ class Resamples:
         variance = np.einsum("ki,ij,kj->k", forms, self.covariance, forms)
         return np.asarray(np.sqrt(np.maximum(variance, 0.0)))
 
-    def deviations(self, forms: Array) -> Array:
+    def deviations(self, forms: Array, shift: Array | None = None) -> Array:
         """``c . y`` of every resample minus that of the data, in standard errors, [resample, form].
 
         For means, in standard errors of the resample itself, so that the distribution hardly
-        depends on the unknown variance.
+        depends on the unknown variance. ``shift`` is added to the difference: what a departure of
+        that size would look like under this noise.
         """
         moved = (self.draws - self.log_errors) @ forms.T
+        if shift is not None:
+            moved = moved + shift
         if self.covariances is None:
             scale = self.standard_errors(forms)[None]
         else:

@@ -1,45 +1,122 @@
 """Select the law of an error curve: a power of n, a power of ln n, or a power with a floor.
 
 A power law is a straight line in log-log coordinates; the two others bend upwards. So the question
-is asked in two steps.
+is asked in three steps.
 
 1. *Is there a bend?* The curve is projected on the two directions in which the other laws leave the
    straight line, ``ln ln n`` and ``n^b``. The larger of the two, in its own standard errors, is
    compared with the same number for resampled replicates (symmetric bootstrap-t, which holds its
-   level for few and for heavy-tailed replicates). No bend at 5%: the verdict is "power".
-2. *Which bend?* The laws are compared by ``chi^2 + 2 (number of parameters)`` in the metric of the
-   smooth noise model, and the better of the two bent ones wins.
+   level for few and for heavy-tailed replicates).
+2. *No bend at 5%: could there have been one?* "Power" is decided only if its rivals are excluded at
+   95%: a floor as large as the power part at the largest size (by the limit of the floor, see
+   ``detection.py``), and a power of ln n (by a test of the same kind, in the direction ``ln n``),
+   and only by a test that would have found them in 80% of cases, lest luck decides. Else the
+   verdict is "undecided".
+3. *Which bend?* The laws are compared by ``chi^2 + 2 (number of parameters)`` in the metric of the
+   smooth noise model, and the better of the two bent ones wins. It is decided if the other one does
+   not fit or has less than 1/20 of the weight.
 
-A verdict is decisive if its rivals are out: "power" if the same kind of test finds that the curve
-leaves the logarithmic law in the direction ``ln n``, a bent law if the other one does not fit or
-has less than 1/20 of the weight. A floor can never be excluded by a curve that does not bend, only
-bounded; ``largest_floor`` is the bound.
+``law`` is the law that describes the curve best, decided or not. Where a predicted curve is given,
+the ratio of measured to predicted errors is tested too: it knows the slope, hence excludes a floor
+with far fewer replicates. Without it the rest of the curve is taken for a power law: a curve that
+should steepen, as many do before the burn-in, looks straight above a floor.
 
-Measured on true power laws (8 to 200 replicates, light to Pareto tails): 3% are called bent. A
-floor or a logarithm is found when it bends the curve by a few times its noise, which with errors
-that scatter as much as their mean takes hundreds of replicates.
+Measured on true power laws (8 to 200 replicates, light to Pareto tails): 2% are called bent. With
+64 replicates whose errors scatter as much as their mean, over n = 32 to 1,024, a floor as large as
+the power part is found in one curve of nine, and by its ratio to the predicted curve in 97 of 100.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from esscher.core.shown import plain_count
 from esscher.core.validation import Array
+from esscher.math.statistics.detection import (
+    ENOUGH,
+    EQUAL,
+    SIGNIFICANCE,
+    BendTest,
+    Curves,
+    bend_test,
+    floor_curve,
+    floor_limit,
+    stacked_floor,
+)
 from esscher.math.statistics.laws import LAWS, LawFit, fit_floor, fit_line, linear_design
 from esscher.math.statistics.noise import ROUNDING, least_squares_forms, smooth_covariance
-from esscher.math.statistics.records import SelectedLaw
+from esscher.math.statistics.records import PredictedTest, SelectedLaw, finite
 from esscher.math.statistics.resampling import Resamples
 
-#: Significance of the test of straightness.
-SIGNIFICANCE = 0.05
 #: A rival with less than this share of the weight is out.
 RIVAL = 0.05
 #: A law is said not to fit below this probability, with the verdict that another one does.
 MISFIT = 0.01
+#: The rivals of a power law, in words.
+WORDS = {"floor": "a floor of half the last error", "logarithmic": "a logarithmic law"}
 #: Fewest sizes and replicates for a bend to be judged.
 FEWEST_SIZES, FEWEST_REPLICATES = 4, 5
+
+
+@dataclass(frozen=True, eq=False)
+class AgainstPrediction:
+    """Ratio of measured to predicted errors, which is constant if the prediction is right.
+
+    Attributes
+    ----------
+    drift, drift_interval
+        Factor by which the ratio grows from the smallest to the largest size, by a straight line,
+        and its 95% interval; 1 if the prediction has the right shape.
+    p_value
+        Probability of a larger departure from a constant ratio, of either sign.
+    floor_share
+        Upper 95% limit of a floor on top of the predicted curve, as a share of the error at the
+        largest size.
+    floor_power
+        Probability with which this test finds a floor as large as the rest there.
+    """
+
+    drift: float
+    drift_interval: tuple[float, float]
+    p_value: float
+    floor_share: float
+    floor_power: float
+
+    @property
+    def follows(self) -> bool:
+        """Whether the curve has the predicted shape, and a floor would have been seen."""
+        seen = self.floor_share < EQUAL and self.floor_power >= ENOUGH
+        return not self.leaves and seen
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the ratio of measured to predicted errors is not constant."""
+        return self.p_value < SIGNIFICANCE
+
+    @property
+    def words(self) -> str:
+        """The test in words."""
+        low, high = self.drift_interval
+        said = "leaves" if self.leaves else "does not leave"
+        return (
+            f"{said} the predicted curve (measured/predicted grows by a factor {self.drift:.3g}, "
+            f"{low:.3g} to {high:.3g}; p = {self.p_value:.2g}), on top of which a floor is at most "
+            f"{self.floor_share:.0%} of the last error"
+        )
+
+    def record(self) -> PredictedTest:
+        """Return what is stored of it."""
+        low, high = self.drift_interval
+        return PredictedTest(
+            drift=self.drift,
+            drift_interval=(finite(low), finite(high)),
+            p_value=self.p_value,
+            floor_share=self.floor_share,
+            floor_power=self.floor_power,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +126,11 @@ class Selection:
     Attributes
     ----------
     law
-        ``"power"``, ``"logarithmic"`` or ``"floor"``.
+        Law that describes the curve: ``"power"`` unless it bends, ``"logarithmic"`` or ``"floor"``.
     decisive
         Whether the other laws are ruled out.
+    rivals
+        Laws that are not ruled out.
     fits
         The fitted laws by name; empty if there are too few sizes or replicates to compare.
     bend
@@ -59,8 +138,13 @@ class Selection:
         if it steepens.
     p_value
         Probability of a larger bend, of either sign, if the law were a power of n.
-    largest_floor
-        Upper 95% bound of the floor.
+    largest_floor, floor_share
+        Upper 95% limit of the floor, and the same as a share of the error at the largest size.
+    power
+        Probability with which the test of straightness finds, under this noise, a ``"floor"`` as
+        large as the power part at the largest size, and a ``"logarithmic"`` law.
+    predicted
+        The curve against its prediction, if there is one.
     evidence
         The verdict in words.
     """
@@ -72,6 +156,23 @@ class Selection:
     p_value: float | None
     largest_floor: float | None
     evidence: str
+    rivals: tuple[str, ...] = LAWS[1:]
+    floor_share: float | None = None
+    power: Mapping[str, float] = field(default_factory=dict)
+    predicted: AgainstPrediction | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The law if it is decided, else ``"as predicted"`` or ``"undecided"``.
+
+        A curve that follows its prediction, where a floor would have been seen, is decided: but it
+        is the prediction that goes on beyond the sizes, not the fitted law.
+        """
+        if self.decisive:
+            return self.law
+        straight = self.p_value is not None and self.p_value >= SIGNIFICANCE
+        follows = self.predicted is not None and self.predicted.follows
+        return "as predicted" if straight and follows else "undecided"
 
     @property
     def steepens(self) -> bool:
@@ -88,10 +189,15 @@ class Selection:
             largest_floor=self.largest_floor,
             evidence=self.evidence,
             laws={name: fit.record() for name, fit in self.fits.items()},
+            verdict=self.verdict,
+            rivals=self.rivals,
+            floor_share=self.floor_share,
+            power=dict(self.power),
+            predicted=None if self.predicted is None else self.predicted.record(),
         )
 
     def __repr__(self) -> str:
-        rows = [f"{self.law} law ({self.evidence})"]
+        rows = [f"{self.verdict} ({self.evidence})"]
         for name, fit in self.fits.items():
             values = ", ".join(f"{key} {value:.4g}" for key, value in fit.parameters.items())
             rows.append(
@@ -101,8 +207,16 @@ class Selection:
         return "\n".join(rows)
 
 
-def select_law(resamples: Resamples) -> Selection:
-    """Choose among the laws by the noise that resampling replicates shows."""
+def select_law(resamples: Resamples, predicted: Array | None = None) -> Selection:
+    """Choose among the laws by the noise that resampling replicates shows.
+
+    Parameters
+    ----------
+    resamples
+        The curve and its noise.
+    predicted
+        Predicted errors at the same sizes, if known; their constant does not matter.
+    """
     x = resamples.log_sizes
     variance = np.diag(resamples.covariance)
     if len(x) < FEWEST_SIZES or resamples.n_replicates < FEWEST_REPLICATES:
@@ -114,12 +228,74 @@ def select_law(resamples: Resamples) -> Selection:
         return _undecided("not compared with other laws: all replicates are equal")
     covariance = smooth_covariance(resamples)
     fits = _fit_all(resamples, covariance)
-    bend, p_value = _bend(resamples, covariance, fits["power"].parameters["exponent"])
-    largest = _largest_floor(resamples, fits["floor"])
+    curves = Curves(resamples, (np.arange(len(x)),), (covariance,))
+    test = bend_test(curves)
+    share = floor_limit(curves)
+    power = {
+        "floor": test.power(stacked_floor(curves, EQUAL)),
+        "logarithmic": test.power(np.log(fits["logarithmic"].error(np.exp(x)))),
+    }
+    against = None if predicted is None else against_prediction(curves, (np.log(predicted),))
     # Only a curve that falls faster than a logarithmic law speaks for a power.
-    faster, logarithmic = _departure(resamples, covariance, "logarithmic", (-x,))
-    law, decisive, evidence = _verdict(fits, bend, p_value, logarithmic if faster > 0 else 1.0)
-    return Selection(law, decisive, fits, bend, p_value, largest, evidence)
+    faster = _from_logarithm(resamples, covariance)
+    logarithmic = faster.p_value if faster.bend > 0 else 1.0
+    out = {
+        "logarithmic": logarithmic < SIGNIFICANCE and power["logarithmic"] >= ENOUGH,
+        "floor": share < EQUAL and power["floor"] >= ENOUGH,
+    }
+    # A test that seldom finds a rival excludes it by luck at best. And a curve that should steepen
+    # looks straight above a floor: what leaves its prediction upwards excludes none.
+    if against is not None:
+        out["floor"] = against.follows or (out["floor"] and not against.leaves)
+    possible = {name: not there for name, there in out.items()}
+    law, decisive, evidence = _verdict(fits, test.bend, test.p_value, possible)
+    if test.p_value >= SIGNIFICANCE:
+        evidence += f"; a logarithmic law has p = {logarithmic:.2g}; " + power_words(
+            share, power, float(np.exp(x[-1]))
+        )
+    return Selection(
+        law=law,
+        decisive=decisive,
+        fits=fits,
+        bend=test.bend,
+        p_value=test.p_value,
+        # errors are an upper bound of their own floor
+        largest_floor=share * float(np.exp(floor_curve(curves, 0, min(share, 0.98))[0][-1])),
+        evidence=_all_evidence(evidence, decisive or test.p_value < SIGNIFICANCE, against),
+        rivals=_rivals(law, decisive, possible),
+        floor_share=share,
+        power=power,
+        predicted=against,
+    )
+
+
+def against_prediction(curves: Curves, predicted: tuple[Array, ...]) -> AgainstPrediction:
+    """Test whether measured errors keep a constant ratio to predicted ones (given as logarithms).
+
+    Of several curves, whether all of them do; the drift is that of the first.
+    """
+    known = replace(curves, predicted=predicted)
+    floor = stacked_floor(known, EQUAL)
+    test = bend_test(known, (floor, floor))
+    x, _ = curves.curve(0)
+    line = least_squares_forms(np.stack([np.ones_like(x), x], axis=1), curves.covariances[0])[1]
+    form = np.zeros((1, len(curves.resamples.log_errors)))
+    form[0, curves.places[0]] = line * (x[-1] - x[0])
+    value, low, high = curves.resamples.intervals(form, 1 - SIGNIFICANCE)
+    moved = float(line @ predicted[0] * (x[-1] - x[0]))
+    drift, least, most = (float(np.exp(end[0] - moved)) for end in (value, low, high))
+    return AgainstPrediction(
+        drift, (least, most), test.p_value, floor_limit(known), test.power(floor)
+    )
+
+
+def power_words(share: float, power: Mapping[str, float], largest: float) -> str:
+    """How large a floor may be, and what the test of straightness would have found."""
+    return (
+        f"a floor is at most {share:.0%} of the error at n = {plain_count(largest)}; with this "
+        f"noise a floor of half of it is found in {power['floor']:.0%} of cases, a logarithmic law "
+        f"in {power['logarithmic']:.0%}"
+    )
 
 
 def _undecided(evidence: str) -> Selection:
@@ -164,46 +340,42 @@ def _misfit(resamples: Resamples, inverse: Array, forms: Array, chi_square: floa
     return _share_above(simulated * count / (count - 1), chi_square)
 
 
-def _bend(resamples: Resamples, covariance: Array, exponent: float) -> tuple[float, float]:
-    """Departure from a power law towards the bent laws, in standard errors, and its p-value."""
+def _all_evidence(alone: str, enough: bool, against: AgainstPrediction | None) -> str:
+    """The verdict in words, with that of the prediction first where it is what decides."""
+    if against is None:
+        return alone
+    if against.follows and not enough:
+        return f"as predicted: {against.words}; without the prediction {alone}"
+    return f"{alone}; {against.words}"
+
+
+def _from_logarithm(resamples: Resamples, covariance: Array) -> BendTest:
+    """Departure from a logarithmic law in the direction of a power."""
     x = resamples.log_sizes
-    towards = (-np.log(x), np.exp(max(exponent, 0.05) * (x - x[-1])))
-    return _departure(resamples, covariance, "power", towards)
+    design = np.column_stack([linear_design("logarithmic", x), -x])
+    form = least_squares_forms(design, covariance)[2]
+    return BendTest(resamples, form[None], np.zeros_like(x))
 
 
-def _departure(
-    resamples: Resamples, covariance: Array, law: str, directions: tuple[Array, ...]
-) -> tuple[float, float]:
-    """Largest departure from a linear law in given directions, of either sign, and its p-value."""
-    lines = linear_design(law, resamples.log_sizes)
-    forms = np.array(
-        [least_squares_forms(np.column_stack([lines, d]), covariance)[2] for d in directions]
-    )
-    errors = np.maximum(resamples.standard_errors(forms), np.finfo(float).tiny)
-    departures = forms @ resamples.log_errors / errors
-    largest = float(departures[np.argmax(np.abs(departures))])
-    simulated = np.max(np.abs(resamples.deviations(forms)), axis=1)
-    return largest, _share_above(simulated, abs(largest))
-
-
-def _largest_floor(resamples: Resamples, fit: LawFit) -> float:
-    floor, error = fit.parameters["floor"], float(np.sqrt(max(fit.covariance[2, 2], 0.0)))
-    # Errors are an upper bound of their own floor.
-    return min(floor + 1.645 * error, float(np.exp(resamples.log_errors.min())))
+def _rivals(law: str, decisive: bool, possible: Mapping[str, bool]) -> tuple[str, ...]:
+    """Laws that are not excluded, beside the chosen one."""
+    if law == "power":
+        return tuple(name for name, there in possible.items() if there)
+    return () if decisive else tuple(name for name in LAWS[1:] if name != law)
 
 
 def _verdict(
-    fits: dict[str, LawFit], bend: float, p_value: float, logarithmic: float
+    fits: dict[str, LawFit], bend: float, p_value: float, possible: Mapping[str, bool]
 ) -> tuple[str, bool, str]:
-    """Law, whether it is decisive, and why; ``logarithmic`` is that law's own p-value."""
+    """Law, whether it is decisive, and why; ``possible`` are the rivals of a power law."""
     seen = f"bend {bend:+.1f} standard errors, p = {p_value:.2g}"
     if bend < 0 and p_value < SIGNIFICANCE:
         return "power", False, f"the curve steepens, {seen}: none of the laws does"
     if p_value >= SIGNIFICANCE:
-        out = logarithmic < MISFIT
-        rival = "does not fit" if out else "fits too, undecided"
-        words = f"straight, {seen}; a logarithmic law {rival}, p = {logarithmic:.2g}"
-        return "power", out, words
+        there = " or ".join(WORDS[name] for name in ("floor", "logarithmic") if possible[name])
+        if there:
+            return "power", False, f"undecided: power, not distinguished from {there} ({seen})"
+        return "power", True, f"straight, {seen}"
     bent = sorted((fits["logarithmic"], fits["floor"]), key=lambda fit: fit.criterion)
     # not 0 where the exponential underflows: its inverse is printed
     ratio = max(float(np.exp((bent[0].criterion - bent[1].criterion) / 2)), 1e-300)

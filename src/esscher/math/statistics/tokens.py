@@ -29,6 +29,9 @@ class TokensNeeded:
         Law that was solved for n.
     extrapolated
         Whether n is outside the sizes that were measured.
+    rivals
+        Laws that the measurement does not exclude, if n is extrapolated by the selected law: the
+        interval holds what they say as well.
     """
 
     error: float
@@ -36,15 +39,24 @@ class TokensNeeded:
     interval: tuple[float, float]
     law: str
     extrapolated: bool
+    rivals: tuple[str, ...] = ()
+
+    @property
+    def decided(self) -> bool:
+        """Whether no other law says something else."""
+        return not self.rivals
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers; None for infinity (JSON-safe)."""
-        plain = asdict(self) | {"n": finite(self.n)}
+        plain = asdict(self) | {"n": finite(self.n), "rivals": list(self.rivals)}
         return plain | {"interval": finite_list(self.interval)}
 
     def __repr__(self) -> str:
         low, high = (_count(end) for end in self.interval)
         beyond = ", extrapolated" if self.extrapolated else ""
+        if self.rivals:
+            others = " and ".join(f"a {name} law" for name in self.rivals)
+            beyond += f"; the law is undecided, and the interval allows for {others}"
         return (
             f"error {self.error:.3g} takes {_count(self.n)} tokens, between {low} and {high} "
             f"({self.law} law{beyond})"

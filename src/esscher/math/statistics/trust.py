@@ -1,4 +1,8 @@
-"""Reasons not to trust a fitted rate, in words and with the numbers behind them."""
+"""Reasons not to trust a fitted exponent on its range, in words and with the numbers behind them.
+
+Which law the curve follows beyond its range is another question, and ``selection.py`` answers it:
+an exponent may describe the sizes that were measured while nothing says that it goes on.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,8 @@ HALF_WIDTH = 0.1
 RESOLVED = 10.0
 #: Values pooled, from the largest sizes downwards, to see the tail of the replicates.
 POOL = 200
+#: A predicted slope that moves by no more than this between the halves of the range has settled.
+SETTLED = 0.02
 #: Level at which a rise of the error between two sizes is more than noise, over all of them.
 RISE_LEVEL = 0.01
 
@@ -33,7 +39,8 @@ RISE_LEVEL = 0.01
 class Evidence:
     """All that a judgement looks at.
 
-    ``errors`` and ``sizes`` are those of the fit; ``left_out`` the sizes whose errors are zero.
+    ``errors`` and ``sizes`` are those of the fit; ``left_out`` the sizes whose errors are zero;
+    ``predicted`` the predicted errors at the sizes of the fit, if known.
     """
 
     errors: Array
@@ -46,6 +53,7 @@ class Evidence:
     selection: Selection
     burn_in: float | None
     resolution: float | None
+    predicted: Array | None = None
 
 
 def reasons(evidence: Evidence) -> tuple[str, ...]:
@@ -172,13 +180,35 @@ def _shape(e: Evidence) -> list[str]:
 
 
 def _burn_in(e: Evidence) -> list[str]:
+    """The burn-in is where the CONSTANT is reached; whether the RATE moves, the prediction says."""
     if e.burn_in is None or e.sizes[0] >= e.burn_in:
         return []
     share = "all" if e.sizes[-1] < e.burn_in else f"{int(np.sum(e.sizes < e.burn_in))}"
+    where = (
+        f"{share} of {len(e.sizes)} sizes are below the burn-in of {about(e.burn_in)} tokens, from "
+        "which on the asymptotic constant holds"
+    )
+    if e.predicted is None or len(e.sizes) < SIZES:
+        return [
+            f"{where}; whether the rate still moves there is not known without a predicted curve"
+        ]
+    first, last = half_slopes(e.sizes, e.predicted)
+    if abs(last - first) <= SETTLED:
+        return []
     return [
-        f"{share} of {len(e.sizes)} sizes are below the burn-in of {about(e.burn_in)} "
-        "tokens: compare with the slope predicted on this range, not with the asymptotic exponent"
+        f"{where}; the rate still moves too: the predicted exponent goes from {first:.3f} to "
+        f"{last:.3f} between the halves of the range, so compare with the one predicted on this "
+        "range, not with the asymptotic one"
     ]
+
+
+def half_slopes(sizes: Array, errors: Array) -> tuple[float, float]:
+    """Exponents of a curve without noise on the lower and on the upper half of its sizes."""
+    x, y = np.log(sizes), np.log(errors)
+    middle = len(x) // 2
+    first = -(y[middle] - y[0]) / (x[middle] - x[0])
+    last = -(y[-1] - y[middle]) / (x[-1] - x[middle])
+    return float(first), float(last)
 
 
 def _width(e: Evidence) -> list[str]:

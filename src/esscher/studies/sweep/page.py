@@ -9,13 +9,17 @@ from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, ends_of
 from esscher.show.numbers import between, counted, shown
 from esscher.studies.sweep.charts import NORMAL
+from esscher.studies.sweep.laws import agreement_counts, count_words, law_counts
 from esscher.studies.sweep.predictions import GAUSSIAN
 from esscher.studies.sweep.result import Sweep
 
 #: Errors in the order in which tables have them, and their names.
-METRICS = {"map": "map", "mean": "mean output", "cov": "covariance"}
-#: A measured exponent agrees with a predicted one inside its interval or within this.
-CLOSE = 0.03
+METRICS = {
+    "map": "map",
+    "mean": "mean output",
+    "cov": "covariance",
+}  #: When a measured exponent agrees with a predicted one.
+RULE = "agrees: the whole 95% interval within 0.05 of the prediction; differs: beside it"
 
 
 def summary(found: Sweep, name: str) -> Summary:
@@ -33,14 +37,6 @@ def summary(found: Sweep, name: str) -> Summary:
         [*tables, _errors(found, name)],
         answer=" ".join([_answer(found), *(f"Note: {note}." for note in _notes(found))]),
     )
-
-
-def agrees(fit: FittedRate) -> bool:
-    """Whether a fit confirms what was predicted."""
-    low, high = fit.interval
-    assert fit.predicted is not None
-    inside = low is not None and high is not None and low <= fit.predicted <= high
-    return inside or abs(fit.exponent - fit.predicted) <= CLOSE
 
 
 def _answer(found: Sweep) -> str:
@@ -69,14 +65,14 @@ def _answer(found: Sweep) -> str:
             f"Over {len(found.scales)} horizons the exponent of the mean output goes from {at[0]} "
             f"to {at[1]}"
         )
-    agreeing, known = _agreement(found)
-    if known:
-        text += (
-            f". Measured and predicted exponents agree in {agreeing} of {known} cases (inside the "
-            f"95% interval or within {CLOSE:g})"
-        )
+    fits = [fit for *_, fit in _fits(found)]
+    counts = agreement_counts(fits)
+    if counts:
+        text += f". Measured against predicted exponents: {count_words(counts)} ({RULE})"
         if len(found.scales) > 1 and whom:
             text += f"; predictions are those{whom}"
+    laws = law_counts(found.joint_law(s).verdict for s in range(len(found.scales)))
+    text += f". Law of all errors together, by horizon: {count_words(laws)}"
     return f"{text}."
 
 
@@ -102,15 +98,21 @@ def _cards(found: Sweep) -> list[Card]:
             low, high = (shown(end, "d3") for end in fit.interval)
             note = f"95% interval {low} to {high}"
             out.append(Card(shown(fit.exponent, "d3"), f"exponent of the {METRICS[metric]}", note))
-    agreeing, known = _agreement(found)
-    if known:
-        out.append(
-            Card(f"{agreeing} of {known}", "predicted exponents confirmed",
-                 f"inside the interval or within {CLOSE:g}")
-        )  # fmt: skip
+    against = agreement_counts(fit for *_, fit in fits)
+    if against:
+        known = sum(against.values())
+        note = f"{against['differs']} differ, {against['undecided']} undecided; {RULE}"
+        out.append(Card(f"{against['agrees']} of {known}", "predicted exponents confirmed", note))
     if fits:
         trusted = sum(fit.trusted for *_, fit in fits)
-        out.append(Card(f"{trusted} of {len(fits)}", "fits that can be trusted"))
+        out.append(
+            Card(f"{trusted} of {len(fits)}", "exponents that can be trusted on these sizes")
+        )
+        laws = law_counts(fit.selection.verdict for *_, fit in fits)
+        out.append(
+            Card(f"{len(fits) - laws['undecided']} of {len(fits)}", "laws that are decided",
+                 f"{count_words(laws)}; beyond these sizes an undecided one says nothing")
+        )  # fmt: skip
     return out
 
 
@@ -133,8 +135,20 @@ def _exponents(found: Sweep, name: str) -> Table:
             Column("sharp", "sharp", "d3", help="as n grows"),
             Column("paper_reference", "reference", "d3", help="published reference"),
             Column("paper_bound", "bound", "d3", help="published bound"),
-            Column("law", "law"),
-            Column("trusted", "trusted"),
+            Column("verdict", "law", help="undecided if a floor or a logarithm is not excluded"),
+            Column(
+                "floor_share",
+                "floor, at most",
+                "p0",
+                help="95% limit, as a share of the error at the largest size",
+            ),
+            Column(
+                "floor_power",
+                "power",
+                "p0",
+                help="how often this test finds a floor of half of that error",
+            ),
+            Column("trusted", "trusted", help="on these sizes"),
             Column("reasons", "why not"),
         ],
         data={
@@ -146,6 +160,9 @@ def _exponents(found: Sweep, name: str) -> Table:
             "constant_low": constant_low,
             "constant_high": constant_high,
             **{field: [getattr(fit, field) for *_, fit in fits] for field in plain},
+            "verdict": [fit.selection.verdict for *_, fit in fits],
+            "floor_share": [fit.selection.floor_share for *_, fit in fits],
+            "floor_power": [fit.selection.power.get("floor") for *_, fit in fits],
             "reasons": ["; ".join(fit.reasons) for *_, fit in fits],
         },
         caption="β and C of error ~ C n^-β, with 95% intervals.",
@@ -182,12 +199,6 @@ def _fits(found: Sweep) -> list[tuple[int, str, FittedRate]]:
     """Scale, metric and fit; none with one size."""
     scales = range(len(found.scales)) if found.has_fits else ()
     return [(s, metric, found.fit(metric, s)) for s in scales for metric in METRICS]
-
-
-def _agreement(found: Sweep) -> tuple[int, int]:
-    """How many predicted exponents are confirmed, of how many."""
-    known = [fit for *_, fit in _fits(found) if fit.predicted is not None]
-    return sum(agrees(fit) for fit in known), len(known)
 
 
 def _horizons(found: Sweep) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from esscher.core.shown import counted, plain_count, with_error
 from esscher.show.tables import PlainConsole, PlainTable
+from esscher.studies.sweep.laws import agreement_counts, count_words, law_counts
 from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.result import Sweep
 
@@ -43,15 +44,17 @@ def print_result(found: Sweep, console: PlainConsole) -> None:
 def _print_rates(console: PlainConsole, found: Sweep) -> None:
     table = PlainTable(
         "Exponents beta of error ~ C n^-beta, 95% intervals",
-        least=("bound", "ref.", "sharp", "predicted"),
+        least=("bound", "ref.", "sharp", "floor <", "predicted"),
     )
     for name in ("H", "of", "beta", "interval", "predicted", "sharp", "ref.", "bound"):
         table.add_column(name, justify="left" if name == "of" else "right")
+    table.add_column("floor <", justify="right")
     table.add_column("law")
     warnings: list[str] = []
     for s, scale in enumerate(found.scales):
         for metric in METRICS:
             fit = found.fit(metric, s)
+            limit = fit.selection.floor_share
             lines = (fit.predicted, fit.sharp, fit.paper_reference, fit.paper_bound)
             table.add_row(
                 f"{scale.horizon:.4g}",
@@ -59,14 +62,37 @@ def _print_rates(console: PlainConsole, found: Sweep) -> None:
                 f"{fit.exponent:.3f}",
                 "-".join("nan" if end is None else f"{end:.3f}" for end in fit.interval),
                 *("" if line is None else f"{line:.3f}" for line in lines),
-                fit.law + ("" if fit.trusted else " *"),
+                "" if limit is None else f"{limit:.0%}",
+                fit.selection.verdict + ("" if fit.trusted else " *"),
             )
             if not fit.trusted:
                 reasons = "; ".join(fit.reasons)
                 warnings.append(f"* H = {scale.horizon:.4g}, {metric}: {reasons}.")
     console.print(table)
+    console.explain(
+        "floor <: 95% limit of a floor, as a share of the error at the largest size. Law: "
+        "undecided if a floor of half that error or a power of ln n is not excluded; the exponent "
+        "then describes these sizes, and nothing says that it goes on. *: not to be trusted even "
+        "there."
+    )
+    _print_laws(console, found)
     for warning in warnings:
         console.say(warning)
+
+
+def _print_laws(console: PlainConsole, found: Sweep) -> None:
+    """Say what is decided, and what all errors of a scale say together."""
+    fits = [found.fit(metric, s) for s in range(len(found.scales)) for metric in METRICS]
+    counts = agreement_counts(fits)
+    if counts:
+        console.say(f"Measured against predicted exponents: {count_words(counts)}.")
+    laws = law_counts(fit.selection.verdict for fit in fits)
+    console.say(f"Laws, each error alone: {count_words(laws)}.")
+    for s, scale in enumerate(found.scales):
+        joint = found.joint_law(s)
+        console.say(
+            f"H = {scale.horizon:.4g}, all errors together: {joint.verdict}; {joint.evidence}."
+        )
 
 
 def _cells(row: dict[Any, Any]) -> list[str]:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from msgspec import structs
 
 from esscher.core.codec import Count, Record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_sizes
-from esscher.math.statistics import LEVEL, Rate, fit_rate
-from esscher.math.statistics.records import ByMetric, FittedRate, Numbers, finite_numbers
-from esscher.math.theory import exponents
+from esscher.math.statistics import LEVEL, Rate
+from esscher.math.statistics.records import (
+    ByMetric,
+    FittedRate,
+    Numbers,
+    SharedLaw,
+    finite_numbers,
+)
 from esscher.runs.provenance import versions
 from esscher.runs.result import NOT_STORED, Result
 from esscher.studies.sweep.cells import replicate_errors, stored_notes, stored_predictions
+from esscher.studies.sweep.laws import compared_rate, shared_law
 from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.predictions import ScalePrediction
 from esscher.studies.sweep.schedule import Schedule
@@ -49,6 +56,9 @@ class SweepScale(Record, frozen=True, kw_only=True, omit_defaults=True):
         square over queries).
     fit
         Fitted rates; None if they are not stored. :meth:`Sweep.fit` fits them if need be.
+    joint
+        The law of all three errors together; None if it is not stored. See
+        :meth:`Sweep.joint_law`.
     """
 
     alpha: float
@@ -57,6 +67,7 @@ class SweepScale(Record, frozen=True, kw_only=True, omit_defaults=True):
     cov: Summary
     map: Summary
     fit: ByMetric[FittedRate] | None = None
+    joint: SharedLaw | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -95,6 +106,7 @@ class Sweep(Result["SweepStudy"]):
     numbers: tuple[int, ...] = field(default=(), metadata=NOT_STORED)
     _raw: Array | None = field(default=None, metadata=NOT_STORED)
     _fitted: dict[tuple[Any, ...], Rate] = field(default_factory=dict, metadata=NOT_STORED)
+    _joint: dict[int, SharedLaw] = field(default_factory=dict, metadata=NOT_STORED)
 
     @property
     def alphas(self) -> Array:
@@ -178,16 +190,16 @@ class Sweep(Result["SweepStudy"]):
         key = metric, place, summary, level
         if key not in self._fitted:
             known = self.predictions[place] if self.predictions else None
-            found = fit_rate(
+            self._fitted[key] = compared_rate(
                 errors[place],
                 self.sizes,
+                metric,
+                self.scales[place].horizon,
+                known,
                 summary=summary,
                 level=level,
                 seed=self.seed,
-                burn_in=None if known is None else float(np.exp(min(known.log_burn_in, 700.0))),
             )
-            horizon = self.scales[place].horizon
-            self._fitted[key] = _compared(found, known, metric, horizon, self.sizes)
         return self._fitted[key]
 
     def fit(self, metric: str = "mean", scale: int | None = None) -> FittedRate:
@@ -195,6 +207,18 @@ class Sweep(Result["SweepStudy"]):
         _check(metric)
         stored = self.scales[self._place(scale)].fit
         return self.rate(metric, scale).record() if stored is None else stored[metric]
+
+    def joint_law(self, scale: int | None = None) -> SharedLaw:
+        """Return what the three errors of a scale, tested together, say about their law."""
+        place = self._place(scale)
+        stored = self.scales[place].joint
+        if stored is not None:
+            return stored
+        if place not in self._joint:
+            known = self.predictions[place] if self.predictions else None
+            errors = {metric: self.raw(metric)[place] for metric in METRICS}
+            self._joint[place] = shared_law(errors, self.sizes, known, self.seed)
+        return self._joint[place]
 
     @property
     def has_fits(self) -> bool:
@@ -261,11 +285,14 @@ class Sweep(Result["SweepStudy"]):
         """Return all but raw errors as plain numbers, lists and strings; rates are fitted."""
         if not self.has_fits or self._raw is None:
             return super().to_dict()
-        fits = [
-            ByMetric(**{metric: self.fit(metric, s) for metric in METRICS})
-            for s in range(len(self.scales))
-        ]
-        scales = tuple(_with_fit(scale, fit) for scale, fit in zip(self.scales, fits, strict=True))
+        scales = tuple(
+            structs.replace(
+                scale,
+                fit=ByMetric(**{metric: self.fit(metric, s) for metric in METRICS}),
+                joint=self.joint_law(s),
+            )
+            for s, scale in enumerate(self.scales)
+        )
         return super(Sweep, replace(self, scales=scales)).to_dict()
 
     def with_cells(self, cells: Mapping[str, Cell], run: CellRun) -> Self:
@@ -342,32 +369,6 @@ def _summary(errors: Array, counts: Array) -> Summary:
         median=finite_numbers(np.nanmedian(errors, axis=0) if count else blank),
         standard_error=finite_numbers(spread),
     )
-
-
-def _compared(
-    found: Rate, known: ScalePrediction | None, metric: str, horizon: float, sizes: Sequence[int]
-) -> Rate:
-    """The rate beside what theory says."""
-    if known is None:
-        published = exponents(horizon)
-        return found.with_predictions(
-            paper_reference=published.paper_reference, paper_bound=published.paper_bound
-        )
-    errors = known.errors.get(metric)
-    used = np.isin(sizes, found.sizes)
-    return found.with_predictions(
-        predicted=None if errors is None else found.slope_of(np.asarray(errors)[used]),
-        sharp=known.sharp[metric],
-        paper_reference=known.paper_reference,
-        paper_bound=known.paper_bound,
-    )
-
-
-def _with_fit(scale: SweepScale, fit: ByMetric[FittedRate]) -> SweepScale:
-    return SweepScale(
-        alpha=scale.alpha, horizon=scale.horizon, mean=scale.mean, cov=scale.cov, map=scale.map,
-        fit=fit,
-    )  # fmt: skip
 
 
 def _check(metric: str) -> None:

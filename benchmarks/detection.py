@@ -1,0 +1,180 @@
+"""What law selection can see, and what k-hat is worth on tokens that depend on each other.
+
+Parts of ``benchmarks/calibration.py``, which runs them and writes their numbers:
+
+* synthetic curves with the law known exactly (power, power with a floor of 20% and 50% of the error
+  at the largest size, 1/ln n): how often a bend is found, how often the verdict is "power" or
+  undecided, whether the 95% limit of the floor covers the true one, and whether the power that the
+  test states is the one it has. The same against the true power part as a predicted curve;
+* three errors of the same replicates, correlated as real ones are, tested alone and together;
+* coverage of k-hat's interval over autoregressive tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from scipy.signal import lfilter
+
+from esscher.core.streams import random_stream
+from esscher.core.validation import Array
+from esscher.math.statistics import joint_law, received_exponent, resample, select_law
+from esscher.math.statistics.detection import Curves
+from esscher.math.statistics.noise import smooth_covariance
+from esscher.math.statistics.selection import against_prediction
+
+SIZES = np.array([32.0, 64, 128, 256, 512, 1024])
+NOISE: Mapping[str, Callable[[Array], Array]] = {
+    "half-normal": lambda z: np.abs(z) * np.sqrt(np.pi / 2),
+    "lognormal": lambda z: np.exp(1.2 * z - 0.72),
+}
+POWER = SIZES**-0.5
+LAST = float(POWER[-1])
+#: Expected errors, and the share that the floor has of the last one.
+TRUTHS: Mapping[str, tuple[Array, float | None]] = {
+    "power": (POWER, 0.0),
+    "floor 20%": (POWER + LAST / 4, 0.2),
+    "floor 50%": (POWER + LAST, 0.5),
+    "1/ln n": (1 / np.log(SIZES), None),
+}
+REPLICATES = (16, 64, 200)
+#: Correlation of the noise of two metrics in one replicate.
+SHARED = 0.5
+CORRELATIONS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
+TOKENS = 3000
+
+Row = dict[str, Any]
+
+
+def law_cells(curves: int) -> list[Row]:
+    rows = []
+    for noise in NOISE:
+        for count in REPLICATES:
+            for truth, (expected, share) in TRUTHS.items():
+                alone, against = [], []
+                for seed in range(curves):
+                    errors = expected * _noise(noise, count, 1, seed)[0]
+                    resamples = resample(errors, SIZES, "mean", seed)
+                    alone.append(select_law(resamples))
+                    curve = Curves(
+                        resamples, (np.arange(len(SIZES)),), (smooth_covariance(resamples),)
+                    )
+                    against.append(against_prediction(curve, (np.log(POWER),)))
+                limits = np.array([one.floor_share for one in alone])
+                known = np.array([one.floor_share for one in against])
+                rows.append(
+                    {"noise": noise, "replicates": count, "truth": truth, "curves": curves}
+                    | _verdicts([one.verdict for one in alone])
+                    | {
+                        "straight": _share(
+                            one.law == "power" and not one.steepens for one in alone
+                        ),
+                        "bent": _share(one.law != "power" for one in alone),
+                        "power_floor": float(np.mean([one.power["floor"] for one in alone])),
+                        "power_logarithm": float(
+                            np.mean([one.power["logarithmic"] for one in alone])
+                        ),
+                        "limit": float(np.median(limits)),
+                        "limit_covers": None if share is None else _share(limits >= share),
+                        "leaves_prediction": _share(one.leaves for one in against),
+                        "predicted_power": float(np.mean([one.floor_power for one in against])),
+                        "predicted_limit": float(np.median(known)),
+                        "predicted_covers": None if share is None else _share(known >= share),
+                    }
+                )
+    return rows
+
+
+def joint_cells(curves: int) -> list[Row]:
+    """Three errors with 64 replicates: alone, together, and together against their predictions."""
+    rows = []
+    for truth, (expected, share) in TRUTHS.items():
+        found = []
+        for seed in range(curves):
+            noise = _noise("half-normal", 64, 3, seed)
+            errors = dict(zip(("mean", "cov", "map"), expected * noise, strict=True))
+            known = dict.fromkeys(errors, POWER)
+            found.append(joint_law(errors, SIZES, seed=seed, predicted=known))
+        limits = np.array([one.floor_share for one in found])
+        against = [one.predicted for one in found if one.predicted is not None]
+        bends = [(one.bend or 0.0) > 0 and (one.p_value or 0.0) < 0.05 for one in found]
+        rows.append(
+            {"truth": truth, "replicates": 64, "curves": curves, "correlation": SHARED}
+            | _verdicts([one.verdict for one in found])
+            | {
+                "bent": _share(bends),
+                "power_floor": float(np.mean([one.power["floor"] for one in found])),
+                "power_logarithm": float(np.mean([one.power["logarithmic"] for one in found])),
+                "limit": float(np.median(limits)),
+                "limit_covers": None if share is None else _share(limits >= share),
+                "leaves_prediction": _share(one.p_value < 0.05 for one in against),
+                "predicted_limit": float(np.median([one.floor_share for one in against])),
+            }
+        )
+    return rows
+
+
+def dependent_cells(passes: int) -> list[Row]:
+    rows = []
+    for dim in (1, 4):
+        for correlation in CORRELATIONS:
+            for h in (0.5, 1.0, 2.0):
+                found = [
+                    received_exponent(_received(dim, correlation, h, seed))
+                    for seed in range(passes)
+                ]
+                k = h * h / (1 + h * h)
+                hits = np.array([one.interval[0] <= k <= one.interval[1] for one in found])
+                trusted = np.array([one.trusted for one in found])
+                rows.append(
+                    {"d": dim, "correlation": correlation, "H": h, "k_formula": k}
+                    | {
+                        "passes": passes,
+                        "k": float(np.mean([one.k for one in found])),
+                        "k_deviation": float(np.std([one.k for one in found], ddof=1)),
+                        "covered": float(hits.mean()),
+                        "half_width": float(np.median([np.ptp(one.interval) for one in found]) / 2),
+                        "trusted": float(trusted.mean()),
+                        "trusted_and_wrong": float(np.mean(trusted & ~hits)),
+                        "warned": _share(one.dependent for one in found),
+                        "effective": float(np.median([one.effective_count for one in found])),
+                    }
+                )
+    return rows
+
+
+def _noise(name: str, replicates: int, metrics: int, seed: int) -> Array:
+    """Errors of mean 1, axes [metric, replicate, size], correlated along n as nested sizes are."""
+    x = np.log(SIZES)
+    root = np.linalg.cholesky(np.exp(-0.5 * np.abs(x[:, None] - x)))
+    rng = random_stream(seed, "calibration of laws", replicates, metrics, list(NOISE).index(name))
+    own = rng.standard_normal((metrics, replicates, len(x)))
+    common = rng.standard_normal((replicates, len(x)))
+    mixed = own if metrics == 1 else np.sqrt(SHARED) * common + np.sqrt(1 - SHARED) * own
+    return np.asarray(NOISE[name](mixed @ root.T))
+
+
+def _received(dim: int, correlation: float, h: float, seed: int) -> Array:
+    """Attention received by autoregressive Gaussian tokens, in the order of the sequence."""
+    noise = random_stream(seed, "dependent tokens", dim, int(100 * correlation))
+    steps = noise.standard_normal((TOKENS, dim))
+    steps[1:] *= np.sqrt(1 - correlation**2)  # the first is drawn from the stationary law
+    x = lfilter([1.0], [1.0, -correlation], steps, axis=0).astype(np.float32)
+    logits = (h * x) @ x.T
+    logits -= logits.max(axis=1, keepdims=True)
+    np.exp(logits, out=logits)
+    logits /= logits.sum(axis=1, keepdims=True)
+    return np.asarray(logits.sum(axis=0, dtype=np.float64))
+
+
+def _verdicts(verdicts: list[str]) -> Row:
+    return {
+        f"verdict_{name.replace(' ', '_')}": _share(verdict == name for verdict in verdicts)
+        for name in ("power", "as predicted", "undecided")
+    }
+
+
+def _share(values: Any) -> float:
+    return float(np.mean(list(values)))
