@@ -250,7 +250,10 @@ def predict(
         )
     curves: dict[str, Curve] = {}
     if n is not None:
-        curves["map"] = map_curve(head, n, queries, seed)
+        try:
+            curves["map"] = map_curve(head, n, queries, seed)
+        except UndefinedError as error:
+            notes.append(str(error))
         if moments and n.min() >= 4:
             try:
                 curves |= moment_curves(head, n, queries, seed)
@@ -283,10 +286,10 @@ def _predict_bounded(
 ) -> Prediction:
     """Bounded tokens: parametric rates with sampled constants; Gaussian curves do not apply."""
     sampled = sampled_constants(head, queries, seed)
-    notes = [
-        "tokens are bounded: all rates are parametric in the end, and constants are sampled, with "
-        f"standard errors {sampled.mean_error:.2g} (mean) and {sampled.map_error:.2g} (map)"
-    ]
+    notes = ["tokens are bounded: all rates are parametric in the end, and constants are sampled"]
+    for name in ("mean", "map"):
+        # the constant is of n E|error|^2; the table shows its root
+        notes.append(f"limit of n E|error|^2 of the {name}: {getattr(sampled, name)}")
     if sizes is not None:
         notes.append("curves at finite n are predicted for Gaussian tokens only")
     return Prediction(
@@ -294,7 +297,7 @@ def _predict_bounded(
         queries,
         limit,
         bounded_exponents(head.horizon),
-        Constants(queries, sampled.mean, None, None, sampled.map),
+        Constants(queries, sampled.mean.value, None, None, sampled.map.value),
         sampled.log_burn_in,
         {},
         tuple(notes),
