@@ -10,9 +10,10 @@ over L is left, beside those over the direction and the strength of a.
   direction is weighted by the density of a along its ray, so that no strength is ever missed.
 * Direction: for tilts of rank 1, 2 and 3 a rule for the sphere; else randomised quasi-Monte Carlo,
   of a size that is fixed beforehand. Directions come from a mixture of angular central Gaussian
-  laws, those that tilts of several strengths have, from the typical to the ones that carry the
-  error at the largest n. A density in the mixture bounds the weights, and since a softmax mean
-  stays among its keys the integrand grows no faster than a polynomial: no moment is infinite.
+  laws: those that tilts of several strengths have, from the typical to the ones that carry the
+  error at the largest n, and those of queries whose own key outweighs the n others. A density in
+  the mixture bounds the weights, and since a softmax mean stays among its keys the integrand grows
+  no faster than a polynomial: no moment is infinite.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from scipy.interpolate import CubicSpline
 from esscher.core.errors import UndefinedError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.math.coupling import Coupling
+from esscher.math.coupling import Coupling, symmetric_root
 from esscher.math.theory.softmax_mean import STRONGEST, LaplaceTable, laplace_table
 from esscher.math.theory.tilt_law import TiltLaw, TiltRule
 
 #: Independent scramblings, whose spread is the standard error (31 degrees of freedom), and
 #: directions in each.
-SCRAMBLINGS, POINTS = 32, 64
+SCRAMBLINGS, POINTS = 32, 128
 #: Nodes on the circle, and on the sphere (heights, angles), per component of the mixture.
-CIRCLE, HEIGHTS, ANGLES = 64, 20, 40
+CIRCLE, HEIGHTS, ANGLES = 96, 20, 40
 #: Largest spacing of the tables in the own key's log-weight, and of the rule over its logit.
 SPACING, LOGIT_STEP = 0.25, 0.7
 #: Half-width of the rule over the own logit, in standard deviations.
@@ -46,6 +47,8 @@ LARGEST_SHAPE = 0.7
 NEGLIGIBLE = 2e-3
 #: Shares of the error at the largest n up to which the components of the mixture lie.
 SHARES = (0.1, 0.5, 0.9)
+#: Variance of the own logit's score where the own key is to win.
+OWN_SCORES = 3.0
 #: exp(-exp(CUT)) vanishes in double precision.
 CUT = 6.6
 #: Strengths that carry less than this share of the error do not matter.
@@ -87,7 +90,8 @@ def own_key_square(
     query = _Query(coupling)
     components = _components(query, law, rule, n)
     if query.rank <= 2 or (query.rank == 3 and not query.is_noisy):
-        directions = _rule_directions(query, components)
+        # the laws of strong tilts alone: a rule converges the faster the smoother their mixture
+        directions = _rule_directions(query, components[: 1 + len(SHARES)])
         without, terms = _integrate(query, n, rule, directions)
         method = "exact reduction with the query's own key"
         return OwnKeySquare(without + terms.sum(axis=0), np.zeros(len(n)), method)
@@ -142,12 +146,45 @@ class _Query:
         self._key_offset = key_value
         self._offset = self.loading @ self._p + q
         offset_cov = self.loading @ key_value - q @ (self.loading @ self._p + q).T
+        self._joint = np.block([[np.diag(g), coupling.cross], [coupling.cross.T, np.eye(len(g))]])
         self._offset_trace = float(np.trace(offset_cov)) + coupling.residual_trace
 
     @cached_property
     def is_noisy(self) -> bool:
         """Whether the own key is more than a function of the tilt, where the tilt points."""
         return float(np.abs(self._key_cov).max(initial=0.0)) > 1e-10
+
+    def moments_given_own(self, log_weight: float) -> Array:
+        """Second moments of the tilt under the law tilted until the own log-weight is this.
+
+        The own log-weight ``<a, eta> - |a|^2/2`` is half a quadratic form Q; the law times
+        ``exp(c Q/2)`` is Gaussian, and c is such that the mean of Q/2 is ``log_weight``.
+        """
+        r = len(self.tau)
+        form = np.block([[-np.eye(r), np.eye(r)], [np.eye(r), np.zeros((r, r))]])
+        root = symmetric_root(self._joint)
+        values, vectors = np.linalg.eigh(root @ form @ root)
+        turned = root @ vectors
+        centre = np.concatenate([self.tau, np.zeros(r)])
+        lean = turned.T @ form @ centre
+
+        def tilted(c: float) -> tuple[Array, Array]:
+            gap = 1 - c * values
+            return centre + turned @ (c * lean / gap), (turned / gap) @ turned.T
+
+        def excess(c: float) -> float:
+            mean, covariance = tilted(c)
+            level = np.sum(form * (covariance + np.outer(mean, mean))) / 2
+            return float(level) - log_weight
+
+        low, high = 0.0, 1 / max(float(values[-1]), 1e-12)
+        for _ in range(40):  # bisection: the mean grows from c = 0 to infinity at the end
+            middle = (low + high) / 2
+            low, high = (middle, high) if excess(middle) < 0 else (low, middle)
+        mean, covariance = tilted(low)
+        active = np.flatnonzero(self.active)
+        moments = covariance + np.outer(mean, mean)
+        return np.asarray(moments[np.ix_(active, active)])
 
     def log_density(self, points: Array) -> Array:
         """Logarithm of the density of the tilt's varying coordinates."""
@@ -177,8 +214,15 @@ class _Query:
         return np.asarray(np.maximum(left, 0.0))
 
 
-def _components(query: _Query, law: TiltLaw, rule: TiltRule, n: Array) -> list[Array]:
-    """Second moments of tilts of several strengths, which serve as shapes of direction laws."""
+class _Component(NamedTuple):
+    """Part of the mixture: second moments of the tilt and variance of the own logit's score."""
+
+    moments: Array
+    score_variance: float
+
+
+def _components(query: _Query, law: TiltLaw, rule: TiltRule, n: Array) -> list[_Component]:
+    """Laws of directions: of tilts of several strengths, and of tilts whose own key wins."""
     if query.rank == 0:
         return []
     share = np.cumsum(_heavy(rule, n))
@@ -188,7 +232,10 @@ def _components(query: _Query, law: TiltLaw, rule: TiltRule, n: Array) -> list[A
     for theta in thetas:
         gap = 1 - 2 * theta * query.variances
         mean = tau / gap
-        out.append(np.diag(query.variances / gap) + np.outer(mean, mean))
+        out.append(_Component(np.diag(query.variances / gap) + np.outer(mean, mean), 1.0))
+    low, high = np.log(n.min()), np.log(n.max())
+    for target in (low / 2, low, (low + high) / 2, high):
+        out.append(_Component(query.moments_given_own(float(target)), OWN_SCORES))
     return out
 
 
@@ -198,27 +245,27 @@ def _heavy(rule: TiltRule, n: Array) -> Array:
     return np.asarray(np.maximum(heavy, 0.0) / np.sum(heavy))
 
 
-def _shape(points: Array, components: list[Array]) -> tuple[Array, Array]:
-    """Turn standard points, some for each component in turn, into weighted directions.
+def _shape(points: Array, components: list[_Component]) -> tuple[Array, list[Array]]:
+    """Turn standard points, some for each component in turn, into directions.
 
-    ``points`` has shape (components, count, rank). Returns directions and the logarithm of
-    1/(number of all points * density of the mixture).
+    ``points`` has shape (components, count, rank). Returns directions and the logarithms of each
+    component's density there.
     """
     rank = points.shape[2]
-    roots = [np.linalg.cholesky(c) for c in components]
+    roots = [np.linalg.cholesky(c.moments) for c in components]
     drawn = np.concatenate([p @ root.T for p, root in zip(points, roots, strict=True)])
     unit = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    # the uniform law on the sphere has the density Gamma(k/2) / (2 pi^{k/2})
+    surface = float(special.gammaln(rank / 2) - np.log(2) - 0.5 * rank * np.log(np.pi))
     logs = []
     for root in roots:
         inner = np.linalg.solve(root, unit.T)
-        logs.append(-np.log(np.diag(root)).sum() - 0.5 * rank * np.log(np.sum(inner**2, axis=0)))
-    # the uniform law on the sphere has the density Gamma(k/2) / (2 pi^{k/2})
-    surface = special.gammaln(rank / 2) - np.log(2) - 0.5 * rank * np.log(np.pi)
-    mixture = special.logsumexp(logs, axis=0) - np.log(len(components)) + surface
-    return unit, -mixture - np.log(len(unit))
+        spread = 0.5 * rank * np.log(np.sum(inner**2, axis=0))
+        logs.append(surface - np.log(np.diag(root)).sum() - spread)
+    return unit, logs
 
 
-def _rule_directions(query: _Query, components: list[Array]) -> _Directions:
+def _rule_directions(query: _Query, components: list[_Component]) -> _Directions:
     """Points of a rule on the sphere, laid out by each component in turn."""
     if query.rank == 0:
         return _Directions(np.empty((1, 0)), np.zeros(1), None)
@@ -242,20 +289,28 @@ def _rule_directions(query: _Query, components: list[Array]) -> _Directions:
         )
         masses = np.repeat(mass / 2, ANGLES) / ANGLES
     unit, logs = _shape(np.tile(points, (len(components), 1, 1)), components)
-    uneven = np.log(np.tile(masses, len(components)) * len(masses))
-    return _Directions(unit, logs + uneven, None)
+    return _Directions(unit, np.log(np.tile(masses, len(logs))) - special.logsumexp(logs, 0), None)
 
 
-def _drawn_directions(query: _Query, components: list[Array], seed: int, index: int) -> _Directions:
+def _drawn_directions(
+    query: _Query, components: list[_Component], seed: int, index: int
+) -> _Directions:
     """One scrambling of a Sobol sequence: every component gets as many points."""
     from scipy.stats import qmc  # here: it takes a second
 
     rng = random_stream(seed, "own key", index)
     sobol = qmc.Sobol(query.rank + 1, scramble=True, rng=rng)
     normal = special.ndtri(np.clip(sobol.random(POINTS), 1e-16, 1 - 1e-16))
-    blocks = normal.reshape(POINTS // len(components), len(components), -1).swapaxes(0, 1)
+    # consecutive points, not every eighth: those would share the leading digit of a coordinate
+    blocks = normal.reshape(len(components), POINTS // len(components), -1)
     unit, logs = _shape(blocks[:, :, :-1], components)
-    return _Directions(unit, logs, blocks[:, :, -1].ravel())
+    variances = np.array([c.score_variance for c in components])
+    scores = (blocks[:, :, -1] * np.sqrt(variances)[:, None]).ravel()
+    # the density of the scores' own law over that of each component
+    wider = [0.5 * (np.log(v) - scores**2 * (1 - 1 / v)) for v in variances]
+    mixture = [density - score for density, score in zip(logs, wider, strict=True)]
+    count = np.log(len(unit) / len(components))
+    return _Directions(unit, -special.logsumexp(mixture, axis=0) - count, scores)
 
 
 def _integrate(query: _Query, n: Array, rule: TiltRule, points: _Directions) -> tuple[Array, Array]:
