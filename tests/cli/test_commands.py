@@ -66,7 +66,7 @@ def test_theory_curves_are_the_library_s() -> None:
 def test_theory_table_names_both_published_lines() -> None:
     result = run("theory", "--horizon", "0.5", "--sizes", "100:10000:3", "--check")
     assert result.exit_code == 0, result.output
-    for words in ("converges like 1/sqrt(n)", "published bound", "simulated", "asymptotic"):
+    for words in ("converges like 1/sqrt(n)", "published bound", "simulated", "conjectured"):
         assert words in result.output
 
 

@@ -184,7 +184,7 @@ def _print(
         error = float(np.sqrt(np.sum(np.diag(limit.covariance_error) ** 2)))
         variance = f"{np.trace(limit.covariance):.5g}"
         facts += [
-            ("burn-in", prediction.burn_in_text, "tokens; no exponent shows before"),
+            ("burn-in", prediction.burn_in_text, "tokens, one effective token per typical query"),
             ("output variance", variance, f"{limit.method}, +- {error:.1g}"),
         ]
     _print_facts(console, facts)
@@ -222,19 +222,22 @@ def _exponent_table(prediction: Prediction) -> PlainTable:
     table.add_column("C", justify="right")
     table.add_column("source")
     root = [None if x is None else x**0.5 for x in (c.mean, c.cov, c.map)]
+    # rates of bounded tokens follow from bounded weights; the others agree with exact curves only
+    bounded = beta.tail_index == np.inf and prediction.head.horizon > 0
+    source = "bounded tokens" if bounded else "conjectured"
     rows = (
-        ("mean output, expected norm", beta.mean, c.mean_norm, "sharp"),
-        ("mean output, root mean square", beta.mean_rms, root[0], "sharp"),
-        ("covariance, expected norm", beta.cov, None, "sharp"),
-        ("covariance, root mean square", beta.mean_rms, root[1], "sharp"),
-        ("map, expected norm", beta.map_l1, None, "sharp"),
-        ("map, root mean square", beta.map_rms, root[2], "sharp"),
+        ("mean output, expected norm", beta.mean, c.mean_norm, source),
+        ("mean output, root mean square", beta.mean_rms, root[0], source),
+        ("covariance, expected norm", beta.cov, None, source),
+        ("covariance, root mean square", beta.mean_rms, root[1], source),
+        ("map, expected norm", beta.map_l1, None, source),
+        ("map, root mean square", beta.map_rms, root[2], source),
         ("mean output", beta.paper_reference, None, "published reference"),
         ("mean output", beta.paper_bound, None, "published bound"),
     )
-    for name, exponent, constant, source in rows:
+    for name, exponent, constant, origin in rows:
         table.add_row(
-            name, f"{exponent:.4f}", "" if constant is None else f"{constant:.4g}", source
+            name, f"{exponent:.4f}", "" if constant is None else f"{constant:.4g}", origin
         )
     table.caption = (
         f"Received attention has tail index {beta.tail_index:.4g}; "
@@ -268,17 +271,20 @@ def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> Plai
         blank = [""] if simulated is not None else []
         slopes = [f"{c.slope():.3f}" for c in curves.values()]
         asymptotic = [f"{prediction.asymptotic(k):.3f}" for k in curves]
-        settled = [_settled(prediction.settled_from(k)) for k in curves]
+        settled = [_from(prediction.settled_from(k)) for k in curves]
+        reached = [_from(prediction.constant_from(k)) for k in curves]
         table.add_section()
         table.add_row("slope", *slopes, *blank)
-        table.add_row("asymptotic", *asymptotic, *blank)
-        table.add_row("settled at", *settled, *blank)
+        table.add_row("conjectured", *asymptotic, *blank)
+        table.add_row("rate from", *settled, *blank)
+        table.add_row("constant from", *reached, *blank)
         table.caption = (
             "In brackets: standard error of the last digit. Slope: fitted on this range. "
-            "Settled at: local slope within 0.05 of the asymptotic one from there on."
+            "Conjectured: the exponent as n grows. Rate from: the local slope is within 0.05 of it "
+            "from there on. Constant from: the error is within 10% of its C n^-beta from there on."
         )
     return table
 
 
-def _settled(n: float | None) -> str:
+def _from(n: float | None) -> str:
     return "-" if n is None else plain_count(n)

@@ -8,6 +8,8 @@ import pytest
 import esscher
 from esscher.core.streams import random_stream
 from esscher.math.simulation.direct import attend
+from esscher.math.theory import own_key
+from esscher.math.theory.tilt_law import TiltLaw
 from tests.math.theory.simulation import simulate
 
 DECAY = 1 / np.sqrt(np.arange(1, 51))
@@ -41,6 +43,54 @@ def test_within_five_percent_of_simulation(spectrum: list[float], queries: str) 
     # 48 comparisons
     assert np.all(np.abs(curve.error - measured) < 4 * noise)
     assert np.all(curve.standard_error < 0.02 * curve.error)
+
+
+@pytest.mark.parametrize(
+    ("spectrum", "truth"),
+    [([1.5, 0.75], (0.6461, 0.0005)), ([3.0, 1.5], (1.9006, 0.0008))],
+)
+def test_of_small_rank_the_own_key_is_integrated(
+    spectrum: list[float], truth: tuple[float, float]
+) -> None:
+    """The truth: n = 30 tokens, 60,000 times, in plain numpy."""
+    curve = esscher.theory.map_curve(esscher.gaussian_head(spectrum=spectrum), [30], "tokens")
+    assert curve.standard_error[0] == 0
+    assert abs(curve.error[0] - truth[0]) < 4 * truth[1]
+
+
+def test_rules_for_directions_agree_with_sampled_directions() -> None:
+    head = esscher.gaussian_head(spectrum=[1.0, 0.7, 0.4], tau=0.5)
+    exact = esscher.theory.map_curve(head, [30, 1000], "tokens")
+    query = own_key._Query(head.coupling)
+    rule_law = TiltLaw(head.coupling)
+    rule = rule_law.rule(1000.0)
+    parts = own_key._components(query, rule_law, rule, exact.sizes)
+    drawn = [own_key._drawn_directions(query, parts, 0, i) for i in range(32)]
+    together = own_key._Directions(*(np.concatenate(part) for part in zip(*drawn, strict=True)))
+    without, terms = own_key._integrate(query, exact.sizes, rule, together)
+    sums = without + terms.reshape(32, -1, 2).sum(axis=1)
+    error = np.std(sums, axis=0, ddof=1) / np.sqrt(32)
+    assert np.all(np.abs(np.mean(sums, axis=0) - exact.error**2) < 4 * error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "head",
+    [
+        esscher.gaussian_head(spectrum=[1.2, 1.0, 0.8, 0.6, 0.4]),
+        esscher.gaussian_head(spectrum=1.5 * DECAY[:8]),
+        esscher.gaussian_head(spectrum=2.0 / np.arange(1, 21)),
+    ],
+    ids=["5", "8 decaying", "20 decaying"],
+)
+def test_stated_errors_are_the_spread_over_seeds(head: esscher.Head) -> None:
+    """40 seeds and 3 sizes: scores have a root mean square of 1 (0.8 to 1.25), none beyond 4.5."""
+    curves = [esscher.theory.map_curve(head, [30, 1000, 1e6], "tokens", s) for s in range(40)]
+    values, errors = np.array([[c.error, c.standard_error] for c in curves]).swapaxes(0, 1)
+    scores = (values - values.mean(axis=0)) / errors
+    assert 0.8 < np.sqrt(np.mean(scores**2) * 40 / 39) < 1.25
+    assert np.abs(scores).max() < 4.5
+    assert np.all(errors < 0.005 * values)
 
 
 @pytest.mark.slow

@@ -34,6 +34,32 @@ def test_they_reach_the_exact_constants(h: float, d: int, queries: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("queries", "power"), [("tokens", 3), ("population", 2)])
+@pytest.mark.parametrize("h", [0.005, 0.05])
+def test_covariance_of_weak_tilts(h: float, queries: str, power: int) -> None:
+    """``Gamma_n(x) ~ m + h S x``: the covariance is ``h^2 S^3``, or ``h^2 S^2`` over a population.
+
+    To first order in ``S - 1`` that is ``h^2 power sqrt(2/n)``; the next orders are relatively of
+    order 1/n and h^2.
+    """
+    sizes = np.array([1e4, 1e8])
+    curve = esscher.theory.moment_curves(esscher.gaussian_head(h), sizes, queries)["cov_rms"]
+    exact = h * h * power * np.sqrt(2 / sizes)
+    np.testing.assert_allclose(curve.error, exact, rtol=2e-3 + 4 * h * h)
+    assert curve.slope() == pytest.approx(0.5, abs=1e-3)
+
+
+def test_covariance_of_weak_tilts_along_two_axes() -> None:
+    """``S M S M S`` to first order: each entry has a variance of its own, by hand."""
+    h, size = np.array([0.01, 0.004]), 1000.0
+    head = esscher.gaussian_head(spectrum=h)
+    curve = esscher.theory.moment_curves(head, [size], "tokens")["cov_rms"]
+    # S D S with D = M S M: entry (i, j) moves by e_ij (h_i^2 + h_i h_j + h_j^2)
+    factors = h[:, None] ** 2 + np.outer(h, h) + h**2
+    exact = np.sqrt(np.sum(factors**2 * (1 + np.eye(2))) / size)
+    assert abs(curve.error[0] - exact) < 4 * curve.standard_error[0]
+
+
 @pytest.mark.parametrize("h", [0.5, 1.0, 2.0, -0.7])
 def test_the_line_against_simulation(h: float) -> None:
     """Expected absolute errors in one dimension, n = 100 to 3000, within 4 standard errors or 4%.

@@ -109,7 +109,7 @@ def _exponents(prediction: Prediction, x: Axis, series: Series) -> ChartType:
         guides([{"at": at, "curve": name} for at, name in asymptotic.items()], x, y, series),
         *_burn_in(prediction, x, y),
         draw(rows, x, y, series),
-        title="local exponents (dotted: asymptotic)",
+        title="local exponents (dotted: conjectured limits)",
     )
 
 

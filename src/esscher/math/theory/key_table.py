@@ -21,7 +21,7 @@ from esscher.core.validation import Array
 from esscher.math.theory.softmax_mean import LaplaceTable
 
 #: Largest spacing of the table in the fixed key's log-weight: everything varies on the scale 1.
-SPACING = 0.4
+SPACING = 0.25
 #: exp(-exp(CUT)) vanishes in double precision.
 CUT = 6.6
 

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from esscher.math.simulation import DirectErrors, SimulatedMap
     from esscher.show.drawing import Plot
 
-#: A curve has settled once its local exponent stays within this distance of the asymptotic one.
+#: A curve has its rate once the local exponent stays within this distance of the asymptotic one.
 SETTLED = 0.05
+#: It has its constant once it stays within this factor of it.
+REACHED = 0.1
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,9 @@ def constants(head: Head, queries: str = "population") -> Constants:
 def log_burn_in(head: Head) -> float:
     """Natural logarithm of the burn-in, ``F^2 + |tau|^2``: the typical squared tilt strength.
 
-    Before ``n = exp(F^2 + |tau|^2)`` tokens a typical query has fewer than one effective token, and
-    no asymptotic exponent shows.
+    Before ``n = exp(F^2 + |tau|^2)`` tokens a typical query has fewer than one effective token: the
+    map error has neither its rate nor its constant. The mean output averages over queries; it has
+    its rate much earlier as a rule, and its constant about then.
     """
     return float(np.sum(head.coupling.variances) + np.sum(head.coupling.tau**2))
 
@@ -73,9 +76,11 @@ class Prediction:
     """Predictions of the theory about a head.
 
     ``limit`` is the law of the output with infinitely many tokens (or why there is none);
-    ``exponents`` are asymptotic; ``constants`` exact below H = 1; ``burn_in`` the number of tokens
-    before which no asymptotic exponent shows (``log_burn_in`` its logarithm, never infinite);
-    ``curves`` the predicted errors at the sizes that were asked for.
+    ``exponents`` are asymptotic, and conjectured for Gaussian tokens (no proof, but agreement with
+    exact curves up to n = 10^30); ``constants`` exact below H = 1; ``burn_in`` the number of tokens
+    at which a typical query has one effective token (``log_burn_in`` its logarithm, never
+    infinite); ``curves`` the predicted errors at the sizes that were asked for, from which
+    ``settled_from`` and ``constant_from`` read where the rate holds and where the constant does.
     """
 
     head: Head
@@ -105,10 +110,30 @@ class Prediction:
         beta = self.exponents.mean
         kind = "like 1/sqrt(n)" if beta == 0.5 else f"like n^-{beta:.3g}, slower than 1/sqrt(n)"
         which = "this head" if self.is_exact else "a Gaussian head with these second moments"
+        known = "" if _is_bounded(self.head) else " (conjectured)"
         return (
-            f"The mean output of {which} (H = {self.head.horizon:.4g}) converges {kind}, "
-            f"and not before about {self.burn_in_text} tokens."
+            f"The mean output of {which} (H = {self.head.horizon:.4g}) converges {kind}{known}"
+            + self._reached
         )
+
+    @property
+    def _reached(self) -> str:
+        """From where rate and constant of the mean hold, or when single queries see something."""
+        if "mean" not in self.curves or len(self.sizes) < 2:
+            return f". A typical query has one effective token from n = {self.burn_in_text} on."
+        curve = self.curves["mean"]
+        rate, constant = self.settled_from("mean"), self.constant_from("mean")
+        if rate is None:
+            slope = curve.local_slopes()[-1]
+            text = f". At these sizes the rate is not reached: the last local slope is {slope:.3f}"
+        else:
+            text = f". At these sizes the rate holds from n = {about(rate)} on"
+        if self.constant("mean") is not None:
+            far = "is not reached"
+            text += (
+                f", the constant {far if constant is None else f'from n = {about(constant)} on'}"
+            )
+        return text + "."
 
     @property
     def is_exact(self) -> bool:
@@ -167,7 +192,7 @@ class Prediction:
         return float(getattr(self.exponents, field))
 
     def settled_from(self, name: str) -> float | None:
-        """Smallest size from which the curve's local exponent stays near the asymptotic one."""
+        """Smallest size from which the curve has its RATE: the local exponent stays near it."""
         curve = self.curves[name]
         if len(curve.sizes) < 2:
             return None
@@ -175,6 +200,28 @@ class Prediction:
         if not near[-1]:
             return None
         away = np.flatnonzero(~near)
+        return float(curve.sizes[away[-1] + 1] if away.size else curve.sizes[0])
+
+    def constant(self, name: str) -> float | None:
+        """Limit of sqrt(n) times a curve, None where there is none or it is not known."""
+        c = self.constants
+        if c is None:
+            return None
+        squares = {"mean_rms": c.mean, "cov_rms": c.cov, "map": c.map}
+        if name == "mean":
+            return c.mean_norm
+        square = squares.get(name)
+        return None if square is None else float(np.sqrt(square))
+
+    def constant_from(self, name: str) -> float | None:
+        """Smallest size from which the curve stays within 10% of its asymptotic ``C/sqrt(n)``."""
+        curve, constant = self.curves[name], self.constant(name)
+        if constant is None:
+            return None
+        ratio = curve.error * np.sqrt(curve.sizes) / constant
+        away = np.flatnonzero(np.abs(np.log(ratio)) > np.log1p(REACHED))
+        if away.size and away[-1] == len(ratio) - 1:
+            return None
         return float(curve.sizes[away[-1] + 1] if away.size else curve.sizes[0])
 
     def to_dict(self) -> dict[str, Any]:
@@ -207,6 +254,7 @@ class Prediction:
             if len(self.sizes) > 1:
                 out["slope"] = {_json_name(k): c.slope() for k, c in self.curves.items()}
                 out["settled_from"] = {_json_name(k): self.settled_from(k) for k in self.curves}
+                out["constant_from"] = {_json_name(k): self.constant_from(k) for k in self.curves}
         return out
 
 
@@ -250,7 +298,10 @@ def predict(
         )
     curves: dict[str, Curve] = {}
     if n is not None:
-        curves["map"] = map_curve(head, n, queries, seed)
+        try:
+            curves["map"] = map_curve(head, n, queries, seed)
+        except UndefinedError as error:
+            notes.append(str(error))
         if moments and n.min() >= 4:
             try:
                 curves |= moment_curves(head, n, queries, seed)
@@ -283,10 +334,10 @@ def _predict_bounded(
 ) -> Prediction:
     """Bounded tokens: parametric rates with sampled constants; Gaussian curves do not apply."""
     sampled = sampled_constants(head, queries, seed)
-    notes = [
-        "tokens are bounded: all rates are parametric in the end, and constants are sampled, with "
-        f"standard errors {sampled.mean_error:.2g} (mean) and {sampled.map_error:.2g} (map)"
-    ]
+    notes = ["tokens are bounded: all rates are parametric in the end, and constants are sampled"]
+    for name in ("mean", "map"):
+        # the constant is of n E|error|^2; the table shows its root
+        notes.append(f"limit of n E|error|^2 of the {name}: {getattr(sampled, name)}")
     if sizes is not None:
         notes.append("curves at finite n are predicted for Gaussian tokens only")
     return Prediction(
@@ -294,7 +345,7 @@ def _predict_bounded(
         queries,
         limit,
         bounded_exponents(head.horizon),
-        Constants(queries, sampled.mean, None, None, sampled.map),
+        Constants(queries, sampled.mean.value, None, None, sampled.map.value),
         sampled.log_burn_in,
         {},
         tuple(notes),

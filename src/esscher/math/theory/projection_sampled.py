@@ -29,8 +29,9 @@ from esscher.math.theory.softmax_mean import STRONGEST, laplace_table
 
 #: Tokens per batch and number of batches.
 TOKENS, BATCHES = 128, 16
-#: Trapezoidal step: a relative error of 1e-5 is far below the sampling error.
-STEP = 0.7
+#: Trapezoidal step: a relative error of 1e-5 is far below the sampling error. Below the horizon
+#: ``WEAK`` covariances are small differences and take more.
+STEP, FINE_STEP, WEAK = 0.7, 0.5, 0.2
 #: Components of the mixture that keys are drawn from, from N(0, I) to the widest.
 COMPONENTS = 4
 #: Largest output dimension for which d x d influences are kept for every token.
@@ -148,6 +149,7 @@ def _batch_squares(coupling: Coupling, n: Array, batch: _Batch) -> tuple[Array, 
     tokens = batch.queries == "tokens"
     b, tau = coupling.loading, coupling.tau
     count, sizes, d = TOKENS, len(n), len(b)
+    step = FINE_STEP if coupling.horizon < WEAK else STEP
     strengths = np.linalg.norm(batch.tilts, axis=1)
     unit = batch.tilts / np.maximum(strengths, 1e-300)[:, None]
     limit, centred, along = batch.tilts @ b.T, (batch.tilts - tau) @ b.T, unit @ b.T
@@ -160,7 +162,7 @@ def _batch_squares(coupling: Coupling, n: Array, batch: _Batch) -> tuple[Array, 
         s = min(float(strengths[i]), STRONGEST)
         shrink = s / float(strengths[i]) if strengths[i] > 0 else 1.0
         own_logit = shrink * float(logits[i, i]) if tokens else None
-        table = KeyTable(laplace_table(s, float(n.max()), STEP), n, own_logit)
+        table = KeyTable(laplace_table(s, float(n.max()), step), n, own_logit)
         base[:, i] = table.without_key()
         given[:, i] = table(shrink * logits[i] - s * s / 2)
         given[:, i] -= base[:, i][:, None]
@@ -183,6 +185,7 @@ def _batch_squares(coupling: Coupling, n: Array, batch: _Batch) -> tuple[Array, 
     }
     own_square = np.einsum("in,d->ind", level.across, noise.ravel())
     own_square += sum(c[:, :, None] * outer[k][:, None] for k, c in level_pairs.items())
+    own_square += _about_keys(level, n, tokens, outer, noise)
     query_weights, key_weights = batch.query_weights, batch.key_weights
     reference = ((b * coupling.variances) @ b.T).ravel()
     own_output = own_square + (0.5 * _symmetric_outer(centred, centred) - reference)[:, None]
@@ -196,8 +199,10 @@ def _batch_squares(coupling: Coupling, n: Array, batch: _Batch) -> tuple[Array, 
         biases.append(bias)
         # query i does not serve as a query for its own key
         pairs = query_weights[:, None] * half[:, None] * ~np.eye(count, dtype=bool)
-        mean, square = _influence(
-            change, pairs / (half.sum() - half), vectors, outer, batch.values, noise
+        weights = pairs / (half.sum() - half)
+        mean, square = _influence(change, weights, vectors, outer, batch.values, noise)
+        square += _influence_about_keys(
+            change, level, n, tokens, weights, vectors, outer, batch.values, noise
         )
         if tokens:
             size = n[None, :, None]
@@ -210,15 +215,99 @@ def _batch_squares(coupling: Coupling, n: Array, batch: _Batch) -> tuple[Array, 
     spread = n[:, None, None] * (spread + spread.transpose(0, 2, 1)) / 2
     mean_square = np.trace(spread, axis1=1, axis2=2) + np.sum(biases[0][0] * biases[1][0], axis=1)
     # the covariance is taken about the sample's own mean, which takes h h' off each token's
-    # influence and n E[h h'] off the whole
-    own_mean_square = _outer_product(means[0], means[1])
+    # influence and n E[h h'] off the whole; outputs are relative to the mean of the keys
+    moved = [mean - batch.values[:, None, :] / n[None, :, None] for mean in means]
+    moved_spread = np.einsum("j,jnd,jne->nde", key_weights, *moved, optimize=True) / count
+    moved_spread = n[:, None, None] * (moved_spread + moved_spread.transpose(0, 2, 1)) / 2
+    own_mean_square = _outer_product(moved[0], moved[1])
     own_mean_square -= np.einsum("j,jnd->nd", key_weights, own_mean_square) / count
     squares = [square - own_mean_square for square in squares]
     fluctuation = n * np.einsum("j,jnd,jnd->n", key_weights, *squares, optimize=True) / count
-    about = (spread + np.einsum("nd,ne->nde", biases[0][0], biases[1][0])).reshape(sizes, d * d)
+    about = (moved_spread + np.einsum("nd,ne->nde", biases[0][0], biases[1][0])).reshape(
+        sizes, d * d
+    )
     offsets = [bias[1] - about for bias in biases]
     cov_square = np.sum(offsets[0] * offsets[1], axis=1) + fluctuation
     return mean_square, cov_square, spread
+
+
+def _about_keys(
+    level: Expectations, n: Array, tokens: bool, outer: dict[str, Array], noise: Array
+) -> Array:
+    """What taking outputs relative to the keys' mean m adds to each query's second moment.
+
+    A covariance over queries does not see the common shift m, whose square, of order 1/n, would
+    hide an error of order h^2 (``projection_isotropic`` has the identity behind this).
+    """
+    size = n[None, :, None]
+    flat = noise.ravel()
+    if not tokens:
+        return np.asarray(-np.ones((len(level.own), 1, 1)) * flat / size)
+    kept = level.own - level.own_own
+    crossed = {
+        "cg": np.ones_like(level.own),
+        "co": np.ones_like(level.own),
+        "go": level.own - kept,
+        "oo": level.own,
+        "gb": level.rest + level.own_rest,
+        "ob": level.rest,
+    }
+    product = sum(c[:, :, None] * outer[k][:, None] for k, c in crossed.items())
+    product = product + 2 * (1 - level.own)[:, :, None] * flat
+    own = (outer["gg"] / 2 + outer["go"] + outer["oo"] / 2)[:, None]
+    return np.asarray(-product / size + (own + (size - 1) * flat) / size**2)
+
+
+def _influence_about_keys(
+    change: Expectations,
+    level: Expectations,
+    n: Array,
+    tokens: bool,
+    weights: Array,
+    vectors: dict[str, Array],
+    outer: dict[str, Array],
+    values: Array,
+    noise: Array,
+) -> Array:
+    """The same for the change that each key makes, averaged over queries."""
+
+    def average(coefficients: Array, columns: Array) -> Array:
+        product = np.einsum("ij,ijn,id->jnd", weights, coefficients, columns, optimize=True)
+        return np.asarray(product)
+
+    def total(coefficients: Array) -> Array:
+        return np.asarray(np.einsum("ij,ijn->jn", weights, coefficients))
+
+    g, o, b, c = (vectors[k] for k in "gobc")
+    own = g + o if tokens else np.zeros_like(g)
+    size = n[None, :, None]
+    left = change.key - change.key_key - change.key_own
+    towards = (
+        (weights.T @ c)[:, None]
+        + average(change.own + level.own[:, None], o)
+        + average(change.rest + level.rest[:, None], b)
+        - average(change.key + left, g)
+        + average(change.key, own)
+    )
+    mean_own = (weights.T @ own)[:, None]
+    x = values[:, None, :]
+    linear = -towards / size + mean_own / size**2
+    cross = x[..., :, None] * linear[..., None, :]
+    square = (cross + cross.swapaxes(-1, -2)).reshape(*linear.shape[:2], -1)
+    key_outer = 0.5 * _symmetric_outer(values, values)[:, None]
+    square += (1 / size**2 - 2 * total(change.key)[..., None] / size) * key_outer
+    attended = total(change.key + change.own)[..., None]
+    square += (2 * attended / size - 1 / size**2) * noise.ravel()
+    pairs = {
+        "gg": left - (change.key if tokens else 0.0),
+        "go": change.own_own + change.key_own - (change.key if tokens else change.own),
+        "gb": change.key_rest + change.own_rest + (change.rest if tokens else 0.0),
+    }
+    if tokens:
+        pairs |= {"oo": change.own, "ob": change.rest}
+    for name, coefficients in pairs.items():
+        square -= average(coefficients, outer[name]) / size
+    return np.asarray(square)
 
 
 def _outer_product(p: Array, q: Array) -> Array:

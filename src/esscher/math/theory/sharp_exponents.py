@@ -1,7 +1,8 @@
 """Asymptotic exponents: error ~ C n^-beta as n grows, for Gaussian tokens.
 
 All of them depend on the head through its horizon H alone; how far n must go before they show is
-another matter (``burn_in``), and logarithms are ignored.
+another matter (``Prediction.settled_from``), and logarithms are ignored. They rest on a heuristic
+argument: conjectured, not proved, although exact curves agree with them up to n = 10^30.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from esscher.core.validation import as_nonnegative
 
 @dataclass(frozen=True)
 class Exponents:
-    """Exponents beta of error ~ C n^-beta at a horizon, sharp ones and published ones.
+    """Exponents beta of error ~ C n^-beta at a horizon, conjectured ones and published ones.
 
     Attributes
     ----------
@@ -57,7 +58,7 @@ class Exponents:
 
 
 def exponents(horizon: float, psi: float | None = None) -> Exponents:
-    """Asymptotic exponents at a horizon; ``psi`` is the coupling of the bound (default ``H^2``)."""
+    """Conjectured exponents at a horizon; ``psi``, default ``H^2``, is the bound's coupling."""
     h2 = as_nonnegative(horizon, "horizon") ** 2
     coupling = h2 if psi is None else as_nonnegative(psi, "psi")
     sharp = min(0.5, 1 / (1 + h2))
@@ -76,7 +77,7 @@ def exponents(horizon: float, psi: float | None = None) -> Exponents:
 
 
 def bounded_exponents(horizon: float) -> Exponents:
-    """Exponents of bounded tokens: all sharp ones are 1/2, and received attention has no tail."""
+    """Exponents of bounded tokens: all of them are 1/2, and received attention has no tail."""
     gaussian = exponents(horizon)
     half = dict.fromkeys(("mean", "cov", "map_l1", "map_rms", "mean_rms"), 0.5)
     return replace(gaussian, tail_index=float("inf"), khat=0.0, **half)

@@ -30,12 +30,14 @@ class TiltRule:
     """Quadrature over tilt strengths.
 
     ``E f(s) = sum weights * f(strengths)`` and ``E[f(s) u'Wu] = sum along * f(strengths)`` with
-    ``u = a/|a|`` and W the Gram matrix of the values. ``mass_error`` is ``|sum weights - 1|``.
+    ``u = a/|a|`` and W the Gram matrix of the values; ``steps`` are the weights of the plain
+    integral over s. ``mass_error`` is ``|sum weights - 1|``.
     """
 
     strengths: Array
     weights: Array
     along: Array
+    steps: Array
 
     @property
     def mass_error(self) -> float:
@@ -128,7 +130,7 @@ class TiltLaw:
         if self.is_constant:
             only = float(np.sqrt(np.sum(c.tau**2)))
             along = float(c.tau @ c.value_gram @ c.tau) / only**2 if only > 0 else 0.0
-            return TiltRule(np.array([only]), np.ones(1), np.array([along]))
+            return TiltRule(np.array([only]), np.ones(1), np.array([along]), np.ones(1))
         low, high = self._range(float(np.log(largest_n)))
         nodes, weights = np.polynomial.legendre.leggauss(POINTS)
         edges = np.linspace(low, high, PANELS + 1)
@@ -136,7 +138,7 @@ class TiltLaw:
         s = ((edges[:-1] + edges[1:])[:, None] / 2 + half * nodes).ravel()
         ds = (half * weights).ravel()
         density, gram = np.array([self.density(x) for x in s**2]).T
-        return TiltRule(s, 2 * s * ds * density, 2 * ds * gram / s)
+        return TiltRule(s, 2 * s * ds * density, 2 * ds * gram / s, ds)
 
     def _range(self, log_n: float) -> tuple[float, float]:
         """Strengths that matter, plain or weighted by ``min(exp(s^2), n)``."""
