@@ -16,6 +16,7 @@ from esscher.math.heads import PSI_CONVENTIONS, Head, WeightHead, as_head
 from esscher.math.limits import NoLimit, OutputMoments, limit_moments
 from esscher.math.theory.curve import Curve
 from esscher.math.theory.exact_constants import cov_constant, map_constant, mean_constant
+from esscher.math.theory.law_cloud import largest_size, law_curves
 from esscher.math.theory.map_error import map_curve
 from esscher.math.theory.moment_errors import moment_curves
 from esscher.math.theory.sampled_constants import sampled_constants
@@ -107,14 +108,26 @@ class Prediction:
         """The answer in one sentence."""
         if self.exponents is None:
             return str(self.limit)
+        if not self.is_exact:
+            return self._at_sizes
         beta = self.exponents.mean
         kind = "like 1/sqrt(n)" if beta == 0.5 else f"like n^-{beta:.3g}, slower than 1/sqrt(n)"
-        which = "this head" if self.is_exact else "a Gaussian head with these second moments"
         known = "" if _is_bounded(self.head) else " (conjectured)"
         return (
-            f"The mean output of {which} (H = {self.head.horizon:.4g}) converges {kind}{known}"
+            f"The mean output of this head (H = {self.head.horizon:.4g}) converges {kind}{known}"
             + self._reached
         )
+
+    @property
+    def _at_sizes(self) -> str:
+        """What is known of a head whose asymptotic rate is not."""
+        head = f"The asymptotic rate of this head (H = {self.head.horizon:.4g}) is not known"
+        curve = self.curves.get("mean")
+        if curve is None or len(curve.sizes) < 2:
+            return f"{head}."
+        low, high = about(curve.sizes[0]), about(curve.sizes[-1])
+        slope = f"n^-{curve.slope():.3f}"
+        return f"{head}; its mean output falls like {slope} from n = {low} to {high}."
 
     @property
     def _reached(self) -> str:
@@ -270,8 +283,9 @@ def predict(
     Parameters
     ----------
     head
-        Any head. The theory of error is exact for Gaussian tokens and otherwise applied to the
-        head's second moments, which a note says.
+        Any head. Curves of Gaussian tokens are exact or nearly so, at any n. For other tokens they
+        come from clouds drawn from the law (:mod:`law_cloud`), with a standard error, up to
+        n = 4,096; for captured tokens, from these.
     sizes
         Numbers of tokens, up to 10^12 and beyond; no curves if left out.
     queries
@@ -289,13 +303,23 @@ def predict(
     if isinstance(limit, NoLimit):
         return Prediction(head, queries, limit, None, None, log_burn_in(head), {}, (str(limit),))
     if _is_bounded(head):
-        return _predict_bounded(head, n, queries, limit, seed)
-    notes = []
+        return _predict_bounded(head, n, queries, moments, limit, seed)
     if not head.is_gaussian:
-        notes.append(
-            "tokens are not Gaussian: exponents, constants and curves are those of Gaussian tokens "
-            "with the same second moments"
-        )
+        curves, notes = _law_curves(head, n, queries, moments, seed)
+        notes = ("tokens are not Gaussian: exponents are those of Gaussian tokens of the same "
+                 "horizon", *notes)  # fmt: skip
+        return Prediction(
+            head, queries, limit, exponents(head.horizon), _no_constants(queries),
+            log_burn_in(head), curves, notes,
+        )  # fmt: skip
+    return _predict_gaussian(head, n, queries, moments, limit, seed)
+
+
+def _predict_gaussian(
+    head: Head, n: Array | None, queries: str, moments: bool, limit: OutputMoments, seed: int
+) -> Prediction:
+    """Gaussian tokens: exact curves at any n."""
+    notes = []
     curves: dict[str, Curve] = {}
     if n is not None:
         try:
@@ -329,17 +353,46 @@ def _is_bounded(head: Head) -> TypeGuard[WeightHead]:
     return isinstance(head, WeightHead) and bool(np.isfinite(head.law.support_radius))
 
 
+def _law_curves(
+    head: Head, sizes: Array | None, queries: str, moments: bool, seed: int
+) -> tuple[dict[str, Curve], tuple[str, ...]]:
+    """Curves of tokens that are not Gaussian, from clouds of them, and what to know about them."""
+    if sizes is None:
+        return {}, ()
+    most = largest_size(head)
+    n = sizes[sizes <= most]
+    notes = []
+    if len(n) < len(sizes):
+        notes.append(
+            f"tokens that are not Gaussian are predicted from drawn clouds, up to n = {most:,.0f}: "
+            "larger sizes are left out"
+        )
+    if not len(n):
+        return {}, tuple(notes)
+    curves = law_curves(head, n, queries, seed)
+    notes.append(f"curves: {curves['map'].method}")
+    return {name: c for name, c in curves.items() if moments or name == "map"}, tuple(notes)
+
+
+def _no_constants(queries: str) -> Constants:
+    return Constants(queries, None, None, None, None)
+
+
 def _predict_bounded(
-    head: WeightHead, sizes: Array | None, queries: str, limit: OutputMoments, seed: int
+    head: WeightHead,
+    sizes: Array | None,
+    queries: str,
+    moments: bool,
+    limit: OutputMoments,
+    seed: int,
 ) -> Prediction:
-    """Bounded tokens: parametric rates with sampled constants; Gaussian curves do not apply."""
+    """Bounded tokens: parametric rates with sampled constants; curves from drawn clouds."""
     sampled = sampled_constants(head, queries, seed)
     notes = ["tokens are bounded: all rates are parametric in the end, and constants are sampled"]
     for name in ("mean", "map"):
         # the constant is of n E|error|^2; the table shows its root
         notes.append(f"limit of n E|error|^2 of the {name}: {getattr(sampled, name)}")
-    if sizes is not None:
-        notes.append("curves at finite n are predicted for Gaussian tokens only")
+    curves, more = _law_curves(head, sizes, queries, moments, seed)
     return Prediction(
         head,
         queries,
@@ -347,8 +400,8 @@ def _predict_bounded(
         bounded_exponents(head.horizon),
         Constants(queries, sampled.mean.value, None, None, sampled.map.value),
         sampled.log_burn_in,
-        {},
-        tuple(notes),
+        curves,
+        (*notes, *more),
     )
 
 

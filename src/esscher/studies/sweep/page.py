@@ -10,7 +10,6 @@ from esscher.show.frames import data_of, ends_of
 from esscher.show.numbers import between, counted, shown
 from esscher.studies.sweep.charts import NORMAL
 from esscher.studies.sweep.laws import agreement_counts, count_words, law_counts
-from esscher.studies.sweep.predictions import GAUSSIAN
 from esscher.studies.sweep.result import Sweep
 
 #: Errors in the order in which tables have them, and their names.
@@ -47,14 +46,13 @@ def _answer(found: Sweep) -> str:
             "takes a replicate and two sizes to see how fast errors fall."
         )
     first, last = (found.fit("mean", s) for s in (0, len(found.scales) - 1))
-    whom = _for_whom(found)
     if len(found.scales) == 1:
         text = (
             f"With {found.study.head_record.tokens} tokens at horizon {_horizons(found)} the error "
             f"of the mean output falls like n^-{between(first.exponent, first.interval, 'd3')}"
         )
         if first.predicted is not None:
-            text += f"; theory{whom} predicts {first.predicted:.3f} on these sizes"
+            text += f"; theory predicts {first.predicted:.3f} on these sizes"
     else:
         ends = (found.scales[0].horizon, first), (found.scales[-1].horizon, last)
         at = [
@@ -69,23 +67,15 @@ def _answer(found: Sweep) -> str:
     counts = agreement_counts(fits)
     if counts:
         text += f". Measured against predicted exponents: {count_words(counts)} ({RULE})"
-        if len(found.scales) > 1 and whom:
-            text += f"; predictions are those{whom}"
     laws = law_counts(found.joint_law(s).verdict for s in range(len(found.scales)))
     text += f". Law of all errors together, by horizon: {count_words(laws)}"
     return f"{text}."
 
 
-def _for_whom(found: Sweep) -> str:
-    """What predictions are for, where that is not the law itself."""
-    gaussian = any(GAUSSIAN in known.notes for known in found.predictions or ())
-    return " for Gaussian tokens with the same second moments" if gaussian else ""
-
-
 def _notes(found: Sweep) -> list[str]:
     """What else a reader must know, each once."""
     of_predictions = (note for known in found.predictions or () for note in known.notes)
-    return [note for note in dict.fromkeys([*found.notes, *of_predictions]) if note != GAUSSIAN]
+    return list(dict.fromkeys([*found.notes, *of_predictions]))
 
 
 def _cards(found: Sweep) -> list[Card]:

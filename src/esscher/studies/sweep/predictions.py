@@ -13,6 +13,7 @@ from esscher.core.errors import UndefinedError
 from esscher.core.validation import Array
 from esscher.math.heads import Head, WeightHead
 from esscher.math.theory import Curve, exponents, log_burn_in, map_curve, moment_curves
+from esscher.math.theory.law_cloud import largest_size, law_curves
 from esscher.math.theory.sharp_exponents import bounded_exponents
 from esscher.studies.sweep.reference import scaled_head
 
@@ -27,7 +28,7 @@ FROZEN = 100.0
 #: Exponent of a horizon that belongs to each metric of a sweep.
 SHARP = {"mean": "mean", "cov": "cov", "map": "map_rms"}
 #: Note on curves of tokens that are not Gaussian.
-GAUSSIAN = "curves are predicted for Gaussian tokens with the same second moments"
+CLOUDS = "curves are predicted from clouds of these tokens"
 
 
 class ScalePrediction(Record, frozen=True, kw_only=True):
@@ -69,19 +70,26 @@ def predict_scales(head: Head, study: SweepStudy) -> tuple[ScalePrediction, ...]
 def predict_scale(head: Head, sizes: Sequence[int], queries: str, seed: int) -> ScalePrediction:
     """Predictions for one head.
 
-    For tokens that are not Gaussian the curves are those of Gaussian tokens with the same second
-    moments, which a note says; asymptotic exponents are 1/2 if the tokens are bounded.
+    For tokens that are not Gaussian the curves come from clouds of them (:mod:`law_cloud`), if the
+    sizes are not too large for that; asymptotic exponents are 1/2 if the tokens are bounded, else
+    those of Gaussian tokens of the same horizon.
     """
     bounded = isinstance(head, WeightHead) and bool(np.isfinite(head.law.support_radius))
     asymptotic = bounded_exponents(head.horizon) if bounded else exponents(head.horizon)
     notes = []
-    if not head.is_gaussian:
-        notes.append(GAUSSIAN)
     n = np.asarray(sizes, dtype=np.float64)
     nodes = n[np.unique(np.linspace(0, len(n) - 1, NODES).round().astype(int))]
     errors: dict[str, tuple[float, ...]] = {}
     if log_burn_in(head) > FROZEN * np.log(n[-1]):
         notes.append("every query is frozen at these sizes by far: no curve is predicted")
+    elif not head.is_gaussian:
+        if n[-1] > largest_size(head):
+            notes.append(f"no curve is predicted beyond n = {largest_size(head):,.0f}: {CLOUDS}")
+        else:
+            curves = law_curves(head, nodes, queries, seed)
+            names = {"map": "map", "mean": "mean", "cov": "cov_rms"}
+            errors = {metric: _at(n, curves[name]) for metric, name in names.items()}
+            notes.append(CLOUDS)
     else:
         try:
             errors["map"] = _at(n, map_curve(head, nodes, queries, seed))
