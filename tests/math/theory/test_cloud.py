@@ -79,8 +79,7 @@ def test_bias_is_exact(enumerated):
     weighed = np.tensordot(found.share / found.share.sum(), found.mean, axes=1)[0]
     np.testing.assert_allclose(weighed, mean, atol=RULE)
     # products of outputs, less the noise that all share
-    shifts = {s: (head.values[list(s)].mean(axis=0) - head.values.mean(axis=0)) @ axes
-              for s in samples}  # fmt: skip
+    shifts = {s: found.shifts[list(s)].mean(axis=0) for s in samples}
     second = np.mean([
         (rows.T @ rows) / len(rows)
         for s, out in samples.items()
@@ -93,17 +92,16 @@ def test_bias_is_exact(enumerated):
 def test_influence_of_a_token_is_exact(enumerated):
     head, found, samples = enumerated
     origin, axes = axes_of(found, head)
-    mean_value = head.values.mean(axis=0)
     phi = found.on_mean[0, :4, 0].copy()
     along = found.on_products[0, :4, 0].copy()
     a, b = found.pairs
     if found.tokens:  # what attending 3 instead of all tokens changes in a token's own output
         first = np.array([int(np.flatnonzero(found.rows == z)[0]) for z in range(4)])
-        phi += (found.mean + found.cloud_shift())[first, 0]
+        phi += (found.mean + found.mean_shift())[first, 0]
         along += found.products[first, 0]
     wanted, products = np.zeros((4, 2)), np.zeros((4, len(a)))
     for s, out in samples.items():
-        shift = (head.values[list(s)].mean(axis=0) - mean_value) @ axes
+        shift = found.shifts[list(s)].mean(axis=0)
         rows = (out - origin) @ axes
         wanted[s[0]] += 3 * rows.mean(axis=0) / 16
         moved = rows - shift

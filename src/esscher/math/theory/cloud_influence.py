@@ -6,8 +6,8 @@ place of the query's own. As functions of z they are sums over the nodes of thre
 
     1 - e^{-l w_z},      l w_z e^{-l w_z},      (l w_z)^2 e^{-l w_z},
 
-times ``1``, ``v_z`` and ``v_z v_z'``. So the influence of all tokens, added up over many queries,
-is one matrix product: features times coefficients.
+times products of ``1``, ``v_z`` and ``u_z``. So the influence of all tokens, added up over many
+queries, is one matrix product: features times coefficients.
 """
 
 from __future__ import annotations
@@ -24,63 +24,74 @@ from esscher.math.theory.cloud_table import STEP, Pairs, QueryTable, Single
 
 @dataclass(frozen=True, eq=False)
 class Influence:
-    """Influence of tokens z on sums over queries, up to constants: polynomials in ``v_z``.
+    """Influence of tokens z on sums over queries, up to constants: polynomials in v and u of z.
 
     Of the outputs: ``plain + scale v``. Of products of the shifted outputs along pairs (a, b) of
-    coordinates: ``product + v_a slope_b + v_b slope_a + v_a v_b curvature``.
+    coordinates: ``product + v_a slope_b + u_a lean_b + v_a v_b curvature + v_a u_b twist`` and the
+    same with a and b exchanged (``product`` and ``curvature`` once), plus ``u_a u_b level``.
 
     Attributes
     ----------
-    plain, scale
-        [token, size, d] and [token, size].
-    product, slope, curvature
-        [token, size, pair], [token, size, d] and [token, size].
+    plain, slope, lean
+        [token, size, d].
+    scale, curvature, twist
+        [token, size].
+    product
+        [token, size, pair].
+    level
+        [size], the same for all tokens.
     """
 
     plain: Single
     scale: Single
-    product: Single
     slope: Single
+    lean: Single
     curvature: Single
+    twist: Single
+    product: Single
+    level: Array
 
     @classmethod
-    def of(cls, columns: Single, level: Level, d: int) -> Influence:
+    def of(cls, columns: Single, shared: Shared, d: int) -> Influence:
         """Of features times coefficients, [token, size x column], and what all tokens share."""
-        parts = columns.reshape(len(columns), len(level.curvature), -1)
-        plain, scale, slope, curvature, product = np.split(parts, np.cumsum([d, 1, d, 1]), axis=2)
-        return cls(
-            plain=plain,
-            scale=scale[..., 0],
-            product=product,
-            slope=slope + level.slope.astype(np.float32),
-            curvature=curvature[..., 0] + level.curvature.astype(np.float32),
+        parts = columns.reshape(len(columns), len(shared.level), -1)
+        plain, scale, slope, lean, curvature, twist, product = np.split(
+            parts, np.cumsum([d, 1, d, d, 1, 1]), axis=2
         )
+        lean = lean + shared.lean.astype(np.float32)
+        return cls(
+            plain, scale[..., 0], slope, lean, curvature[..., 0], twist[..., 0], product,
+            shared.level,
+        )  # fmt: skip
 
     def on_mean(self, values: Array) -> Array:
         """Influence on the output, [token, size, d], of tokens with these values."""
         return np.asarray(self.plain + self.scale[..., None] * values[:, None])
 
-    def on_products(self, values: Array, pairs: Pairs) -> Array:
+    def on_products(self, values: Array, shifts: Array, pairs: Pairs) -> Array:
         """Influence on products of the shifted output along pairs, [token, size, pair]."""
         a, b = pairs
-        va, vb = values[:, None, a], values[:, None, b]
-        out = self.product + va * self.slope[..., b] + vb * self.slope[..., a]
-        return np.asarray(out + va * vb * self.curvature[..., None])
+        v, u = values[:, None], shifts[:, None]
+        out = self.product + v[..., a] * self.slope[..., b] + v[..., b] * self.slope[..., a]
+        out = out + u[..., a] * self.lean[..., b] + u[..., b] * self.lean[..., a]
+        out = out + (v[..., a] * v[..., b]) * self.curvature[..., None]
+        out = out + _pair(v, u, a, b) * self.twist[..., None]
+        return np.asarray(out + (u[..., a] * u[..., b]) * self.level[:, None])
 
 
 @dataclass(frozen=True, eq=False)
-class Level:
-    """Parts of ``slope`` [size, d] and ``curvature`` [size] that all tokens share."""
+class Shared:
+    """What all tokens share of ``lean`` [size, d], and ``level`` [size]."""
 
-    slope: Array
-    curvature: Array
+    lean: Array
+    level: Array
 
-    def __add__(self, other: Level) -> Level:
-        return Level(self.slope + other.slope, self.curvature + other.curvature)
+    def __add__(self, other: Shared) -> Shared:
+        return Shared(self.lean + other.lean, self.level + other.level)
 
-    def scaled(self, factor: float) -> Level:
+    def scaled(self, factor: float) -> Shared:
         """All of it times a factor."""
-        return Level(factor * self.slope, factor * self.curvature)
+        return Shared(factor * self.lean, factor * self.level)
 
 
 def features(table: QueryTable, tokens: NDArray[np.int64]) -> Single:
@@ -90,14 +101,8 @@ def features(table: QueryTable, tokens: NDArray[np.int64]) -> Single:
 
 
 def coefficients(
-    table: QueryTable,
-    own: OwnKey,
-    sizes: Array,
-    others: Array,
-    output: Array,
-    mean_value: Array,
-    pairs: Pairs,
-) -> tuple[Single, Level]:
+    table: QueryTable, own: OwnKey, sizes: Array, others: Array, output: Array, pairs: Pairs
+) -> tuple[Single, Shared]:
     """What multiplies the features, [3 x node, size x column], and what all tokens share.
 
     Parameters
@@ -106,8 +111,8 @@ def coefficients(
         The query.
     sizes, others
         Numbers of keys n, and of those beside the query's own and the token z.
-    output, mean_value
-        The limit y at the query and the mean value, in coordinates where the mean output is 0.
+    output
+        The limit y at the query, in coordinates where the mean output is 0.
     pairs
         Coordinates a and b of the products.
     """
@@ -116,40 +121,39 @@ def coefficients(
     m, n = others[None, :, None], sizes[None, :, None]
     none, one, two = ((STEP * table.powers(others - k) * own.decay).T[..., None] for k in range(3))
     mine = ((table.nodes * own.weight)[:, None] * own.residual)[:, None]
-    g, h, u, y = table.first[:, None], table.zeroth[:, None], own.centred, output
+    g, h, u, y = table.first[:, None], table.zeroth[:, None], own.shift, output
     # of E e: what all but z make of it; of E e s': what z's weight is multiplied with
     rest = none * mine + m * one * g
-    lift = none * (u - mean_value) + m * one * h
-    # E e e' and E (e s' + s e') along pairs, without z's own value
+    lift = none * u + m * one * h
+    # E e e' and E (e s' + s e') along pairs, without z's own value and shift
     squares = none * (mine[..., a] * mine[..., b])
     squares = squares + m * one * (_pair(mine, g, a, b) + table.second_pairs[:, None])
     squares = squares + m * (m - 1) * two * (g[..., a] * g[..., b])
-    shared = none * _pair(mine, u, a, b)
+    crossed = none * _pair(mine, u, a, b)
     mixed = _pair(mine, h, a, b) + _pair(g, u, a, b) + table.mixed_pairs[:, None]
-    shared = shared + m * one * mixed
-    shared = shared + m * (m - 1) * two * _pair(g, h, a, b) - _pair(rest, mean_value, a, b)
+    crossed = crossed + m * one * mixed + m * (m - 1) * two * _pair(g, h, a, b)
     # products of shifted outputs y + e - s
-    lean = rest + none * y - lift / n
+    turned = rest + none * y - lift / n
 
-    out = np.zeros((3, count, len(sizes), 2 * d + 2 + len(a)), dtype=np.float32)
-    plain, scale = slice(0, d), d
-    slope, curvature, product = slice(d + 1, 2 * d + 1), 2 * d + 1, slice(2 * d + 2, None)
+    out = np.zeros((3, count, len(sizes), 3 * d + 3 + len(a)), dtype=np.float32)
+    plain, scale, slope = slice(0, d), d, slice(d + 1, 2 * d + 1)
+    lean, curvature, twist = slice(2 * d + 1, 3 * d + 1), 3 * d + 1, 3 * d + 2
+    product = slice(3 * d + 3, None)
     out[0, ..., plain] = -rest
     out[1, ..., plain] = -none * y
     out[1, ..., scale] = none[..., 0]
-    out[0, ..., product] = -(squares + _pair(rest, y, a, b) - shared / n)
-    out[1, ..., product] = -_pair(lean, y, a, b)
+    out[0, ..., product] = -(squares + _pair(rest, y, a, b) - crossed / n)
+    out[1, ..., product] = -_pair(turned, y, a, b)
     out[2, ..., product] = none * (y[a] * y[b])
-    out[0, ..., slope] = rest / n
-    out[1, ..., slope] = lean + none * y / n
+    out[1, ..., slope] = turned
     out[2, ..., slope] = -none * y
-    out[1, ..., curvature] = -2 * none[..., 0] / n[..., 0]
+    out[0, ..., lean] = rest / n
+    out[1, ..., lean] = none * y / n
+    out[1, ..., twist] = -none[..., 0] / n[..., 0]
     out[2, ..., curvature] = none[..., 0]
     n = sizes[:, None]
-    level = Level(
-        slope=-rest.sum(axis=0) / n - y / n + (u - mean_value) / n**2, curvature=1 / sizes**2
-    )
-    return out.reshape(3 * count, -1), level
+    shared = Shared(lean=-rest.sum(axis=0) / n - y / n + u / n**2, level=1 / sizes**2)
+    return out.reshape(3 * count, -1), shared
 
 
 def _pair(p: Array, q: Array, a: NDArray[np.int64], b: NDArray[np.int64]) -> Array:

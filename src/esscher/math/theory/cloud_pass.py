@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from esscher.core.validation import Array
-from esscher.math.theory.cloud_influence import Influence, Level, coefficients, features
-from esscher.math.theory.cloud_query import OwnKey, query_errors, square_errors
+from esscher.math.theory.cloud_influence import Influence, Shared, coefficients, features
+from esscher.math.theory.cloud_query import OwnKey, QueryErrors, query_errors, square_errors
 from esscher.math.theory.cloud_sampling import Chosen, choose, near_order
-from esscher.math.theory.cloud_table import KeyColumns, KeySums, Pairs, Single, query_table
+from esscher.math.theory.cloud_table import KeyColumns, Pairs, Single, query_table
 
 Rows = NDArray[np.int64]
 
@@ -89,13 +89,15 @@ class CloudPass:
         variances, axes = np.linalg.eigh(_covariance(cloud.outputs))
         self.outputs = (cloud.outputs - origin) @ axes
         self.values = (cloud.values - origin) @ axes
-        self.mean_value = self.values.mean(axis=0)
-        self._spread = _covariance(self.values)
         self.rows, self.group, self.share = self._choose_queries(effort, rng)
         self._logits = np.asarray(cloud.logits(self.rows), dtype=np.float64)
-        self.z = self._choose_tokens(effort.tokens, rng)
+        influence = self._first_influence()
+        self.shifts = influence - influence.mean(axis=0)
+        self._spread = _covariance(self.shifts)
+        whole = self.outputs + influence[self._own] if self.tokens else influence
+        self.z = choose(np.sum(whole**2, axis=1), effort.tokens, rng)
         self.pairs, self.chosen_pairs = self._choose_pairs(variances, effort.pairs, rng)
-        self._keys = KeyColumns.of(self.values, self.pairs)
+        self._keys = KeyColumns.of(self.values, self.shifts, self.pairs)
         members = self.z.members
         self.keys = self._own[np.concatenate([members, self.rows])] if self.tokens else members
         groups, s, p = effort.groups, len(n), len(self.pairs[0])
@@ -119,12 +121,16 @@ class CloudPass:
         """Number of tokens among which z were chosen."""
         return len(self._own)
 
-    def cloud_shift(self) -> Array:
+    @property
+    def z_shifts(self) -> Array:
+        """Shifts of the tokens whose influence is known."""
+        return np.asarray(self.shifts[self.keys])
+
+    def mean_shift(self) -> Array:
         """``E s`` at the sampled queries, [query, size, d]: their own key is one of n."""
         if not self.tokens:
             return np.zeros_like(self.mean)
-        own = self.values[self._own[self.rows]] - self.mean_value
-        return np.asarray(own[:, None] / self.n[:, None])
+        return np.asarray(self.shifts[self._own[self.rows]][:, None] / self.n[:, None])
 
     def _choose_queries(self, effort: Effort, rng: np.random.Generator) -> tuple[Rows, Rows, Array]:
         """Queries of each group, all over the outputs; those far out are likelier, and weigh less.
@@ -141,52 +147,53 @@ class CloudPass:
         rows = np.concatenate([part.members for part in chosen])
         return rows, group, np.concatenate(weights)
 
-    def _choose_tokens(self, count: int, rng: np.random.Generator) -> Chosen:
-        """Tokens z, with chances near their influence at the middle size, to first order."""
+    def _first_influence(self) -> Array:
+        """What each key does to the mean output at the middle size, to first order, [key, d]."""
         weights = np.exp(self._logits - logsumexp(self._logits, axis=1, keepdims=True))
         weights *= weights.shape[1]
         weights /= 1 + weights / np.exp(np.log(self.n).mean())
         share = self.share / self.share.sum()
         influence = (share @ weights)[:, None] * self.values
-        influence -= weights.T @ (share[:, None] * self.outputs[self.rows])
-        if self.tokens:
-            influence = self.outputs + influence[self._own]
-        return choose(np.sum(influence**2, axis=1), count, rng)
+        return np.asarray(influence - weights.T @ (share[:, None] * self.outputs[self.rows]))
 
     def _choose_pairs(
         self, variances: Array, count: int, rng: np.random.Generator
     ) -> tuple[Pairs, Chosen]:
         """Pairs of coordinates, with chances near their share of the covariance's error."""
         a, b = np.triu_indices(len(variances))
-        along = np.maximum(variances, 0) + np.diag(self._spread) / np.exp(np.log(self.n).mean())
+        noise = self.values.var(axis=0) / np.exp(np.log(self.n).mean())
+        along = np.maximum(variances, 0) + noise
         chosen = choose(along[a] * along[b] * np.where(a == b, 1, 2), count, rng)
         return (a[chosen.members], b[chosen.members]), chosen
 
     def _add(self, group: int, members: Rows) -> None:
         """Add the queries of a group."""
         s, d, p = len(self.n), self.values.shape[1], len(self.pairs[0])
-        columns = np.zeros((len(self.keys), s * (2 * d + 2 + p)), dtype=np.float32)
-        level = Level(np.zeros((s, d)), np.zeros(s))
-        by_key = np.zeros((s, len(self.values)), dtype=np.float32)
+        columns = np.zeros((len(self.keys), s * (3 * d + 3 + p)), dtype=np.float32)
+        shared = Shared(np.zeros((s, d)), np.zeros(s))
+        squares, products = np.zeros((2, s, len(self.values)), dtype=np.float32)
         for i in members:
-            more, above, per_key = self._query(int(i), group)
+            more, above, at = self._query(int(i), group)
             share = float(self.share[i])
             columns += np.float32(share) * more
-            level = level + above.scaled(share)
-            by_key += np.float32(share) * per_key
-        influence = Influence.of(columns, level, d)
+            shared = shared + above.scaled(share)
+            squares += np.float32(share) * at.squares
+            products += np.float32(share) * at.products
+        influence = Influence.of(columns, shared, d)
         factor = (self.n - 1 if self.tokens else self.n)[:, None]
         self.on_mean[group] = factor * influence.on_mean(self.z_values)
-        self.on_products[group] = factor * influence.on_products(self.z_values, self.pairs)
+        along = influence.on_products(self.z_values, self.z_shifts, self.pairs)
+        self.on_products[group] = factor * along
         if self.tokens:
             limits = self.outputs[np.concatenate([self.z.members, self.rows])]
             a, b = self.pairs
             self.on_mean[group] += limits[:, None]
             self.on_products[group] += (limits[:, a] * limits[:, b])[:, None]
-        v = self._keys.values
-        self.second[group] += [(v * w[:, None]).T @ v for w in by_key]
+        v, u = self._keys.values, self._keys.shifts
+        self.second[group] += [(v * w[:, None]).T @ v for w in squares]
+        self.second[group] -= _symmetric(np.array([(v * w[:, None]).T @ u for w in products]))
 
-    def _query(self, i: int, group: int) -> tuple[Single, Level, Single]:
+    def _query(self, i: int, group: int) -> tuple[Single, Shared, QueryErrors]:
         """Add a query; return what its group sums over tokens and over keys."""
         row, n = int(self.rows[i]), self.n
         y = self.outputs[row]
@@ -195,34 +202,22 @@ class CloudPass:
         own = OwnKey.none(table, len(y))
         if self.tokens:
             key = int(self._own[row])
-            own = OwnKey.of(table, key, self.values[key], y, self.mean_value)
+            own = OwnKey.of(table, key, self.values[key] - y, self.shifts[key])
         at = query_errors(table, own, self._others, n, self._spread)
-        self.mean[i] = at.mean - own.centred / n[:, None]
+        self.mean[i] = at.mean - own.shift / n[:, None]
         self.squares[i] = at.square
         others = self.grid - 1 if self.tokens else self.grid
         self.map_squares[i] = square_errors(table, own, others)
-        lean = y[:, None] * self.mean[i][:, None, :]
-        crossed = at.crossed + _symmetric(lean)
+        crossed = at.crossed + _symmetric(y[:, None] * self.mean[i][:, None, :])
         squares, products = self._keys.sums(at.squares), self._keys.sums(at.products)
-        along = squares.along_pairs(y, y) / 2 - products.along_pairs(y, self.mean_value)
+        along = squares.squares_along(y) - products.mixed_along(y)
         self.products[i] = crossed[:, *self.pairs] + along
-        linear = self._linear_in_values(squares, products, y)
+        # but for v v' and v u', whose matrices are the same for all queries
+        linear = _symmetric((products.shift - squares.value)[:, :, None] * y)
+        linear = linear + squares.one[:, None, None] * np.outer(y, y)
         self.second[group] += self.share[i] * (crossed + linear)
-        weights, level = coefficients(
-            table, own, n, self._others - 1, y, self.mean_value, self.pairs
-        )
-        return features(table, self.keys).T @ weights, level, at.squares - 2 * at.products
-
-    def _linear_in_values(self, squares: KeySums, products: KeySums, y: Array) -> Array:
-        """Sums over keys of ``squares r r' - products (r u' + u r')``, but for their part ``v v'``.
-
-        ``r = v - y`` and ``u = v - mean v``: that part has the same matrix for all queries.
-        """
-        linear = products.value[:, :, None] * (y + self.mean_value)
-        linear = linear - squares.value[:, :, None] * y
-        constant = squares.one[:, None, None] * np.outer(y, y)
-        both = _symmetric(np.outer(y, self.mean_value))
-        return np.asarray(_symmetric(linear) + constant - products.one[:, None, None] * both)
+        weights, shared = coefficients(table, own, n, self._others - 1, y, self.pairs)
+        return features(table, self.keys).T @ weights, shared, at
 
 
 def _covariance(rows: Array) -> Array:

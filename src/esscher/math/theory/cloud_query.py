@@ -2,8 +2,9 @@
 
 The error of the output is ``e = output - y``. The covariance over queries does not change if every
 output is shifted by the same vector, so it is looked at after taking off ``s = mean of the drawn
-values - mean v``, the noise that all queries share: where attention is nearly uniform, nearly all
-of e. With ``a = w_x r_x`` of the query's own key and m other keys,
+shifts``. With shifts u that say what a key does to the mean output, s is the noise that all queries
+share: where they attend alike, nearly all of e. With ``a = w_x r_x`` of the query's own key and m
+other keys,
 
     E e    = int   e^{-l w_x} { a f^m + m g f^{m-1} } dl
     E e e' = int l e^{-l w_x} { a a' f^m + m (a g' + g a' + G) f^{m-1} + m (m-1) g g' f^{m-2} } dl
@@ -27,15 +28,15 @@ class OwnKey:
 
     weight: float
     residual: Array
-    centred: Array
+    shift: Array
     decay: Array
 
     @classmethod
-    def of(cls, table: QueryTable, key: int, value: Array, output: Array, mean: Array) -> OwnKey:
-        """Of a key of the cloud with this value; ``output`` is y and ``mean`` the mean value."""
+    def of(cls, table: QueryTable, key: int, residual: Array, shift: Array) -> OwnKey:
+        """Of a key of the cloud."""
         weight = float(table.weights[key])
         decay = np.exp(-np.minimum(table.nodes * weight, 700.0))
-        return cls(weight, value - output, value - mean, decay)
+        return cls(weight, residual, shift, decay)
 
     @classmethod
     def none(cls, table: QueryTable, d: int) -> OwnKey:
@@ -92,12 +93,12 @@ def query_errors(
     others, sizes
         Numbers of other keys, and of all keys n.
     spread
-        Covariance of the values, [d, d].
+        Covariance of the shifts, [d, d].
     """
     m, n = others[:, None], sizes[:, None, None]
     none, one, two = (table.powers(others - k) * own.decay * STEP for k in range(3))
     weight, g, h = table.nodes * own.weight, table.first, table.zeroth
-    r, u = own.residual, own.centred
+    r, u = own.residual, own.shift
     alone = (none @ weight)[:, None]
     rest = m * (one @ g)
     squares = (none @ weight**2)[:, None, None] * np.outer(r, r)

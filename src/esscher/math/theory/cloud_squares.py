@@ -46,8 +46,7 @@ def mean_squares(found: CloudPass) -> Squares:
     ones = np.ones(found.outputs.shape[1])
     phi, weights = _centred(found.on_mean, found)
     # what attending n tokens changes in a token's own output
-    shift = found.cloud_shift()
-    own = _own_part(phi, found.mean + shift, found, ones)
+    own = _own_part(phi, found.mean + found.mean_shift(), found, ones)
     bias = _group_means(found.mean, found)
     variance = _Groups(_gram(phi, weights, ones), own).over(found.n)
     groups = variance + _Groups(_gram(bias[:, None], np.ones(1), ones), np.zeros_like(own))
@@ -65,7 +64,7 @@ def cov_squares(found: CloudPass) -> Squares:
     """Error of the covariance of the outputs, in Frobenius' norm."""
     n, (a, b) = found.n, found.pairs
     # shifted outputs: the noise that all of them share is no part of their covariance
-    shifted = found.on_mean - (found.z_values - found.mean_value)[:, None]
+    shifted = found.on_mean - found.z_shifts[:, None]
     mean, weights = _centred(shifted, found)
     bias = _group_means(found.mean, found)
     typical, offset = mean.mean(axis=0), bias.mean(axis=0)

@@ -1,9 +1,9 @@
 """Laplace integrals of one query over a cloud of keys: what every n has in common.
 
 A query attends n keys drawn with replacement from a cloud of N. Its weights over the cloud are
-``w_j`` (mean 1), its limit is ``y``, and ``r_j = v_j - y``, ``u_j = v_j - mean v``. Since
-``1/Z = int e^{-l Z} dl``, every expectation over the draws is an integral over l of products of
-single-key expectations,
+``w_j`` (mean 1), its limit is ``y``, and ``r_j = v_j - y``. Each key has a shift ``u_j`` (mean 0),
+see :mod:`cloud_query`. Since ``1/Z = int e^{-l Z} dl``, every expectation over the draws is an
+integral over l of products of single-key expectations,
 
     f = E e^{-l w},               h = E[u e^{-l w}],            g = E[w r e^{-l w}],
     J = E[w r u' e^{-l w}],       G = E[w^2 r r' e^{-l w}],
@@ -38,42 +38,41 @@ MOST_NODES = 200
 
 @dataclass(frozen=True, eq=False)
 class KeyColumns:
-    """What sums over keys are made of: ``v_a v_b`` along pairs, ``v``, ``|v|^2`` and 1.
+    """What sums over keys are made of: v and u, their norms, and products along pairs.
 
-    Sums with any weights give those of ``r = v - y`` and ``u = v - mean v`` of every query.
+    Sums with any weights give those of ``r = v - y`` of every query.
 
     Attributes
     ----------
     columns
-        [key, pair + d + 2].
+        ``v_a v_b``, ``v_a u_b + v_b u_a``, ``v``, ``u``, ``|v|^2`` and 1, [key, column].
+    values, shifts
+        v and u, [key, d].
     pairs
         Coordinates a and b.
-    mean
-        Mean of v.
     """
 
     columns: Single
+    values: Single
+    shifts: Single
     pairs: Pairs
-    mean: Array
 
     @classmethod
-    def of(cls, values: Array, pairs: Pairs) -> KeyColumns:
-        """Of the values of all keys."""
+    def of(cls, values: Array, shifts: Array, pairs: Pairs) -> KeyColumns:
+        """Of the values and shifts of all keys."""
         a, b = pairs
-        parts = [values[:, a] * values[:, b], values, np.sum(values**2, axis=1)[:, None]]
-        columns = np.hstack([*parts, np.ones((len(values), 1))]).astype(np.float32)
-        return cls(columns, pairs, values.mean(axis=0))
-
-    @property
-    def values(self) -> Single:
-        """The values, [key, d]."""
-        return self.columns[:, len(self.pairs[0]) : -2]
+        mixed = values[:, a] * shifts[:, b] + values[:, b] * shifts[:, a]
+        parts = [values[:, a] * values[:, b], mixed, values, shifts]
+        norms = np.sum(values**2, axis=1)[:, None]
+        columns = np.hstack([*parts, norms, np.ones((len(values), 1))]).astype(np.float32)
+        return cls(columns, values.astype(np.float32), shifts.astype(np.float32), pairs)
 
     def sums(self, weights: Single) -> KeySums:
         """Sums over the keys with weights [row, key]."""
         total = (weights @ self.columns).astype(np.float64)
-        count = len(self.pairs[0])
-        return KeySums(total[:, :count], total[:, count:-2], total[:, -2], total[:, -1], self.pairs)
+        p, d = len(self.pairs[0]), self.values.shape[1]
+        paired, mixed, value, shift, norm = np.split(total[:, :-1], np.cumsum([p, p, d, d]), axis=1)
+        return KeySums(paired, mixed, value, shift, norm[:, 0], total[:, -1], self.pairs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,27 +80,31 @@ class KeySums:
     """Weighted sums over keys, one row per set of weights: see :class:`KeyColumns`."""
 
     paired: Array
+    mixed: Array
     value: Array
+    shift: Array
     norm: Array
     one: Array
     pairs: Pairs
 
     def about(self, y: Array) -> Array:
-        """Sums of ``v - y``."""
+        """Sums of ``r = v - y``."""
         return np.asarray(self.value - self.one[:, None] * y)
 
-    def squares_about(self, y: Array) -> Array:
-        """Sums of ``|v - y|^2``."""
+    def norms_about(self, y: Array) -> Array:
+        """Sums of ``|r|^2``."""
         return np.asarray(self.norm - 2 * self.value @ y + self.one * float(y @ y))
 
-    def along_pairs(self, p: Array, q: Array) -> Array:
-        """Sums of ``(v - p)_a (v - q)_b + (v - q)_a (v - p)_b``."""
+    def squares_along(self, y: Array) -> Array:
+        """Sums of ``r_a r_b`` along the pairs."""
         a, b = self.pairs
-        both = p + q
-        linear = self.value[:, a] * both[b] + self.value[:, b] * both[a]
-        return np.asarray(
-            2 * self.paired - linear + self.one[:, None] * (p[a] * q[b] + p[b] * q[a])
-        )
+        linear = self.value[:, a] * y[b] + self.value[:, b] * y[a]
+        return np.asarray(self.paired - linear + self.one[:, None] * (y[a] * y[b]))
+
+    def mixed_along(self, y: Array) -> Array:
+        """Sums of ``r_a u_b + r_b u_a`` along the pairs."""
+        a, b = self.pairs
+        return np.asarray(self.mixed - self.shift[:, a] * y[b] - self.shift[:, b] * y[a])
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +158,7 @@ def query_table(
     logits
         Of the keys of the cloud.
     keys
-        Their values.
+        Their values and shifts.
     output
         The limit y.
     fewest, most
@@ -191,9 +194,9 @@ def query_table(
         weight=weight,
         square=square,
         log_f=np.log1p(-np.array(missing)),
-        zeroth=-keys.sums(gap_rows).about(keys.mean) / count,
+        zeroth=-(gap_rows @ keys.shifts).astype(np.float64) / count,
         first=first / count,
-        second=by_square.squares_about(output) / count,
-        mixed_pairs=by_weight.along_pairs(output, keys.mean) / count,
-        second_pairs=by_square.along_pairs(output, output) / (2 * count),
+        second=by_square.norms_about(output) / count,
+        mixed_pairs=by_weight.mixed_along(output) / count,
+        second_pairs=by_square.squares_along(output) / count,
     )
