@@ -12,7 +12,7 @@ Prints Markdown tables and writes ``benchmarks/results/calibration.json``:
 * how often tokens of heads without sinks are taken for sinks, and how often sinks are found;
 * what the selection of laws can see, and k-hat on dependent tokens (``benchmarks/detection.py``).
 
-About 25 minutes on one core. ``--only laws,dependent`` runs some parts and leaves the numbers of
+About half an hour on one core. ``--only laws,dependent`` runs some parts and leaves the numbers of
 the others as they are.
 """
 
@@ -29,7 +29,7 @@ import torch
 from scipy import stats
 
 import esscher
-from benchmarks.detection import dependent_cells, joint_cells, law_cells
+from benchmarks.detection import dependent_cells, head_law_cells, joint_cells, law_cells
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.attention import attention_statistics
@@ -54,7 +54,7 @@ ONE_PASS_SIZES = (256, 512, 1024, 2048, 4096)
 #: Replicates of the sweep that one pass is compared with.
 SWEPT = 120
 #: Parts of the study by name.
-PARTS = ("coverage", "one_pass", "sinks", "laws", "dependent")
+PARTS = ("coverage", "one_pass", "sinks", "laws", "head_laws", "dependent")
 RESULTS = Path(__file__).parent / "results" / "calibration.json"
 
 Row = dict[str, Any]
@@ -315,6 +315,15 @@ def laws(curves: int) -> Row:
     return {"laws": alone, "joint_laws": together}
 
 
+def head_laws(curves: int) -> Row:
+    """What the selection of laws sees on Gaussian heads."""
+    rows = head_law_cells(curves)
+    metrics = {metric: f"{{{metric}}}" for metric in ("mean", "cov", "map")}
+    columns = {"d": "{d}", "H": "{H:g}", "floor": "{floor:.0%}", "joint": "{joint_power:.2f}"}
+    print(table(rows, columns | metrics) + "\n")
+    return {"head_laws": rows}
+
+
 def dependent(passes: int) -> Row:
     """Coverage of k-hat on autoregressive tokens."""
     rows = dependent_cells(passes)
@@ -332,6 +341,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=120, help="passes behind a mean k-hat")
     parser.add_argument("--sinks", type=int, default=40, help="heads behind a rate of sinks")
     parser.add_argument("--curves", type=int, default=100, help="curves behind a rate of laws")
+    parser.add_argument("--heads", type=int, default=40, help="sweeps behind a law of heads")
     parser.add_argument("--dependent", type=int, default=60, help="passes over dependent tokens")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
     options = parser.parse_args()
@@ -346,6 +356,7 @@ def main() -> None:
         "one_pass": lambda: one_pass(options.passes),
         "sinks": lambda: sinks(options.sinks),
         "laws": lambda: laws(options.curves),
+        "head_laws": lambda: head_laws(options.heads),
         "dependent": lambda: dependent(options.dependent),
     }
     for name in PARTS:

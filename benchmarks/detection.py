@@ -7,6 +7,7 @@ Parts of ``benchmarks/calibration.py``, which runs them and writes their numbers
   undecided, whether the 95% limit of the floor covers the true one, and whether the power that the
   test states is the one it has. The same against the true power part as a predicted curve;
 * three errors of the same replicates, correlated as real ones are, tested alone and together;
+* the same on Gaussian heads, whose errors are no exact power laws, with and without a floor;
 * coverage of k-hat's interval over autoregressive tokens.
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.signal import lfilter
 
+import esscher
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.statistics import joint_law, received_exponent, resample, select_law
@@ -113,6 +115,53 @@ def joint_cells(curves: int) -> list[Row]:
                 "predicted_limit": float(np.median([one.floor_share for one in against])),
             }
         )
+    return rows
+
+
+def head_law_cells(curves: int) -> list[Row]:
+    """Errors of Gaussian heads, as they are and with a floor of half the last error added.
+
+    The prediction is the mean over all replicates of the head.
+    """
+    rows = []
+    for dim, h in ((1, 0.5), (2, 1.0), (8, 0.5)):
+        sizes = tuple(int(n) for n in SIZES)
+        swept = esscher.sweep(
+            esscher.gaussian_head(h, dim), sizes, 64 * curves, seed=5, progress=False
+        )
+        raw = {metric: swept.raw(metric)[0] for metric in ("mean", "cov", "map")}
+        known = {metric: errors.mean(axis=0) for metric, errors in raw.items()}
+        for floor in (0.0, 1.0):
+            row: Row = {"d": dim, "H": h, "floor": floor / 2, "replicates": 64, "curves": curves}
+            parts = [
+                {
+                    metric: errors[64 * i : 64 * i + 64]
+                    * (1 + floor * known[metric][-1] / known[metric])
+                    for metric, errors in raw.items()
+                }
+                for i in range(curves)
+            ]
+            joint = [joint_law(part, SIZES, seed=i) for i, part in enumerate(parts)]
+            row |= {"joint_power": float(np.mean([one.power["floor"] for one in joint]))}
+            for metric, curve in known.items():
+                found = [
+                    select_law(resample(part[metric], SIZES, "mean", i), curve)
+                    for i, part in enumerate(parts)
+                ]
+                # without the prediction a straight curve is a power law if both rivals are out
+                alone = [
+                    select_law(resample(part[metric], SIZES, "mean", i)).verdict
+                    for i, part in enumerate(parts)
+                ]
+                row[metric] = {
+                    "power_floor": float(np.mean([one.power["floor"] for one in found])),
+                    "verdict_power": _share(verdict == "power" for verdict in alone),
+                    "leaves_prediction": _share(
+                        one.predicted is not None and one.predicted.leaves for one in found
+                    ),
+                    "with_prediction_power": _share(one.verdict == "power" for one in found),
+                }
+            rows.append(row)
     return rows
 
 

@@ -79,7 +79,7 @@ def test_sweep_prints_a_table_and_show_the_same(tmp_path: Path) -> None:
         low, high = fit["interval"]
         assert row["beta"] == f"{fit['exponent']:.3f}"
         assert row["interval"] == f"{low:.3f}-{high:.3f}"
-        assert row["law"].removesuffix(" *") == fit["law"]
+        assert row["law"].removesuffix(" *") == fit["selection"]["verdict"] == "undecided"
         assert row["law"].endswith(" *") is not fit["trusted"]
 
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import esscher
 from esscher.cli.program import main
+from esscher.math.statistics.records import ByMetric
 from esscher.studies.sweep.laws import agreement_counts, law_counts
 from esscher.studies.sweep.page import METRICS, summary
 
@@ -48,6 +49,19 @@ def test_notes_are_told(laplace):
     assert all(f"Note: {note}." in about.answer for note in laplace.notes)
     assert laplace.notes
     assert "predicted exponents" not in about.answer
+
+
+def test_a_file_of_an_earlier_version_has_an_undecided_law(one):
+    from msgspec import structs
+
+    scales = tuple(structs.replace(s, fit=one_fit(one), joint=None) for s in one.scales)
+    old = replace(one, scales=scales, numbers=(), _raw=None, _joint={})
+    assert old.joint_law().verdict == "undecided"
+    assert "1 undecided" in summary(old, "run").answer
+
+
+def one_fit(found):
+    return ByMetric(**{metric: found.fit(metric) for metric in METRICS})
 
 
 def test_agreement(one):

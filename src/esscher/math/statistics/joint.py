@@ -79,12 +79,12 @@ def joint_law(
     used = stacked[:, usable].reshape(len(stacked), -1)
     metrics, at = tuple(values), n[usable]
     if len(at) < FEWEST_SIZES or np.isfinite(used).all(axis=1).sum() < FEWEST_REPLICATES:
-        return _untested(metrics, f"{len(at)} sizes and {len(used)} replicates are too few")
+        return untested_law(metrics, f"{len(at)} sizes and {len(used)} replicates are too few")
     resamples = resample(used, np.repeat(at, len(metrics)), "mean", seed)
     places = tuple(np.arange(len(at)) * len(metrics) + i for i in range(len(metrics)))
     parts = [_part(resamples, where) for where in places]
     if not min(float(np.diag(part.covariance).max()) for part in parts) > ROUNDING:
-        return _untested(metrics, "all replicates are equal")
+        return untested_law(metrics, "all replicates are equal")
     curves = Curves(resamples, places, tuple(smooth_covariance(part) for part in parts))
     return _judged(curves, metrics, float(at[-1]), _known(curves, metrics, usable, predicted or {}))
 
@@ -129,7 +129,8 @@ def _judged(
     )
 
 
-def _untested(metrics: tuple[str, ...], why: str) -> SharedLaw:
+def untested_law(metrics: tuple[str, ...], why: str) -> SharedLaw:
+    """Return the verdict where there is nothing to test."""
     return SharedLaw(
         metrics=metrics,
         verdict="undecided",

@@ -85,6 +85,14 @@ def agreement_counts(fits: Iterable[FittedRate]) -> dict[str, int]:
     return {str(name): found[name] for name in AGREEMENTS} if known else {}
 
 
+def floor_seen(fit: FittedRate) -> tuple[float | None, float | None]:
+    """Limit of the floor and power of the test: against the prediction where that decides."""
+    law = fit.selection
+    if law.verdict == "as predicted" and law.predicted is not None:
+        return law.predicted.floor_share, law.predicted.floor_power
+    return law.floor_share, law.power.get("floor")
+
+
 def law_counts(verdicts: Iterable[str]) -> dict[str, int]:
     """How many laws are decided, bent, and undecided."""
     found = Counter(VERDICTS[verdict] for verdict in verdicts)

@@ -9,7 +9,7 @@ from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, ends_of
 from esscher.show.numbers import between, counted, shown
 from esscher.studies.sweep.charts import NORMAL
-from esscher.studies.sweep.laws import agreement_counts, count_words, law_counts
+from esscher.studies.sweep.laws import agreement_counts, count_words, floor_seen, law_counts
 from esscher.studies.sweep.result import Sweep
 
 #: Errors in the order in which tables have them, and their names.
@@ -151,11 +151,13 @@ def _exponents(found: Sweep, name: str) -> Table:
             "constant_high": constant_high,
             **{field: [getattr(fit, field) for *_, fit in fits] for field in plain},
             "verdict": [fit.selection.verdict for *_, fit in fits],
-            "floor_share": [fit.selection.floor_share for *_, fit in fits],
-            "floor_power": [fit.selection.power.get("floor") for *_, fit in fits],
+            "floor_share": [floor_seen(fit)[0] for *_, fit in fits],
+            "floor_power": [floor_seen(fit)[1] for *_, fit in fits],
             "reasons": ["; ".join(fit.reasons) for *_, fit in fits],
         },
-        caption="β and C of error ~ C n^-β, with 95% intervals.",
+        caption="β and C of error ~ C n^-β, with 95% intervals. Law: as predicted if the ratio to "
+        "the predicted curve does not change beyond noise and a floor of half the last error would "
+        "have been seen; undecided if such a floor or a power of ln n is not excluded.",
     )
 
 

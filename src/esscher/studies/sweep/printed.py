@@ -8,7 +8,7 @@ import numpy as np
 
 from esscher.core.shown import counted, plain_count, with_error
 from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.sweep.laws import agreement_counts, count_words, law_counts
+from esscher.studies.sweep.laws import agreement_counts, count_words, floor_seen, law_counts
 from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.result import Sweep
 
@@ -54,7 +54,7 @@ def _print_rates(console: PlainConsole, found: Sweep) -> None:
     for s, scale in enumerate(found.scales):
         for metric in METRICS:
             fit = found.fit(metric, s)
-            limit = fit.selection.floor_share
+            limit, _ = floor_seen(fit)
             lines = (fit.predicted, fit.sharp, fit.paper_reference, fit.paper_bound)
             table.add_row(
                 f"{scale.horizon:.4g}",
@@ -70,10 +70,11 @@ def _print_rates(console: PlainConsole, found: Sweep) -> None:
                 warnings.append(f"* H = {scale.horizon:.4g}, {metric}: {reasons}.")
     console.print(table)
     console.explain(
-        "floor <: 95% limit of a floor, as a share of the error at the largest size. Law: "
-        "undecided if a floor of half that error or a power of ln n is not excluded; the exponent "
-        "then describes these sizes, and nothing says that it goes on. *: not to be trusted even "
-        "there."
+        "floor <: 95% limit of a floor, as a share of the error at the largest size. Law: as "
+        "predicted if the ratio to the predicted curve does not change beyond noise, and a floor "
+        "of half the last error would have been seen; undecided if such a floor or a power of ln n "
+        "is not excluded: the exponent then describes these sizes, and nothing says that it goes "
+        "on. *: exponent not to be trusted even there."
     )
     _print_laws(console, found)
     for warning in warnings:

@@ -13,6 +13,7 @@ from esscher.core.codec import Count, Record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_sizes
 from esscher.math.statistics import LEVEL, Rate
+from esscher.math.statistics.joint import untested_law
 from esscher.math.statistics.records import (
     ByMetric,
     FittedRate,
@@ -214,6 +215,8 @@ class Sweep(Result["SweepStudy"]):
         stored = self.scales[place].joint
         if stored is not None:
             return stored
+        if self._raw is None:  # a file of an earlier version
+            return untested_law(METRICS, "this result was read from a file without raw errors")
         if place not in self._joint:
             known = self.predictions[place] if self.predictions else None
             errors = {metric: self.raw(metric)[place] for metric in METRICS}
