@@ -21,7 +21,7 @@ def shown(run) -> str:
 def test_patterns_are_named_without_markup(tmp_path):
     output = shown(unpack("sparse-law", tmp_path))
     assert "[bold]" not in output
-    assert "\nwindow keeps the exponent" in output
+    assert "\nwindow keeps the exponent" in output or "\nwindow is undecided" in output
 
 
 @pytest.mark.parametrize("kind", ["probe", "deep", "tails", "domains"])
