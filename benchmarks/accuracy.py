@@ -136,7 +136,7 @@ def slopes(replicates: int) -> list[dict[str, object]]:
 def slope_table(rows: list[dict[str, object]]) -> str:
     lines = [
         "| H | mean, tokens | predicted | covariance | predicted | mean, population | predicted "
-        "| asymptotic |",
+        "| conjectured |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:

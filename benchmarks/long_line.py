@@ -60,7 +60,7 @@ def errors(replicates: int, seed: int) -> dict[str, Array]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--replicates", type=int, default=2000)
+    parser.add_argument("--replicates", type=int, default=1200)
     options = parser.parse_args()
     found = errors(options.replicates, 31)
     rows = []

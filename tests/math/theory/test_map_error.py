@@ -9,6 +9,7 @@ import esscher
 from esscher.core.streams import random_stream
 from esscher.math.simulation.direct import attend
 from esscher.math.theory import own_key
+from esscher.math.theory.query_law import QueryLaw
 from esscher.math.theory.tilt_law import TiltLaw
 from tests.math.theory.simulation import simulate
 
@@ -61,7 +62,7 @@ def test_of_small_rank_the_own_key_is_integrated(
 def test_rules_for_directions_agree_with_sampled_directions() -> None:
     head = esscher.gaussian_head(spectrum=[1.0, 0.7, 0.4], tau=0.5)
     exact = esscher.theory.map_curve(head, [30, 1000], "tokens")
-    query = own_key._Query(head.coupling)
+    query = QueryLaw(head.coupling)
     rule_law = TiltLaw(head.coupling)
     rule = rule_law.rule(1000.0)
     parts = own_key._components(query, rule_law, rule, exact.sizes)

@@ -82,6 +82,28 @@ def test_the_line_against_simulation(h: float) -> None:
         assert np.all(gap < 4 * error + 0.04 * curve.error)
 
 
+def test_pairs_of_tokens_on_the_line() -> None:
+    """H = 3, n = 100, population queries: pairs of tokens make 5% of the root mean square."""
+    h, n, replicates = 3.0, 100, 6000
+    rng = np.random.default_rng(8)
+    tilts = np.linspace(-8, 8, 65) * h
+    mass = np.exp(-0.5 * (tilts / h) ** 2)
+    outputs = []
+    for _ in range(replicates // 500):
+        keys = rng.standard_normal((500, n))
+        logits = tilts[:, None] * keys[:, None]
+        weights = np.exp(logits - logits.max(axis=2, keepdims=True))
+        attended = np.sum(weights * keys[:, None], axis=2) / weights.sum(axis=2)
+        outputs.append(attended @ mass / mass.sum())
+    square = np.concatenate(outputs) ** 2
+    measured = np.sqrt(square.mean())
+    error = square.std() / np.sqrt(replicates) / (2 * measured)
+    curve = esscher.theory.moment_curves(esscher.gaussian_head(h), [n], "population")["mean_rms"]
+    assert error < 0.013 * measured
+    assert abs(curve.error[0] - measured) < 3 * error
+    assert "low by up to 11%" in curve.validity
+
+
 @pytest.mark.parametrize(("h", "d"), [(1.0, 8), (2.0, 8), (0.5, 50), (1.2, 50)])
 def test_before_burn_in_in_high_dimension(h: float, d: int) -> None:
     head = esscher.gaussian_head(h, d)

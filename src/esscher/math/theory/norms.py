@@ -33,13 +33,17 @@ def expected_gaussian_norm(variances: Array) -> float:
     return float(np.sqrt(total) * step * np.sum(gap * np.exp(-0.5 * log_u)) / (2 * np.sqrt(np.pi)))
 
 
-def expected_isotropic_norm(n: float, lengths: Array, masses: Array, dim: int) -> float:
+def expected_isotropic_norm(
+    n: float, lengths: Array, masses: Array, dim: int, extra: float = 0.0
+) -> float:
     """``E|sum of n independent isotropic vectors|`` of R^dim with the given law of length.
+
+    ``extra`` is the mean square norm of an independent Gaussian vector that is added.
 
     ``E|S| = C int_0^inf (1 - phi(w)^n) w^-2 dw`` with phi the radial characteristic function of one
     vector and C such that a unit vector has norm 1.
     """
-    scale = float(np.sqrt(n * np.dot(masses, lengths**2)))
+    scale = float(np.sqrt(n * np.dot(masses, lengths**2) + extra))
     if scale == 0:
         return 0.0
     omega = _frequencies(scale)
@@ -47,7 +51,7 @@ def expected_isotropic_norm(n: float, lengths: Array, masses: Array, dim: int) -
     # relative accuracy of the gap near 0, the sign of phi away from it
     near = gap < 0.5
     power = np.where(near, np.exp(n * np.log1p(-np.where(near, gap, 0.5))), (1 - gap) ** n)
-    body = 1 - power
+    body = 1 - power * np.exp(-(omega**2) * extra / (2 * dim))
     body[-1] /= 2  # end of the trapezoidal rule; beyond it body = 1
     constant = (
         2 / np.sqrt(np.pi) * np.exp(special.gammaln((dim + 1) / 2) - special.gammaln(dim / 2))

@@ -18,7 +18,6 @@ over L is left, beside those over the direction and the strength of a.
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +27,8 @@ from scipy.interpolate import CubicSpline
 from esscher.core.errors import UndefinedError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.math.coupling import Coupling, symmetric_root
+from esscher.math.coupling import Coupling
+from esscher.math.theory.query_law import QueryLaw
 from esscher.math.theory.softmax_mean import STRONGEST, LaplaceTable, laplace_table
 from esscher.math.theory.tilt_law import TiltLaw, TiltRule
 
@@ -87,7 +87,7 @@ def own_key_square(
         If a few directions carry a sampled average (k-hat of its terms above 0.7), so that its
         standard error would mean nothing. The message has the estimate.
     """
-    query = _Query(coupling)
+    query = QueryLaw(coupling)
     components = _components(query, law, rule, n)
     if query.rank <= 2 or (query.rank == 3 and not query.is_noisy):
         # the laws of strong tilts alone: a rule converges the faster the smoother their mixture
@@ -124,96 +124,6 @@ def _check_tail(terms: Array, square: Array, error: Array, n: Array) -> None:
             )
 
 
-class _Query:
-    """The Gaussian law of a token's tilt, own key and own value, as conditionals on the tilt."""
-
-    def __init__(self, coupling: Coupling) -> None:
-        g = coupling.variances
-        # the same rounding as in the law of the strength
-        self.active = np.round(g / max(float(g[0]) if g.size else 0.0, 1e-300), 13) > 0
-        self.variances, self.tau = g[self.active], coupling.tau
-        self.rank = int(self.active.sum())
-        self.shift = float(np.sum(self.tau[~self.active] ** 2))
-        self.loading = coupling.loading
-        self.total = float(np.trace(coupling.value_gram)) + coupling.residual_trace
-        root = np.sqrt(self.variances)
-        self._root = root
-        # given b = (a - tau)/root: eta has mean P b, eps has mean Q b
-        self._p = (coupling.cross[self.active] / root[:, None]).T
-        q = (coupling.residual_cross[self.active] / root[:, None]).T
-        self._key_cov = np.eye(len(g)) - self._p @ self._p.T
-        key_value = self._key_cov @ self.loading.T - self._p @ q.T
-        self._key_offset = key_value
-        self._offset = self.loading @ self._p + q
-        offset_cov = self.loading @ key_value - q @ (self.loading @ self._p + q).T
-        self._joint = np.block([[np.diag(g), coupling.cross], [coupling.cross.T, np.eye(len(g))]])
-        self._offset_trace = float(np.trace(offset_cov)) + coupling.residual_trace
-
-    @cached_property
-    def is_noisy(self) -> bool:
-        """Whether the own key is more than a function of the tilt, where the tilt points."""
-        return float(np.abs(self._key_cov).max(initial=0.0)) > 1e-10
-
-    def moments_given_own(self, log_weight: float) -> Array:
-        """Second moments of the tilt under the law tilted until the own log-weight is this.
-
-        The own log-weight ``<a, eta> - |a|^2/2`` is half a quadratic form Q; the law times
-        ``exp(c Q/2)`` is Gaussian, and c is such that the mean of Q/2 is ``log_weight``.
-        """
-        r = len(self.tau)
-        form = np.block([[-np.eye(r), np.eye(r)], [np.eye(r), np.zeros((r, r))]])
-        root = symmetric_root(self._joint)
-        values, vectors = np.linalg.eigh(root @ form @ root)
-        turned = root @ vectors
-        centre = np.concatenate([self.tau, np.zeros(r)])
-        lean = turned.T @ form @ centre
-
-        def tilted(c: float) -> tuple[Array, Array]:
-            gap = 1 - c * values
-            return centre + turned @ (c * lean / gap), (turned / gap) @ turned.T
-
-        def excess(c: float) -> float:
-            mean, covariance = tilted(c)
-            level = np.sum(form * (covariance + np.outer(mean, mean))) / 2
-            return float(level) - log_weight
-
-        low, high = 0.0, 1 / max(float(values[-1]), 1e-12)
-        for _ in range(40):  # bisection: the mean grows from c = 0 to infinity at the end
-            middle = (low + high) / 2
-            low, high = (middle, high) if excess(middle) < 0 else (low, middle)
-        mean, covariance = tilted(low)
-        active = np.flatnonzero(self.active)
-        moments = covariance + np.outer(mean, mean)
-        return np.asarray(moments[np.ix_(active, active)])
-
-    def log_density(self, points: Array) -> Array:
-        """Logarithm of the density of the tilt's varying coordinates."""
-        b = (points - self.tau[self.active]) / self._root
-        constant = np.sum(np.log(self._root)) + 0.5 * self.rank * np.log(2 * np.pi)
-        return np.asarray(-0.5 * np.sum(b * b, axis=1) - constant)
-
-    def tilts(self, unit: Array, radius: float) -> Array:
-        """Tilts whose varying coordinates are ``radius * unit``."""
-        a = np.tile(self.tau, (len(unit), 1))
-        a[:, self.active] = radius * unit
-        return a
-
-    def own(self, a: Array) -> tuple[Array, Array, Array, Array]:
-        """Mean and deviation of the own logit, mean offset, offset per deviation of the logit."""
-        b = (a[:, self.active] - self.tau[self.active]) / self._root
-        mean = np.sum(a * (b @ self._p.T), axis=1)
-        variance = np.sum(a * (a @ self._key_cov), axis=1)
-        strength = np.sum(a * a, axis=1)
-        deviation = np.sqrt(np.where(variance > 1e-10 * strength, variance, 0.0))
-        slope = a @ self._key_offset / np.where(deviation > 0, deviation, np.inf)[:, None]
-        return mean, deviation, b @ self._offset.T - a @ self.loading.T, slope
-
-    def offset_spread(self, slope: Array) -> Array:
-        """Variance of the offset that its own logit does not explain."""
-        left = self._offset_trace - np.sum(slope * slope, axis=1)
-        return np.asarray(np.maximum(left, 0.0))
-
-
 class _Component(NamedTuple):
     """Part of the mixture: second moments of the tilt and variance of the own logit's score."""
 
@@ -221,7 +131,7 @@ class _Component(NamedTuple):
     score_variance: float
 
 
-def _components(query: _Query, law: TiltLaw, rule: TiltRule, n: Array) -> list[_Component]:
+def _components(query: QueryLaw, law: TiltLaw, rule: TiltRule, n: Array) -> list[_Component]:
     """Laws of directions: of tilts of several strengths, and of tilts whose own key wins."""
     if query.rank == 0:
         return []
@@ -265,7 +175,7 @@ def _shape(points: Array, components: list[_Component]) -> tuple[Array, list[Arr
     return unit, logs
 
 
-def _rule_directions(query: _Query, components: list[_Component]) -> _Directions:
+def _rule_directions(query: QueryLaw, components: list[_Component]) -> _Directions:
     """Points of a rule on the sphere, laid out by each component in turn."""
     if query.rank == 0:
         return _Directions(np.empty((1, 0)), np.zeros(1), None)
@@ -293,7 +203,7 @@ def _rule_directions(query: _Query, components: list[_Component]) -> _Directions
 
 
 def _drawn_directions(
-    query: _Query, components: list[_Component], seed: int, index: int
+    query: QueryLaw, components: list[_Component], seed: int, index: int
 ) -> _Directions:
     """One scrambling of a Sobol sequence: every component gets as many points."""
     from scipy.stats import qmc  # here: it takes a second
@@ -313,7 +223,9 @@ def _drawn_directions(
     return _Directions(unit, -special.logsumexp(mixture, axis=0) - count, scores)
 
 
-def _integrate(query: _Query, n: Array, rule: TiltRule, points: _Directions) -> tuple[Array, Array]:
+def _integrate(
+    query: QueryLaw, n: Array, rule: TiltRule, points: _Directions
+) -> tuple[Array, Array]:
     """Squared error without own keys, and what they change along each direction's ray.
 
     The changes (directions, sizes) are to be summed over directions.
@@ -344,7 +256,7 @@ def _integrate(query: _Query, n: Array, rule: TiltRule, points: _Directions) -> 
 
 
 def _effect(
-    query: _Query, n: Array, s: float, table: LaplaceTable, tilts: Array, scores: Array | None
+    query: QueryLaw, n: Array, s: float, table: LaplaceTable, tilts: Array, scores: Array | None
 ) -> Array:
     """Squared error with the own key minus that without, for tilts of one strength and each n.
 

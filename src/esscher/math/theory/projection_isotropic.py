@@ -1,7 +1,8 @@
 """The projection of ``moment_curves`` for isotropic heads, deterministic: everything is radial.
 
 For ``M = h I`` the influence of a token depends on its norm r alone: it is averaged over the tilt
-strength s of the query and the cosine c between query and token by quadrature.
+strength s of the query and the cosine c between query and token by quadrature. On the line the mean
+has its second order too (``pair_influence``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from esscher.core.validation import Array
 from esscher.math.coupling import Coupling
 from esscher.math.theory.key_table import Expectations, KeyTable
 from esscher.math.theory.norms import expected_absolute, expected_isotropic_norm
+from esscher.math.theory.pair_influence import NODES, pair_variance
 from esscher.math.theory.softmax_mean import STRONGEST, laplace_table
 from esscher.math.theory.tilt_law import TiltLaw
 
@@ -26,6 +28,8 @@ FINE_NODES = 1501
 STEP = 0.5
 #: Tilt strengths with less mass than this do not matter.
 LIGHT = 1e-14
+#: Largest n at which the variance from pairs of tokens is computed.
+LARGEST_PAIRS = 1e12
 
 
 def isotropic_errors(
@@ -41,13 +45,17 @@ def isotropic_errors(
     midpoints = low + (high - low) * (np.arange(FINE_NODES) + 0.5) / FINE_NODES
     fine, fine_masses = _norm_rule(d, midpoints, np.ones(FINE_NODES))
 
+    pairs = np.zeros(len(n))
+    if d == 1:
+        pairs = _pair_shares(coupling, h, n, queries) * n * (masses @ mean**2)
     rows: dict[str, list[float]] = {"mean": [], "mean_rms": [], "cov_rms": [], "cov": []}
     for i, size in enumerate(n):
         square = float(size * np.dot(masses, mean[:, i] ** 2))
-        rows["mean_rms"].append(float(np.sqrt(gain * square)))
+        rows["mean_rms"].append(float(np.sqrt(gain * (square + pairs[i]))))
         lengths = CubicSpline(norms, mean[:, i])(fine)
         rows["mean"].append(
-            float(np.sqrt(gain)) * expected_isotropic_norm(size, lengths, fine_masses, d)
+            float(np.sqrt(gain))
+            * expected_isotropic_norm(size, lengths, fine_masses, d, float(pairs[i]))
         )
         # the covariance is taken about the sample's own mean, which takes h h' off each token's
         # influence and n E[h h'] off the whole; outputs are relative to the mean of the keys
@@ -62,6 +70,21 @@ def isotropic_errors(
             terms = CubicSpline(norms, along)(fine)
             rows["cov"].append(gain * expected_absolute(size, terms, fine_masses, bias))
     return {name: np.array(values) for name, values in rows.items() if values}
+
+
+def _pair_shares(coupling: Coupling, h: float, n: Array, queries: str) -> Array:
+    """Variance from pairs of tokens over that from single ones, on the line.
+
+    Beyond ``LARGEST_PAIRS`` it is lost in rounding; being small and slow there, its share is kept.
+    """
+    sizes, back = np.unique(np.minimum(n, LARGEST_PAIRS), return_inverse=True)
+    low, high = _norm_range(1, float(sizes[-1]))
+    y, v = np.polynomial.legendre.leggauss(NODES)
+    norms, masses = _norm_rule(1, low + (high - low) * (y + 1) / 2, v)
+    mean, _, _ = _influence(coupling, h, sizes, norms, queries)
+    single = sizes * (masses @ mean**2)
+    pairs = pair_variance(coupling, h, sizes, norms, masses, queries)
+    return np.asarray((pairs / single)[back])
 
 
 def _norm_range(d: int, largest_n: float) -> tuple[float, float]:
