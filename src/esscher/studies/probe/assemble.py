@@ -13,8 +13,6 @@ from esscher.core.validation import Array
 from esscher.engine.sampled.layer import METRICS, LayerMeasurement
 from esscher.math.statistics import Rate, fit_rate
 from esscher.math.statistics.records import ByMetric, FittedRate
-from esscher.math.tails.records import Cloud
-from esscher.math.tails.verdict import judge
 from esscher.runs.cells import Cell, CellRun
 from esscher.studies.probe.cells import LayerFound, read_cell
 from esscher.studies.probe.flags import with_flags
@@ -23,7 +21,6 @@ from esscher.studies.probe.records import (
     Curves,
     ErrorSummary,
     HeadStatistics,
-    KeyTails,
     MeanAndCovariance,
     PredictedError,
     ProbeHead,
@@ -141,8 +138,6 @@ def _head(found: LayerFound, h: int, seed: int) -> ProbeHead:
     """A head, as yet without flags: those depend on all heads."""
     measured, stats = found.measured, found.stats[h]
     sampled = measured.errors.shape[2] > 0
-    fields = structs.asdict(stats)
-    fields["tails"] = None if stats.tails is None else _judged(stats.tails)
     return ProbeHead(
         layer=measured.layer,
         head=measured.heads[h],
@@ -150,12 +145,8 @@ def _head(found: LayerFound, h: int, seed: int) -> ProbeHead:
         curve=_curves(measured, h) if sampled else None,
         reference=_reference(measured, h),
         flags=(),
-        **fields,
+        **structs.asdict(stats),
     )
-
-
-def _judged(cloud: Cloud) -> KeyTails:
-    return KeyTails(**structs.asdict(cloud), **structs.asdict(judge(cloud)))
 
 
 def fit_unit(

@@ -10,8 +10,7 @@ import altair as alt
 import numpy as np
 from altair.typing import ChartType
 
-from esscher.math.tails.verdict import LETTERS, VERDICTS
-from esscher.show.cells import category_map, heatmap, pairs, picked_title, picking
+from esscher.show.cells import heatmap, pairs, picked_title, picking
 from esscher.show.chart import bands, diagonal, figure, guides, lines, panel, points, sheet, words
 from esscher.show.drawing import Drawing, check_heads
 from esscher.show.frames import records
@@ -23,10 +22,7 @@ from esscher.show.theme import (
     DASHES,
     GREEN,
     GREY,
-    ORANGE,
-    PALE,
     SHARES,
-    SKY,
     VERMILION,
     limits,
 )
@@ -54,10 +50,10 @@ NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
     "lost": ("sinks and delimiters", {"colours": SHARES, "ends": (0.0, 1.0)}),
     "cov": ("exponent, covariance error", {"ends": (0.2, 0.6)}),
     "ess": ("effective tokens of a query", {"log": True}),
+    "proxy": ("variance proxy of the keys", {"colours": SHARES, "log": True}),
 }
 #: Those of the main chart.
 MAIN = ("at_context", "tokens_10", "mean", "map", "H", "lost")
-VERDICT = Series("tails", VERDICTS, colours=(SKY, GREEN, ORANGE, VERMILION, PALE))
 #: Heads whose curves are drawn unless some are chosen.
 SHOWN = 6
 #: Most heads whose curves, and whose evidence in the report, are kept: those that need most tokens.
@@ -89,10 +85,8 @@ def explorer(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> Ch
     pick = picking(*next(iter(wanted)))
     kept = [every[one] for one in list(wanted)[:KEPT]]
     curves = [_picked_curves(found, kept, metric, pick) for metric in METRICS]
-    maps = _numbers(found, tuple(NUMBERS), pick)
-    if any(head.tails is not None for head in found.heads):
-        rows = records(found.table())
-        maps.append(category_map(rows, "tails", "tails of the keys", VERDICT, LETTERS, pick=pick))
+    known = any(head.tails is not None for head in found.heads)
+    maps = _numbers(found, [name for name in NUMBERS if known or name != "proxy"], pick)
     note = f"bars and bands: 95% intervals; {HOLLOW}"
     if any(head.tokens_for.percent_10 is None for head in found.heads):
         note += f"; {NEVER}"

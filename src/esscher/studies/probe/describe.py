@@ -43,6 +43,8 @@ FIRST, GRID, BEYOND = 16, 32, 32
 MOST_TOKENS = 1e8
 #: Resamples of the queries, for the interval of the number of tokens.
 RESAMPLES = 200
+#: Largest exponent of a number that floats hold.
+LARGE = 700.0
 #: Sinks that are listed.
 LISTED = 5
 #: Keys whose tails are looked at: whole passages as long as they fit.
@@ -84,7 +86,8 @@ def describe_head(
     moments = CoupledMoments.of(numbers.tilts, numbers.keys)
     asymptotic = exponents(moments.horizon)
     sinks: Any = "auto" if apart is None else apart
-    tail = received_exponent(numbers.received * len(numbers.tilts), sinks=sinks)
+    burn_in = float(np.exp(min(moments.log_burn_in, LARGE)))
+    tail = received_exponent(numbers.received * len(numbers.tilts), sinks=sinks, burn_in=burn_in)
     keys = len(numbers.keys)
     top = max(BEYOND * keys, context, sizes[-1])
     grid = np.unique([*np.geomspace(FIRST, top, GRID).round().tolist(), context])

@@ -140,10 +140,6 @@ def _heads(found: Probe, name: str) -> Table:
         "\n".join(f"{flag.flag}: {flag.evidence}" for flag in head.flags) if tell else None
         for head, tell in zip(heads, told, strict=True)
     ]
-    frame["tail_evidence"] = [
-        head.tails.evidence if tell and head.tails is not None else None
-        for head, tell in zip(heads, told, strict=True)
-    ]
     columns = [
         Column("layer", "layer", "n0"),
         Column("head", "head", "n0"),
@@ -168,11 +164,11 @@ def _heads(found: Probe, name: str) -> Table:
                help="whether that is more than the tokens that were read"),
         Column("ess", "ESS", "n0", help="tokens that the median query attends"),
         Column("lost", "in sinks", "p0", help="attention that goes to sinks and delimiters"),
-        Column("tails", "tails", help="verdict on the worst direction of the keys"),
+        Column("proxy", "proxy", "d2", "proxy_low", "proxy_high",
+               help="variance proxy of the keys over their variance, along the worst direction"),
         Column("flags", "flags", help="what stands out at this head"),
         Column("sink_tokens", "largest sinks", shown=False),
         Column("flag_evidence", "evidence of the flags", shown=False),
-        Column("tail_evidence", "evidence of the tails", shown=False),
     ]  # fmt: skip
     file = "The CSV file has every column, at full length"
     if len(kept) < len(heads):

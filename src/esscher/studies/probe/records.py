@@ -10,7 +10,7 @@ from typing import Generic, TypeAlias, TypeVar
 from esscher.core.codec import Amount, Count, Estimate, Index, Interval, Name, Record
 from esscher.engine.sampled.layer import METRICS, ReferenceUsed
 from esscher.math.statistics.records import ByMetric, Ends, FittedRate, ReceivedTail
-from esscher.math.tails.records import Cloud, Deciding
+from esscher.math.tails.records import Cloud
 
 T = TypeVar("T")
 
@@ -285,15 +285,6 @@ class Flag(Record, frozen=True, kw_only=True):
     evidence: str
 
 
-class KeyTails(Cloud, frozen=True, kw_only=True):
-    """The tails of a head's keys, judged: see :class:`esscher.math.tails.Judgement`."""
-
-    verdict: Name
-    evidence: str
-    meaning: str
-    decided_by: Deciding
-
-
 class ProbeHead(HeadStatistics, frozen=True, kw_only=True):
     """A head: what one pass says, what was measured, and what stands against it.
 
@@ -301,8 +292,6 @@ class ProbeHead(HeadStatistics, frozen=True, kw_only=True):
     ----------
     layer, head
         Which one.
-    tails
-        Tails of its keys, judged.
     fit, curve
         Fitted rates and measured errors: of the mean output, of the covariance, of the map; None if
         nothing was sampled.
@@ -314,7 +303,6 @@ class ProbeHead(HeadStatistics, frozen=True, kw_only=True):
 
     layer: Index
     head: Index
-    tails: KeyTails | None
     fit: ByMetric[FittedRate] | None
     curve: Curves | None
     reference: ReferenceQuality

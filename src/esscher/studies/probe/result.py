@@ -103,9 +103,16 @@ def _row(head: ProbeHead) -> dict[str, Any]:
         **_columns("at_context", context.error, context.interval),
         "context": context.n,
         "reference_share": head.reference.largest_share,
-        "tails": None if head.tails is None else head.tails.verdict,
+        **_proxy(head),
         "flags": ", ".join(dict.fromkeys(flag.flag for flag in head.flags)),
     }
+
+
+def _proxy(head: ProbeHead) -> dict[str, Any]:
+    """Variance proxy of the keys over their variance, with its interval."""
+    if head.tails is None:
+        return _columns("proxy", None, (None, None))
+    return _columns("proxy", head.tails.proxy.value, head.tails.proxy.interval)
 
 
 def _layer_row(layer: ProbeLayer) -> dict[str, Any]:
