@@ -34,7 +34,7 @@ from esscher.engine.models.record import SAMPLE, compare_weights, said_of_types
 
 CONFIG, RESULTS, LOG, PARTS = "config.json", "results.json", "run.log", "parts"
 #: Version of the layout of a run's files.
-SCHEMA = 2
+SCHEMA = 3
 #: Characters of a value that a message shows.
 _SHOWN = 160
 
