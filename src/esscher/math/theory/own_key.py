@@ -53,8 +53,6 @@ OWN_SCORES = 3.0
 CUT = 6.6
 #: Strengths that carry less than this share of the error do not matter.
 LIGHT = 1e-11
-#: Trapezoidal step of the Laplace integrals: a relative error of 1e-5.
-STEP = 0.7
 
 
 class OwnKeySquare(NamedTuple):
@@ -237,7 +235,7 @@ def _integrate(
     for s, mass, mass_along, step, share in rows:
         if share < LIGHT:
             continue
-        table = laplace_table(min(float(s), STRONGEST), float(n.max()), STEP)
+        table = laplace_table(min(float(s), STRONGEST), float(n.max()))
         alone = np.array([[table.squared_error(m), table.collision(m)] for m in n]).T
         if s > STRONGEST:  # frozen: the error is that of the largest key (``softmax_moments``)
             more = float(s) - STRONGEST
