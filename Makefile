@@ -73,6 +73,8 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.calibration
 	$(BIN)/python -m benchmarks.accuracy
+	$(BIN)/python -m benchmarks.long_line
+	$(BIN)/python -m benchmarks.truth
 
 findings: $(STAMP)
 	$(BIN)/python -m benchmarks.findings $(DATA) --runs runs

@@ -14,7 +14,8 @@ from esscher.math.theory.hardmax import hardmax_exact, hardmax_exponent, hardmax
 from esscher.math.theory.map_error import map_curve
 from esscher.math.theory.moment_errors import moment_curves
 from esscher.math.theory.pointwise import PointwiseError, pointwise_error
-from esscher.math.theory.prediction import Constants, Prediction, constants, log_burn_in, predict
+from esscher.math.theory.predicting import constants, log_burn_in, predict
+from esscher.math.theory.prediction import Constants, Prediction
 from esscher.math.theory.regimes import Boundaries, Regime, boundaries, head_regime, regime
 from esscher.math.theory.sharp_exponents import Exponents, exponents
 from esscher.math.theory.softmax_mean import SoftmaxMoments, softmax_moments
