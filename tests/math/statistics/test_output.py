@@ -97,7 +97,7 @@ def test_plot(rate: Rate, capfd: pytest.CaptureFixture[str]) -> None:
     low, high = rate.interval
     for words in (
         f"fit {rate.exponent:.3f} ({low:.3f} to {high:.3f})",
-        *("predicted on this range 0.460", "asymptotic 0.500"),
+        *("predicted on this range 0.460", "asymptotic (conjectured) 0.500"),
         *("published reference 0.400", "published bound 0.056"),
         *("mean of 60 replicates", "law undecided; exponent not to be trusted", "tokens n"),
     ):

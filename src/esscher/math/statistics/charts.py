@@ -18,7 +18,7 @@ from esscher.show.theme import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, limits
 #: Exponents to compare with: words, colour and dashes.
 COMPARED: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "predicted": ("predicted on this range", GREEN, (6, 2, 1, 2)),
-    "sharp": ("asymptotic", PURPLE, (1, 2)),
+    "sharp": ("asymptotic (conjectured)", PURPLE, (1, 2)),
     "paper_reference": ("published reference", ORANGE, (4, 2)),
     "paper_bound": ("published bound", GREY, (4, 2)),
 }

@@ -317,7 +317,7 @@ class Rate:
         ]
         names = {
             "predicted": "predicted on this range",
-            "sharp": "asymptotic",
+            "sharp": "asymptotic (conjectured)",
             "paper_reference": "published reference",
             "paper_bound": "published bound",
         }

@@ -30,7 +30,7 @@ NORMAL = 1.96
 SMOOTH = 60
 WHOLE, DASHED, DOTTED, BOTH = (1, 0), (4, 2), (1, 2), (6, 2, 1, 2)
 MEASURED, PREDICTED = "measured", "predicted on the same sizes"
-SHARPEST, REFERENCE, BOUND = "asymptotic, sharp", "published reference", "published bound"
+SHARPEST, REFERENCE, BOUND = "asymptotic, conjectured", "published reference", "published bound"
 FITTED = "fitted law"
 #: Colour, shape and dashes of everything that is drawn over the horizon.
 STYLES: dict[str, tuple[str, str, tuple[int, ...]]] = {

@@ -122,7 +122,7 @@ def _exponents(found: Sweep, name: str) -> Table:
             Column("exponent", "exponent β", "d3", "low", "high"),
             Column("constant", "constant C", "s3", "constant_low", "constant_high"),
             Column("predicted", "predicted", "d3", help="by theory, on these sizes"),
-            Column("sharp", "sharp", "d3", help="as n grows"),
+            Column("sharp", "conjectured", "d3", help="as n grows"),
             Column("paper_reference", "reference", "d3", help="published reference"),
             Column("paper_bound", "bound", "d3", help="published bound"),
             Column("verdict", "law", help="undecided if a floor or a logarithm is not excluded"),

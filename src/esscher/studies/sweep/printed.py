@@ -44,9 +44,9 @@ def print_result(found: Sweep, console: PlainConsole) -> None:
 def _print_rates(console: PlainConsole, found: Sweep) -> None:
     table = PlainTable(
         "Exponents beta of error ~ C n^-beta, 95% intervals",
-        least=("bound", "ref.", "sharp", "floor <", "predicted"),
+        least=("bound", "ref.", "conj.", "floor <", "predicted"),
     )
-    for name in ("H", "of", "beta", "interval", "predicted", "sharp", "ref.", "bound"):
+    for name in ("H", "of", "beta", "interval", "predicted", "conj.", "ref.", "bound"):
         table.add_column(name, justify="left" if name == "of" else "right")
     table.add_column("floor <", justify="right")
     table.add_column("law")
@@ -70,6 +70,7 @@ def _print_rates(console: PlainConsole, found: Sweep) -> None:
                 warnings.append(f"* H = {scale.horizon:.4g}, {metric}: {reasons}.")
     console.print(table)
     console.explain(
+        "conj.: asymptotic exponent, conjectured for Gaussian tokens; ref., bound: published; "
         "floor <: 95% limit of a floor, as a share of the error at the largest size. Law: as "
         "predicted if the ratio to the predicted curve does not change beyond noise, and a floor "
         "of half the last error would have been seen; undecided if such a floor or a power of ln n "
