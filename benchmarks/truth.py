@@ -192,7 +192,7 @@ def constants_of_bounded_laws(scale: float) -> Iterator[Row]:
     if value is not None:
         yield Row(
             "constants", "n E|error of the mean|^2, sphere, d = 5, A = diag(1 .. 0.2)",
-            float(value), float(getattr(stated.constants, "mean_error", 0.0) or 0.0),
+            float(value), float(stated.constants.mean_error or 0.0),
             float(squares.mean()), float(squares.std(ddof=1) / np.sqrt(count)),
         )  # fmt: skip
 

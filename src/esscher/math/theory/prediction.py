@@ -30,17 +30,24 @@ REACHED = 0.1
 
 @dataclass(frozen=True)
 class Constants:
-    """Limits of ``n E|error|^2`` (None where the regime has no such constant)."""
+    """Limits of ``n E|error|^2`` (None where the regime has no such constant).
+
+    Those of bounded laws are sampled: ``mean_error`` and ``map_error`` are their standard errors.
+    """
 
     queries: str
     mean: float | None
     mean_norm: float | None
     cov: float | None
     map: float | None
+    mean_error: float | None = None
+    map_error: float | None = None
 
     def to_dict(self) -> dict[str, float | None]:
-        """Return the constants as a dictionary."""
-        return {"mean": self.mean, "mean_norm": self.mean_norm, "cov": self.cov, "map": self.map}
+        """Return the constants as a dictionary, with the errors of those that were sampled."""
+        exact = {"mean": self.mean, "mean_norm": self.mean_norm, "cov": self.cov, "map": self.map}
+        errors = {"mean_error": self.mean_error, "map_error": self.map_error}
+        return exact | {name: error for name, error in errors.items() if error is not None}
 
 
 @dataclass(frozen=True, eq=False)
