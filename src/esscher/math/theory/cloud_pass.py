@@ -49,7 +49,7 @@ class Effort:
 
     queries: int = 128
     groups: int = 8
-    tokens: int = 1024
+    tokens: int = 512
     pairs: int = 32
 
 
@@ -168,18 +168,19 @@ class CloudPass:
 
     def _add(self, group: int, members: Rows) -> None:
         """Add the queries of a group."""
-        s, d, p = len(self.n), self.values.shape[1], len(self.pairs[0])
-        columns = np.zeros((len(self.keys), s * (3 * d + 3 + p)), dtype=np.float32)
+        s, d = len(self.n), self.values.shape[1]
+        columns: list[tuple[Single, Single]] = []
         shared = Shared(np.zeros((s, d)), np.zeros(s))
         squares, products = np.zeros((2, s, len(self.values)), dtype=np.float32)
         for i in members:
             more, above, at = self._query(int(i), group)
             share = float(self.share[i])
-            columns += np.float32(share) * more
+            columns.append((more[0], np.float32(share) * more[1]))
             shared = shared + above.scaled(share)
             squares += np.float32(share) * at.squares
             products += np.float32(share) * at.products
-        influence = Influence.of(columns, shared, d)
+        seen, weights = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+        influence = Influence.of(seen.T @ weights, shared, d)
         factor = (self.n - 1 if self.tokens else self.n)[:, None]
         self.on_mean[group] = factor * influence.on_mean(self.z_values)
         along = influence.on_products(self.z_values, self.z_shifts, self.pairs)
@@ -193,7 +194,7 @@ class CloudPass:
         self.second[group] += [(v * w[:, None]).T @ v for w in squares]
         self.second[group] -= _symmetric(np.array([(v * w[:, None]).T @ u for w in products]))
 
-    def _query(self, i: int, group: int) -> tuple[Single, Shared, QueryErrors]:
+    def _query(self, i: int, group: int) -> tuple[tuple[Single, Single], Shared, QueryErrors]:
         """Add a query; return what its group sums over tokens and over keys."""
         row, n = int(self.rows[i]), self.n
         y = self.outputs[row]
@@ -217,7 +218,7 @@ class CloudPass:
         linear = linear + squares.one[:, None, None] * np.outer(y, y)
         self.second[group] += self.share[i] * (crossed + linear)
         weights, shared = coefficients(table, own, n, self._others - 1, y, self.pairs)
-        return features(table, self.keys).T @ weights, shared, at
+        return (features(table, self.keys), weights), shared, at
 
 
 def _covariance(rows: Array) -> Array:
