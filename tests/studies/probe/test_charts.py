@@ -31,6 +31,8 @@ def test_heatmaps_hold_the_numbers_of_the_table(found, kind):
     table["lost"] = table["sinks"] + table["delimiters"]
     chart = draw(DRAWINGS, found, kind)
     names = charts.MAIN if kind == "heads" else tuple(charts.NUMBERS)
+    if all(head.tails is None for head in found.heads):
+        names = [name for name in names if name != "proxy"]
     assert len(charts.MAIN) == 6
     for name in names:
         shown = {(row["layer"], row["head"]): row[name] for row in rows(chart, name)}

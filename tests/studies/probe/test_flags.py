@@ -10,7 +10,9 @@ from tests.studies.probe.made import made_head
 
 
 def measured(head, metric, exponent, noise):
-    fit = replace(head.fit[metric], exponent=exponent, standard_error=noise, trusted=True)
+    fit = replace(
+        head.fit[metric], exponent=exponent, standard_error=noise, trusted=True, n_replicates=64
+    )
     return replace(head, fit=replace(head.fit, **{metric: fit}))
 
 
@@ -51,6 +53,14 @@ def test_less_data_gives_no_more_flags():
         (head,) = with_flags([measured(quiet(0), "mean", 0.35, noise)])
         slow = "slow mean" in names(head)
         assert slow == (noise < 0.1)
+
+
+def test_few_replicates_decide_little():
+    head = measured(quiet(0), "mean", 0.475, 0.01)
+    assert "slow mean" in names(with_flags([head])[0])
+    few = replace(head.fit.mean, n_replicates=3)
+    (found,) = with_flags([replace(head, fit=replace(head.fit, mean=few))])
+    assert "slow mean" not in names(found)
 
 
 def test_predicted_and_gaussian():

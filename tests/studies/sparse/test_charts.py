@@ -7,6 +7,7 @@ import pytest
 from esscher.core.errors import InputError
 from esscher.show.drawing import draw, offered
 from esscher.studies.sparse.charts import DRAWINGS, METRICS, STYLES, best_pattern
+from esscher.studies.sparse.result import student
 from tests.runs.made import HOSTILE, make
 from tests.show.drawn import panel_rows, texts
 
@@ -49,7 +50,7 @@ def test_curves_hold_the_errors_with_their_intervals(name, reference):
             ):
                 row = shown[pattern, budget]
                 assert row["error"] == pytest.approx(mean, rel=1e-5)
-                assert row["high"] == pytest.approx(mean + 1.96 * noise, rel=1e-5)
+                assert row["high"] == pytest.approx(mean + student(found) * noise, rel=1e-5)
     floors = [row["at"] for row in panel_rows(chart, 1, "at")]
     wanted = [] if reference == "dense" else [found.dense_against_limit.mean]
     assert floors == pytest.approx(wanted, rel=1e-5)

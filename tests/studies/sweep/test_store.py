@@ -22,7 +22,7 @@ def test_a_run_says_what_it_is(tmp_path: Path) -> None:
     curve = small_sweep(tmp_path / "deep" / "run")
     folder = tmp_path / "deep" / "run"
     config = json.loads((folder / "config.json").read_text())
-    assert config["schema"] == 2
+    assert config["schema"] == 3
     assert config["configuration"]["sizes"] == SIZES
     assert config["configuration"]["seed"] == 3
     assert config["request"]["replicates"] == 4

@@ -1,9 +1,9 @@
 """Flags: what stands out at a head, for mean, covariance and map apart, with the evidence.
 
 A flag about an exponent is a statement about its interval, and there are as many statements as
-heads: p-values are adjusted over all of them (Holm), so that with 95% probability not one flag of a
-kind is false. How often each of those that one pass gives is right has been measured
-(documentation, "Flags").
+heads: p-values (Student's, so that few replicates decide little) are adjusted over all of them
+(Holm), so that with 95% probability not one flag of a kind is false. How often those that one pass
+gives are right has been measured (documentation, "Flags against measurements").
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import structs
-from scipy.special import ndtr
+from scipy.special import stdtr
 
 from esscher.core.validation import Array
 from esscher.engine.sampled.layer import METRICS
 from esscher.math.statistics.classes import HALF
 from esscher.math.statistics.multiple import family_wise
+from esscher.math.theory.cloud import EFFORT
 from esscher.studies.probe.records import Flag, ProbeHead
 
 #: Names of the errors in flags.
@@ -53,9 +54,9 @@ def with_flags(heads: Sequence[ProbeHead]) -> list[ProbeHead]:
 def _measured_slow(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, Flag]]:
     """Measured exponents below 1/2."""
     values = np.array([_exponent(head, metric) for head in heads])
-    slow = _below(values[:, 0], values[:, 1], 0.5)
+    slow = _below(values, 0.5)
     return [
-        (i, Flag(flag=f"slow {WORDS[metric]}", evidence=_evidence("measured", *values[i])))
+        (i, Flag(flag=f"slow {WORDS[metric]}", evidence=_evidence("measured", *values[i][:2])))
         for i in slow
     ]
 
@@ -63,13 +64,13 @@ def _measured_slow(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, F
 def _predicted_slow(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, Flag]]:
     """Exponents that one pass predicts below what counts as 1/2."""
     values = np.array([_predicted(head, metric) for head in heads])
-    slow = _below(values[:, 0], values[:, 1], HALF[0])
+    slow = _below(values, HALF[0])
     return [
         (
             i,
             Flag(
                 flag=f"slow {WORDS[metric]}, predicted",
-                evidence=_evidence("predicted on these sizes", *values[i]),
+                evidence=_evidence("predicted on these sizes", *values[i][:2]),
             ),
         )
         for i in slow
@@ -81,14 +82,15 @@ def _disagreeing(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, Fla
     measured = np.array([_exponent(head, metric) for head in heads])
     predicted = np.array([_predicted(head, metric) for head in heads])
     noise = np.hypot(measured[:, 1], predicted[:, 1])
-    apart = _apart(measured[:, 0] - predicted[:, 0], noise)
+    freedom = np.minimum(measured[:, 2], predicted[:, 2])
+    apart = _apart(measured[:, 0] - predicted[:, 0], noise, freedom)
     return [
         (
             i,
             Flag(
                 flag=f"prediction off, {WORDS[metric]}",
-                evidence=f"{_evidence('measured', *measured[i])}, "
-                f"{_evidence('predicted', *predicted[i])}",
+                evidence=f"{_evidence('measured', *measured[i][:2])}, "
+                f"{_evidence('predicted', *predicted[i][:2])}",
             ),
         )
         for i in apart
@@ -99,13 +101,13 @@ def _against_gaussian(heads: Sequence[ProbeHead]) -> list[tuple[int, Flag]]:
     """Measured exponents of the mean other than those of Gaussian tokens of the same horizon."""
     values = np.array([_exponent(head, "mean") for head in heads])
     sharp = np.array([head.predicted.sharp.mean for head in heads])
-    apart = _apart(values[:, 0] - sharp, values[:, 1])
+    apart = _apart(values[:, 0] - sharp, values[:, 1], values[:, 2])
     return [
         (
             i,
             Flag(
                 flag="not Gaussian",
-                evidence=f"{_evidence('measured', *values[i])}, Gaussian tokens of H = "
+                evidence=f"{_evidence('measured', *values[i][:2])}, Gaussian tokens of H = "
                 f"{heads[i].horizon:.2f} would have {sharp[i]:.2f} in the end (conjectured)",
             ),
         )
@@ -138,29 +140,31 @@ def _of_one(head: ProbeHead) -> list[Flag]:
     return flags
 
 
-def _exponent(head: ProbeHead, metric: str) -> tuple[float, float]:
-    """Measured exponent and its standard error; nan where there is none."""
-    if head.fit is None:
-        return np.nan, np.nan
+def _exponent(head: ProbeHead, metric: str) -> tuple[float, float, float]:
+    """Measured exponent, standard error and degrees of freedom; nan where there is none."""
+    if head.fit is None or head.fit[metric].standard_error is None:
+        return np.nan, np.nan, np.nan
     fit = head.fit[metric]
-    return fit.exponent, np.nan if fit.standard_error is None else fit.standard_error
+    return fit.exponent, float(fit.standard_error or 0.0), fit.n_replicates - 1.0
 
 
-def _predicted(head: ProbeHead, metric: str) -> tuple[float, float]:
+def _predicted(head: ProbeHead, metric: str) -> tuple[float, float, float]:
+    """Exponent that one pass predicts, its standard error and degrees of freedom."""
     found = head.predicted_error[metric]
     if found.exponent is None or found.exponent_error is None:
-        return np.nan, np.nan
-    return found.exponent, found.exponent_error
+        return np.nan, np.nan, np.nan
+    return found.exponent, found.exponent_error, EFFORT.groups - 1.0
 
 
-def _below(values: Array, noise: Array, bar: float) -> list[int]:
-    """Which values are below a bar, over all of them."""
-    return _adjusted(ndtr((values - bar) / _positive(noise)))
+def _below(found: Array, bar: float) -> list[int]:
+    """Which exponents [head, (value, error, freedom)] are below a bar, over all of them."""
+    values, noise, freedom = found.T
+    return _adjusted(stdtr(freedom, (values - bar) / _positive(noise)))
 
 
-def _apart(differences: Array, noise: Array) -> list[int]:
+def _apart(differences: Array, noise: Array, freedom: Array) -> list[int]:
     """Which differences are not 0, over all of them."""
-    return _adjusted(2 * ndtr(-np.abs(differences) / _positive(noise)))
+    return _adjusted(2 * stdtr(freedom, -np.abs(differences) / _positive(noise)))
 
 
 def _positive(noise: Array) -> Array:

@@ -8,6 +8,7 @@ import numpy as np
 
 from esscher.core.shown import counted, with_error
 from esscher.show.tables import PlainConsole, PlainTable
+from esscher.studies.probe.predictors import CONSTANT
 from esscher.studies.probe.result import Probe
 
 #: Heads that the table shows unless all are asked for.
@@ -67,17 +68,24 @@ def _print_predictors(console: PlainConsole, found: Probe) -> None:
     for name in ("of", "predictor", "error", "skill"):
         table.add_column(name, justify="right" if name in ("error", "skill") else "left")
     for row in found.predictors().to_dict("records"):
-        known = row["skill_low"] is not None and not np.isnan(row["skill_low"])
-        skill = f"{row['skill']:.2f} ({row['skill_low']:.2f} to {row['skill_high']:.2f})"
         table.add_row(
-            row["metric"], row["predictor"], f"{row['mean absolute error']:.3f}",
-            skill if known else "",
-        )  # fmt: skip
+            row["metric"], row["predictor"], f"{row['mean absolute error']:.3f}", _skill(row)
+        )
     console.print(table)
     console.explain(
         "skill: 1 - error / error of always saying 1/2, with 95% interval over heads; an interval "
         "that holds 0 is no better than the constant.\n"
     )
+
+
+def _skill(row: dict[Any, Any]) -> str:
+    """Skill with its interval, as far as it is known; nothing for the constant itself."""
+    value, low, high = (row[name] for name in ("skill", "skill_low", "skill_high"))
+    if row["predictor"] == CONSTANT or value is None or np.isnan(value):
+        return ""
+    if low is None or np.isnan(low):
+        return f"{value:.2f}"
+    return f"{value:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _print_flags(console: PlainConsole, found: Probe, order: list[tuple[int, int]]) -> None:
