@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from esscher.math.tails.cloud import cloud_tails
 from esscher.math.tails.directions import QUICK
 from esscher.math.tails.records import Cloud
 from esscher.math.theory import exponents
-from esscher.math.theory.cloud import CloudErrors, Predicted, cloud_errors
+from esscher.math.theory.cloud import EFFORT, CloudErrors, Predicted, cloud_errors
 from esscher.studies.probe.records import (
     AtContext,
     ByTolerance,
@@ -39,6 +39,8 @@ TOLERANCES = {"percent_5": 0.05, "percent_10": 0.1, "percent_20": 0.2}
 #: Numbers of tokens among which those for a tolerance are looked for: the first, how many, and how
 #: many times the cloud's tokens the last is.
 FIRST, GRID, BEYOND = 16, 32, 32
+#: Queries of a passage from which errors are predicted, however many passages there are.
+FEWEST_QUERIES = 64
 #: More tokens than that are never looked for.
 MOST_TOKENS = 1e8
 #: Resamples of the queries, for the interval of the number of tokens.
@@ -58,6 +60,7 @@ def describe_head(
     label: Callable[[int], str],
     *,
     context: int,
+    passages: int = 1,
     delimiters: float,
     psi: float | None = None,
     apart: NDArray[np.int64] | None = None,
@@ -76,6 +79,8 @@ def describe_head(
         The token of a key, for the list of sinks.
     context
         Context length of the model.
+    passages
+        Passages over which the statistics will be averaged: each takes fewer queries, then.
     delimiters
         Share of the attention that goes to delimiters.
     psi
@@ -91,7 +96,8 @@ def describe_head(
     keys = len(numbers.keys)
     top = max(BEYOND * keys, context, sizes[-1])
     grid = np.unique([*np.geomspace(FIRST, top, GRID).round().tolist(), context])
-    found = cloud_errors(numbers.cloud, sizes, grid=grid, seed=seed)
+    effort = replace(EFFORT, queries=max(EFFORT.queries // passages, FEWEST_QUERIES))
+    found = cloud_errors(numbers.cloud, sizes, grid=grid, effort=effort, seed=seed)
     outputs = _MapCurve.of(found, numbers.norm, random_stream(seed, "probe prediction"))
     needed: dict[str, Any] = {name: outputs.crossing(at) for name, at in TOLERANCES.items()}
     ess = numbers.participation

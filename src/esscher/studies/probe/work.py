@@ -156,7 +156,8 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
             stats = tuple(
                 describe_head(
                     numbers[h], study.sizes, study.seed, label,
-                    context=loaded.max_positions, delimiters=float(shares[h]), apart=sinks[h],
+                    context=loaded.max_positions, passages=len(study.cells()),
+                    delimiters=float(shares[h]), apart=sinks[h],
                 )
                 for h in study.heads
             )  # fmt: skip
