@@ -92,7 +92,21 @@ def _words(study: ProbeStudy, table: pd.DataFrame) -> str:
         f"{high:.2f}) what independent heads would make of it, that of single queries "
         f"{middle['amplification_map']:.2f} times. Magnitudes go together with a correlation of "
         f"{middle['magnitude_correlation']:.2f}. The output projection changes a layer's exponent "
-        f"by at most {gap:.2f}."
+        f"by at most {gap:.2f}.\n\n{_alternative(table, heads)}"
+    )
+
+
+def _alternative(table: pd.DataFrame, heads: int) -> str:
+    """The trivial alternative, and what the intervals say of it."""
+    fewer = int((table["effective_heads_high"] < heads).sum())
+    below = int((table["amplification_high"] < 1).sum())
+    above = int((table["amplification_low"] > 1).sum())
+    return (
+        f"The trivial alternative, independent heads ({heads} effective ones, an amplification of "
+        f"1), is excluded by the intervals of the effective heads in {fewer} of {len(table)} "
+        f"layers and of the amplification in {below + above} (below 1 in {below}, above in "
+        f"{above}). Weakest point: samples come from one cloud of one text, resampled at one "
+        "size; intervals are about such samples, each layer at its own level."
     )
 
 

@@ -92,7 +92,9 @@ def test_stated_errors_are_the_spread_over_seeds() -> None:
     for law, options in (("sphere", {"matrix": matrix}), ("cube", {"horizon": 1.5})):
         dim = 50 if law == "sphere" else 8
         head = esscher.law_head(esscher.laws.standard_law(law, dim), **options)
-        found = [sampled_constants(head, "tokens", seed).mean for seed in range(40)]
+        drawn = [sampled_constants(head, "tokens", seed).mean for seed in range(40)]
+        found = [c for c in drawn if c.value is not None]
+        assert len(found) >= 36  # a few samples say that they cannot tell
         values, errors = np.array([[c.value, c.standard_error] for c in found]).T
         scores = (values - values.mean()) / errors
         assert 0.75 < np.sqrt(np.mean(scores**2)) < 1.3
