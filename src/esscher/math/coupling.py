@@ -230,8 +230,8 @@ class CoupledMoments:
     @classmethod
     def of(cls, tilts: Array, keys: Array) -> CoupledMoments:
         """Of rows of tilts and keys."""
-        key_root = symmetric_root(_covariance(keys))
-        tilt_root = symmetric_root(_covariance(tilts))
+        key_root = symmetric_root(row_covariance(keys))
+        tilt_root = symmetric_root(row_covariance(tilts))
         spectrum = np.linalg.svd(key_root @ tilt_root, compute_uv=False)
         strengths = np.linalg.norm(tilts @ key_root, axis=1)
         return cls(
@@ -252,6 +252,7 @@ class CoupledMoments:
         return float(np.mean(self.strengths > np.sqrt(2 * np.log(n))))
 
 
-def _covariance(rows: Array) -> Array:
+def row_covariance(rows: Array) -> Array:
+    """Covariance of rows about their mean, divided by their number."""
     centred = rows - rows.mean(axis=0)
     return np.asarray(centred.T @ centred / len(rows))

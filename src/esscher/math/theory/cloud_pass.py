@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from esscher.core.validation import Array
+from esscher.math.coupling import row_covariance
 from esscher.math.theory.cloud_influence import Influence, Shared, coefficients, features
 from esscher.math.theory.cloud_query import OwnKey, QueryErrors, query_errors, square_errors
 from esscher.math.theory.cloud_sampling import Chosen, choose, near_order
@@ -86,14 +87,14 @@ class CloudPass:
         self._own = np.arange(len(cloud.values)) if cloud.own is None else cloud.own
         self._others = n - 1 if self.tokens else n
         origin = cloud.outputs.mean(axis=0)
-        variances, axes = np.linalg.eigh(_covariance(cloud.outputs))
+        variances, axes = np.linalg.eigh(row_covariance(cloud.outputs))
         self.outputs = (cloud.outputs - origin) @ axes
         self.values = (cloud.values - origin) @ axes
         self.rows, self.group, self.share = self._choose_queries(effort, rng)
         self._logits = np.asarray(cloud.logits(self.rows), dtype=np.float64)
         influence = self._first_influence()
         self.shifts = influence - influence.mean(axis=0)
-        self._spread = _covariance(self.shifts)
+        self._spread = row_covariance(self.shifts)
         whole = self.outputs + influence[self._own] if self.tokens else influence
         self.z = choose(np.sum(whole**2, axis=1), effort.tokens, rng)
         self.pairs, self.chosen_pairs = self._choose_pairs(variances, effort.pairs, rng)
@@ -219,11 +220,6 @@ class CloudPass:
         self.second[group] += self.share[i] * (crossed + linear)
         weights, shared = coefficients(table, own, n, self._others - 1, y, self.pairs)
         return (features(table, self.keys), weights), shared, at
-
-
-def _covariance(rows: Array) -> Array:
-    centred = rows - rows.mean(axis=0)
-    return np.asarray(centred.T @ centred / len(rows))
 
 
 def _symmetric(matrices: Array) -> Array:

@@ -140,7 +140,8 @@ def _print_notes(console: PlainConsole, found: Domains) -> None:
         notes.append(
             "the same: all pairs of corpora differ by less than the margin, beyond chance; "
             "undecided: neither. power: with which a shift of one corpus by the margin is found in "
-            f"the median head (up to 7 points too large); blocks: as many take that to {WANTED:.0%}."
+            "the median head (up to 7 points too large); blocks: as many take that to "
+            f"{WANTED:.0%}."
         )
     if test.smallest_p * test.omnibus_tests > fdr:
         notes.append(
