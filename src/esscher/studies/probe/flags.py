@@ -16,7 +16,6 @@ from scipy.special import stdtr
 
 from esscher.core.validation import Array
 from esscher.engine.sampled.layer import METRICS
-from esscher.math.statistics.classes import HALF
 from esscher.math.statistics.multiple import family_wise
 from esscher.math.theory.cloud import EFFORT
 from esscher.studies.probe.records import Flag, ProbeHead
@@ -25,6 +24,8 @@ from esscher.studies.probe.records import Flag, ProbeHead
 WORDS = {"mean": "mean", "cov": "covariance", "map": "map"}
 #: Level of the flags.
 ALPHA = 0.05
+#: Predicted exponents below this are slow: 1/2 less twice the error of predicted exponents.
+PREDICTED_SLOW = 0.48
 #: Effective tokens of the median query below which a prediction of mean and covariance, which adds
 #: up what single tokens do, may be off.
 FEW = 8.0
@@ -62,9 +63,9 @@ def _measured_slow(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, F
 
 
 def _predicted_slow(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, Flag]]:
-    """Exponents that one pass predicts below what counts as 1/2."""
+    """Exponents that one pass predicts below 1/2, beyond what first order may be off."""
     values = np.array([_predicted(head, metric) for head in heads])
-    slow = _below(values, HALF[0])
+    slow = _below(values, PREDICTED_SLOW)
     return [
         (
             i,
