@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import pandas as pd
 
 import esscher
 from esscher.math.statistics.classes import rate_class
+from esscher.studies.probe.flags import with_flags
 from esscher.studies.probe.predictors import PREDICTORS, predictor_table
 from esscher.studies.probe.records import ProbeHead
 
@@ -32,6 +34,8 @@ RESULTS = Path(__file__).parent / "results" / "predictors.json"
 METRICS = {"mean": "mean", "cov": "covariance", "map": "map"}
 #: Errors of a curve beyond which its prediction is called off.
 OFF = 0.15
+#: Effective tokens below which it was expected to be.
+FEW = 8.0
 #: What was a flag before, and what is one now, from one pass alone.
 FLAGS: dict[str, Callable[[ProbeHead, float], bool]] = {
     "H > 1 (was: horizon)": lambda head, top: head.horizon > 1,
@@ -108,11 +112,12 @@ def flags(runs: dict[str, Any]) -> list[dict[str, Any]]:
         for head in probe.heads:
             off = bool(worst_ratio(head, "mean") > np.log1p(OFF))
             into = hits_off if off else hits_fine
-            into[0] += int(_raised("few tokens")(head, 0.0) == off)
+            into[0] += int((head.ess.median < FEW) == off)
             into[1] += 1
     rows.append(
-        {"of": f"mean, whose predicted curve is off by more than {OFF:.0%}", "flag": "few tokens",
-         "raised at slow heads": hits_off, "not raised at heads at 1/2": hits_fine}
+        {"of": f"mean, predicted curve off by more than {OFF:.0%}",
+         "flag": f"median query below {FEW:.0f} tokens", "raised at slow heads": hits_off,
+         "not raised at heads at 1/2": hits_fine}
     )  # fmt: skip
     return rows
 
@@ -131,6 +136,9 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     folders = parser.parse_args().runs
     runs = {folder.name: esscher.load(folder) for folder in folders}
+    # runs keep the flags of the revision that made them
+    heads = {name: with_flags(probe.heads) for name, probe in runs.items()}
+    runs = {name: replace(probe, heads=tuple(heads[name])) for name, probe in runs.items()}
     tables = {name: probe.table() for name, probe in runs.items()}
     found = {"predictors": predictors(tables), "curves": curves(runs), "flags": flags(runs)}
     names = list(runs)

@@ -26,9 +26,6 @@ WORDS = {"mean": "mean", "cov": "covariance", "map": "map"}
 ALPHA = 0.05
 #: Predicted exponents below this are slow: 1/2 less twice the error of predicted exponents.
 PREDICTED_SLOW = 0.48
-#: Effective tokens of the median query below which a prediction of mean and covariance, which adds
-#: up what single tokens do, may be off.
-FEW = 8.0
 #: Share of reference error in the smallest measured error from which it is worth a flag.
 REFERENCE = 0.2
 
@@ -119,14 +116,6 @@ def _against_gaussian(heads: Sequence[ProbeHead]) -> list[tuple[int, Flag]]:
 def _of_one(head: ProbeHead) -> list[Flag]:
     """Flags that depend on the head alone."""
     flags = []
-    if head.ess.median < FEW:
-        flags.append(
-            Flag(
-                flag="few tokens",
-                evidence=f"the median query attends {head.ess.median:.1f} tokens: what is "
-                "predicted for mean and covariance may be off",
-            )
-        )
     if head.reference.largest_share > REFERENCE:
         share = head.reference.largest_share
         flags.append(
