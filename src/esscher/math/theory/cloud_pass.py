@@ -15,7 +15,13 @@ from scipy.special import logsumexp
 from esscher.core.validation import Array
 from esscher.math.coupling import row_covariance
 from esscher.math.theory.cloud_influence import Influence, Shared, coefficients, features
-from esscher.math.theory.cloud_query import OwnKey, QueryErrors, query_errors, square_errors
+from esscher.math.theory.cloud_query import (
+    OwnKey,
+    QueryErrors,
+    query_errors,
+    square_errors,
+    symmetric,
+)
 from esscher.math.theory.cloud_sampling import Chosen, choose, near_order
 from esscher.math.theory.cloud_table import KeyColumns, Pairs, Single, query_table
 
@@ -193,7 +199,7 @@ class CloudPass:
             self.on_products[group] += (limits[:, a] * limits[:, b])[:, None]
         v, u = self._keys.values, self._keys.shifts
         self.second[group] += [(v * w[:, None]).T @ v for w in squares]
-        self.second[group] -= _symmetric(np.array([(v * w[:, None]).T @ u for w in products]))
+        self.second[group] -= symmetric(np.array([(v * w[:, None]).T @ u for w in products]))
 
     def _query(self, i: int, group: int) -> tuple[tuple[Single, Single], Shared, QueryErrors]:
         """Add a query; return what its group sums over tokens and over keys."""
@@ -210,17 +216,13 @@ class CloudPass:
         self.squares[i] = at.square
         others = self.grid - 1 if self.tokens else self.grid
         self.map_squares[i] = square_errors(table, own, others)
-        crossed = at.crossed + _symmetric(y[:, None] * self.mean[i][:, None, :])
+        crossed = at.crossed + symmetric(y[:, None] * self.mean[i][:, None, :])
         squares, products = self._keys.sums(at.squares), self._keys.sums(at.products)
         along = squares.squares_along(y) - products.mixed_along(y)
         self.products[i] = crossed[:, *self.pairs] + along
         # but for v v' and v u', whose matrices are the same for all queries
-        linear = _symmetric((products.shift - squares.value)[:, :, None] * y)
+        linear = symmetric((products.shift - squares.value)[:, :, None] * y)
         linear = linear + squares.one[:, None, None] * np.outer(y, y)
         self.second[group] += self.share[i] * (crossed + linear)
         weights, shared = coefficients(table, own, n, self._others - 1, y, self.pairs)
         return (features(table, self.keys), weights), shared, at
-
-
-def _symmetric(matrices: Array) -> Array:
-    return np.asarray(matrices + matrices.swapaxes(-1, -2))

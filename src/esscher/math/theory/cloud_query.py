@@ -102,7 +102,7 @@ def query_errors(
     alone = (none @ weight)[:, None]
     rest = m * (one @ g)
     squares = (none @ weight**2)[:, None, None] * np.outer(r, r)
-    squares = squares + _symmetric((m * (one * weight) @ g)[:, :, None] * r)
+    squares = squares + symmetric((m * (one * weight) @ g)[:, :, None] * r)
     squares = squares + np.matmul((m * (m - 1) * two)[:, None, :] * g.T, g)
     shared = alone[:, :, None] * np.outer(r, u) + rest[:, :, None] * u
     shared = shared + (m * (one * weight) @ h)[:, None, :] * r[:, None]
@@ -112,7 +112,7 @@ def query_errors(
     return QueryErrors(
         mean=alone * r + rest,
         square=square_errors(table, own, others),
-        crossed=squares - _symmetric(shared) / n + common,
+        crossed=squares - symmetric(shared) / n + common,
         squares=(per_key @ table.square).astype(np.float32, copy=False),
         products=((per_key / n[..., 0]).astype(np.float32) @ table.weight).astype(
             np.float32, copy=False
@@ -120,5 +120,6 @@ def query_errors(
     )
 
 
-def _symmetric(matrices: Array) -> Array:
+def symmetric(matrices: Array) -> Array:
+    """Matrices plus their transposes."""
     return np.asarray(matrices + matrices.swapaxes(-1, -2))

@@ -14,6 +14,7 @@ Notation, per query i and key j (``Coupling``): tilt direction ``u``, ``g_i = B 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -277,14 +278,7 @@ def _influence_about_keys(
     noise: Array,
 ) -> Array:
     """The same for the change that each key makes, averaged over queries."""
-
-    def average(coefficients: Array, columns: Array) -> Array:
-        product = np.einsum("ij,ijn,id->jnd", weights, coefficients, columns, optimize=True)
-        return np.asarray(product)
-
-    def total(coefficients: Array) -> Array:
-        return np.asarray(np.einsum("ij,ijn->jn", weights, coefficients))
-
+    average, total = _over_queries(weights)
     g, o, b, c = (vectors[k] for k in "gobc")
     own = g + o if tokens else np.zeros_like(g)
     size = n[None, :, None]
@@ -346,14 +340,7 @@ def _influence(
     ``weights`` (query, key) average over queries. Returns arrays (key, size, d) and
     (key, size, d*d).
     """
-
-    def average(coefficients: Array, columns: Array) -> Array:
-        product = np.einsum("ij,ijn,id->jnd", weights, coefficients, columns, optimize=True)
-        return np.asarray(product)
-
-    def total(coefficients: Array) -> Array:
-        return np.asarray(np.einsum("ij,ijn->jn", weights, coefficients))
-
+    average, total = _over_queries(weights)
     g, o, b, c = (vectors[k] for k in "gobc")
     x = values[:, None, :]
     mean = (
@@ -388,3 +375,18 @@ def _influence(
     for name, coefficients in pairs.items():
         square += average(coefficients, outer[name])
     return mean, square
+
+
+def _over_queries(
+    weights: Array,
+) -> tuple[Callable[[Array, Array], Array], Callable[[Array], Array]]:
+    """Averages over queries, with weights (query, key): of coefficients times rows, and of them."""
+
+    def average(coefficients: Array, columns: Array) -> Array:
+        product = np.einsum("ij,ijn,id->jnd", weights, coefficients, columns, optimize=True)
+        return np.asarray(product)
+
+    def total(coefficients: Array) -> Array:
+        return np.asarray(np.einsum("ij,ijn->jn", weights, coefficients))
+
+    return average, total
