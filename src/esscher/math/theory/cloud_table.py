@@ -186,7 +186,9 @@ def query_table(
     # E[w r] = 0: while l is small, g is better seen as a difference from that
     early = int(np.searchsorted(nodes * float(np.mean(w * w)), 0.5))
     first = by_weight.about(output)
-    first[:early] = -keys.sums(scaled[:early] * gap_rows[:early]).about(output)
+    moment = scaled[:early] * gap_rows[:early]
+    total = moment.sum(axis=1, dtype=np.float64)[:, None]
+    first[:early] = total * output - (moment @ keys.values).astype(np.float64)
     return QueryTable(
         nodes=nodes,
         weights=w,
