@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from esscher.engine.cache.budgets import RECENT, SINKS, Keeping, TokenBudgets, keeping_for
+from esscher.engine.cache.selection import Kept, reduced_attention
 from esscher.engine.models import attention_override
 from esscher.engine.models.transformers_library import quiet
 from esscher.studies.plan.apply import PlannedAttention
-from esscher.studies.plan.budgets import RECENT, SINKS, Keeping, TokenBudgets, keeping_for
-from esscher.studies.plan.selection import Kept, reduced_attention
 from tests.engine.models.tiny import tiny_model, transformers
 
 NEW = 5

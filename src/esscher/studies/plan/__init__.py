@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from esscher.engine.cache.budgets import Keeping, TokenBudgets
 from esscher.runs.study import function_of
-from esscher.studies.plan.budgets import Keeping, TokenBudgets
 from esscher.studies.plan.result import Plan
 from esscher.studies.plan.study import PlanStudy
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from esscher.core.streams import random_stream
+from esscher.engine.cache.budgets import TokenBudgets
+from esscher.engine.cache.observation import observe
+from esscher.engine.cache.selection import Kept, certain_keys, reduced_attention, select_sample
 from esscher.engine.models import LayerInputs
-from esscher.studies.plan.budgets import TokenBudgets
-from esscher.studies.plan.observation import observe
-from esscher.studies.plan.selection import Kept, certain_keys, reduced_attention, select_sample
 
 
 @dataclass(frozen=True, eq=False)

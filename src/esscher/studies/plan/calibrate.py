@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.core.validation import Array
+from esscher.engine.cache.budgets import Keeping
+from esscher.engine.cache.observation import Observation, observe
+from esscher.engine.cache.selection import certain_keys
 from esscher.engine.models import LayerInputs, LoadedModel, attention_override
 from esscher.engine.reading import PassageReader
 from esscher.engine.text import Passage
-from esscher.studies.plan.budgets import Keeping
 from esscher.studies.plan.effects import LayerEffects, layer_effects, swept_effects
-from esscher.studies.plan.observation import Observation, observe
-from esscher.studies.plan.selection import certain_keys
 
 #: Backward passes per passage: token sequences drawn from the model, or directions.
 DRAWS = 4

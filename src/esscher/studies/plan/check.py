@@ -21,21 +21,21 @@ from torch import Tensor
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models import LayerInputs
-from esscher.engine.reading import Pass, compare_laws, surprise
-from esscher.runs.cells import Cell
-from esscher.studies.plan.budgets import POWERS
-from esscher.studies.plan.calibrate import ObservedPassage
-from esscher.studies.plan.compare import END
-from esscher.studies.plan.observation import Observation
-from esscher.studies.plan.result import PlanCell
-from esscher.studies.plan.selection import (
+from esscher.engine.cache.budgets import POWERS
+from esscher.engine.cache.observation import Observation
+from esscher.engine.cache.selection import (
     Kept,
     reduced_attention,
     select_largest,
     select_sample,
     spread_starts,
 )
+from esscher.engine.models import LayerInputs
+from esscher.engine.reading import Pass, compare_laws, surprise
+from esscher.runs.cells import Cell
+from esscher.studies.plan.calibrate import ObservedPassage
+from esscher.studies.plan.compare import END
+from esscher.studies.plan.result import PlanCell
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.core.validation import Array
-from esscher.engine.models import LayerInputs
-from esscher.studies.plan.budgets import POWERS
-from esscher.studies.plan.selection import (
+from esscher.engine.cache.budgets import POWERS
+from esscher.engine.cache.selection import (
     inclusion_probabilities,
     reduced_attention,
     select_sample,
     spread_starts,
 )
+from esscher.engine.models import LayerInputs
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,9 @@ from msgspec import Meta
 
 from esscher.core.codec import Count, Index, Interval, Name, Record
 from esscher.core.errors import InputError
+from esscher.engine.cache.budgets import Grid, Keeping, TokenBudgets, TokenGrid
 from esscher.engine.models.record import ModelRecord
 from esscher.runs.result import Result
-from esscher.studies.plan.budgets import Grid, Keeping, TokenBudgets, TokenGrid
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -196,7 +196,7 @@ class Plan(Result["PlanStudy"]):
     version
         Of the file.
     model, prefix, keeping, budgets, powers
-        See :class:`~esscher.studies.plan.budgets.TokenBudgets`.
+        See :class:`~esscher.engine.cache.budgets.TokenBudgets`.
     ratios
         Budgets as shares of the prefix.
     total, predicted

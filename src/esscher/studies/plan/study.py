@@ -11,13 +11,13 @@ from msgspec import Meta
 
 from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, Seed, option
+from esscher.engine.cache.budgets import Keeping, keeping_for
 from esscher.engine.models.outline import Outline
 from esscher.engine.text.documents import TextRecord, check_text
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
 from esscher.runs.model_study import ModelStudy
 from esscher.runs.result import NotFinished
-from esscher.studies.plan.budgets import Keeping, keeping_for
 from esscher.studies.plan.result import PLAN, Plan, PlanCell
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from esscher.core.codec import Interval
-from esscher.studies.plan.budgets import TokenGrid
+from esscher.engine.cache.budgets import TokenGrid
 from esscher.studies.plan.result import Check, Mean, Prediction
 
 #: What the configurations of a check are called in a sentence.

@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from esscher.core.streams import random_stream
+from esscher.engine.cache.budgets import POWERS, Grid
 from esscher.engine.models import AnyModel, LoadedModel, opened_model
 from esscher.engine.reading import check_supported
 from esscher.engine.text import Passage
 from esscher.engine.text.packing import first_passages
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor, Task
-from esscher.studies.plan.budgets import POWERS, Grid
 from esscher.studies.plan.calibrate import (
     CORNERS,
     SWEPT_CORNERS,
