@@ -9,8 +9,8 @@ object keep their own attention: the function passes on what is not one of the c
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, partial
 from itertools import count
 from typing import Any
 
@@ -25,6 +25,8 @@ from esscher.engine.models.transformers_library import transformers_module
 READABLE = ("eager", "sdpa")
 #: How private names start; they are numbered so that blocks can be nested.
 PREFIX = "esscher_"
+#: Attribute of keys that a cache handed out and on which the cache itself computes attention.
+OWNER = "_esscher_owner"
 
 _numbers = count()
 
@@ -36,14 +38,10 @@ def through_interface(
     """Let ``replacement`` compute the attention of the given modules, within the block."""
     modeling = transformers_module("transformers.modeling_utils")
     masking = transformers_module("transformers.masking_utils")
-    configs = _configs(model, layers)
+    configs = attention_configs(model, layers.values())
     names = [config._attn_implementation for config in configs]
     original = names[0]
-    if original not in READABLE and not str(original).startswith(PREFIX):
-        raise InputError(
-            f"the model computes attention with {original!r}, whose masks cannot be read; load it "
-            f"with attn_implementation set to one of {', '.join(READABLE)}"
-        )
+    check_readable(original)
     private = f"{PREFIX}{next(_numbers)}"
     seen = _Seen(layers)
     function = _attention_function(family, layers, replacement, original, seen)
@@ -63,12 +61,36 @@ def through_interface(
         seen.close()
 
 
-def _configs(model: Any, layers: Mapping[int, nn.Module]) -> list[Any]:
-    """Every configuration that the layers, or the masks made for them, look at."""
+def check_readable(implementation: str) -> None:
+    """Refuse an attention function whose masks cannot be read.
+
+    Raises
+    ------
+    InputError
+        Naming those that can.
+    """
+    if implementation not in READABLE and not implementation.startswith(PREFIX):
+        raise InputError(
+            f"the model computes attention with {implementation!r}, whose masks cannot be read; "
+            f"load it with attn_implementation set to one of {', '.join(READABLE)}"
+        )
+
+
+def attention_configs(model: Any, modules: Iterable[nn.Module]) -> list[Any]:
+    """Every configuration that attention modules, or the masks made for them, look at."""
     found: dict[int, Any] = {}
-    for holder in (*layers.values(), model):
+    for holder in (*modules, model):
         found.setdefault(id(holder.config), holder.config)
     return list(found.values())
+
+
+def attention_on(
+    family: Family, module: nn.Module, key: Tensor, implementation: str
+) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """Return what computes attention on keys: the cache that handed them out, or the model."""
+    function = family.own_attention(module, implementation)
+    owner = getattr(key, OWNER, None)
+    return function if owner is None else partial(owner.attend, function)
 
 
 class _Once:
@@ -128,32 +150,22 @@ def _attention_function(
         attention_mask: Tensor | None,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        function = family.own_attention(module, original)
+        function = attention_on(family, module, key, original)
         once = _Once(lambda: function(module, query, key, value, attention_mask, **options))
         layer = numbers.get(id(module))
         if layer is None:
             return once.result
         hidden, past = seen.take(layer)
-        n_q, n_k = query.shape[2], key.shape[2]
-        mask = read_mask(attention_mask, n_k)
-        bias = options.get("position_bias")
-        if bias is not None and mask.bias is not None:
-            bias = bias + mask.bias
-        inputs = LayerInputs(
-            layer=layer,
-            q=query.detach(),
-            k=key.detach(),
-            v=value.detach(),
-            scaling=_scaling(options, query),
-            softcap=options.get("softcap"),
-            window=options.get("sliding_window"),
-            bias=mask.bias if bias is None else bias.detach(),
+        inputs = layer_inputs(
+            layer,
+            query,
+            key,
+            value,
+            attention_mask,
+            options,
             causal=_is_causal(module, options, attention_mask, original),
-            valid=None if mask.valid is None else mask.valid.expand(len(query), -1),
-            visible_mask=mask.visible,
-            # A cache of fixed size has room behind the queries; a sliding one has lost its start.
-            offset=past if past + n_q <= n_k else n_k - n_q,
-            hidden=None if hidden is None else hidden.detach(),
+            past=past,
+            hidden=hidden,
             own=lambda: once.result[0].transpose(1, 2),
         )
         output = checked(replacement(inputs), inputs)
@@ -164,7 +176,62 @@ def _attention_function(
     return attention
 
 
-def _scaling(options: Mapping[str, Any], query: Tensor) -> float:
+def layer_inputs(
+    layer: int,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    options: Mapping[str, Any],
+    *,
+    causal: bool,
+    past: int,
+    own: Callable[[], Tensor],
+    hidden: Tensor | None = None,
+) -> LayerInputs:
+    """Read the arguments of an attention function.
+
+    Parameters
+    ----------
+    layer
+        Number of the layer.
+    query, key, value, attention_mask, options
+        As the model hands them to its attention function.
+    causal
+        Whether queries see only earlier keys.
+    past
+        Tokens in the cache before this call.
+    own
+        Computes the model's own attention, [batch, heads, n_q, d_v].
+    hidden
+        What the projections were applied to, if it is known.
+    """
+    n_q, n_k = query.shape[2], key.shape[2]
+    mask = read_mask(attention_mask, n_k)
+    bias = options.get("position_bias")
+    if bias is not None and mask.bias is not None:
+        bias = bias + mask.bias
+    return LayerInputs(
+        layer=layer,
+        q=query.detach(),
+        k=key.detach(),
+        v=value.detach(),
+        scaling=scaling_of(options, query),
+        softcap=options.get("softcap"),
+        window=options.get("sliding_window"),
+        bias=mask.bias if bias is None else bias.detach(),
+        causal=causal,
+        valid=None if mask.valid is None else mask.valid.expand(len(query), -1),
+        visible_mask=mask.visible,
+        # A cache of fixed size has room behind the queries; a sliding one has lost its start.
+        offset=past if past + n_q <= n_k else n_k - n_q,
+        hidden=None if hidden is None else hidden.detach(),
+        own=own,
+    )
+
+
+def scaling_of(options: Mapping[str, Any], query: Tensor) -> float:
+    """Return the factor of the logits among the arguments of an attention function."""
     scaling = options.get("scaling")
     return query.shape[-1] ** -0.5 if scaling is None else float(scaling)
 
