@@ -95,6 +95,15 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def byte_count(number: float) -> str:
+    """A number of bytes in decimal units, three digits: ``94.4 MB``."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if number < 999.5 or unit == "GB":
+            return f"{number:.3g} {unit}" if number < 999.5 else f"{number:,.0f} {unit}"
+        number /= 1000
+    raise AssertionError
+
+
 def _safe(char: str) -> str:
     if char in _PLAIN or char in _JOINERS or unicodedata.category(char) not in _UNSAFE:
         return char

@@ -72,13 +72,64 @@ def observe(inputs: LayerInputs, window: int = WINDOW, batch: int = 0) -> Observ
         rows = own[-window:]
     else:
         rows = own[torch.linspace(0, len(own) - 1, min(window, len(own))).round().long()]
-    first = int(rows[0])
-    squares, recents, outputs = [], [], []
-    for head in range(inputs.q.shape[1]):
-        logits = inputs.logits(batch, head, slice(first, None), torch.float32)[rows - first]
-        weights = torch.softmax(logits, dim=-1)
-        squares.append(weights.square().mean(0))
-        recents.append((weights[-PUBLISHED_WINDOW:] if inputs.causal else weights).mean(0))
-        value = inputs.v[batch, head // inputs.group].to(torch.float32)
-        outputs.append((weights @ value).mean(0))
-    return Observation(torch.stack(squares), torch.stack(recents), torch.stack(outputs))
+    key_heads, group = inputs.k.shape[1], inputs.group
+    query = inputs.q[batch, :, rows].to(torch.float32)
+    keys, values = (x[batch].to(torch.float32) for x in (inputs.k, inputs.v))
+    logits = capped(
+        query.reshape(key_heads, group * len(rows), -1) @ keys.mT * inputs.scaling, inputs.softcap
+    ).view(key_heads * group, len(rows), -1)
+    if inputs.bias is not None:
+        bias = (
+            inputs.bias[min(batch, len(inputs.bias) - 1)] if inputs.bias.ndim == 4 else inputs.bias
+        )
+        logits += bias[:, rows]
+    seen = inputs.visible(slice(int(rows[0]), int(rows[-1]) + 1))
+    seen = seen[min(batch, len(seen) - 1)][:, rows - rows[0]]
+    weights = torch.softmax(logits.masked_fill_(~seen, -torch.inf), dim=-1)
+    output = weights.view(key_heads, group * len(rows), -1) @ values
+    return Observation(
+        square=weights.square().mean(1).cpu(),
+        recent=(weights[:, -PUBLISHED_WINDOW:] if inputs.causal else weights).mean(1).cpu(),
+        output=output.view(key_heads * group, len(rows), -1).mean(1).cpu(),
+    )
+
+
+def scores_again(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    log_weight: Tensor,
+    visible: Tensor,
+    scaling: float,
+    softcap: float | None,
+) -> Tensor:
+    """Scores of keys that have weights already, by the queries of one key head.
+
+    The same as :meth:`Observation.score`, a key that stands for several counting as often: what is
+    judged again is the sample, not the tokens it was drawn from.
+
+    Parameters
+    ----------
+    query
+        Observed queries of the heads that share the keys, [group, w, d_k].
+    keys, values, log_weight
+        [n, d_k], [n, d_v], [n].
+    visible
+        Which keys each query sees, [w, n].
+    scaling, softcap
+        Of the logits.
+    """
+    query, keys, values = (x.to(torch.float32) for x in (query, keys, values))
+    logits = capped(query @ keys.T * scaling, softcap) + log_weight
+    logits = logits.masked_fill_(~visible, -torch.inf)
+    weights = torch.nan_to_num(torch.softmax(logits, dim=-1), nan=0.0)
+    total = torch.zeros(len(keys), device=keys.device)
+    for own in weights:
+        apart = values - (own @ values).mean(0)
+        total += own.square().mean(0) * apart.square().sum(-1)
+    return total.sqrt()
+
+
+def capped(logits: Tensor, softcap: float | None) -> Tensor:
+    """Logits within a soft bound, if there is one."""
+    return logits if softcap is None else torch.tanh(logits / softcap) * softcap

@@ -20,6 +20,8 @@ from esscher.runs.result import Result
 if TYPE_CHECKING:
     import pandas as pd
 
+    from esscher.engine.cache.cache import Decode, ReducedCache
+    from esscher.engine.models import LoadedModel
     from esscher.studies.plan.study import PlanStudy  # noqa: F401 - of the base class
 
 #: Version of the file; another one is refused.
@@ -275,9 +277,56 @@ class Plan(Result["PlanStudy"]):
         """What the check found closest to dense; several if they cannot be told apart."""
         return () if self.check is None else self.check.best
 
+    def cache(
+        self,
+        model: Any,
+        *,
+        seed: int = 0,
+        decode: Decode = "keep",
+        length: int | None = None,
+        chunk: int | None = None,
+    ) -> ReducedCache:
+        """Make a cache that holds what the plan keeps; hand it to ``generate`` or to the model.
+
+        The prompt is read by the model's own attention, and each key head keeps its budget of it.
+        Used with any other cache the model does what it did before.
+
+        Parameters
+        ----------
+        model
+            The decoder the plan was made for (transformers' own, or as :func:`load_model` returns).
+        seed
+            Seed of the samples.
+        decode
+            ``"keep"`` holds all tokens after the prompt. ``"budget"`` lets them share the budgets:
+            what was kept and what came since is judged again whenever the newest tokens exceed
+            their window.
+        length
+            Budgets are shares of all tokens seen. With a length they are shares of so many at most:
+            ``length=plan.prefix`` keeps the plan's own numbers of tokens, however long the text.
+        chunk
+            Read prompts in pieces of so many tokens, and reduce them as they come: bounds the
+            memory of a long prompt. The model then returns hidden states and logits of the last
+            piece alone.
+
+        Raises
+        ------
+        InputError
+            If it is another model, or an encoder.
+        """
+        from esscher.engine.cache.cache import planned_cache  # brings torch
+
+        return planned_cache(
+            self._loaded(model), self.token_budgets, seed=seed, decode=decode, length=length,
+            chunk=chunk,
+        )  # fmt: skip
+
     @contextmanager
-    def apply(self, model: Any, seed: int = 0) -> Iterator[None]:
-        """Run a transformers model under the plan within a block; works with ``generate``.
+    def apply(self, model: Any, seed: int = 0, **options: Any) -> Iterator[ReducedCache | None]:
+        """Run a transformers model under the plan within a block.
+
+        A decoder uses a cache of the plan wherever it was given an empty one, or none; the block
+        begins with that cache. An encoder, which has none, keeps the budgets in every call.
 
         Parameters
         ----------
@@ -285,19 +334,38 @@ class Plan(Result["PlanStudy"]):
             The model the plan was made for (transformers' own, or as :func:`load_model` returns).
         seed
             Seed of the samples.
+        options
+            Of a decoder: as for :meth:`cache`.
 
         Raises
         ------
         InputError
             If it is another model.
         """
-        from esscher.engine.models import LoadedModel, attention_override, wrap_model
-        from esscher.studies.plan.apply import PlannedAttention  # brings torch
+        loaded = self._loaded(model)
+        if loaded.causal:
+            from esscher.engine.cache.attachment import cache_by_default
+
+            cache = self.cache(loaded, seed=seed, **options)
+            with cache_by_default(loaded, cache):
+                yield cache
+            return
+        if options:
+            raise InputError(f"an encoder has no cache, and no {', '.join(sorted(options))}")
+        from esscher.engine.cache.encoder import ReducedEncoder
+        from esscher.engine.cache.rule import PlannedRule
+        from esscher.engine.models import attention_override
+
+        with attention_override(loaded, ReducedEncoder(PlannedRule(self.token_budgets, seed))):
+            yield None
+
+    def _loaded(self, model: Any) -> LoadedModel:
+        """Return the model, which must be the plan's."""
+        from esscher.engine.models import LoadedModel, wrap_model  # brings torch
 
         loaded = model if isinstance(model, LoadedModel) else wrap_model(model)
         self.token_budgets.check_model(loaded)
-        with attention_override(loaded, PlannedAttention(self.token_budgets, seed)):
-            yield
+        return loaded
 
     def table(self) -> pd.DataFrame:
         """Return a data frame, one row per key head."""

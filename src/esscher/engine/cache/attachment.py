@@ -1,0 +1,199 @@
+"""A model that knows reduced caches: they compute attention on what they hold, themselves.
+
+A model asks its configuration for the name of an attention function. While its backbone is called
+with a reduced cache, that name is a private one, whose function passes keys back to the cache that
+handed them out. Called with any other cache, or none, the model is what it was: two hooks look at
+one argument and do nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from esscher.core.errors import InputError
+from esscher.engine.cache.call import Call
+from esscher.engine.models.families import HookFamily, family_of
+from esscher.engine.models.interface import (
+    PREFIX,
+    READABLE,
+    attention_configs,
+    attention_on,
+    check_readable,
+)
+from esscher.engine.models.loaded import LoadedModel
+from esscher.engine.models.transformers_library import transformers_module
+
+#: The argument of a model that is its cache.
+ARGUMENT = "past_key_values"
+
+
+def attach(loaded: LoadedModel) -> None:
+    """Let a model compute attention with reduced caches; done once per model.
+
+    Raises
+    ------
+    InputError
+        For a model that has no cache, or attention that cannot be replaced.
+    """
+    family = loaded.family
+    if not loaded.causal or not family.decoder or isinstance(family, HookFamily):
+        raise InputError(
+            f"{loaded.name!r} is an encoder and has no key cache; use plan.apply(model), which "
+            "reduces what each of its heads attends to"
+        )
+    backbone = loaded.backbone
+    modules = [family.attention(block) for block in family.blocks(loaded.model)]
+    switch = Switch(attention_configs(backbone, modules))
+    check_readable(switch.names[0])
+    if any(isinstance(getattr(hook, "__self__", None), Switch) for hook in _hooks(backbone)):
+        return
+    _register()
+    backbone.register_forward_pre_hook(switch.before, with_kwargs=True)
+    backbone.register_forward_hook(switch.after, with_kwargs=True, always_call=True)
+
+
+def _hooks(module: nn.Module) -> list[Any]:
+    return list(module._forward_pre_hooks.values())
+
+
+class Switch:
+    """Two hooks of a backbone: attention goes to the cache, and back to the model."""
+
+    def __init__(self, configs: list[Any]) -> None:
+        self._configs = configs
+        self._before: list[str] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Attention functions that the configurations name now."""
+        return [str(config._attn_implementation) for config in self._configs]
+
+    def before(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Read a long prompt up to its last piece, then switch to the cache."""
+        cache = _own_cache(kwargs.get(ARGUMENT))
+        if cache is None:
+            if any(_own_cache(argument) is not None for argument in args):
+                raise InputError(f"hand the cache over by name: {ARGUMENT}=cache")
+            return None
+        kwargs = _read_first(module, cache, args, kwargs)
+        names = self.names
+        # an attention_override block passes keys of a cache back by itself
+        if not names[0].startswith(PREFIX):
+            check_readable(names[0])
+            self._before = names
+            for config, name in zip(self._configs, names, strict=True):
+                config._attn_implementation_internal = _private(name)
+        return args, kwargs
+
+    def after(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        """Switch back, also when the call failed."""
+        cache = _own_cache(kwargs.get(ARGUMENT))
+        if cache is None:
+            return
+        if self._before is not None:
+            for config, name in zip(self._configs, self._before, strict=True):
+                config._attn_implementation_internal = name
+            self._before = None
+        cache.call.finish()
+        if cache.call.pieces == 1:
+            cache.stop_reading()
+        cache.call.pieces = max(0, cache.call.pieces - 1)
+
+
+def _private(name: str) -> str:
+    return f"{PREFIX}cache_{name}"
+
+
+def _register() -> None:
+    """Make the private names known to transformers; done once."""
+    modeling = transformers_module("transformers.modeling_utils")
+    masking = transformers_module("transformers.masking_utils")
+    for name in READABLE:
+        modeling.AttentionInterface.register(_private(name), partial(_attention, name))
+        make_mask = masking.ALL_MASK_ATTENTION_FUNCTIONS[name]
+        masking.AttentionMaskInterface.register(_private(name), make_mask)
+
+
+def _attention(
+    implementation: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention of a module by the cache of its keys, or by the model itself."""
+    config: Any = module.config
+    family = family_of(config.model_type, config.model_type)
+    attend = attention_on(family, module, key, implementation)
+    return attend(module, query, key, value, attention_mask, **options)
+
+
+@contextlib.contextmanager
+def cache_by_default(loaded: LoadedModel, cache: Any) -> Iterator[None]:
+    """Let a model use a cache where it was given an empty one, or none, within a block."""
+
+    def replace(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        given, wanted = kwargs.get(ARGUMENT), kwargs.get("use_cache")
+        if given is None and not (module.config.use_cache if wanted is None else wanted):
+            return None
+        # a cache that was filled before the block is left alone
+        if given is not None and (given is cache or given.get_seq_length() > 0):
+            return None
+        cache.reset()
+        return args, kwargs | {ARGUMENT: cache}
+
+    handle = loaded.backbone.register_forward_pre_hook(replace, prepend=True, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _read_first(module: nn.Module, cache: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Read all of a long prompt but its last piece; return the arguments of the last."""
+    name = "inputs_embeds" if kwargs.get("inputs_embeds") is not None else "input_ids"
+    inputs = kwargs.get(name)
+    if cache.call.reading or inputs is None or not cache.splits(inputs.shape[1]):
+        return kwargs
+    tokens, seen, chunk = inputs.shape[1], cache.get_seq_length(), cache.chunk
+    assert chunk is not None
+    # pieces of equal length, as far as they can be
+    pieces = -(-tokens // chunk)
+    ends = [tokens * (i + 1) // pieces for i in range(pieces)]
+    cache.call.pieces, start = pieces, 0
+    try:
+        for end in ends[:-1]:
+            module(*args, **_piece(kwargs, name, start, end, seen))
+            start = end
+    except BaseException:
+        cache.call.pieces = 0
+        raise
+    return _piece(kwargs, name, start, tokens, seen)
+
+
+def _piece(kwargs: dict[str, Any], name: str, start: int, end: int, seen: int) -> dict[str, Any]:
+    """Arguments that read some of the tokens of a call."""
+    out = kwargs | {name: kwargs[name][:, start:end]}
+    mask, places = kwargs.get("attention_mask"), kwargs.get("position_ids")
+    if mask is not None:
+        if mask.ndim != 2:
+            raise InputError(
+                "prompts can be read in pieces with an attention mask [batch, tokens]; this one "
+                f"has {mask.ndim} axes"
+            )
+        out["attention_mask"] = mask[:, : seen + end]
+    if places is not None:
+        out["position_ids"] = places[..., start:end]
+    return out
+
+
+def _own_cache(argument: Any) -> Any:
+    """The argument if it is a cache that computes attention itself, else None."""
+    return argument if isinstance(getattr(argument, "call", None), Call) else None
