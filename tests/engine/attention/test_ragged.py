@@ -203,7 +203,7 @@ def test_uneven_and_empty_lists(implementation, n_q, lengths):
 def test_no_key_at_all(implementation, n_q):
     p = problem(lengths=((0, 0),), tail=0, n_q=n_q)
     none = torch.zeros(2, dtype=torch.int64)
-    p = replace(p, segments=Segments(torch.empty(0, 16), torch.empty(0, 16), none[:0], none, none))
+    p = replace(p, segments=Segments(*torch.empty(2, 0, 16), torch.empty(0), none, none))
     assert (p.solved() == 0).all()
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from esscher.core.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,3 +34,17 @@ class Segments:
     log_weight: Tensor
     start: Tensor
     stop: Tensor
+
+    def __post_init__(self) -> None:
+        """Check once what every token relies on: the kernel reads these arrays by their address."""
+        arrays = (self.keys, self.values, self.log_weight, self.start, self.stop)
+        if not all(x.is_contiguous() and x.device == self.keys.device for x in arrays):
+            raise InputError("arrays of segments must be contiguous, and on one device")
+        if [x.ndim for x in arrays] != [2, 2, 1, 1, 1]:
+            raise InputError(f"segments have shapes {[list(x.shape) for x in arrays]}")
+        total, lists = len(self.keys), len(self.start)
+        if [len(x) for x in arrays] != [total, total, total, lists, lists]:
+            raise InputError(f"segments have lengths {[len(x) for x in arrays]}")
+        wanted = (self.keys.dtype, torch.float32, torch.int64, torch.int64)
+        if tuple(x.dtype for x in arrays[1:]) != wanted:
+            raise InputError(f"segments have types {[x.dtype for x in arrays]}, wanted {wanted}")

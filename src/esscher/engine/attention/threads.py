@@ -83,7 +83,7 @@ def _one_thread_here() -> None:
     """Make torch single-threaded in the thread that calls this, if the library lets us."""
     torch.get_num_threads()  # torch sets a thread's number at its first use: let it do so now
     for name in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local"):
-        setter = _torch_function(name)
+        setter = torch_function(name)
         if setter is not None:
             setter(1)
 
@@ -98,16 +98,16 @@ def _can_be_alone() -> bool:
 def _is_alone() -> bool:
     """Whether torch is single-threaded in this thread, matrix products included."""
     mkl = bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
-    local_mkl = _torch_function("MKL_Set_Num_Threads_Local") is not None
+    local_mkl = torch_function("MKL_Set_Num_Threads_Local") is not None
     return torch.get_num_threads() == 1 and (local_mkl or not mkl)
 
 
 @cache
-def _torch_function(name: str) -> Callable[[int], object] | None:
+def torch_function(name: str) -> Callable[..., object] | None:
     """A C function of the library that torch has loaded (or of one that it depends on)."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
-        function: Callable[[int], object] = getattr(ctypes.CDLL(str(library)), name)
+        function: Callable[..., object] = getattr(ctypes.CDLL(str(library)), name)
     except (OSError, AttributeError):
         return None
     return function

@@ -20,7 +20,7 @@ SOURCE = FOLDER / "step.c"
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-ffp-contract=fast", "-fno-math-errno")
 #: Compiler flags per instruction set, by the name that PyTorch gives it.
 TARGETS = {
-    "AVX2": ("-mavx2", "-mfma", "-DESSCHER_WIDTH=8"),
+    "AVX2": ("-mavx2", "-mfma", "-mf16c", "-DESSCHER_WIDTH=8"),
     "AVX512": ("-mavx512f", "-mfma", "-DESSCHER_WIDTH=16"),
 }
 

@@ -23,7 +23,7 @@
 
 #include "vectors.h"
 
-#define LAYOUT 3 /* changed together with LAYOUT in kernel.py whenever struct pass changes */
+#define LAYOUT 4 /* changed together with LAYOUT in kernel.py whenever a struct changes */
 #define KEYS 6
 #define ROWS 6
 
@@ -378,3 +378,5 @@ int esscher_outputs(const struct pass *p, int64_t count, double least, double mo
     }
     return sound && __builtin_isfinite(all);
 }
+
+#include "ragged.h"
