@@ -27,6 +27,7 @@ from esscher.studies.sweep import sweep
 
 if TYPE_CHECKING:
     from esscher import laws, patterns, results, theory
+    from esscher.engine.cache.saved import load_cache
     from esscher.engine.models import LoadedModel, load_model, wrap_model
     from esscher.engine.text import read_text
     from esscher.runs.cluster import connect_cluster
@@ -64,6 +65,7 @@ __all__ = [
     "limit_map",
     "limit_moments",
     "load",
+    "load_cache",
     "load_model",
     "patterns",
     "plan",
@@ -86,6 +88,7 @@ __all__ = [
 
 #: What brings torch and transformers with it, by package: imported when it is first asked for.
 _LAZY = {
+    "esscher.engine.cache.saved": ("load_cache",),
     "esscher.engine.models": ("LoadedModel", "load_model", "wrap_model"),
     "esscher.engine.text": ("read_text",),
     "esscher.runs.cluster": ("connect_cluster",),

@@ -66,6 +66,8 @@ class PassageReader:
         Rows of the queries at which errors are measured: all that are not delimiters.
     positions
         Rows of the queries at which next-token laws are compared (decoders).
+    cache
+        The prefix as a decoder has read it, dense; None for an encoder.
     """
 
     def __init__(
@@ -84,15 +86,23 @@ class PassageReader:
         count = min(POSITIONS, queries - 1)
         spaced = np.unique(np.linspace(0, queries - 2, count).round().astype(np.int64))
         self.positions = torch.from_numpy(spaced)
-        self._cache = self._read_prefix(watch) if loaded.causal else None
+        self.cache = self._read_prefix(watch) if loaded.causal else None
 
     @property
     def next_tokens(self) -> Tensor:
         """The token that follows each of the positions."""
         return self._ids[0, self.prefix + self.positions + 1].cpu()
 
-    def read(self, replacement: Callable[[LayerInputs], Tensor | None]) -> Pass:
-        """Read the queries; ``replacement`` computes attention, None for the model's own."""
+    def read(self, replacement: Callable[[LayerInputs], Tensor | None], cache: Any = None) -> Pass:
+        """Read the queries.
+
+        Parameters
+        ----------
+        replacement
+            Computes attention, or returns None for the model's own.
+        cache
+            What a decoder has read before the queries; by default the dense prefix. It grows.
+        """
         found = Pass()
 
         def watch(inputs: LayerInputs) -> Tensor | None:
@@ -105,12 +115,12 @@ class PassageReader:
             attention_override(self.loaded, watch),
             _watching_blocks(self.loaded, found.residual),
         ):
-            end = self.end()
+            end = self.end(cache)
         return Pass(found.attention, found.residual, end.cpu())
 
-    def end(self) -> Tensor:
+    def end(self, cache: Any = None) -> Tensor:
         """Run the model on the queries, with whatever attention it has now; see :class:`Pass`."""
-        return self._next_token_laws() if self.loaded.causal else self._embedding()
+        return self._next_token_laws(cache) if self.loaded.causal else self._embedding()
 
     def _read_prefix(self, watch: Callable[[LayerInputs], None] | None) -> Any:
         cache = transformers_module().DynamicCache(config=self.loaded.model.config)
@@ -125,11 +135,13 @@ class PassageReader:
             )
         return cache
 
-    def _next_token_laws(self) -> Tensor:
-        # a copy: the call appends to the cache, and a sliding one cannot be cut back
+    def _next_token_laws(self, cache: Any) -> Tensor:
+        if cache is None:
+            # a copy: the call appends to the cache, and a sliding one cannot be cut back
+            cache = copy.deepcopy(self.cache)
         output = self.loaded.model(
             input_ids=self._ids[:, self.prefix :],
-            past_key_values=copy.deepcopy(self._cache),
+            past_key_values=cache,
             use_cache=True,
             logits_to_keep=self.positions.to(self.loaded.device),
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from torch import Tensor, nn
@@ -75,12 +76,11 @@ class Switch:
 
     def before(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         """Read a long prompt up to its last piece, then switch to the cache."""
+        kwargs = _by_name(module, args, kwargs)
         cache = _own_cache(kwargs.get(ARGUMENT))
         if cache is None:
-            if any(_own_cache(argument) is not None for argument in args):
-                raise InputError(f"hand the cache over by name: {ARGUMENT}=cache")
             return None
-        kwargs = _read_first(module, cache, args, kwargs)
+        kwargs = _read_first(module, cache, kwargs)
         names = self.names
         # an attention_override block passes keys of a cache back by itself
         if not names[0].startswith(PREFIX):
@@ -88,7 +88,7 @@ class Switch:
             self._before = names
             for config, name in zip(self._configs, names, strict=True):
                 config._attn_implementation_internal = _private(name)
-        return args, kwargs
+        return (), kwargs
 
     def after(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         """Switch back, also when the call failed."""
@@ -140,6 +140,7 @@ def cache_by_default(loaded: LoadedModel, cache: Any) -> Iterator[None]:
     """Let a model use a cache where it was given an empty one, or none, within a block."""
 
     def replace(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        kwargs = _by_name(module, args, kwargs)
         given, wanted = kwargs.get(ARGUMENT), kwargs.get("use_cache")
         if given is None and not (module.config.use_cache if wanted is None else wanted):
             return None
@@ -147,7 +148,7 @@ def cache_by_default(loaded: LoadedModel, cache: Any) -> Iterator[None]:
         if given is not None and (given is cache or given.get_seq_length() > 0):
             return None
         cache.reset()
-        return args, kwargs | {ARGUMENT: cache}
+        return (), kwargs | {ARGUMENT: cache}
 
     handle = loaded.backbone.register_forward_pre_hook(replace, prepend=True, with_kwargs=True)
     try:
@@ -170,7 +171,7 @@ def _read_first(module: nn.Module, cache: Any, args: Any, kwargs: dict[str, Any]
     cache.call.pieces, start = pieces, 0
     try:
         for end in ends[:-1]:
-            module(*args, **_piece(kwargs, name, start, end, seen))
+            module(**_piece(kwargs, name, start, end, seen))
             start = end
     except BaseException:
         cache.call.pieces = 0
@@ -183,10 +184,11 @@ def _piece(kwargs: dict[str, Any], name: str, start: int, end: int, seen: int) -
     out = kwargs | {name: kwargs[name][:, start:end]}
     mask, places = kwargs.get("attention_mask"), kwargs.get("position_ids")
     if mask is not None:
-        if mask.ndim != 2:
+        if not isinstance(mask, Tensor) or mask.ndim != 2:
             raise InputError(
-                "prompts can be read in pieces with an attention mask [batch, tokens]; this one "
-                f"has {mask.ndim} axes"
+                "a prompt can be read in pieces with an attention mask [batch, tokens], and this "
+                "model was handed another; leave chunk out (a model that also reads images makes "
+                "its masks itself: load its text model)"
             )
         out["attention_mask"] = mask[:, : seen + end]
     if places is not None:

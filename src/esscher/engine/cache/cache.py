@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from esscher.core.errors import InputError
 from esscher.core.shown import byte_count
@@ -15,7 +16,7 @@ from esscher.core.validation import as_dim
 from esscher.engine.cache.attachment import attach
 from esscher.engine.cache.budgets import TokenBudgets
 from esscher.engine.cache.call import Call
-from esscher.engine.cache.layer import ReducedLayer
+from esscher.engine.cache.layer import ReducedLayer, restore_sliding
 from esscher.engine.cache.rule import PlannedRule
 from esscher.engine.cache.selection import Kept
 from esscher.engine.models import LoadedModel
@@ -35,39 +36,37 @@ class ReducedCache(_transformers.Cache):  # type: ignore[misc]
 
     Attributes
     ----------
-    budgets
-        What each key head keeps.
+    rule
+        Which tokens are kept; None for a cache that was filled from a dense one.
+    decode, chunk
+        As for :meth:`~esscher.results.Plan.cache`.
+    call
+        What is known about the call that goes on.
+    weight_hash
+        Of the model.
     """
 
     def __init__(
-        self, loaded: LoadedModel, budgets: TokenBudgets, rule: PlannedRule | None, *,
-        decode: Decode = "keep", chunk: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        loaded: LoadedModel,
+        rule: PlannedRule | None = None,
+        *,
+        decode: Decode = "keep",
+        chunk: int | None = None,
+    ) -> None:
         if decode not in ("keep", "budget"):
             raise InputError(f"decode is {decode!r}; choose 'keep' or 'budget'")
-        self.budgets, self.rule, self.decode = budgets, rule, decode
+        self.rule, self.decode = rule, decode
         self.chunk = None if chunk is None else as_dim(chunk, "chunk")
         self.call = Call()
+        self.weight_hash, self._key_heads = loaded.weight_hash, loaded.shape.key_heads
         attach(loaded)
-        super().__init__(layers=self._make_layers(loaded))
-
-    def _make_layers(self, loaded: LoadedModel) -> list[Any]:
-        own = _transformers.DynamicCache(config=loaded.model.config).layers
-        if len(own) != loaded.shape.layers:
-            own = [_transformers.DynamicLayer() for _ in range(loaded.shape.layers)]
-        layers: list[Any] = []
-        for number, layer in enumerate(own):
+        layers = check_reducible(loaded)
+        for number, layer in enumerate(layers):
             if type(layer) is _transformers.DynamicLayer:
-                bounded = self.decode == "budget"
-                layers.append(ReducedLayer(number, self.rule, self.call, bounded=bounded))
-            elif type(layer) is _transformers.DynamicSlidingWindowLayer:
-                layers.append(layer)
-            else:
-                raise InputError(
-                    f"layer {number} of {loaded.name!r} caches {type(layer).__name__}, which a "
-                    "plan cannot reduce"
-                )
-        return layers
+                bounded = decode == "budget"
+                layers[number] = ReducedLayer(number, rule, self.call, bounded=bounded)
+        super().__init__(layers=layers)
 
     @property
     def reduced(self) -> list[ReducedLayer]:
@@ -96,7 +95,7 @@ class ReducedCache(_transformers.Cache):  # type: ignore[misc]
 
         A layer with a sliding window holds as many as its window at most.
         """
-        key_heads = self.budgets.model.key_heads
+        key_heads = self._key_heads
         return np.array(
             [
                 (layer.kept if isinstance(layer, ReducedLayer) else [_held(layer)] * key_heads)
@@ -145,6 +144,30 @@ class ReducedCache(_transformers.Cache):  # type: ignore[misc]
         )
 
 
+def check_reducible(loaded: LoadedModel) -> list[Any]:
+    """Return the layers of the model's own cache; some of them must hold all tokens.
+
+    Raises
+    ------
+    InputError
+        If all its layers have a sliding window, or some hold what a plan cannot reduce.
+    """
+    layers: list[Any] = _transformers.DynamicCache(config=loaded.model.config).layers
+    kinds = {type(layer) for layer in layers}
+    sliding = _transformers.DynamicSlidingWindowLayer
+    for kind in kinds - {_transformers.DynamicLayer, sliding}:
+        raise InputError(
+            f"the cache of {loaded.name!r} has layers of type {kind.__name__}, which a plan cannot "
+            "reduce"
+        )
+    if kinds == {sliding}:
+        raise InputError(
+            f"all layers of {loaded.name!r} have a sliding window of {layers[0].sliding_window} "
+            "tokens: its cache is small by itself, and a plan has nothing to reduce"
+        )
+    return layers
+
+
 def planned_cache(
     loaded: LoadedModel,
     budgets: TokenBudgets,
@@ -171,32 +194,31 @@ def planned_cache(
     """
     bound = None if length is None else as_dim(length, "length")
     rule = PlannedRule(budgets, seed, bound)
-    return ReducedCache(loaded, budgets, rule, decode=decode, chunk=chunk)
+    return ReducedCache(loaded, rule, decode=decode, chunk=chunk)
 
 
 def reduced_copy(
-    loaded: LoadedModel, budgets: TokenBudgets, dense: Any, kept: Sequence[Sequence[Kept]]
+    loaded: LoadedModel, dense: Any, keep: Callable[[int, Tensor], Sequence[Kept]]
 ) -> ReducedCache:
     """Make a cache of one text that holds part of what a dense one does.
 
     Parameters
     ----------
-    loaded, budgets
-        The model, and what describes its key heads.
+    loaded
+        The model.
     dense
         A cache of transformers that has read one text; it is left as it is.
-    kept
-        What is kept, by layer and key head; layers with a sliding window keep what they have.
+    keep
+        What is kept by each key head, from the number of a layer and its values [key heads, tokens,
+        d_v]. Not asked for layers with a sliding window, which keep what they have.
     """
-    out = ReducedCache(loaded, budgets, None)
+    out = ReducedCache(loaded)
     for number, (layer, own) in enumerate(zip(out.layers, dense.layers, strict=True)):
         if isinstance(layer, ReducedLayer):
-            tokens = own.keys.shape[2]
-            layer.fill(own.keys, own.values, [kept[number]], [tokens], seen=tokens)
+            tokens, kept = own.keys.shape[2], keep(number, own.values[0])
+            layer.fill(own.keys, own.values, [kept], [tokens], seen=tokens)
         else:
-            layer.lazy_initialization(own.keys, own.values)
-            layer.keys, layer.values = own.keys, own.values
-            layer.cumulative_length = own.cumulative_length
+            restore_sliding(layer, own.keys, own.values, own.cumulative_length)
     return out
 
 

@@ -255,12 +255,18 @@ class ReducedLayer(_base):  # type: ignore[misc]
             Tokens with padding.
         """
         lists = [(b, g, one) for b, text in enumerate(kept) for g, one in enumerate(text)]
-        self.segments = packed(
+        segments = packed(
             [(keys[b, g], values[b, g], one.index, one.log_weight) for b, g, one in lists]
         )
-        self.lengths = np.array(lengths)
-        self.seen, self.is_initialized = seen, True
+        self.restore(segments, np.array(lengths), seen)
         self.tail.start(keys, values)
+
+    def restore(
+        self, segments: Segments, lengths: NDArray[np.int64], seen: int, turns: int = 0
+    ) -> None:
+        """Hold these lists, of texts of these lengths without padding."""
+        self.segments, self.lengths = segments, lengths
+        self.seen, self.turns, self.is_initialized = seen, turns, True
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -329,3 +335,9 @@ class ReducedLayer(_base):  # type: ignore[misc]
         keys, values = self.tail.keys, self.tail.values
         width = keys.shape[3] * keys.itemsize + values.shape[3] * values.itemsize
         return int(self.batch_size * keys.shape[1] * self.seen * width)
+
+
+def restore_sliding(layer: Any, keys: Tensor, values: Tensor, seen: int) -> None:
+    """Let transformers' layer with a sliding window hold what another one held."""
+    layer.lazy_initialization(keys, values)
+    layer.keys, layer.values, layer.cumulative_length = keys, values, seen

@@ -29,6 +29,13 @@ class RecentQueries:
         self.places[slots] = torch.arange(seen - taken, seen)
         self._next = int((self._next + taken) % window)
 
+    def restore(self, queries: Tensor, places: Tensor) -> None:
+        """Hold these queries, at these places."""
+        order = torch.argsort(places)
+        self.queries[:], self.places[:] = queries[:, :, order], places[order]
+        # the oldest, or an empty place, is next
+        self._next = 0
+
     def forget_from(self, place: int) -> None:
         """Forget queries from a place on: their tokens were taken back."""
         self.places[self.places >= place] = -1

@@ -25,7 +25,7 @@ from esscher.engine.cache.selection import certain_keys
 from esscher.engine.models import LayerInputs, LoadedModel, attention_override
 from esscher.engine.reading import PassageReader
 from esscher.engine.text import Passage
-from esscher.studies.plan.effects import LayerEffects, layer_effects, swept_effects
+from esscher.studies.plan.effects import LayerEffects, layer_effects, no_effects, swept_effects
 
 #: Backward passes per passage: token sequences drawn from the model, or directions.
 DRAWS = 4
@@ -47,11 +47,18 @@ class PassageEffects:
         Mean squared error of each head's output, [layers, heads, powers, sizes].
     norm
         Mean squared norm of each head's output, [layers, heads].
+    sliding
+        Layers with a sliding window: they are not reduced, and have no effects.
     """
 
     effect: Array
     square: Array
     norm: Array
+    sliding: tuple[int, ...] = ()
+
+    def of_layers(self, layers: NDArray[np.int64]) -> PassageEffects:
+        """The effects of some layers."""
+        return PassageEffects(self.effect[layers], self.square[layers], self.norm[layers])
 
 
 class ObservedPassage:
@@ -121,7 +128,13 @@ def measure_effects(
     gradients = output_gradients(observed.loaded, reader.end, DRAWS, generator)
     found: list[LayerEffects] = []
 
+    sliding: list[int] = []
+
     def look(inputs: LayerInputs) -> None:
+        if inputs.window is not None:
+            sliding.append(inputs.layer)
+            found.append(no_effects(inputs, len(sizes)))
+            return
         given = (inputs, gradients[inputs.layer], observed.scores(inputs), observed.certain, sizes)
         if not swept:
             found.append(layer_effects(*given))
@@ -134,6 +147,7 @@ def measure_effects(
         effect=np.stack([layer.effect for layer in found]),
         square=np.stack([layer.square for layer in found]),
         norm=np.stack([layer.norm for layer in found]),
+        sliding=tuple(sliding),
     )
 
 

@@ -4,7 +4,8 @@ All configurations keep the same number of tokens in all. ``planned`` and ``unif
 inside a head in the same way and differ in the budgets alone; ``heavy`` (an observation window, as
 in SnapKV) and ``recent`` (sinks and recent tokens, as in StreamingLLM) have uniform budgets and
 forget what they do not keep. The dense prefix of a passage is read once; only the tokens after it
-are read again for every configuration.
+are read again, with a cache that holds what the configuration keeps. Layers with a sliding window
+are left alone by all of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -22,7 +24,8 @@ from torch import Tensor
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.cache.budgets import POWERS
-from esscher.engine.cache.observation import Observation
+from esscher.engine.cache.cache import reduced_copy
+from esscher.engine.cache.observation import Observation, observe
 from esscher.engine.cache.selection import (
     Kept,
     reduced_attention,
@@ -36,6 +39,9 @@ from esscher.runs.cells import Cell
 from esscher.studies.plan.calibrate import ObservedPassage
 from esscher.studies.plan.compare import END
 from esscher.studies.plan.result import PlanCell
+
+#: What each key head keeps, from the number of a layer, what was observed of it, and its values.
+Choose: TypeAlias = Callable[[int, Observation, Tensor], list[Kept]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +72,7 @@ class PassageCheck:
         rows: list[tuple[str, int, str, float]] = []
         ends: dict[str, list[Tensor]] = {"dense": [self.dense.end]}
         for name, choices in self._choices(planned, uniform).items():
-            found = [self.observed.reader.read(self._replacement(choose)) for choose in choices]
+            found = [self._read(choose) for choose in choices]
             errors = np.mean([self._errors(one) for one in found], axis=0)
             rows += [(name, layer, "error", float(e)) for layer, e in enumerate(errors)]
             measures = [self._end(one) for one in found]
@@ -88,16 +94,14 @@ class PassageCheck:
         table = pd.DataFrame(rows, columns=["configuration", "layer", "measure", "value"])
         return Cell(about, table)
 
-    def _choices(
-        self, planned: Budgets, uniform: Budgets
-    ) -> dict[str, list[Callable[[LayerInputs], list[Kept]]]]:
+    def _choices(self, planned: Budgets, uniform: Budgets) -> dict[str, list[Choose]]:
         """What each configuration keeps of a layer, one function per sample."""
 
-        def samples(budgets: Budgets) -> list[Callable[[LayerInputs], list[Kept]]]:
+        def samples(budgets: Budgets) -> list[Choose]:
             return [partial(self._sample, budgets=budgets, draw=d) for d in range(self._draws)]
 
         each = uniform.tokens
-        out: dict[str, list[Callable[[LayerInputs], list[Kept]]]] = {
+        out: dict[str, list[Choose]] = {
             "planned": samples(planned),
             "uniform": samples(uniform),
             "heavy": [partial(self._largest, tokens=each, score=_published)],
@@ -106,15 +110,43 @@ class PassageCheck:
             out["recent"] = [partial(self._largest, tokens=each, score=_latest)]
         return out
 
+    def _read(self, choose: Choose) -> Pass:
+        """Read the queries with what a configuration keeps: of a decoder's cache, or in each call.
+
+        A decoder runs on the very cache that a plan is used with.
+        """
+        observed = self.observed
+        if observed.loaded.causal:
+            dense, seen = observed.reader.cache, observed.observations
+            cache = reduced_copy(
+                observed.loaded, dense, lambda layer, values: choose(layer, seen[layer], values)
+            )
+            return observed.reader.read(lambda inputs: None, cache)
+
+        def replacement(inputs: LayerInputs) -> Tensor:
+            kept = choose(inputs.layer, observe(inputs), inputs.v[0])
+            return reduced_attention(inputs, kept, observed.keys)[None]
+
+        return observed.reader.read(replacement)
+
     def head_errors(self, budgets: Budgets) -> Array:
-        """Relative error of each head's output when only it is reduced, [layers, heads]."""
+        """Relative error of each head's output when only it is reduced, [layers, heads].
+
+        It is 0 in layers with a sliding window: they are not reduced.
+        """
         found: list[Array] = []
 
         def look(inputs: LayerInputs) -> None:
+            if inputs.window is not None:
+                found.append(np.zeros(inputs.q.shape[1]))
+                return
             own = inputs.own()[0].to(torch.float32)
+            values = inputs.v[0, :, : self.observed.keys]
+            seen = self.observed.observation(inputs)
             square = torch.zeros(len(own))
             for draw in range(self._draws):
-                reduced = self._reduced(inputs, self._sample(inputs, budgets, draw))
+                kept = self._sample(inputs.layer, seen, values, budgets, draw)
+                reduced = reduced_attention(inputs, kept, self.observed.keys)
                 square += (reduced - own).square().sum(-1).mean(-1) / self._draws
             norm = own.square().sum(-1).mean(-1)
             found.append((square / norm).sqrt().double().numpy())
@@ -122,19 +154,11 @@ class PassageCheck:
         self.observed.reader.read(look)
         return np.stack(found)
 
-    def _replacement(
-        self, choose: Callable[[LayerInputs], list[Kept]]
-    ) -> Callable[[LayerInputs], Tensor]:
-        return lambda inputs: self._reduced(inputs, choose(inputs))[None]
-
-    def _reduced(self, inputs: LayerInputs, kept: list[Kept]) -> Tensor:
-        return reduced_attention(inputs, kept, self.observed.keys)
-
-    def _sample(self, inputs: LayerInputs, budgets: Budgets, draw: int) -> list[Kept]:
-        layer, number = inputs.layer, self.observed.reader.passage.number
-        scores = self.observed.scores(inputs)
-        kept = []
-        for g, score in enumerate(scores):
+    def _sample(
+        self, layer: int, seen: Observation, values: Tensor, budgets: Budgets, draw: int
+    ) -> list[Kept]:
+        number, kept = self.observed.reader.passage.number, []
+        for g, score in enumerate(seen.score(values)):
             first = float(random_stream(self._seed, "plan check", number, layer, g).random())
             start = float(spread_starts(first, self._draws)[draw])
             power = POWERS[budgets.powers[layer, g]]
@@ -144,14 +168,15 @@ class PassageCheck:
 
     def _largest(
         self,
-        inputs: LayerInputs,
+        layer: int,
+        seen: Observation,
+        values: Tensor,
         tokens: NDArray[np.int64],
-        score: Callable[[Observation, int, int], Tensor],
+        score: Callable[[Observation, Tensor], Tensor],
     ) -> list[Kept]:
-        found = score(self.observed.observation(inputs), inputs.v.shape[1], self.observed.keys)
         return [
-            select_largest(found[g], self.observed.certain, int(tokens[inputs.layer, g]))
-            for g in range(len(found))
+            select_largest(own, self.observed.certain, int(tokens[layer, g]))
+            for g, own in enumerate(score(seen, values))
         ]
 
     def _errors(self, found: Pass) -> list[float]:
@@ -169,9 +194,9 @@ class PassageCheck:
         return {"cosine": float(torch.cosine_similarity(found.end, self.dense.end, dim=0))}
 
 
-def _published(seen: Observation, key_heads: int, keys: int) -> Tensor:
-    return seen.published_score(key_heads)[:, :keys]
+def _published(seen: Observation, values: Tensor) -> Tensor:
+    return seen.published_score(len(values))[:, : values.shape[1]]
 
 
-def _latest(seen: Observation, key_heads: int, keys: int) -> Tensor:
-    return torch.arange(keys, dtype=torch.float32).expand(key_heads, -1)
+def _latest(seen: Observation, values: Tensor) -> Tensor:
+    return torch.arange(values.shape[1], dtype=torch.float32).expand(len(values), -1)

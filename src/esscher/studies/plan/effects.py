@@ -110,6 +110,17 @@ def layer_effects(
     return LayerEffects(effect, square, norm)
 
 
+def no_effects(inputs: LayerInputs, sizes: int) -> LayerEffects:
+    """Return effects of a layer that is not reduced, at so many sizes."""
+    _, heads, _, _ = inputs.output_shape
+    norm = inputs.own()[0].to(torch.float32).square().sum(-1).mean(-1)
+    return LayerEffects(
+        effect=np.zeros((inputs.k.shape[1], len(POWERS), sizes)),
+        square=np.zeros((heads, len(POWERS), sizes)),
+        norm=norm.double().numpy(),
+    )
+
+
 def _square_distances(outputs: Tensor, values: Tensor) -> Tensor:
     """``|v_j - y_i|^2``, [queries, keys]."""
     cross = outputs @ values.T

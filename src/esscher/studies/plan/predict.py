@@ -8,8 +8,8 @@ others and their effect is read off this one. Its interval is Student's over pas
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,24 @@ class Predicted:
     head_error: Array
     price: float | None
     gap: float | None
+
+    def among(self, layers: NDArray[np.int64], count: int, prefix: int) -> Predicted:
+        """The same for a model of ``count`` layers, of which these are planned.
+
+        The others keep the whole prefix, or what their sliding window sees of it.
+        """
+
+        def placed(values: NDArray[Any], other: float) -> NDArray[Any]:
+            out = np.full((count, *values.shape[1:]), other, dtype=values.dtype)
+            out[layers] = values
+            return out
+
+        return replace(
+            self,
+            budgets=placed(self.budgets, prefix),
+            powers=placed(self.powers, 0),
+            head_error=placed(self.head_error, 0.0),
+        )
 
 
 def plan_total(parts: Sequence[PassageEffects], sizes: NDArray[np.int64], total: int) -> Predicted:

@@ -48,6 +48,8 @@ class PlanCell(Record, frozen=True, kw_only=True, omit_defaults=True):
     ----------
     shapes
         Axes of the effects in the table.
+    sliding
+        Layers with a sliding window, which are not reduced.
     passage
         Number of the passage.
     dense_nll
@@ -57,6 +59,7 @@ class PlanCell(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     shapes: Shapes | None = None
+    sliding: tuple[Index, ...] = ()
     passage: Index | None = None
     dense_nll: float | None = None
     embeddings: dict[Name, Grid] | None = None
@@ -171,7 +174,7 @@ class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Total(Record, frozen=True, kw_only=True):
-    """Tokens of all key heads together, and as a share of all."""
+    """Tokens of all key heads together, and as a share of all; layers with a window apart."""
 
     tokens: Count
     ratio: float

@@ -230,9 +230,8 @@ def _query_count(model: Outline, asked: int | None) -> int:
 def _keys(model: Outline, prefix: int | None, queries: int) -> int:
     """Tokens of a decoder's cache, or of an encoder's passage."""
     longest = model.max_positions - queries
-    possible = longest if model.window is None else min(longest, model.window)
     behind = f" and {queries} queries follow it" if queries else ""
-    keys = prefix or min(PREFIX if model.causal else PASSAGE, possible)
+    keys = prefix or min(PREFIX if model.causal else PASSAGE, longest)
     if longest < FEWEST_KEYS:
         fewer = model.max_positions - FEWEST_KEYS
         raise InputError(
@@ -240,21 +239,10 @@ def _keys(model: Outline, prefix: int | None, queries: int) -> int:
             f"of at least {FEWEST_KEYS}; "
             + (f"give at most {fewer} queries" if fewer > 0 else "choose a model that reads more")
         )
-    if possible < FEWEST_KEYS:
-        raise InputError(
-            f"{model.name} has layers with a window of {model.window} tokens, and a plan takes a "
-            f"prefix of at least {FEWEST_KEYS}; choose a model with longer windows"
-        )
     if keys > longest:
         raise InputError(
             f"prefix is {keys}{behind}, but {model.name} reads at most {model.max_positions} "
-            f"tokens at a time; the longest possible prefix is {possible}"
-        )
-    if keys > possible:
-        raise InputError(
-            f"prefix is {keys}, but {model.name} has layers with a window of {model.window} "
-            f"tokens, which keep no more than that by themselves; give a prefix of at most "
-            f"{possible}"
+            f"tokens at a time; the longest possible prefix is {longest}"
         )
     if keys < FEWEST_KEYS:
         raise InputError(f"prefix is {keys}; budgets need room: give at least {FEWEST_KEYS}")

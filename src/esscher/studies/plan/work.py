@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from esscher.core.streams import random_stream
 from esscher.engine.cache.budgets import POWERS, Grid
+from esscher.engine.cache.cache import check_reducible
 from esscher.engine.models import AnyModel, LoadedModel, opened_model
 from esscher.engine.reading import check_supported
 from esscher.engine.text import Passage
@@ -46,6 +47,8 @@ def read_texts(
 ) -> PlanWork:
     """Take passages from the beginnings of the texts."""
     check_supported(loaded)
+    if loaded.causal:
+        check_reducible(loaded)
     calibration = first_passages(loaded, study.text, study.passages, study.length, study.column)
     unseen: tuple[Passage, ...] = ()
     if study.check is not None:
@@ -99,7 +102,7 @@ def _calibration_cell(model: AnyModel, passage: Passage, i: int, study: PlanStud
         ignore_index=True,
     )
     shapes = Shapes(**{name: tuple(a.shape) for name, a in arrays.items()})
-    return Cell(PlanCell(shapes=shapes), table)
+    return Cell(PlanCell(shapes=shapes, sliding=effects.sliding), table)
 
 
 def _check_cell(model: AnyModel, passage: Passage, choice: Choice, study: PlanStudy) -> Cell:
@@ -121,14 +124,24 @@ def choose_budgets(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) ->
     parts = [
         _effects_of(study, name, cells[name], len(sizes), run) for name in study.calibration_cells
     ]
+    layers = planned_layers(study, cells)
+    parts = [part.of_layers(layers) for part in parts]
     if study.tolerance is not None:
         planned = plan_tolerance(parts, sizes, study.tolerance)
     else:
-        units = study.model_record.layers * study.model_record.key_heads
+        units = len(layers) * study.model_record.key_heads
         assert study.budget is not None
         planned = plan_total(parts, sizes, int(study.budget * study.prefix) * units)
     # what rounding leaves over is part of the plan, so uniform budgets may have it as well
-    return planned, plan_uniform(parts, sizes, int(planned.budgets.mean()))
+    uniform = plan_uniform(parts, sizes, int(planned.budgets.mean()))
+    count = study.model_record.layers
+    return planned.among(layers, count, study.prefix), uniform.among(layers, count, study.prefix)
+
+
+def planned_layers(study: PlanStudy, cells: Mapping[str, Cell]) -> NDArray[np.int64]:
+    """Layers whose keys are reduced: those without a sliding window."""
+    sliding = set(cells[study.calibration_cells[0]].about.sliding)
+    return np.array([i for i in range(study.model_record.layers) if i not in sliding])
 
 
 def _effects_of(
@@ -143,13 +156,15 @@ def _effects_of(
     }
     if about.shapes is None or not {"what", "value"} <= set(cell.table.columns):
         raise run.damaged(name, "it has no effects")
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for what, shape in wanted.items():
         own = cell.table[cell.table["what"] == what]["value"]
         if getattr(about.shapes, what) != shape or len(own) != np.prod(shape):
             raise run.damaged(name, f"its {what} is not one per layer, head, power and size")
         arrays[what] = own.to_numpy(dtype=np.float64).reshape(shape)
-    return PassageEffects(**arrays)
+    if len(set(about.sliding)) >= model.layers or any(i >= model.layers for i in about.sliding):
+        raise run.damaged(name, "its layers with a window are not those of the model")
+    return PassageEffects(**arrays, sliding=about.sliding)
 
 
 def assemble(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Plan:
@@ -160,9 +175,8 @@ def assemble(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Plan:
     check = None
     if unseen:
         check = check_results(list(unseen.values()), planned.head_error, study.causal)
-    total = Total(
-        tokens=int(planned.budgets.sum()), ratio=float(planned.budgets.mean() / study.prefix)
-    )
+    counted = planned.budgets[planned_layers(study, cells)]
+    total = Total(tokens=int(counted.sum()), ratio=float(counted.mean() / study.prefix))
     predicted = Prediction(
         unit="KL in nats per token" if study.causal else "1 - cosine",
         effect=planned.effect,
