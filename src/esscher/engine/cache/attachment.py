@@ -157,7 +157,14 @@ def cache_by_default(loaded: LoadedModel, cache: Any) -> Iterator[None]:
         handle.remove()
 
 
-def _read_first(module: nn.Module, cache: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _by_name(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a call by their names."""
+    if not args:
+        return kwargs
+    return dict(zip(signature(module.forward).parameters, args, strict=False)) | kwargs
+
+
+def _read_first(module: nn.Module, cache: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Read all of a long prompt but its last piece; return the arguments of the last."""
     name = "inputs_embeds" if kwargs.get("inputs_embeds") is not None else "input_ids"
     inputs = kwargs.get(name)
