@@ -19,9 +19,9 @@ from esscher.engine.models import wrap_model
 from esscher.studies.context.result import HeadContext, count_done
 from esscher.studies.context.saturation import doublings, saturation
 from esscher.studies.context.work import SINKS, layer_changes
+from tests.engine.cache.inputs import layer_inputs
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
-from tests.engine.cache.inputs import layer_inputs
 
 
 def test_lengths_double_and_end_at_the_longest() -> None:

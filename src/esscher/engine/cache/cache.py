@@ -12,7 +12,7 @@ from torch import Tensor
 
 from esscher.core.errors import InputError
 from esscher.core.shown import byte_count
-from esscher.core.validation import as_dim
+from esscher.core.validation import as_dim, as_path
 from esscher.engine.cache.attachment import attach
 from esscher.engine.cache.budgets import TokenBudgets
 from esscher.engine.cache.call import Call
@@ -131,7 +131,7 @@ class ReducedCache(_transformers.Cache):  # type: ignore[misc]
         """
         from esscher.engine.cache.saved import save_cache
 
-        save_cache(self, Path(path))
+        save_cache(self, as_path(path, "path"))
 
     def __repr__(self) -> str:
         if not self.reduced or self.reduced[0].segments is None:

@@ -12,6 +12,7 @@ when the budgets hold for generated tokens too; the latest stay in the tail.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from esscher.core.errors import InputError
+from esscher.core.shown import counted
 from esscher.engine.attention.ragged import Segments, ragged_attention
 from esscher.engine.cache.call import Call, owned
 from esscher.engine.cache.lists import one_list, packed
@@ -66,7 +68,7 @@ class ReducedLayer(_base):  # type: ignore[misc]
 
     def reset(self) -> None:
         """Forget everything."""
-        self.seen, self.turns = 0, 0
+        self.seen, self.turns, self._prompt = 0, 0, 0
         self.segments: Segments | None = None
         self.tail = Tail()
         self.lengths: NDArray[np.int64] | None = None
@@ -82,16 +84,16 @@ class ReducedLayer(_base):  # type: ignore[misc]
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Take new keys and values; what is returned leads to this layer's attention."""
+        if self.batch_size not in (-1, len(key_states)):
+            raise InputError(
+                f"the cache holds {counted(self.batch_size, 'text')}, and {len(key_states)} came; "
+                "make a new cache with plan.cache(model), or cache.reset()"
+            )
         self._call.hand_out(self.number)
         self.seen += key_states.shape[2]
         if self.segments is None:
             # read whole by the model's own attention, and reduced behind it
             return owned(key_states, OWNER, self), value_states
-        if len(key_states) != self.batch_size:
-            raise InputError(
-                f"the cache holds {self.batch_size} texts, and {len(key_states)} came; make a new "
-                "cache with plan.cache(model), or cache.reset()"
-            )
         self.tail.append(key_states, value_states)
         return owned(self.tail.keys, OWNER, self), self.tail.values
 
@@ -115,27 +117,42 @@ class ReducedLayer(_base):  # type: ignore[misc]
     def crop(self, tokens_to_remove: int) -> None:
         """Take back the newest tokens, as assisted decoding does.
 
+        It reads its first candidates together with the prompt: those that are wrong are the latest
+        of a prompt, which are in every list. Without a trace they do not go: as queries they took
+        part in judging the prompt.
+
         Raises
         ------
         InputError
-            If they are no longer in the tail.
+            If they were reduced already.
         """
         count = abs(tokens_to_remove)
-        if count > self.tail.length:
+        listed = max(0, count - self.tail.length)
+        if listed > self._newest:
             raise InputError(
-                f"{count} tokens were to be taken back, and the cache can give back "
-                f"{self.tail.length}: the others were reduced already"
+                f"{counted(count, 'token')} had to be taken back, and the cache can give back "
+                f"{self.tail.length + self._newest}: the others were reduced already"
             )
         if count == 0:
             return
         assert self.lengths is not None
-        valid = self.tail.valid
-        gone = count if valid is None else valid[:, self.tail.length - count :].sum(1).cpu().numpy()
+        assert self.segments is not None
+        gone = self.tail.valid_counts(count - listed) + listed
         self.lengths = self.lengths - gone
-        self.tail.drop_last(count)
+        self.tail.drop_last(count - listed)
+        if listed:
+            self.segments = replace(self.segments, stop=self.segments.stop - listed)
         self.seen -= count
         if self.recent is not None:
             self.recent.forget_from(self.seen)
+
+    @property
+    def _newest(self) -> int:
+        """Latest tokens of a single prompt that are at the end of every list."""
+        if self.segments is None or self.batch_size != 1 or self.turns:
+            return 0
+        shortest = int((self.segments.stop - self.segments.start).min())
+        return min(self.recent_tokens - (self._prompt - (self.seen - self.tail.length)), shortest)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Texts in another order; lists are not copied, beams of a text share them."""
@@ -267,6 +284,7 @@ class ReducedLayer(_base):  # type: ignore[misc]
         """Hold these lists, of texts of these lengths without padding."""
         self.segments, self.lengths = segments, lengths
         self.seen, self.turns, self.is_initialized = seen, turns, True
+        self._prompt = seen
 
     @torch.inference_mode(False)
     @torch.no_grad()

@@ -31,9 +31,8 @@ class RecentQueries:
 
     def restore(self, queries: Tensor, places: Tensor) -> None:
         """Hold these queries, at these places."""
-        order = torch.argsort(places)
+        order = torch.argsort(places)  # the oldest, or an empty place, is the next to go
         self.queries[:], self.places[:] = queries[:, :, order], places[order]
-        # the oldest, or an empty place, is next
         self._next = 0
 
     def forget_from(self, place: int) -> None:
@@ -65,9 +64,12 @@ class RecentQueries:
         # a query whose own token is padding is none of the text's
         behind = self.places >= first
         own[behind] &= there[(self.places[behind] - first)]
-        places = self.places[own]
+        # in their order, so that rounding does not depend on where they are kept
+        order = torch.argsort(self.places)
+        order = order[own[order]]
+        places = self.places[order]
         group = self.queries.shape[1] // key_heads
-        query = self.queries[batch, g * group : (g + 1) * group, own]
+        query = self.queries[batch, g * group : (g + 1) * group, order]
         tail = (torch.arange(first, seen) <= places[:, None]) & there
         visible = torch.cat([torch.ones(len(places), listed, dtype=torch.bool), tail], dim=1)
         return query, visible.to(query.device)

@@ -22,6 +22,7 @@ from esscher.core.codec import Count, Hash, Record, as_json, as_record
 from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 from esscher.core.untrusted import open_regular, parse_json
+from esscher.core.validation import as_path
 from esscher.engine.attention.ragged import Segments
 from esscher.engine.cache.budgets import TokenBudgets
 from esscher.engine.cache.cache import ReducedCache
@@ -136,7 +137,7 @@ def load_cache(path: str | Path, model: Any) -> ReducedCache:
     InputError
         If the file is damaged or is not such a file, or was made with other weights.
     """
-    path = Path(path)
+    path = as_path(path, "path")
     about, arrays = _read(path)
     loaded = model if isinstance(model, LoadedModel) else wrap_model(model)
     _check_model(path, about, loaded)

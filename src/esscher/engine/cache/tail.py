@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 # Arrays are made outside of inference mode, in which a model may run: those made inside of it could
@@ -43,6 +45,14 @@ class Tail:
     def valid(self) -> Tensor | None:
         """[batch, length], False at padding; None if there is none."""
         return None if self._hidden is None else ~self._hidden[:, : self.length]
+
+    def valid_counts(self, count: int) -> NDArray[np.int64]:
+        """How many of the last tokens are no padding, by text."""
+        assert self._keys is not None
+        if self._hidden is None:
+            return np.full(len(self._keys), count)
+        last = self._hidden[:, self.length - count : self.length]
+        return np.asarray((~last).sum(1).cpu())
 
     def present(self, text: int) -> Tensor:
         """False at padding of one text, [length], in the processor's memory."""

@@ -1,0 +1,466 @@
+"""A reduced cache is dense attention over what it keeps, whatever is done with it."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from esscher.core.errors import InputError
+from esscher.engine.cache.cache import planned_cache
+from esscher.engine.cache.layer import SLACK
+from esscher.engine.models import attention_override
+from tests.engine.cache.plans import (
+    LONG,
+    NEW,
+    ROTARY,
+    MaskedPlan,
+    budgets_for,
+    generated,
+    logits_of,
+    padded,
+    prompts,
+    room_for,
+)
+from tests.engine.models.tiny import tiny_model, transformers
+
+#: Every kind of decoder with a layer that sees all tokens.
+DECODERS = (
+    "gpt2", "gpt2 scaled", "llama", "llama one key head", "qwen2", "qwen3", "smollm3", "gemma",
+    "gemma2", "gemma3_text", "gemma3",
+)  # fmt: skip
+#: Largest difference of logits: rounding of float32 through three layers. Weights are moderate, so
+#: that logits are near 1 and attention does not magnify what rounding does.
+ROUNDING, STRENGTH = 1e-5, 4.0
+
+
+def model(name="llama", **options):
+    return tiny_model(name, strength=STRENGTH, **room_for(name), **options)
+
+
+def same(found, expected):
+    torch.testing.assert_close(found, expected, rtol=ROUNDING, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_all_tokens_are_dense_generation(name, side):
+    """Alone and in a batch with padding, and in a second turn."""
+    loaded = model(name)
+    for lengths in ((40,), (40, 23, 1)):
+        batch = padded(prompts(lengths), side)
+        cache = planned_cache(loaded, budgets_for(loaded, 1.0))
+        dense = transformers.DynamicCache(config=loaded.model.config)
+        before = generated(loaded, batch, past_key_values=dense)
+        under = generated(loaded, batch, past_key_values=cache)
+        assert torch.equal(under.sequences, before.sequences)
+        same(logits_of(under), logits_of(before))
+        more = {
+            "input_ids": torch.cat([under.sequences, *[batch["input_ids"][:, -3:]] * 2], dim=1),
+            "attention_mask": torch.cat(
+                [batch["attention_mask"], torch.ones(len(lengths), NEW + 6, dtype=torch.long)], 1
+            ),
+        }
+        before = generated(loaded, more, past_key_values=dense)
+        under = generated(loaded, more, past_key_values=cache)
+        assert torch.equal(under.sequences, before.sequences)
+        same(logits_of(under), logits_of(before))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_any_budget_is_the_masked_computation(name):
+    loaded = model(name)
+    batch = padded(prompts((60, 31)))
+    budgets = budgets_for(loaded, 0.4, spread=0.5)
+    with attention_override(loaded, MaskedPlan(budgets)):
+        masked = generated(loaded, batch)
+    cache = planned_cache(loaded, budgets)
+    found = generated(loaded, batch, past_key_values=cache)
+    assert torch.equal(found.sequences, masked.sequences)
+    same(logits_of(found), logits_of(masked))
+    dense = logits_of(generated(loaded, batch))
+    assert (logits_of(found) - dense)[:, 1:].abs().max() > 100 * ROUNDING
+
+
+def test_what_is_kept_and_what_it_takes():
+    loaded = model()
+    budgets = budgets_for(loaded, 0.25, spread=0.5)
+    cache = planned_cache(loaded, budgets)
+    assert repr(cache) == "ReducedCache(empty)"
+    assert cache.nbytes == cache.dense_nbytes == 0
+    assert cache.kept.tolist() == [[0, 0]] * 3
+    ids = prompts([120])[0][None]
+    with torch.no_grad():
+        loaded.model(input_ids=ids, past_key_values=cache)
+    wanted = np.ceil(budgets.ratios * 120 - 1e-9).astype(int)
+    assert cache.kept.tolist() == wanted.tolist()
+    # keys and values of 8 floats, a weight each, and two numbers per list
+    assert cache.nbytes == wanted.sum() * (2 * 8 + 1) * 4 + 3 * 2 * 2 * 8
+    assert cache.dense_nbytes == 3 * 2 * 120 * 2 * 8 * 4
+    assert "1 text of 120 tokens" in repr(cache)
+    with torch.no_grad():
+        loaded.model(input_ids=ids[:, :3], past_key_values=cache)
+    assert cache.kept.tolist() == (wanted + 3).tolist()
+    assert cache.get_seq_length() == 123
+
+
+def test_a_model_used_with_another_cache_is_what_it_was():
+    loaded, batch = model(), padded(prompts((40, 23)))
+    before = logits_of(generated(loaded, batch))
+    names = [loaded.model.config._attn_implementation, loaded.backbone.config._attn_implementation]
+    cache = planned_cache(loaded, budgets_for(loaded))
+    planned_cache(loaded, budgets_for(loaded))
+    generated(loaded, batch, past_key_values=cache)
+    assert torch.equal(logits_of(generated(loaded, batch)), before)
+    after = [loaded.model.config._attn_implementation, loaded.backbone.config._attn_implementation]
+    assert after == names
+    # two hooks, however many caches
+    assert len(loaded.backbone._forward_pre_hooks) == len(loaded.backbone._forward_hooks) == 1
+
+
+def test_a_call_that_fails_leaves_the_model_as_it_was():
+    loaded = model()
+    names = loaded.backbone.config._attn_implementation
+    cache = planned_cache(loaded, budgets_for(loaded))
+    handle = loaded.backbone.layers[1].register_forward_pre_hook(lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError), torch.no_grad():
+        loaded.model(input_ids=prompts([40])[0][None], past_key_values=cache)
+    handle.remove()
+    assert loaded.backbone.config._attn_implementation == names
+
+
+def test_copies_of_a_model_know_the_cache_too():
+    loaded, batch = model(), padded(prompts((40,)))
+    cache = planned_cache(loaded, budgets_for(loaded))
+    expected = logits_of(generated(loaded, batch, past_key_values=cache))
+    other = copy.deepcopy(loaded.model)
+    loaded.model.set_attn_implementation("eager")
+    again = planned_cache(loaded, budgets_for(loaded))
+    with torch.no_grad():
+        found = other.generate(
+            **batch, past_key_values=again, max_new_tokens=NEW, min_new_tokens=NEW,
+            do_sample=False, output_logits=True, return_dict_in_generate=True, pad_token_id=0,
+        )  # fmt: skip
+    same(torch.stack(found.logits, 1), expected)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3_text"])
+def test_beams_share_what_was_read(name):
+    loaded, batch = model(name), padded(prompts((40, 31)))
+    options = {"num_beams": 3, "num_return_sequences": 2}
+    full = planned_cache(loaded, budgets_for(loaded, 1.0))
+    found = generated(loaded, batch, past_key_values=full, **options).sequences
+    assert torch.equal(found, generated(loaded, batch, **options).sequences)
+    budgets = budgets_for(loaded, 0.4)
+    # beams of one prompt keep the same, and change places only among themselves
+    with attention_override(loaded, MaskedPlan(budgets)):
+        masked = generated(loaded, batch, **options)
+    under = generated(loaded, batch, past_key_values=planned_cache(loaded, budgets), **options)
+    assert torch.equal(under.sequences, masked.sequences)
+    same(under.sequences_scores, masked.sequences_scores)
+
+
+def test_texts_can_be_repeated_and_chosen():
+    loaded, batch = model(), padded(prompts((40, 31)))
+    cache = planned_cache(loaded, budgets_for(loaded, 0.4))
+    places = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        loaded.model(**batch, position_ids=places, past_key_values=cache)
+        size = cache.nbytes
+        cache.batch_repeat_interleave(2)
+        assert cache.nbytes < 1.1 * size
+        mask = torch.ones(4, 41, dtype=torch.long)
+        mask[2:, :9] = 0
+        four = loaded.model(
+            input_ids=torch.tensor([[7], [8], [7], [8]]), attention_mask=mask,
+            position_ids=mask.sum(1, keepdim=True) - 1, past_key_values=cache,
+        ).logits  # fmt: skip
+        cache.batch_select_indices(torch.tensor([2]))
+        assert cache.kept.shape == (3, 2)
+        after = loaded.model(input_ids=torch.tensor([[9]]), past_key_values=cache,
+                             position_ids=torch.tensor([[32]]),
+                             attention_mask=torch.ones(1, 42, dtype=torch.long)).logits  # fmt: skip
+    alone = planned_cache(loaded, budgets_for(loaded, 0.4))
+    text = prompts((40, 31))[1][None]
+    with torch.no_grad():
+        loaded.model(input_ids=text, past_key_values=alone)
+        one = loaded.model(input_ids=torch.tensor([[7]]), past_key_values=alone).logits
+        two = loaded.model(input_ids=torch.tensor([[9]]), past_key_values=alone).logits
+    same(four[2:3], one)
+    same(after, two)
+
+
+@pytest.mark.parametrize("decode", ["keep", "budget"])
+def test_assisted_decoding_takes_tokens_back(decode):
+    """Candidates are looked up in the prompt; those that are wrong go."""
+    loaded = model()
+    text = torch.cat([prompts([20])[0]] * 2)[None]
+    batch = {"input_ids": text, "attention_mask": torch.ones_like(text)}
+    lookup = {"prompt_lookup_num_tokens": 3}
+    everything = planned_cache(loaded, budgets_for(loaded, 1.0), decode=decode)
+    found = generated(loaded, batch, new=20, past_key_values=everything, **lookup)
+    assert torch.equal(found.sequences, generated(loaded, batch, new=20).sequences)
+    plain, assisted = (planned_cache(loaded, budgets_for(loaded, 0.5), decode=decode)
+                       for _ in range(2))  # fmt: skip
+    generated(loaded, batch, new=20, past_key_values=plain)
+    generated(loaded, batch, new=20, past_key_values=assisted, **lookup)
+    assert assisted.get_seq_length() == plain.get_seq_length()
+    # candidates that were read with the prompt count as its tokens when it is reduced
+    assert np.abs(assisted.kept - plain.kept).max() <= 2
+    with pytest.raises(InputError, match="the others were reduced already"):
+        assisted.crop(-30)
+
+
+def test_tokens_of_a_prompt_that_are_taken_back():
+    """The latest are in every list, at its end; not those of several texts."""
+    loaded, text = model(), prompts([60])[0][None]
+    cache = planned_cache(loaded, budgets_for(loaded, 0.5))
+    with torch.no_grad():
+        loaded.model(input_ids=text, past_key_values=cache)
+    before = cache.layers[0].segments
+    cache.crop(-3)
+    after = cache.layers[0].segments
+    assert cache.get_seq_length() == 57
+    assert torch.equal(after.stop, before.stop - 3)
+    assert torch.all(before.log_weight[(before.stop - 1)[:, None] - torch.arange(3)] == 0)
+    cache.crop(-1)
+    with pytest.raises(InputError, match="and the cache can give back 0"):
+        cache.crop(-1)
+    two = planned_cache(loaded, budgets_for(loaded, 0.5))
+    with torch.no_grad():
+        loaded.model(**padded(prompts((40, 31))), past_key_values=two)
+    with pytest.raises(InputError, match="can give back 0"):
+        two.crop(-1)
+
+
+def test_sampling_is_that_of_the_logits():
+    loaded, batch = model(), padded(prompts((40, 31)))
+    options = {"do_sample": True, "temperature": 0.7, "top_k": 5}
+    torch.manual_seed(1)
+    dense = generated(loaded, batch, **options).sequences
+    torch.manual_seed(1)
+    cache = planned_cache(loaded, budgets_for(loaded, 1.0))
+    assert torch.equal(generated(loaded, batch, past_key_values=cache, **options).sequences, dense)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype):
+    """All tokens: as near to dense as dense computed in two ways is to itself."""
+    loaded = model()
+    loaded.model.to(dtype)
+    batch = padded(prompts((40, 23)))
+    cache = planned_cache(loaded, budgets_for(loaded, 1.0))
+    ids = batch["input_ids"]
+    with torch.no_grad():
+        loaded.model(**batch, past_key_values=cache)
+        assert cache.layers[0].segments.keys.dtype == dtype
+        dense = transformers.DynamicCache(config=loaded.model.config)
+        loaded.model(**batch, past_key_values=dense)
+        mask = torch.cat([batch["attention_mask"], torch.ones(2, 1, dtype=torch.long)], 1)
+        found, expected = (
+            loaded.model(input_ids=ids[:, :1], attention_mask=mask, past_key_values=c).logits
+            for c in (cache, dense)
+        )
+    rounding = torch.finfo(dtype).eps
+    assert (found - expected).abs().max() < 8 * rounding * expected.abs().max()
+    assert cache.dense_nbytes == 3 * 2 * 2 * 41 * 16 * 2
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "qwen3"])
+@pytest.mark.parametrize("lengths", [(50,), (50, 13, 37)])
+def test_a_prompt_in_pieces_is_the_prompt(name, lengths):
+    """When all is kept. The last piece answers; a text may be padding only in the first ones."""
+    loaded, batch = model(name), padded(prompts(lengths))
+    cache = planned_cache(loaded, budgets_for(loaded, 1.0), chunk=16)
+    found = generated(loaded, batch, past_key_values=cache)
+    dense = generated(loaded, batch)
+    assert torch.equal(found.sequences, dense.sequences)
+    same(logits_of(found), logits_of(dense))
+
+
+def test_pieces_are_reduced_as_they_come():
+    loaded, text = model(), prompts([180])[0][None]
+    budgets = budgets_for(loaded, 0.25)
+    whole, pieces = planned_cache(loaded, budgets), planned_cache(loaded, budgets, chunk=40)
+    sizes = []
+    handle = loaded.backbone.register_forward_hook(lambda *given: sizes.append(pieces.nbytes))
+    with torch.no_grad():
+        loaded.model(input_ids=text, past_key_values=pieces)
+    handle.remove()
+    with torch.no_grad():
+        loaded.model(input_ids=text, past_key_values=whole)
+    assert len(sizes) == 5
+    assert pieces.kept.tolist() == whole.kept.tolist() == [[45, 45]] * 3
+    assert pieces.get_seq_length() == 180
+    # beside what is kept there are 64 queries of 4 heads in each layer
+    assert max(sizes) < 1.1 * whole.nbytes + 3 * 64 * 4 * 8 * 4
+    # what judges tokens is given back when the prompt is read
+    assert all(layer.recent is None for layer in pieces.reduced)
+
+
+def test_generation_of_any_length_in_bounded_memory():
+    loaded, text = model(), prompts([60])[0][None]
+    budgets = budgets_for(loaded, 0.25)
+    cache = planned_cache(loaded, budgets, decode="budget", length=60)
+    grows = planned_cache(loaded, budgets, decode="budget")
+    sizes: dict[int, list[int]] = {}
+    with torch.no_grad():
+        for one in (cache, grows):
+            loaded.model(input_ids=text, past_key_values=one)
+            for _ in range(4 * SLACK + 10):
+                token = torch.tensor([[7]])
+                place = torch.tensor([[one.get_seq_length() % 190]])
+                loaded.model(input_ids=token, past_key_values=one, position_ids=place)
+                sizes.setdefault(id(one), []).append(int(one.kept.max()))
+    bound = 15 + 4 + SLACK  # the budget, what is always recent, and what comes before it is judged
+    assert max(sizes[id(cache)]) <= bound
+    assert max(sizes[id(grows)]) <= 0.25 * (60 + 4 * SLACK + 10) + 4 + SLACK
+    assert max(sizes[id(grows)]) > bound
+    assert cache.get_seq_length() == 60 + 4 * SLACK + 10
+
+
+def test_a_text_of_a_batch_is_judged_as_it_is_alone():
+    """Also when it is judged again and again: padding and other texts change nothing."""
+    loaded, texts = model(), prompts((30, 44))
+    batch, budgets = padded(texts), budgets_for(loaded, 0.4)
+    options = {"decode": "budget", "length": 44}
+    new = SLACK + 40
+    with torch.no_grad():
+        together = planned_cache(loaded, budgets, **options)
+        mask = batch["attention_mask"]
+        places = (mask.cumsum(1) - 1).clamp(min=0)
+        loaded.model(**batch, position_ids=places, past_key_values=together)
+        rows = []
+        for step in range(new):
+            mask = torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], 1)
+            rows.append(loaded.model(
+                input_ids=torch.full((2, 1), 5 + step % 40), attention_mask=mask,
+                position_ids=(mask.sum(1, keepdim=True) - 1) % 190, past_key_values=together,
+            ).logits[:, -1])  # fmt: skip
+        for i, text in enumerate(texts):
+            alone = planned_cache(loaded, budgets, **options)
+            loaded.model(input_ids=text[None], past_key_values=alone)
+            for step, row in enumerate(rows):
+                place = torch.tensor([[(len(text) + step) % 190]])
+                found = loaded.model(input_ids=torch.tensor([[5 + step % 40]]), position_ids=place,
+                                     past_key_values=alone).logits[:, -1]  # fmt: skip
+                torch.testing.assert_close(found, row[i : i + 1], rtol=1e-4, atol=1e-4)
+
+
+def test_branches_of_a_conversation():
+    loaded, text = model(), prompts([60])[0][None]
+    cache = planned_cache(loaded, budgets_for(loaded))
+    with torch.no_grad():
+        loaded.model(input_ids=text, past_key_values=cache)
+        branch = copy.deepcopy(cache)
+        one = loaded.model(input_ids=text[:, :5], past_key_values=branch).logits
+        other = loaded.model(input_ids=text[:, :5], past_key_values=cache).logits
+    assert torch.equal(one, other)
+    assert cache.get_seq_length() == branch.get_seq_length() == 65
+
+
+def test_inference_mode_and_no_gradients():
+    loaded, text = model(), prompts([60])[0][None]
+    loaded.model.requires_grad_(True)
+    caches = [planned_cache(loaded, budgets_for(loaded)) for _ in range(3)]
+    with torch.inference_mode():
+        loaded.model(input_ids=text, past_key_values=caches[0])
+        loaded.model(input_ids=text[:, :1], past_key_values=caches[0])
+    with torch.no_grad():
+        loaded.model(input_ids=text, past_key_values=caches[1])
+        loaded.model(input_ids=text[:, :1], past_key_values=caches[1])
+        found = [loaded.model(input_ids=text[:, :12], past_key_values=c).logits for c in caches[:2]]
+    loaded.model(input_ids=text, past_key_values=caches[2])
+    loaded.model(input_ids=text[:, :1], past_key_values=caches[2])
+    found.append(loaded.model(input_ids=text[:, :12], past_key_values=caches[2]).logits.detach())
+    same(found[1], found[0])
+    same(found[2], found[0])
+
+
+def test_a_cache_is_used_again_after_a_reset():
+    loaded, batch = model(), padded(prompts((40, 23)))
+    cache = planned_cache(loaded, budgets_for(loaded), decode="budget")
+    first = logits_of(generated(loaded, batch, past_key_values=cache))
+    cache.reset()
+    assert cache.nbytes == 0
+    assert torch.equal(logits_of(generated(loaded, batch, past_key_values=cache)), first)
+
+
+def test_prompts_shorter_than_what_is_certain_are_kept_whole():
+    loaded = model()
+    for length in (1, 3, 35, 36, 37):
+        batch = padded(prompts([length]))
+        cache = planned_cache(loaded, budgets_for(loaded, keeping=LONG))
+        same(logits_of(generated(loaded, batch, past_key_values=cache)),
+             logits_of(generated(loaded, batch)))  # fmt: skip
+        assert cache.kept.tolist() == [[length + NEW - 1] * 2] * 3
+
+
+def test_refusals():
+    loaded, text = model(), prompts([40])[0][None]
+    budgets = budgets_for(loaded)
+    with pytest.raises(InputError, match="decode is 'all'; choose 'keep' or 'budget'"):
+        planned_cache(loaded, budgets, decode="all")
+    with pytest.raises(InputError, match="chunk is 0; it must be a whole number of at least 1"):
+        planned_cache(loaded, budgets, chunk=0)
+    with pytest.raises(InputError, match="length is -3"):
+        planned_cache(loaded, budgets, length=-3)
+    cache = planned_cache(loaded, budgets)
+    with torch.no_grad():
+        loaded.model(input_ids=text, past_key_values=cache)
+        with pytest.raises(InputError, match="holds 1 text, and 2 came"):
+            loaded.model(input_ids=text[:, :1].expand(2, 1), past_key_values=cache)
+        # that did no harm
+        loaded.model(input_ids=text[:, :1], past_key_values=cache)
+    with pytest.raises(InputError, match=r"'bert' is an encoder .* use plan.apply\(model\)"):
+        planned_cache(tiny_model("bert"), budgets)
+    with pytest.raises(InputError, match="all layers of 'mistral' have a sliding window of 5"):
+        planned_cache(tiny_model("mistral"), budgets)
+
+
+def test_attention_that_passes_the_cache_by_is_noticed():
+    """As when another thread switches the attention of the model in the middle of a call."""
+    loaded, text = model(), prompts([40])[0][None]
+    cache, config = planned_cache(loaded, budgets_for(loaded)), loaded.backbone.config
+
+    def switch(*given):
+        config._attn_implementation_internal = "eager"
+
+    handle = loaded.backbone.layers[0].register_forward_pre_hook(switch)
+    with torch.no_grad(), pytest.raises(InputError, match="attention of layer 0 was not computed"):
+        loaded.model(input_ids=text, past_key_values=cache)
+    handle.remove()
+    cache.reset()
+    with torch.no_grad():
+        loaded.model(input_ids=text, past_key_values=cache)
+    assert cache.kept.max() == 10
+
+
+def test_masks_that_are_more_than_masks_are_refused():
+    loaded, text = model(), prompts([40])[0][None]
+    cache = planned_cache(loaded, budgets_for(loaded))
+    with torch.no_grad():
+        loaded.model(input_ids=text, past_key_values=cache)
+        mask = torch.full((1, 1, 1, 41), 0.5)
+        with pytest.raises(InputError, match="it can only hide tokens"):
+            loaded.model(input_ids=text[:, :1], attention_mask=mask, past_key_values=cache)
+
+
+def test_attention_that_is_watched_is_the_same():
+    loaded, text = tiny_model("llama", strength=STRENGTH, **ROTARY), prompts([60])[0][None]
+    budgets, seen = budgets_for(loaded), []
+    plain, watched = planned_cache(loaded, budgets), planned_cache(loaded, budgets)
+
+    def look(inputs):
+        seen.append(inputs.own())
+
+    with torch.no_grad():
+        loaded.model(input_ids=text, past_key_values=plain)
+        expected = loaded.model(input_ids=text[:, :5], past_key_values=plain).logits
+        with attention_override(loaded, look):
+            loaded.model(input_ids=text, past_key_values=watched)
+            found = loaded.model(input_ids=text[:, :5], past_key_values=watched).logits
+    assert torch.equal(found, expected)
+    assert [tuple(one.shape) for one in seen] == [(1, 4, 60, 8)] * 3 + [(1, 4, 5, 8)] * 3

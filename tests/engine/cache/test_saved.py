@@ -1,0 +1,218 @@
+"""Caches on disk: what goes on from them, and files that are not what they should be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from safetensors import safe_open
+
+from esscher import load_cache
+from esscher.core.errors import InputError
+from esscher.engine.cache.cache import planned_cache
+from esscher.engine.cache.saved import ENTRY
+from tests.engine.cache.plans import budgets_for, padded, prompts, room_for
+from tests.engine.models.tiny import tiny_model
+
+FOLLOWING = torch.tensor([[7, 8, 9], [9, 8, 7]])
+
+
+def read(name="llama", **options):
+    """A model and a cache that has read two texts, one with padding, and some tokens after them."""
+    loaded = tiny_model(name, **room_for(name))
+    cache = planned_cache(loaded, budgets_for(loaded, 0.4), **options)
+    with torch.no_grad():
+        loaded.model(**padded(prompts((60, 45))), past_key_values=cache)
+        follow(loaded, cache)
+    return loaded, cache
+
+
+def follow(loaded, cache):
+    mask = torch.ones(2, cache.get_seq_length() + 3, dtype=torch.long)
+    mask[1, :15] = 0
+    with torch.no_grad():
+        return loaded.model(input_ids=FOLLOWING, attention_mask=mask, past_key_values=cache).logits
+
+
+@pytest.mark.parametrize("options", [{}, {"decode": "budget", "length": 60, "chunk": 25}])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3_text"])
+def test_a_saved_cache_goes_on_as_it_would_have(name, options, tmp_path):
+    loaded, cache = read(name, **options)
+    cache.save(tmp_path / "deep" / "context.safetensors")
+    again = load_cache(tmp_path / "deep" / "context.safetensors", loaded.model)
+    assert again.kept.tolist() == cache.kept.tolist()
+    assert (again.decode, again.chunk) == (cache.decode, cache.chunk)
+    for _ in range(44 if options else 3):  # long enough to be judged again
+        assert torch.equal(follow(loaded, again), follow(loaded, cache))
+    assert again.kept.tolist() == cache.kept.tolist()
+    assert os.listdir(tmp_path / "deep") == ["context.safetensors"]
+
+
+def test_beams_are_saved_apart(tmp_path):
+    loaded, cache = read()
+    cache.batch_select_indices(torch.tensor([1, 1]))
+    cache.save(tmp_path / "c")
+    again = load_cache(tmp_path / "c", loaded)
+    mask = torch.ones(2, 66, dtype=torch.long)
+    mask[:, :15] = 0
+    with torch.no_grad():
+        found, expected = (
+            loaded.model(input_ids=FOLLOWING, attention_mask=mask, past_key_values=c).logits
+            for c in (again, cache)
+        )
+    assert torch.equal(found, expected)
+
+
+def test_an_empty_cache_is_not_saved(tmp_path):
+    loaded = tiny_model("llama")
+    with pytest.raises(InputError, match="the cache is empty"):
+        planned_cache(loaded, budgets_for(loaded)).save(tmp_path / "c")
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_model_is_refused(tmp_path):
+    _, cache = read()
+    cache.save(tmp_path / "c")
+    other = tiny_model("llama", **room_for("llama"))
+    with torch.no_grad():
+        next(other.model.parameters()).add_(0.1)
+    with pytest.raises(InputError, match=r"was made with 'llama' with weights .* read the context"):
+        load_cache(tmp_path / "c", other)
+    assert not other.backbone._forward_pre_hooks
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "c"
+    loaded, cache = read(decode="budget")
+    cache.save(path)
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()[ENTRY])
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return loaded, path, about, arrays
+
+
+def changed(name, change):
+    def apply(about, arrays):
+        arrays[name] = change(arrays[name])
+
+    return apply
+
+
+def said(**fields):
+    return lambda about, arrays: about.update(fields)
+
+
+def negative(x):
+    x[-1] = -1
+    return x
+
+
+def swapped(x):
+    return x.flip(0)
+
+
+def not_finite(x):
+    x[0, 0] = torch.nan
+    return x
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (said(version=7), "has version 7; this version of Esscher reads 1"),
+        (said(plan_hash="00"), "its budgets are not those of its plan"),
+        (said(weight_hash="00"), "was made with 'llama' with weights 00"),
+        (said(seed=-1), "seed is -1"),
+        (said(lengths=[60]), "layer 0 has 'start' as"),
+        (said(seen=20), "layer 0 holds more tokens than were seen"),
+        (said(decode="none"), "decode is 'none'"),
+        (said(extra=1), "has 'extra', which is not known"),
+        (lambda about, arrays: about.pop("turns"), "it has no 'turns'"),
+        (lambda about, arrays: arrays.pop("1.keys"), "layer 1 has no array 'keys'"),
+        (lambda about, arrays: arrays.pop("2.queries"), "layer 2 has no queries"),
+        (lambda about, arrays: arrays.update(x=torch.zeros(1)), "an array 'x' too many"),
+        (changed("0.keys", lambda x: x[:, :4].clone()), "layer 0 has 'keys' as"),
+        (changed("0.keys", not_finite), "layer 0 has numbers in 'keys' that are not finite"),
+        (changed("0.values", lambda x: x.to(torch.float16)), "layer 0 has 'values' as"),
+        (changed("1.start", swapped), "layer 1 has lists that do not fit together"),
+        (changed("1.stop", lambda x: x + 10**12), "layer 1 has lists that do not fit together"),
+        (changed("1.stop", negative), "layer 1 has lists that do not fit together"),
+        (changed("1.log_weight", negative), "layer 1 holds more tokens than were seen"),
+        (changed("2.tail_keys", lambda x: x[:1].clone()), "layer 2 has 'tail_keys' as"),
+        (changed("2.places", lambda x: x + 10**9), "queries at places that were not seen"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(stored, damage, message, tmp_path):
+    loaded, _, about, arrays = stored
+    about, arrays = json.loads(json.dumps(about)), {k: v.clone() for k, v in arrays.items()}
+    damage(about, arrays)
+    (tmp_path / "c").write_bytes(safetensors.torch.save(arrays, {ENTRY: json.dumps(about)}))
+    with pytest.raises(InputError, match=message):
+        load_cache(tmp_path / "c", loaded)
+
+
+def test_damaged_files_are_refused(stored, tmp_path):
+    """Cut off, or with wrong bytes in the header: an error in words, never another one."""
+    loaded, path, _, _ = stored
+    data, target = path.read_bytes(), tmp_path / "c"
+    header = int.from_bytes(data[:8], "little")
+    rng = np.random.default_rng(0)
+    damaged = [b"", data[:7], data[: header // 2], data[: header + 8], data[:-1], data + b"x"]
+    for _ in range(150):
+        copy = bytearray(data)
+        for place in rng.integers(0, header + 8, size=rng.integers(1, 4)):
+            copy[place] = rng.integers(256)
+        damaged.append(bytes(copy))
+    refused = 0
+    for one in damaged:
+        target.write_bytes(one)
+        try:
+            load_cache(target, loaded)
+        except InputError:
+            refused += 1
+    # a digit of a power or of a name may change to another that is fine
+    assert refused > 0.9 * len(damaged)
+
+
+def test_what_is_no_cache_is_refused(stored, tmp_path):
+    loaded = stored[0]
+    with pytest.raises(InputError, match="there is no file"):
+        load_cache(tmp_path / "none", loaded)
+    with pytest.raises(InputError, match="is a directory"):
+        load_cache(tmp_path, loaded)
+    (tmp_path / "weights").write_bytes(safetensors.torch.save({"w": torch.zeros(3)}))
+    with pytest.raises(InputError, match="is no cache that Esscher saved"):
+        load_cache(tmp_path / "weights", loaded)
+
+
+def test_killed_while_saving_leaves_the_old_file(stored, tmp_path):
+    """A process that is killed again and again while it saves over a file."""
+    loaded, path, _, _ = stored
+    target = tmp_path / "c"
+    target.write_bytes(path.read_bytes())
+    program = textwrap.dedent(
+        f"""
+        import sys
+        from pathlib import Path
+        from esscher.core.atomic import write_output
+        data = Path({str(path)!r}).read_bytes() + b" " * 50_000_000
+        print("ready", flush=True)
+        while True:
+            write_output(Path({str(target)!r}), data[:{path.stat().st_size}])
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert load_cache(target, loaded).get_seq_length() == 63
