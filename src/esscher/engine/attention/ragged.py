@@ -91,3 +91,5 @@ def _check(
         }  # fmt: skip
         found = ", ".join(f"{k} {list(x.shape)}" for k, x in shapes.items() if x is not None)
         raise InputError(f"these do not belong together: {found}")
+    if visible is not None and visible.dtype != torch.bool:
+        raise InputError(f"visible is of type {visible.dtype}; it must be of torch.bool")
