@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -359,6 +361,16 @@ def test_segments_that_cannot_be():
         replace(s, values=s.values.half())
 
 
+def test_copies_know_their_own_arrays(implementation):
+    p = problem()
+    expected = p.solved()
+    for copied in (copy.deepcopy(p.segments), pickle.loads(pickle.dumps(p.segments))):
+        assert torch.equal(replace(p, segments=copied).solved(), expected)
+        copied.values.zero_()
+        assert not torch.equal(replace(p, segments=copied).solved(), expected)
+    assert torch.equal(p.solved(), expected)
+
+
 def test_the_struct_is_that_of_the_source():
     """A field more or less on one side would make the kernel read elsewhere."""
     source = (build.FOLDER / "block.h").read_text()
@@ -368,5 +380,7 @@ def test_the_struct_is_that_of_the_source():
         1 if "(" in line else line.count(",") + 1 for line in statements if line.endswith(";")
     )
     doubles = sum(line.count(",") + 1 for line in statements if line.startswith("double"))
-    assert compiled_ragged.FIELDS.format == f"@{fields - doubles}q{doubles}d"
-    assert compiled_ragged.FIELDS.size == 8 * fields
+    lists = statements.index("int64_t type;") + 1
+    of_lists = sum(line.count(",") + 1 for line in statements[:lists] if line.endswith(";"))
+    assert compiled_ragged.LISTS.format == f"@{of_lists}q"
+    assert compiled_ragged.CALL.format == f"@{fields - of_lists - doubles}q{doubles}d"

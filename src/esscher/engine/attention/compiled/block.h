@@ -24,21 +24,23 @@
 #define QUERIES 6
 #endif
 
-/* As ragged.py packs it, 8 bytes a field. Strides count entries. */
+/* As ragged.py packs it, 8 bytes a field: what is the same for all calls with these lists, then the
+   rest. Strides count entries. */
 struct ragged {
-    const float *q;
     const char *keys, *values;
     const float *log_weight;
     const int64_t *start, *stop;
+    int64_t kept, d_k, d_v;
+    int64_t type; /* of keys and values */
+    const float *q;
     const char *tail_keys, *tail_values;
     const uint8_t *visible; /* NULL: causal */
     float *outputs;         /* [batch][n_q][heads][d_v] */
     void (*parallel)(void (*)(void *), void *, unsigned, unsigned); /* GOMP_parallel, or NULL */
-    int64_t threads, kept, batch, key_heads, group, n_q, tail, d_k, d_v;
-    int64_t type; /* of keys and values */
+    int64_t threads, batch, key_heads, group, n_q, tail;
     int64_t q_text, q_head, q_query, q_entry;
-    int64_t keys_text, keys_head, keys_key;
-    int64_t values_text, values_head, values_key;
+    int64_t keys_text, keys_head, keys_key, keys_entry;
+    int64_t values_text, values_head, values_key, values_entry; /* an entry is 1 */
     int64_t visible_text, visible_query, visible_key;
     double scaling, softcap; /* 0: none */
 };
