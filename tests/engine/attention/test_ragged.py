@@ -19,7 +19,7 @@ from esscher.core.errors import InputError
 from esscher.engine.attention.compiled import build, kernel
 from esscher.engine.attention.compiled import ragged as compiled_ragged
 from esscher.engine.attention.ragged import FEW, Segments, ragged_attention
-from esscher.engine.attention.torch_ragged import many_queries
+from esscher.engine.attention.torch_ragged import few_queries, many_queries
 
 #: Rounding of one operation in float32, relative.
 UNIT = 2.0**-24
@@ -237,6 +237,25 @@ def test_masks(implementation, rows, n_q):
     check(p, p.solved())
     turned = replace(p, visible=visible.mT.contiguous().mT)
     assert torch.equal(turned.solved(), p.solved())
+
+
+@pytest.mark.parametrize("n_q", [1, 20])
+@pytest.mark.parametrize("lengths", [((0, 700, 2),), ((1, 64), (65, 0), (0, 0), (5, 6))])
+def test_both_ways_of_torch(n_q, lengths):
+    p = problem(lengths=lengths, n_q=n_q)
+    for way in (few_queries, many_queries):
+        found = way(*p.arguments(), p.scaling, p.softcap, p.visible)
+        check(p, found.transpose(1, 2))
+
+
+@pytest.mark.parametrize("tail", [0, 30, 100, 333])
+@pytest.mark.parametrize("masked", [False, True])
+def test_more_queries_than_go_into_one_call(implementation, tail, masked):
+    n_q = compiled_ragged.ROWS // 4 + 33
+    g = torch.Generator().manual_seed(1)
+    visible = torch.rand(1, n_q, tail, generator=g) < 0.1 if masked else None
+    p = problem(lengths=((5, 0), (70, 1)), group=4, n_q=n_q, tail=tail, visible=visible)
+    check(p, p.solved())
 
 
 def test_blocks_of_queries_do_not_matter():

@@ -11,7 +11,7 @@ from esscher.engine.attention.segments import Segments
 
 __all__ = ["Segments", "ragged_attention"]
 
-#: Up to so many queries at a time, all lists are done at once.
+#: Up to so many queries at a time, PyTorch may do all lists at once.
 FEW = 16
 
 
@@ -57,14 +57,24 @@ def ragged_attention(
         query that sees no key at all gets 0.
     """
     _check(q, segments, tail_keys, tail_values, visible)
-    few = q.shape[2] <= FEW
     lists = segments.compiled
-    if few and lists is not None and lists.take(q, tail_keys, tail_values):
+    if lists is not None and lists.take(q, tail_keys, tail_values):
         outputs = lists.attend(q, tail_keys, tail_values, scaling, softcap, visible)
     else:
-        attend = torch_ragged.few_queries if few else torch_ragged.many_queries
+        attend = torch_ragged.few_queries if _few(q, segments) else torch_ragged.many_queries
         outputs = attend(q, segments, tail_keys, tail_values, scaling, softcap, visible)
     return outputs.transpose(1, 2)
+
+
+def _few(q: Tensor, segments: Segments) -> bool:
+    """Whether PyTorch does all lists at once.
+
+    A processor starts operations fast enough to do one list after the other, if there are few
+    lists, or if they are so long that putting them side by side costs more.
+    """
+    lists = segments.sizes[0]
+    short = lists >= 6 and len(segments.keys) < 512 * lists
+    return q.shape[2] <= FEW and (short or not q.is_cpu)
 
 
 def _check(

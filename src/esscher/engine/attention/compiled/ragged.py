@@ -1,4 +1,4 @@
-"""Few queries over lists of keys, by the compiled kernel: one call for all lists.
+"""Attention over lists of keys, by the compiled kernel: one call for all lists.
 
 The kernel's threads are those of PyTorch: it is handed the function of libgomp that starts them, as
 libtorch has loaded it. Threads of its own would compete with them.
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: As in widen.h.
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+#: Queries times heads of a key head in one call: their sums stay in the second-level cache.
+ROWS = 256
 #: ``struct ragged`` of block.h: what belongs to the lists, and the rest.
 LISTS, CALL = struct.Struct("@9q"), struct.Struct("@27q2d")
 
@@ -82,6 +84,31 @@ class Lists:
         visible: Tensor | None,
     ) -> Tensor:
         """Attention of all lists; [batch, n_q, heads, d_v]."""
+        _, heads, n_q, _ = q.shape
+        _, key_heads, tail, _ = tail_keys.shape
+        step = max(ROWS * key_heads // heads, 1)
+        if n_q <= step:
+            return self._attend(q, tail_keys, tail_values, scaling, softcap, visible)
+        outputs = []
+        for low in range(0, n_q, step):
+            high = min(low + step, n_q)
+            # later keys than the last of these queries sees by causality are left out
+            last = max(tail - n_q + high, 0) if visible is None else tail
+            tails = tail_keys[:, :, :last], tail_values[:, :, :last]
+            seen = None if visible is None else visible[:, low:high]
+            outputs.append(self._attend(q[:, :, low:high], *tails, scaling, softcap, seen))
+        return torch.cat(outputs, 1)
+
+    def _attend(
+        self,
+        q: Tensor,
+        tail_keys: Tensor,
+        tail_values: Tensor,
+        scaling: float,
+        softcap: float | None,
+        visible: Tensor | None,
+    ) -> Tensor:
+        """One call of the kernel."""
         batch, heads, n_q, _ = q.shape
         _, key_heads, tail, d_v = tail_values.shape
         wide = q if q.dtype is torch.float32 else q.to(torch.float32)
