@@ -36,6 +36,9 @@ static float *filled(int64_t n, float with)
     return x;
 }
 
+/* Zeros that end exactly where they end: nothing is rounded up to whole vectors. */
+static void *bytes_of(int64_t bytes) { return kept[count++] = calloc((size_t)bytes, 1); }
+
 static int up_to(int n) { return 1 + rand() % n; }
 
 static void one_problem(void)
@@ -73,8 +76,49 @@ static void one_problem(void)
     while (count) free(kept[--count]);
 }
 
+/* As many threads as asked for, and one more, one after the other. */
+static void in_turn(void (*work)(void *), void *call, unsigned threads, unsigned flags)
+{
+    for (unsigned i = 0; i <= threads + flags; i++) work(call);
+}
+
+static void one_ragged_problem(void)
+{
+    int64_t batch = up_to(3), key_heads = up_to(3), group = up_to(4), n_q = up_to(5);
+    int64_t tail = rand() % 40, d_k = up_to(40), d_v = up_to(70), rows = rand() % 600;
+    int64_t lists = batch * key_heads, heads = key_heads * group, type = rand() % 3;
+    int64_t *start = array(8 * lists), *stop = array(8 * lists);
+    for (int64_t i = 0; i < lists; i++) {
+        start[i] = rand() % (rows + 1);
+        stop[i] = start[i] + rand() % (rows - start[i] + 1);
+    }
+    /* arrays of the caller, which end where they end */
+    const int64_t size = SIZE(type), ks = batch * key_heads * tail * d_k * size;
+    const int64_t vs = batch * key_heads * tail * d_v * size, ms = batch * n_q * tail;
+    char *keys = bytes_of(rows * d_k * size), *values = bytes_of(rows * d_v * size);
+    uint8_t *visible = bytes_of(ms);
+    float *q = bytes_of(4 * batch * heads * n_q * d_k);
+    for (int64_t i = 0; i < batch * heads * n_q * d_k; i++) q[i] = 0.01f * (float)(rand() % 100);
+    struct ragged p = {
+        .q = q, .keys = keys, .values = values, .log_weight = bytes_of(4 * rows),
+        .start = start, .stop = stop, .tail_keys = bytes_of(ks), .tail_values = bytes_of(vs),
+        .visible = rand() % 2 ? visible : NULL,
+        .outputs = bytes_of(4 * batch * heads * n_q * d_v), .parallel = in_turn,
+        .threads = up_to(5), .kept = rows, .batch = batch, .key_heads = key_heads, .group = group,
+        .n_q = n_q, .tail = tail, .d_k = d_k, .d_v = d_v, .type = type,
+        .q_text = heads * n_q * d_k, .q_head = n_q * d_k, .q_query = d_k, .q_entry = 1,
+        .keys_text = key_heads * tail * d_k, .keys_head = tail * d_k, .keys_key = d_k,
+        .values_text = key_heads * tail * d_v, .values_head = tail * d_v, .values_key = d_v,
+        .visible_text = n_q * tail, .visible_query = tail, .visible_key = 1, .scaling = 0.5,
+        .softcap = rand() % 2 ? 0.0 : 20.0,
+    };
+    if (esscher_ragged(&p)) puts("failed");
+    while (count) free(kept[--count]);
+}
+
 int main(void)
 {
     for (int i = 0; i < 2000; i++) one_problem();
+    for (int i = 0; i < 2000; i++) one_ragged_problem();
     puts("ok");
 }

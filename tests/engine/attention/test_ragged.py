@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import pickle
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -11,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from esscher.engine.attention.compiled import kernel
+from esscher.core.errors import InputError
+from esscher.engine.attention.compiled import build, kernel
+from esscher.engine.attention.compiled import ragged as compiled_ragged
 from esscher.engine.attention.ragged import FEW, Segments, ragged_attention
-from esscher.engine.attention.torch_ragged import many_queries
+from esscher.engine.attention.torch_ragged import few_queries, many_queries
 
 #: Rounding of one operation in float32, relative.
 UNIT = 2.0**-24
@@ -132,12 +138,14 @@ def check(p: Problem, found: Tensor) -> None:
                 assert ((found[b, h, i].double() - expected).abs() <= error).all()
 
 
-@pytest.fixture(params=["torch", ""], ids=["torch", "compiled"])
+@pytest.fixture(params=["torch", "AVX2", "AVX512"])
 def implementation(request, monkeypatch):
     """What few queries are done with."""
     monkeypatch.setenv(kernel.VARIABLE, request.param)
-    if request.param == "" and kernel.kernel_for(CPU, torch.float32) is None:
-        pytest.skip("the kernel is not compiled")
+    try:
+        kernel.kernel_for(CPU, torch.float32)
+    except InputError as error:
+        pytest.skip(str(error))
     return request.param
 
 
@@ -231,6 +239,25 @@ def test_masks(implementation, rows, n_q):
     assert torch.equal(turned.solved(), p.solved())
 
 
+@pytest.mark.parametrize("n_q", [1, 20])
+@pytest.mark.parametrize("lengths", [((0, 700, 2),), ((1, 64), (65, 0), (0, 0), (5, 6))])
+def test_both_ways_of_torch(n_q, lengths):
+    p = problem(lengths=lengths, n_q=n_q)
+    for way in (few_queries, many_queries):
+        found = way(*p.arguments(), p.scaling, p.softcap, p.visible)
+        check(p, found.transpose(1, 2))
+
+
+@pytest.mark.parametrize("tail", [0, 30, 100, 333])
+@pytest.mark.parametrize("masked", [False, True])
+def test_more_queries_than_go_into_one_call(implementation, tail, masked):
+    n_q = compiled_ragged.ROWS // 4 + 33
+    g = torch.Generator().manual_seed(1)
+    visible = torch.rand(1, n_q, tail, generator=g) < 0.1 if masked else None
+    p = problem(lengths=((5, 0), (70, 1)), group=4, n_q=n_q, tail=tail, visible=visible)
+    check(p, p.solved())
+
+
 def test_blocks_of_queries_do_not_matter():
     p = problem(n_q=40, tail=50)
     numbers = (p.scaling, p.softcap, p.visible)
@@ -278,3 +305,101 @@ def test_calls_from_several_threads(implementation):
         for _ in range(20):
             for p, found in zip(expected, pool.map(Problem.solved, problems), strict=True):
                 assert torch.equal(p, found)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_does_not_wait_for_threads_it_does_not_have(implementation):
+    p = problem(lengths=((3000, 2000),), tail=20)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        expected = p.solved()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)  # ends a child that hangs
+            if implementation == "torch":
+                torch.set_num_threads(1)  # PyTorch's own threads hang
+            close = torch.allclose(p.solved(), expected, rtol=1e-4, atol=1e-5)
+            os._exit(0 if close else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_arrays_that_the_kernel_does_not_read_are_left_to_torch(implementation):
+    p = problem(n_q=2)
+    turned = replace(p, tail_keys=p.tail_keys.mT.contiguous().mT)
+    check(turned, turned.solved())
+    mixed = replace(p, tail_values=p.tail_values.double().float().to(torch.bfloat16))
+    check(mixed, mixed.solved())
+
+
+def test_lists_outside_the_arrays(implementation):
+    if implementation == "torch":
+        pytest.skip("PyTorch says so in its own words")
+    p = problem()
+    for change in ({"start": p.segments.start - 99}, {"stop": p.segments.stop + 999}):
+        wrong = replace(p, segments=replace(p.segments, **change))
+        with pytest.raises(InputError, match="a list lies outside the"):
+            wrong.solved()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("q", torch.zeros(2, 6, 1, 15)),
+        ("q", torch.zeros(2, 5, 1, 16)),
+        ("q", torch.zeros(1, 6, 1, 16)),
+        ("tail_values", torch.zeros(2, 3, 8, 16)),
+        ("tail_keys", torch.zeros(2, 2, 7, 16)),
+        ("visible", torch.ones(1, 1, 8, dtype=torch.bool)),
+    ],
+)
+def test_shapes_that_do_not_belong_together(name, value):
+    with pytest.raises(InputError, match=r"do not belong together: q \["):
+        replace(problem(), **{name: value}).solved()
+
+
+def test_masks_are_true_or_false():
+    with pytest.raises(InputError, match=r"visible is of type torch\.float32"):
+        problem(visible=torch.ones(1, 1, 7)).solved()
+
+
+def test_segments_that_cannot_be():
+    s = problem().segments
+    with pytest.raises(InputError, match="contiguous"):
+        replace(s, keys=s.keys.mT.contiguous().mT)
+    with pytest.raises(InputError, match="shapes"):
+        replace(s, log_weight=s.log_weight[:, None])
+    with pytest.raises(InputError, match="lengths"):
+        replace(s, start=s.start[1:])
+    with pytest.raises(InputError, match="types"):
+        replace(s, start=s.start.int())
+    with pytest.raises(InputError, match="types"):
+        replace(s, values=s.values.half())
+
+
+def test_copies_know_their_own_arrays(implementation):
+    p = problem()
+    expected = p.solved()
+    for copied in (copy.deepcopy(p.segments), pickle.loads(pickle.dumps(p.segments))):
+        assert torch.equal(replace(p, segments=copied).solved(), expected)
+        copied.values.zero_()
+        assert not torch.equal(replace(p, segments=copied).solved(), expected)
+    assert torch.equal(p.solved(), expected)
+
+
+def test_the_struct_is_that_of_the_source():
+    """A field more or less on one side would make the kernel read elsewhere."""
+    source = (build.FOLDER / "block.h").read_text()
+    body = source.split("struct ragged {")[1].split("};")[0].splitlines()
+    statements = [line.split("/*")[0].strip() for line in body]
+    fields = sum(
+        1 if "(" in line else line.count(",") + 1 for line in statements if line.endswith(";")
+    )
+    doubles = sum(line.count(",") + 1 for line in statements if line.startswith("double"))
+    lists = statements.index("int64_t type;") + 1
+    of_lists = sum(line.count(",") + 1 for line in statements[:lists] if line.endswith(";"))
+    assert compiled_ragged.LISTS.format == f"@{of_lists}q"
+    assert compiled_ragged.CALL.format == f"@{fields - of_lists - doubles}q{doubles}d"

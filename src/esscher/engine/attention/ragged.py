@@ -7,13 +7,11 @@ from torch import Tensor
 
 from esscher.core.errors import InputError
 from esscher.engine.attention import torch_ragged
-from esscher.engine.attention.compiled import ragged as compiled_ragged
-from esscher.engine.attention.compiled.kernel import kernel_for
 from esscher.engine.attention.segments import Segments
 
 __all__ = ["Segments", "ragged_attention"]
 
-#: Up to so many queries at a time, all lists are done at once.
+#: Up to so many queries at a time, PyTorch may do all lists at once.
 FEW = 16
 
 
@@ -58,15 +56,25 @@ def ragged_attention(
         [batch, heads, n_q, d_v] in the type of q: a view of an array [batch, n_q, heads, d_v]. A
         query that sees no key at all gets 0.
     """
-    arrays = (q, segments, tail_keys, tail_values)
-    numbers = (scaling, softcap, visible)
-    _check(*arrays, visible)
-    if q.shape[2] > FEW:
-        return torch_ragged.many_queries(*arrays, *numbers).transpose(1, 2)
-    kernel = kernel_for(q.device, torch.float32)
-    if kernel is None or not compiled_ragged.takes(*arrays):
-        return torch_ragged.few_queries(*arrays, *numbers).transpose(1, 2)
-    return compiled_ragged.attend(kernel, *arrays, *numbers).transpose(1, 2)
+    _check(q, segments, tail_keys, tail_values, visible)
+    lists = segments.compiled
+    if lists is not None and lists.take(q, tail_keys, tail_values):
+        outputs = lists.attend(q, tail_keys, tail_values, scaling, softcap, visible)
+    else:
+        attend = torch_ragged.few_queries if _few(q, segments) else torch_ragged.many_queries
+        outputs = attend(q, segments, tail_keys, tail_values, scaling, softcap, visible)
+    return outputs.transpose(1, 2)
+
+
+def _few(q: Tensor, segments: Segments) -> bool:
+    """Whether PyTorch does all lists at once.
+
+    A processor starts operations fast enough to do one list after the other, if there are few
+    lists, or if they are so long that putting them side by side costs more.
+    """
+    lists = segments.sizes[0]
+    short = lists >= 6 and len(segments.keys) < 512 * lists
+    return q.shape[2] <= FEW and (short or not q.is_cpu)
 
 
 def _check(
@@ -75,13 +83,13 @@ def _check(
     """Shapes that belong together: the compiled kernel would read elsewhere."""
     batch, heads, n_q, d_k = q.shape
     texts, key_heads, tail, width = tail_keys.shape
-    d_v = segments.values.shape[1]
+    lists, width_k, width_v = segments.sizes
     sound = (
         texts == batch
         and heads % key_heads == 0
-        and width == d_k == segments.keys.shape[1]
-        and tail_values.shape == (batch, key_heads, tail, d_v)
-        and len(segments.start) == batch * key_heads
+        and width == d_k == width_k
+        and tail_values.shape == (batch, key_heads, tail, width_v)
+        and lists == batch * key_heads
         and (visible is None or visible.shape in ((batch, n_q, tail), (1, n_q, tail)))
     )
     if not sound:
@@ -91,3 +99,5 @@ def _check(
         }  # fmt: skip
         found = ", ".join(f"{k} {list(x.shape)}" for k, x in shapes.items() if x is not None)
         raise InputError(f"these do not belong together: {found}")
+    if visible is not None and visible.dtype != torch.bool:
+        raise InputError(f"visible is of type {visible.dtype}; it must be of torch.bool")

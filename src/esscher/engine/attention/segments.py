@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from esscher.core.errors import InputError
+from esscher.engine.attention.compiled.ragged import Lists, lists_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,3 +50,17 @@ class Segments:
         wanted = (self.keys.dtype, torch.float32, torch.int64, torch.int64)
         if tuple(x.dtype for x in arrays[1:]) != wanted:
             raise InputError(f"segments have types {[x.dtype for x in arrays]}, wanted {wanted}")
+
+    def __reduce__(self) -> tuple[type[Segments], tuple[Tensor, ...]]:
+        """Copies are made from the arrays alone: addresses of arrays are not copied."""
+        return Segments, (self.keys, self.values, self.log_weight, self.start, self.stop)
+
+    @cached_property
+    def sizes(self) -> tuple[int, int, int]:
+        """Number of lists, entries of a key, entries of a value."""
+        return len(self.start), self.keys.shape[1], self.values.shape[1]
+
+    @cached_property
+    def compiled(self) -> Lists | None:
+        """The same for the compiled kernel; ``None`` where PyTorch does its work."""
+        return lists_of(self)

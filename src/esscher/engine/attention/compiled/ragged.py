@@ -1,4 +1,4 @@
-"""Few queries over lists of keys, by the compiled kernel: one call for all lists.
+"""Attention over lists of keys, by the compiled kernel: one call for all lists.
 
 The kernel's threads are those of PyTorch: it is handed the function of libgomp that starts them, as
 libtorch has loaded it. Threads of its own would compete with them.
@@ -9,19 +9,24 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from esscher.core.errors import InputError
-from esscher.engine.attention.compiled.kernel import FLOATS, Kernel
-from esscher.engine.attention.segments import Segments
+from esscher.engine.attention.compiled.kernel import Kernel, kernel_for
 from esscher.engine.attention.threads import torch_function
+
+if TYPE_CHECKING:
+    from esscher.engine.attention.segments import Segments
 
 #: As in widen.h.
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-#: ``struct ragged`` of ragged.h.
-FIELDS = struct.Struct("@34q2d")
+#: Queries times heads of a key head in one call: their sums stay in the second-level cache.
+ROWS = 256
+#: ``struct ragged`` of block.h: what belongs to the lists, and the rest.
+LISTS, CALL = struct.Struct("@9q"), struct.Struct("@27q2d")
 
 
 def _team() -> int:
@@ -42,51 +47,93 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: setattr(_Team, "parallel", 0))
 
 
-def takes(q: Tensor, segments: Segments, tail_keys: Tensor, tail_values: Tensor) -> bool:
-    """Whether the arrays are of types and strides that the kernel reads."""
-    dtype = segments.keys.dtype
-    return (
-        dtype in TYPES
-        and q.dtype in TYPES
-        and tail_keys.dtype == dtype
-        and tail_values.dtype == dtype
-        and tail_keys.stride(3) == 1
-        and tail_values.stride(3) == 1
-    )
+class Lists:
+    """What the kernel knows of segments, found out once: it is called for every token."""
+
+    def __init__(self, kernel: Kernel, segments: Segments) -> None:
+        keys, values = segments.keys, segments.values
+        self.attend_all = kernel.library.esscher_ragged
+        self.dtype = keys.dtype
+        self.kept = len(keys)
+        self.fields = LISTS.pack(
+            keys.data_ptr(), values.data_ptr(), segments.log_weight.data_ptr(),
+            segments.start.data_ptr(), segments.stop.data_ptr(), self.kept, keys.shape[1],
+            values.shape[1], TYPES[keys.dtype],
+        )  # fmt: skip
+
+    def take(self, q: Tensor, tail_keys: Tensor, tail_values: Tensor) -> bool:
+        """Whether the kernel reads arrays of these types and strides."""
+        return (
+            tail_keys.dtype is self.dtype
+            and tail_values.dtype is self.dtype
+            and q.dtype in TYPES
+            and q.is_cpu
+            and tail_keys.is_cpu
+            and tail_values.is_cpu
+            and tail_keys.stride(3) == 1
+            and tail_values.stride(3) == 1
+        )
+
+    def attend(
+        self,
+        q: Tensor,
+        tail_keys: Tensor,
+        tail_values: Tensor,
+        scaling: float,
+        softcap: float | None,
+        visible: Tensor | None,
+    ) -> Tensor:
+        """Attention of all lists; [batch, n_q, heads, d_v]."""
+        _, heads, n_q, _ = q.shape
+        _, key_heads, tail, _ = tail_keys.shape
+        step = max(ROWS * key_heads // heads, 1)
+        if n_q <= step:
+            return self._attend(q, tail_keys, tail_values, scaling, softcap, visible)
+        outputs = []
+        for low in range(0, n_q, step):
+            high = min(low + step, n_q)
+            # later keys than the last of these queries sees by causality are left out
+            last = max(tail - n_q + high, 0) if visible is None else tail
+            tails = tail_keys[:, :, :last], tail_values[:, :, :last]
+            seen = None if visible is None else visible[:, low:high]
+            outputs.append(self._attend(q[:, :, low:high], *tails, scaling, softcap, seen))
+        return torch.cat(outputs, 1)
+
+    def _attend(
+        self,
+        q: Tensor,
+        tail_keys: Tensor,
+        tail_values: Tensor,
+        scaling: float,
+        softcap: float | None,
+        visible: Tensor | None,
+    ) -> Tensor:
+        """One call of the kernel."""
+        batch, heads, n_q, _ = q.shape
+        _, key_heads, tail, d_v = tail_values.shape
+        wide = q if q.dtype is torch.float32 else q.to(torch.float32)
+        outputs = wide.new_empty((batch, n_q, heads, d_v))
+        seen: int = 0
+        strides: tuple[int, ...] = (0, 0, 0)
+        if visible is not None:
+            seen, strides = visible.data_ptr(), visible.stride()
+            if len(visible) == 1:
+                strides = (0, *strides[1:])
+        rest = CALL.pack(
+            wide.data_ptr(), tail_keys.data_ptr(), tail_values.data_ptr(), seen,
+            outputs.data_ptr(), _Team.parallel, torch.get_num_threads(), batch, key_heads,
+            heads // key_heads, n_q, tail, *wide.stride(), *tail_keys.stride(),
+            *tail_values.stride(), *strides, scaling, softcap or 0.0,
+        )  # fmt: skip
+        failed = self.attend_all(self.fields + rest)
+        if failed == 1:
+            raise InputError(f"a list lies outside the {self.kept} kept keys")
+        if failed:
+            raise MemoryError("no memory for the sums of attention")
+        return outputs if wide is q else outputs.to(q.dtype)
 
 
-def attend(
-    kernel: Kernel,
-    q: Tensor,
-    segments: Segments,
-    tail_keys: Tensor,
-    tail_values: Tensor,
-    scaling: float,
-    softcap: float | None,
-    visible: Tensor | None,
-) -> Tensor:
-    """Attention of all lists; [batch, n_q, heads, d_v]."""
-    batch, heads, n_q, d_k = q.shape
-    _, key_heads, tail, d_v = tail_values.shape
-    wide = q.to(torch.float32)
-    outputs = torch.empty((batch, n_q, heads, d_v), **FLOATS)
-    seen: int = 0
-    strides: tuple[int, ...] = (0, 0, 0)
-    if visible is not None:
-        seen, strides = visible.data_ptr(), visible.stride()
-        if len(visible) == 1:
-            strides = (0, *strides[1:])
-    fields = FIELDS.pack(
-        wide.data_ptr(), segments.keys.data_ptr(), segments.values.data_ptr(),
-        segments.log_weight.data_ptr(), segments.start.data_ptr(), segments.stop.data_ptr(),
-        tail_keys.data_ptr(), tail_values.data_ptr(), seen, outputs.data_ptr(), _Team.parallel,
-        torch.get_num_threads(), len(segments.keys), batch, key_heads, heads // key_heads, n_q,
-        tail, d_k, d_v, TYPES[segments.keys.dtype], *wide.stride(), *tail_keys.stride()[:3],
-        *tail_values.stride()[:3], *strides, scaling, softcap or 0.0,
-    )  # fmt: skip
-    failed = kernel.library.esscher_ragged(fields)
-    if failed == 1:
-        raise InputError(f"a list lies outside the {len(segments.keys)} kept keys")
-    if failed:
-        raise MemoryError("no memory for the sums of attention")
-    return outputs.to(q.dtype)
+def lists_of(segments: Segments) -> Lists | None:
+    """The segments for the compiled kernel, if there is one for them."""
+    kernel = kernel_for(segments.keys.device, torch.float32)
+    return None if kernel is None or segments.keys.dtype not in TYPES else Lists(kernel, segments)
