@@ -1,0 +1,290 @@
+"""What a plan saves while a model generates: time per token, memory, and what selecting costs.
+
+    python -m benchmarks.decode                      # makes a plan for 25% of SmolLM2 first
+    python -m benchmarks.decode --plan plan.json     # with a plan that is there
+    python -m benchmarks.decode --part tokens        # one part: tokens, prefill, memory, long
+    python -m benchmarks.decode --quick              # short, no file
+
+tokens   Seconds per decoded token, transformers' cache against the planned one, token by token in
+         turns in one process; and how far both are from the time it takes to read the weights and
+         the cache once at the bandwidth of this machine. The contents of the caches are random
+         numbers: they do not matter for the time.
+prefill  Share of the time of reading a prompt that goes into choosing what is kept.
+memory   Peak memory of a process that reads a long prompt, one process per kind of cache, counted
+         from the end of loading the model.
+long     Tokens generated with decode="budget" in bounded memory, and the divergence of their laws
+         from those of the dense model on the same text.
+
+Results go to benchmarks/results/decode.json, each part replacing its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import esscher
+from esscher.engine.attention.compiled.kernel import kernel_name
+from esscher.engine.cache.cache import ReducedCache
+from esscher.engine.cache.layer import ReducedLayer
+from esscher.engine.cache.selection import Kept
+from esscher.engine.generation import peak_memory, reset_peak_memory
+from esscher.engine.models.transformers_library import transformers_module
+from esscher.engine.text.packing import first_passages
+
+RESULTS = Path(__file__).parent / "results" / "decode.json"
+MODEL, TEXT = "demo:smollm2", "demo:docs"
+LENGTHS, BATCHES, TOKENS = (1024, 2048, 4096, 8192), (1, 4), 24
+
+
+def made_plan(path: str | None, quick: bool) -> Any:
+    if path is not None:
+        return esscher.load(path)
+    sizes = {"prefix": 512, "passages": 1} if quick else {"prefix": 2048, "passages": 4}
+    return esscher.plan(MODEL, TEXT, budget=0.25, **sizes)
+
+
+def dense_cache(loaded: Any) -> Any:
+    return transformers_module().DynamicCache(config=loaded.model.config)
+
+
+def filled(plan: Any, loaded: Any, batch: int, length: int) -> tuple[Any, ReducedCache]:
+    """Both caches after a prompt of that length, with random contents."""
+    dense, reduced = dense_cache(loaded), ReducedCache(loaded)
+    shape = (batch, loaded.shape.key_heads, length, loaded.shape.head_dim)
+    generator, rng = torch.Generator().manual_seed(0), np.random.default_rng(0)
+    for number, layer in enumerate(reduced.layers):
+        keys, values = (torch.randn(shape, generator=generator) for _ in range(2))
+        dense.update(keys, values, number)
+        tokens = np.ceil(plan.token_budgets.ratios[number] * length - 1e-9).astype(int)
+        kept = [
+            Kept(torch.from_numpy(np.sort(rng.permutation(length)[:n])), torch.zeros(n))
+            for n in tokens.tolist()
+        ]
+        layer.fill(keys, values, [kept] * batch, [length] * batch, seen=length)
+    return dense, reduced
+
+
+def token_seconds(loaded: Any, cache: Any, batch: int) -> float:
+    ids = torch.full((batch, 1), 42)
+    start = time.perf_counter()
+    loaded.model(input_ids=ids, past_key_values=cache, use_cache=True)
+    return time.perf_counter() - start
+
+
+def bandwidth() -> float:
+    """Bytes per second of reading an array that no cache holds, best of several."""
+    array = torch.ones(2**27)
+    best = min(_timed(lambda: torch.sum(array)) for _ in range(7))
+    return array.nbytes / best
+
+
+def _timed(work: Any) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def measure_tokens(plan: Any, loaded: Any, quick: bool) -> list[dict[str, Any]]:
+    weights = sum(p.nbytes for p in {id(p): p for p in loaded.model.parameters()}.values())
+    rows = []
+    lengths, batches, count = ((512,), (1,), 6) if quick else (LENGTHS, BATCHES, TOKENS)
+    for batch in batches:
+        for length in lengths:
+            dense, reduced = filled(plan, loaded, batch, length)
+            share = reduced.nbytes / reduced.dense_nbytes
+            for cache in (dense, reduced):  # the first token allocates
+                token_seconds(loaded, cache, batch)
+            pairs = np.array(
+                [[token_seconds(loaded, c, batch) for c in (dense, reduced)] for _ in range(count)]
+            )
+            speed = bandwidth()
+            ratio = pairs[:, 1] / pairs[:, 0]
+            medians = np.median(pairs, axis=0)
+            held = (reduced.dense_nbytes, reduced.nbytes)
+            limits = [(weights + one) / speed for one in held]
+            rows.append(
+                {
+                    "batch": batch, "length": length, "dense_ms": 1e3 * medians[0],
+                    "planned_ms": 1e3 * medians[1], "ratio": float(np.median(ratio)),
+                    "quartiles": np.quantile(ratio, [0.25, 0.75]).tolist(), "bytes": share,
+                    "dense_over_limit": float(medians[0] / limits[0]),
+                    "planned_over_limit": float(medians[1] / limits[1]),
+                    "limit_ratio": limits[1] / limits[0], "gb_per_s": speed / 1e9,
+                }
+            )  # fmt: skip
+            print(_shown(rows[-1]), flush=True)
+            del dense, reduced
+    return rows
+
+
+def measure_prefill(plan: Any, loaded: Any, quick: bool) -> list[dict[str, Any]]:
+    """CPU seconds, so that other work on the machine does not count."""
+    rows, spent = [], [0.0]
+    original = ReducedLayer._read_prompt
+
+    def timed(self: ReducedLayer, *given: Any) -> None:
+        start = time.process_time()
+        original(self, *given)
+        spent[0] += time.process_time() - start
+
+    lengths = (256,) if quick else (128, 512, 1024, 2048, 4096, 8192)
+    ids = torch.from_numpy(first_passages(loaded, TEXT, 1, max(lengths)).passages[0].ids)[None]
+    ReducedLayer._read_prompt = timed  # type: ignore[method-assign]
+    try:
+        for length in lengths:
+            for _ in range(2 if length <= 1024 else 1):  # the first pays for what is set up once
+                cache = plan.cache(loaded)
+                spent[0], start = 0.0, time.process_time()
+                loaded.model(
+                    input_ids=ids[:, :length], past_key_values=cache, logits_to_keep=1
+                )
+                whole = time.process_time() - start
+            rows.append(
+                {
+                    "length": length, "cpu_seconds": whole, "selecting": spent[0],
+                    "share": spent[0] / (whole - spent[0]),
+                    "bytes": cache.nbytes / cache.dense_nbytes,
+                }
+            )  # fmt: skip
+            print(_shown(rows[-1]), flush=True)
+    finally:
+        ReducedLayer._read_prompt = original  # type: ignore[method-assign]
+    return rows
+
+
+#: What a process that reads a prompt does; it prints its peak memory.
+CHILD = """
+import sys, time, torch, esscher
+from benchmarks.decode import dense_cache, MODEL, TEXT
+from esscher.engine.generation import peak_memory, reset_peak_memory
+from esscher.engine.text.packing import first_passages
+kind, path, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
+loaded, plan = esscher.load_model(MODEL), esscher.load(path)
+ids = torch.from_numpy(first_passages(loaded, TEXT, 1, length).passages[0].ids)[None]
+options = {"chunk": 1024} if kind == "pieces" else {}
+cache = dense_cache(loaded) if kind == "dense" else plan.cache(loaded, **options)
+with torch.no_grad():
+    loaded.model(input_ids=ids[:, :64], use_cache=False, logits_to_keep=1)
+    reset_peak_memory()
+    loaded.model(input_ids=ids, past_key_values=cache, logits_to_keep=1)
+print(peak_memory())
+"""
+
+
+def measure_memory(plan: Any, loaded: Any, quick: bool) -> dict[str, Any]:
+    length = 1024 if quick else 8192
+    shape = loaded.shape
+    dense = 2 * shape.layers * shape.key_heads * shape.head_dim * 4 * length
+    found: dict[str, Any] = {"length": length, "dense_cache_mb": dense / 1e6}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        plan.save(path)
+        for kind in ("dense", "planned", "pieces"):
+            command = [sys.executable, "-c", CHILD, kind, str(path), str(length)]
+            out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            found[f"{kind}_peak_mb"] = int(out.split()[-1]) / 1e6
+    for kind in ("planned", "pieces"):
+        saved = found["dense_peak_mb"] - found[f"{kind}_peak_mb"]
+        found[f"{kind}_saves_of_dense_cache"] = saved / found["dense_cache_mb"]
+    print(_shown(found), flush=True)
+    return found
+
+
+def measure_long(plan: Any, loaded: Any, quick: bool) -> dict[str, Any]:
+    """Sampled text (temperature 1, so that it does not repeat itself), judged by the dense model."""
+    count, prompt, every = (300, 64, 20) if quick else (20_000, 1024, 50)
+    ids = torch.from_numpy(first_passages(loaded, TEXT, 1, prompt).passages[0].ids)[None]
+    cache = plan.cache(loaded, decode="budget", length=prompt)
+    generator, rows = torch.Generator().manual_seed(0), []
+    reset_peak_memory()
+    tokens, laws = [ids], {}
+    output = loaded.model(input_ids=ids, past_key_values=cache, logits_to_keep=1)
+    start = time.perf_counter()
+    for i in range(count):
+        law = torch.log_softmax(output.logits[0, -1].float(), dim=-1)
+        if i % every == 0:
+            laws[i] = law.to(torch.float16)
+        if i % (count // 10) == 0:
+            rows.append({"tokens": i, "cache_mb": cache.nbytes / 1e6, "peak_mb": peak_memory() / 1e6})
+            print(_shown(rows[-1]), flush=True)
+        tokens.append(torch.multinomial(law.exp(), 1, generator=generator)[None])
+        output = loaded.model(input_ids=tokens[-1], past_key_values=cache)
+    seconds = time.perf_counter() - start
+    return {
+        "tokens": count, "prompt": prompt, "seconds_per_token": seconds / count,
+        "dense_cache_mb": cache.dense_nbytes / 1e6, "along": rows,
+        "kl": _divergence(loaded, torch.cat(tokens, dim=1), prompt, laws, count),
+    }  # fmt: skip
+
+
+def _divergence(
+    loaded: Any, text: torch.Tensor, prompt: int, laws: dict[int, torch.Tensor], count: int
+) -> list[dict[str, Any]]:
+    """Mean KL from the dense laws to those of the reduced cache, by tenths of the text."""
+    dense, step, found = dense_cache(loaded), 512, {}
+    for first in range(0, text.shape[1], step):
+        part = text[:, first : first + step]
+        wanted = [i for i in laws if first <= prompt - 1 + i < first + part.shape[1]]
+        keep = torch.tensor([prompt - 1 + i - first for i in wanted], dtype=torch.long)
+        output = loaded.model(input_ids=part, past_key_values=dense, logits_to_keep=keep)
+        for i, logits in zip(wanted, output.logits[0], strict=True):
+            own = torch.log_softmax(logits.float(), dim=-1)
+            found[i] = float((own.exp() * (own - laws[i].float())).sum())
+    out = []
+    for tenth in range(10):
+        low, high = tenth * count // 10, (tenth + 1) * count // 10
+        values = np.array([kl for i, kl in found.items() if low <= i < high])
+        error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else None
+        out.append({"from": low, "to": high, "kl": values.mean(), "standard_error": error})
+        print(_shown(out[-1]), flush=True)
+    return out
+
+
+def _shown(row: dict[str, Any]) -> str:
+    def one(value: Any) -> str:
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    return "  ".join(f"{name} {one(value)}" for name, value in row.items())
+
+
+PARTS = {
+    "tokens": measure_tokens, "prefill": measure_prefill, "memory": measure_memory,
+    "long": measure_long,
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--plan", help="a plan for demo:smollm2 (default: one is made)")
+    parser.add_argument("--part", choices=[*PARTS], help="one part (default: all but long)")
+    parser.add_argument("--quick", action="store_true")
+    chosen = parser.parse_args()
+    plan, loaded = made_plan(chosen.plan, chosen.quick), esscher.load_model(MODEL)
+    stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    stored["machine"] = {
+        "processor": platform.machine(), "kernel": kernel_name(), "cores": torch.get_num_threads(),
+        "torch": torch.__version__, "transformers": transformers_module().__version__,
+    }  # fmt: skip
+    stored["plan"] = {"prefix": plan.prefix, "ratio": plan.total.ratio}
+    parts = [chosen.part] if chosen.part else [name for name in PARTS if name != "long"]
+    with torch.no_grad():
+        for name in parts:
+            print(f"\n{name}", flush=True)
+            stored[name] = PARTS[name](plan, loaded, chosen.quick)
+            if not chosen.quick:
+                RESULTS.write_text(json.dumps(stored, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
