@@ -165,26 +165,15 @@ def _notes() -> Iterator[None]:
 def _print_generation(found: Generation) -> None:
     # a terminal acts on control characters; a file gets what was generated
     click.echo(printable(found.text) if sys.stdout.isatty() else found.text)
-    click.echo(
-        f"Prompt: {counted(found.tokens, 'token')} in {_seconds(found.prompt_seconds)}, "
-        f"{_rate(found.prompt_rate)} tokens/s. Generated: {counted(found.new_tokens, 'token')}"
-        + (
-            ""
-            if found.decode_rate is None
-            else f", after the first in {_seconds(found.decode_seconds)}, "
-            f"{_rate(found.decode_rate)} tokens/s"
-        )
-        + ".",
-        err=True,
-    )
-    if found.cache_bytes == found.dense_bytes and found.kept == 1:
-        said = f"Cache: {byte_count(found.cache_bytes)}, dense"
-    else:
-        said = (
-            f"Cache: {byte_count(found.cache_bytes)} of {byte_count(found.dense_bytes)} dense "
-            f"({_share(found.cache_bytes, found.dense_bytes)}), {found.kept:.1%} of the tokens"
-        )
-    click.echo(f"{said}. Peak memory: {_memory(found.peak)}{_whose(found.peak)}.", err=True)
+    lines = [
+        f"Prompt: {counted(found.tokens, 'token')}{_speed(found.prompt_seconds, found.prompt_rate)}",
+        f"Generated: {counted(found.new_tokens, 'token')}"
+        f"{_speed(found.decode_seconds, found.decode_rate)}",
+        f"Cache: {byte_count(found.cache_bytes)}{_of_dense(found)}",
+        f"Peak memory: {_memory(found.peak)}",
+    ]
+    for line in lines:
+        click.echo(line, err=True)
 
 
 def _print_comparison(found: Comparison) -> None:
@@ -200,7 +189,7 @@ def _print_comparison(found: Comparison) -> None:
             console.say(found.common)
         console.say(
             f"They part at token {found.parts_at:,} of "
-            f"{max(dense.new_tokens, planned.new_tokens):,}, after {_quoted(found.before)}:",
+            f"{max(dense.new_tokens, planned.new_tokens):,}, after {_quoted(' '.join(found.before.split()))}:",
             "bold",
         )
         for name, one, likelihood in zip(
@@ -211,12 +200,12 @@ def _print_comparison(found: Comparison) -> None:
             console.say(_quoted(rest), lead=f"{name} ({said} for dense): ")
     console.print()
     table = plain_table("What it took")
-    table.add_column("of")
+    table.add_column("what")
     for name in ("dense", "plan", "plan / dense"):
         table.add_column(name, justify="right")
     for name, shown, first, second in (
-        ("prompt, seconds", _plain_seconds, dense.prompt_seconds, planned.prompt_seconds),
-        ("generated, tokens/s", _rate, dense.decode_rate, planned.decode_rate),
+        ("prompt, seconds", _digits, dense.prompt_seconds, planned.prompt_seconds),
+        ("generated, tokens/s", plain_count, dense.decode_rate, planned.decode_rate),
         ("cache", byte_count, dense.cache_bytes, planned.cache_bytes),
         ("peak memory", byte_count, dense.peak.bytes, planned.peak.bytes),
     ):
@@ -242,25 +231,25 @@ def _quoted(text: str) -> str:
     return f'"{text}"'
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else "all"
+def _speed(seconds: float, rate: float | None) -> str:
+    return "" if rate is None else f" in {seconds:.3g} s ({plain_count(rate)} tokens/s)"
 
 
-def _plain_seconds(value: float) -> str:
+def _of_dense(found: Generation) -> str:
+    if found.cache_bytes == found.dense_bytes:
+        return ", dense"
+    share = found.cache_bytes / found.dense_bytes
+    return (
+        f", {share:.1%} of {byte_count(found.dense_bytes)} dense; {found.kept:.1%} of the tokens "
+        "are kept"
+    )
+
+
+def _digits(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.3g} s"
-
-
-def _rate(value: float) -> str:
-    return plain_count(value)
-
-
 def _memory(peak: PeakMemory) -> str:
-    return "not known" if peak.bytes is None else byte_count(peak.bytes)
-
-
-def _whose(peak: PeakMemory) -> str:
-    return " (of the whole process)" if peak.whole and peak.bytes is not None else ""
+    if peak.bytes is None:
+        return "not told by this system"
+    return byte_count(peak.bytes) + (" (of all the process did)" if peak.whole else "")

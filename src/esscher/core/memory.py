@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import sys
 from contextlib import suppress
@@ -44,6 +46,7 @@ class MemoryWatch:
 
     def __init__(self, status: Path = STATUS, clear: Path = CLEAR) -> None:
         self._status = status
+        _give_back()
         self._begun = _reset(clear)
 
     @property
@@ -52,6 +55,14 @@ class MemoryWatch:
         if self._begun and (mark := _mark(self._status)) is not None:
             return PeakMemory(mark, whole=False)
         return PeakMemory(_of_process(), whole=True)
+
+
+def _give_back() -> None:
+    """Give memory that is no longer used back to the system: earlier work is not to count."""
+    gc.collect()
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # not every library of C has it
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _reset(clear: Path) -> bool:

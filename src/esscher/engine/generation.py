@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -235,7 +234,6 @@ def generate(
     likely
         Whether to remember the likeliest tokens of every step.
     """
-    gc.collect()  # what an earlier run left is not to count
     memory = MemoryWatch()
     used = _own_cache(loaded) if cache is None else cache
     watch = _Watch(LIKELIEST if likely else 0)
