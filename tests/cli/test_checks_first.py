@@ -90,6 +90,17 @@ DOMAINS = [
     (("--out", "a.txt"), "is a file"),
     (("--figure", "x.gif"), "must end in"),
 ]
+GENERATE = [
+    (("--prompt", "nowhere.txt"), "no file 'nowhere.txt'"),
+    (("--prompt", "empty.txt"), "has no text in it"),
+    (("--max-new-tokens", "0"), "max_new_tokens is 0"),
+    (("--max-new-tokens", "256"), "reads at most 256"),
+    (("--seed", "-1"), "seed is -1"),
+    (("--dtype", "float13"), "dtype is 'float13'"),
+    (("--revision", "main"), "is not a name on the hub"),
+    (("--chunk", "64"), "--chunk: --dense has no cache"),
+    (("--compare",), "--compare runs both ways"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +165,11 @@ def test_domains(options: tuple[str, ...], said: str, place: Path, no_weights: N
     refused(["domains", "model", *texts, *options], said, place)
 
 
+@pytest.mark.parametrize(("options", "said"), GENERATE)
+def test_generate(options: tuple[str, ...], said: str, place: Path, no_weights: None) -> None:
+    refused(["generate", "model", "--dense", "--prompt", "a.txt", *options], said, place)
+
+
 def test_a_run_with_another_configuration(
     place: Path, tmp_path: Path, no_weights: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +190,8 @@ def test_without_torch(place: Path) -> None:
     commands += [asked(command, ("--seed", "-1")) for command in ONE_TEXT]
     commands += [asked("plan", ("--prefix", "250")), asked("sparse", ("--context", "300"))]
     commands += [["domains", "model", "--text", "a=a.txt", "--text", "b=nowhere.txt"]]
+    asked_for = ["generate", "model", "--dense", "--prompt", "a.txt"]
+    commands += [[*asked_for, *options] for options, _ in GENERATE]
     code = (
         "import sys\n"
         "from click.testing import CliRunner\n"

@@ -10,6 +10,7 @@ from esscher import __version__
 from esscher.cli.completion import complete_values, completion
 from esscher.cli.endings import quiet_if_unread, terminable
 from esscher.cli.figure import figure
+from esscher.cli.generate import generate
 from esscher.cli.hardmax import hardmax
 from esscher.cli.man import man
 from esscher.cli.report import report
@@ -75,6 +76,7 @@ def main() -> None:
 
 for command in (
     *map(study_command, STUDIES),
+    generate,
     theory,
     hardmax,
     reproduce,

@@ -1,0 +1,255 @@
+"""``esscher generate``: text under a plan, and what it takes."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from esscher.cli.options import check_output, plain_console, plain_table, print_json
+from esscher.core.errors import InputError
+from esscher.core.shown import byte_count, counted, plain_count, printable
+
+if TYPE_CHECKING:
+    from esscher.core.memory import PeakMemory
+    from esscher.engine.generation import Comparison, Generation
+
+#: Options that are about the cache of a plan, by the names of their values.
+OF_CACHE = {
+    "decode": "--decode",
+    "length": "--length",
+    "chunk": "--chunk",
+    "save_cache": "--save-cache",
+}
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.option(
+    "--plan",
+    type=click.Path(path_type=Path),
+    help="Plan: its file, or the directory of its run. Needed unless --dense is given.",
+)
+@click.option(
+    "--prompt", metavar="FILE", required=True, help="Text to go on from; - for standard input."
+)
+@click.option(
+    "--max-new-tokens", type=int, default=128, show_default=True, help="Tokens to generate at most."
+)
+@click.option("--dense", is_flag=True, help="Keep all tokens: transformers' own cache, no plan.")
+@click.option(
+    "--compare", "comparing", is_flag=True, help="Generate both ways, dense first, and compare."
+)
+@click.option(
+    "--decode",
+    type=click.Choice(["keep", "budget"]),
+    default="keep",
+    show_default=True,
+    help="Keep all generated tokens, or let them share the plan's budgets.",
+)
+@click.option("--length", type=int, help="Budgets are shares of so many tokens at most.")
+@click.option("--chunk", type=int, help="Read the prompt in pieces of so many tokens.")
+@click.option(
+    "--chat", is_flag=True, help="The prompt is a user's message: use the model's chat template."
+)
+@click.option(
+    "--temperature", type=float, help="Draw tokens at this temperature (default: the likeliest)."
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of what is kept, and of draws."
+)
+@click.option(
+    "--save-cache", type=click.Path(path_type=Path), help="File for the plan's cache in the end."
+)
+@click.option("--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch.")
+@click.option("--dtype", default="float32", show_default=True, help="Type of the model's weights.")
+@click.option("--revision", help="Revision of a model from a hub.")
+@click.option("--allow-pickle", is_flag=True, help="Also load weights that can run code.")
+@click.option("--allow-remote-code", is_flag=True, help="Run code that comes with the model.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def generate(
+    context: click.Context,
+    /,
+    model: str,
+    plan: Path | None,
+    prompt: str,
+    dense: bool,
+    comparing: bool,
+    save_cache: Path | None,
+    device: str,
+    dtype: str,
+    revision: str | None,
+    allow_pickle: bool,
+    allow_remote_code: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Generate text with a cache that keeps what a plan says, and tell what it took.
+
+    The text goes to standard output; speed, cache and memory go to standard error.
+
+    MODEL is a decoder: hub name, folder, GGUF file or demo:smollm2.
+
+    \b
+    Examples:
+      esscher generate demo:smollm2 --plan plan.json --prompt prompt.txt
+      esscher generate demo:smollm2 --plan plan.json --prompt prompt.txt --compare
+      esscher generate demo:smollm2 --dense --prompt - --max-new-tokens 32
+    """  # noqa: D301 - click's mark for verbatim lines
+    _check_options(context, plan, dense, comparing)
+    check_output(save_cache, "--save-cache")
+    # Imported here: reading plans takes time that `esscher --help` should not.
+    from esscher.engine.models.choice import ModelChoice
+    from esscher.studies.plan.generate import Request, read_plan, read_prompt
+
+    request = Request(
+        model=ModelChoice(model, device, dtype, revision, allow_pickle, allow_remote_code),
+        plan=None if dense or plan is None else read_plan(plan),
+        prompt=read_prompt(prompt),
+        comparing=comparing,
+        save_cache=save_cache,
+        **options,
+    )
+    with _notes():
+        found = request.run()
+    if as_json:
+        print_json(request.to_dict() | found.to_dict())
+    elif comparing:
+        _print_comparison(found)  # type: ignore[arg-type]
+    else:
+        _print_generation(found)  # type: ignore[arg-type]
+    if save_cache is not None and not as_json:
+        click.echo(f"Cache: {save_cache}", err=True)
+
+
+def _check_options(context: click.Context, plan: Path | None, dense: bool, comparing: bool) -> None:
+    """Refuse options that do not go together."""
+    if not dense and plan is None:
+        raise InputError(
+            "there is no plan to generate with; give --plan plan.json (esscher plan makes one), or "
+            "--dense to keep all tokens"
+        )
+    if not dense:
+        return
+    if comparing:
+        raise InputError(
+            "--compare runs both ways, and --dense only one; give --compare with --plan, or "
+            "--dense alone"
+        )
+    given = ParameterSource.COMMANDLINE
+    cache = [flag for name, flag in OF_CACHE.items() if context.get_parameter_source(name) == given]
+    if cache:
+        raise InputError(
+            f"{', '.join(cache)}: --dense has no cache of a plan, which this is about; leave it "
+            "out, or give --plan in place of --dense"
+        )
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Say warnings of the library, such as for weights of another type, in one line each."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for said in dict.fromkeys(str(one.message) for one in caught if one.category is UserWarning):
+        click.echo(printable(f"Note: {said}"), err=True)
+
+
+def _print_generation(found: Generation) -> None:
+    # a terminal acts on control characters; a file gets what was generated
+    click.echo(printable(found.text) if sys.stdout.isatty() else found.text)
+    lines = [
+        f"Prompt: {counted(found.tokens, 'token')}{_speed(found.prompt_seconds, found.prompt_rate)}",
+        f"Generated: {counted(found.new_tokens, 'token')}"
+        f"{_speed(found.decode_seconds, found.decode_rate)}",
+        f"Cache: {byte_count(found.cache_bytes)}{_of_dense(found)}",
+        f"Peak memory: {_memory(found.peak)}",
+    ]
+    for line in lines:
+        click.echo(line, err=True)
+
+
+def _print_comparison(found: Comparison) -> None:
+    console = plain_console()
+    dense, planned = found.dense, found.planned
+    if found.parts_at is None:
+        console.say(f"Both texts are the same, {counted(dense.new_tokens, 'token')}:", "bold")
+        console.say(dense.text)
+    else:
+        same = found.parts_at - 1
+        if same:
+            console.say(f"Both texts begin alike, for {counted(same, 'token')}:", "bold")
+            console.say(found.common)
+        console.say(
+            f"They part at token {found.parts_at:,} of "
+            f"{max(dense.new_tokens, planned.new_tokens):,}, after {_quoted(' '.join(found.before.split()))}:",
+            "bold",
+        )
+        for name, one, likelihood in zip(
+            ("dense", "plan"), (dense, planned), found.likelihood, strict=True
+        ):
+            rest = one.text.removeprefix(found.common)
+            said = "unlikely" if likelihood is None else f"{likelihood:.1%} likely"
+            console.say(_quoted(rest), lead=f"{name} ({said} for dense): ")
+    console.print()
+    table = plain_table("What it took")
+    table.add_column("what")
+    for name in ("dense", "plan", "plan / dense"):
+        table.add_column(name, justify="right")
+    for name, shown, first, second in (
+        ("prompt, seconds", _digits, dense.prompt_seconds, planned.prompt_seconds),
+        ("generated, tokens/s", plain_count, dense.decode_rate, planned.decode_rate),
+        ("cache", byte_count, dense.cache_bytes, planned.cache_bytes),
+        ("peak memory", byte_count, dense.peak.bytes, planned.peak.bytes),
+    ):
+        table.add_row(
+            name,
+            "" if first is None else shown(first),
+            "" if second is None else shown(second),
+            f"{second / first:.3g}" if first and second is not None else "",
+        )
+    console.print(table)
+    console.explain(
+        f"Prompt of {counted(dense.tokens, 'token')}; the plan's cache holds {planned.kept:.1%} of "
+        "all tokens. Peak memory is of the process, with the weights of the model"
+        + (
+            ", and of all it did: this system cannot measure the runs apart."
+            if planned.peak.whole
+            else ", during each run."
+        )
+    )
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
+
+
+def _speed(seconds: float, rate: float | None) -> str:
+    return "" if rate is None else f" in {seconds:.3g} s ({plain_count(rate)} tokens/s)"
+
+
+def _of_dense(found: Generation) -> str:
+    if found.cache_bytes == found.dense_bytes:
+        return ", dense"
+    share = found.cache_bytes / found.dense_bytes
+    return (
+        f", {share:.1%} of {byte_count(found.dense_bytes)} dense; {found.kept:.1%} of the tokens "
+        "are kept"
+    )
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _memory(peak: PeakMemory) -> str:
+    if peak.bytes is None:
+        return "not told by this system"
+    return byte_count(peak.bytes) + (" (of all the process did)" if peak.whole else "")

@@ -1,0 +1,94 @@
+"""The most memory that this process had at a time."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from esscher.core.errors import InputError
+from esscher.core.untrusted import open_regular_for_writing, read_file
+
+#: Where Linux tells the highest mark, and takes it back to what is used now.
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+#: What takes the mark back, and bytes of the status at most.
+_RESET, _LONGEST = b"5", 2**20
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """The most memory at a time.
+
+    Attributes
+    ----------
+    bytes
+        How much; None where the system does not tell.
+    whole
+        Whether it is of the whole process so far: not every system can begin anew.
+    """
+
+    bytes: int | None
+    whole: bool
+
+
+class MemoryWatch:
+    """Watches memory from here on, where the system can.
+
+    Parameters
+    ----------
+    status, clear
+        Files of the system; of a test, others.
+    """
+
+    def __init__(self, status: Path = STATUS, clear: Path = CLEAR) -> None:
+        self._status = status
+        _give_back()
+        self._begun = _reset(clear)
+
+    @property
+    def peak(self) -> PeakMemory:
+        """The most memory since the watch began, else since the process did."""
+        if self._begun and (mark := _mark(self._status)) is not None:
+            return PeakMemory(mark, whole=False)
+        return PeakMemory(_of_process(), whole=True)
+
+
+def _give_back() -> None:
+    """Give memory that is no longer used back to the system: earlier work is not to count."""
+    gc.collect()
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # not every library of C has it
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def _reset(clear: Path) -> bool:
+    with suppress(OSError, InputError):
+        handle = open_regular_for_writing(clear)
+        try:
+            return os.write(handle, _RESET) == len(_RESET)
+        finally:
+            os.close(handle)
+    return False
+
+
+def _mark(status: Path) -> int | None:
+    """The mark, in bytes; the line is ``VmHWM:   1234 kB``."""
+    with suppress(OSError, InputError):
+        for line in read_file(status, _LONGEST).splitlines():
+            words = line.split()
+            if words[:1] == [b"VmHWM:"] and words[1:2] and words[1].isdigit():
+                return 1024 * int(words[1])
+    return None
+
+
+def _of_process() -> int | None:
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most

@@ -1,0 +1,255 @@
+"""Text generated under a plan, or dense, or both: what is asked for is checked before it is done.
+
+Nothing here imports torch before :meth:`Request.run`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from esscher.core.atomic import check_writable
+from esscher.core.errors import InputError
+from esscher.core.shown import announce, counted
+from esscher.core.untrusted import limits
+from esscher.core.validation import as_dim, as_positive, as_seed
+from esscher.engine.models.choice import ModelChoice
+from esscher.engine.models.families import HookFamily
+from esscher.engine.models.outline import Outline
+from esscher.engine.text.files import decoded, file_chunks, stream_chunks
+from esscher.runs.registry import load
+from esscher.studies.plan.result import Plan
+
+if TYPE_CHECKING:
+    from esscher.engine.cache.cache import Decode, ReducedCache
+    from esscher.engine.generation import Comparison, Generation
+    from esscher.engine.models import LoadedModel
+
+#: Name of a prompt that comes from standard input.
+STANDARD_INPUT = "-"
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Read a plan from its file, or from the directory of its run.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it is something else.
+    """
+    found = load(path)
+    if not isinstance(found, Plan):
+        raise InputError(
+            f"{path} holds a result of esscher {found.study.name}, not a plan; make one with "
+            "esscher plan MODEL --save plan.json"
+        )
+    return found
+
+
+def read_prompt(source: str, most: int = limits.TEXT_ROW) -> str:
+    """Read a prompt, as it is, from a file or from standard input.
+
+    Parameters
+    ----------
+    source
+        The file; ``-`` for standard input.
+    most
+        Characters that are read at most.
+
+    Raises
+    ------
+    InputError
+        If it is not there, no UTF-8 text, empty, or longer than any model reads.
+    """
+    standard = source == STANDARD_INPUT
+    name = "standard input" if standard else source
+    path = Path(source).expanduser()
+    if not standard and not path.exists():
+        raise InputError(
+            f"there is no file {source!r} to read the prompt from; give a text file, or - for "
+            "standard input"
+        )
+    if not standard and path.is_dir():
+        raise InputError(f"the prompt {source!r} is a directory; give a text file")
+    chunks = stream_chunks(sys.stdin.buffer) if standard else file_chunks(path)
+    text = "".join(_bounded(decoded(chunks, name), name, most))
+    if not text.strip():
+        raise InputError(f"the prompt {name!r} has no text in it; give a text with words")
+    return text
+
+
+def _bounded(chunks: Iterator[str], name: str, most: int) -> Iterator[str]:
+    read = 0
+    for chunk in chunks:
+        read += len(chunk)
+        if read > most:
+            raise InputError(
+                f"the prompt {name!r} has more than {most:,} characters, which no model reads at "
+                "once; give a shorter text"
+            )
+        yield chunk
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A text to generate; made, it is checked against all that is known without the weights.
+
+    Attributes
+    ----------
+    model
+        A decoder, and how to load it.
+    prompt
+        The text to go on from.
+    plan
+        What its cache keeps; None for transformers' own cache.
+    max_new_tokens
+        Tokens to generate at most.
+    comparing
+        Whether to generate with transformers' own cache too, first.
+    seed, decode, length, chunk
+        As for :meth:`Plan.cache`; the seed is also that of the draws.
+    temperature
+        Of the law that tokens are drawn from; None takes the likeliest.
+    chat
+        Whether the prompt is what a user says in a chat.
+    save_cache
+        File for the plan's cache in the end.
+
+    Raises
+    ------
+    InputError
+        For what cannot be done, with the remedy.
+    """
+
+    model: ModelChoice
+    prompt: str
+    plan: Plan | None
+    max_new_tokens: int = 128
+    comparing: bool = False
+    seed: int = 0
+    decode: Decode = "keep"
+    length: int | None = None
+    chunk: int | None = None
+    temperature: float | None = None
+    chat: bool = False
+    save_cache: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be done."""
+        as_dim(self.max_new_tokens, "max_new_tokens")
+        as_seed(self.seed)
+        for name in ("length", "chunk"):
+            if getattr(self, name) is not None:
+                as_dim(getattr(self, name), name)
+        if self.temperature is not None:
+            as_positive(self.temperature, "temperature")
+        if self.plan is None and (self.comparing or self.save_cache is not None):
+            raise InputError("there is no plan to generate with; give one")
+        if self.save_cache is not None:
+            check_writable(self.save_cache, f"save_cache {self.save_cache}")
+        outline = self.model.outline
+        check_generates(outline)
+        if self.max_new_tokens >= outline.max_positions:
+            raise InputError(
+                f"max_new_tokens is {self.max_new_tokens}, but {outline.name} reads at most "
+                f"{outline.max_positions} tokens, with the prompt; give fewer"
+            )
+        if self.plan is not None:
+            check_plan(self.plan, outline)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what produced the text; the prompt is left out, which the caller has."""
+        asked: dict[str, Any] = {
+            "model": self.model.name,
+            "max_new_tokens": self.max_new_tokens,
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "chat": self.chat,
+        }
+        if self.plan is None:
+            return asked
+        return asked | {"decode": self.decode, "length": self.length, "chunk": self.chunk}
+
+    def run(self) -> Generation | Comparison:
+        """Load the model, and generate.
+
+        Raises
+        ------
+        InputError
+            If the plan is for other weights, or the prompt is too long for the model.
+        """
+        announce(f"Loading {self.model.name}")
+        from esscher.engine.generation import compare, generate, prompt_ids, warm_up  # bring torch
+
+        loaded = self.model.load()
+        ids = prompt_ids(loaded, self.prompt, self.max_new_tokens, chat=self.chat)
+        make_cache = partial(self._make_cache, loaded)
+        cache = make_cache()  # a plan for another model is refused here
+        announce(f"Reading {counted(len(ids), 'token')}")
+        found: Generation | Comparison
+        if self.comparing:
+            found, cache = compare(
+                loaded, ids, make_cache, new=self.max_new_tokens,
+                temperature=self.temperature, seed=self.seed,
+            )  # fmt: skip
+        else:
+            warm_up(loaded, ids, make_cache())
+            found = generate(
+                loaded, ids, cache, new=self.max_new_tokens, temperature=self.temperature,
+                seed=self.seed,
+            )  # fmt: skip
+        if self.save_cache is not None and cache is not None:
+            cache.save(self.save_cache)
+        return found
+
+    def _make_cache(self, loaded: LoadedModel) -> ReducedCache | None:
+        if self.plan is None:
+            return None
+        return self.plan.cache(
+            loaded, seed=self.seed, decode=self.decode, length=self.length, chunk=self.chunk
+        )
+
+
+def check_generates(outline: Outline) -> None:
+    """Refuse a model that generates no text.
+
+    Raises
+    ------
+    InputError
+        For an encoder, and a decoder whose cache cannot be read.
+    """
+    outline.check_supported()
+    if not outline.causal or isinstance(outline.family, HookFamily):
+        raise InputError(
+            f"{outline.name!r} is an encoder, which generates no text; choose a decoder, such as "
+            "demo:smollm2"
+        )
+
+
+def check_plan(plan: Plan, outline: Outline) -> None:
+    """Refuse a plan whose model has another architecture; its weights are compared later.
+
+    Raises
+    ------
+    InputError
+        Naming both.
+    """
+    own, shape = plan.model, outline.shape
+    sizes = [
+        (one.layers, one.heads, one.key_heads, one.head_dim, one.hidden) for one in (own, shape)
+    ]
+    if own.family == outline.family.name and sizes[0] == sizes[1]:
+        return
+    first, second = (
+        f"{name!r} ({family}: {layers} layers of {heads} heads, {key_heads} key heads of dimension "
+        f"{dim})"
+        for name, family, (layers, heads, key_heads, dim, _) in (
+            (own.name, own.family, sizes[0]),
+            (outline.name, outline.family.name, sizes[1]),
+        )
+    )
+    raise InputError(f"the plan is for {first}, not for {second}; make a plan for it")

@@ -1,0 +1,329 @@
+"""``esscher generate`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import esscher
+from esscher.cli.program import main
+from esscher.core.errors import InputError
+from esscher.runs import open_run
+from esscher.studies.plan.generate import read_plan, read_prompt
+from tests.cli.printed import table_of
+from tests.engine.models.folders import decoder_tokenizer, random_words
+from tests.engine.models.folders import save as save_model
+
+SMALL = ("--max-new-tokens", "12")
+
+
+def run(*arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(main, list(arguments), input=text)
+
+
+def save_decoder(folder: Path, **options: object) -> None:
+    save_model(folder, "llama", max_position_embeddings=256, **options)
+    decoder_tokenizer().save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A decoder, others that are not the plan's, its plan, and prompts."""
+    folder = tmp_path_factory.mktemp("generate")
+    save_decoder(folder / "model")
+    save_decoder(folder / "weights", strength=20.0)
+    save_decoder(folder / "layers", num_hidden_layers=2)
+    save_model(folder / "encoder")
+    plan = esscher.plan(
+        folder / "model", [random_words(1500, seed=1)], budget=0.5, prefix=120, passages=2,
+        query_count=12, progress=False,
+    )  # fmt: skip
+    plan.save(folder / "plan.json")
+    sweep = esscher.sweep(esscher.gaussian_head(horizon=0.5, dim=2), sizes=[10, 40], replicates=2)
+    sweep.save(folder / "sweep.json")
+    (folder / "prompt.txt").write_text(random_words(150))
+    (folder / "long.txt").write_text(random_words(250))
+    (folder / "empty.txt").write_text(" \n")
+    (folder / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    (folder / "broken.json").write_text("{")
+    with open_run(folder / "other", "theory", "a law", {}):
+        pass
+    return folder
+
+
+@pytest.fixture
+def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(place)
+    return place
+
+
+def asked(*options: str) -> tuple[str, ...]:
+    return ("generate", "model", "--plan", "plan.json", "--prompt", "prompt.txt", *options)
+
+
+def test_text_alone_on_standard_output(here: Path) -> None:
+    result = run(*asked(*SMALL))
+    assert result.exit_code == 0, result.output
+    found = json.loads(run(*asked(*SMALL, "--json")).stdout)
+    assert result.stdout == found["text"] + "\n"
+    said = result.stderr
+    assert "Prompt: 151 tokens in" in said
+    assert "Generated: 12 tokens in" in said
+    assert f" dense; {found['kept']:.1%} of the tokens are kept\n" in said
+    assert "Peak memory: " in said
+    assert len(said.splitlines()) == 4
+
+
+def test_the_object(here: Path) -> None:
+    result = run(*asked(*SMALL, "--json"))
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    found = json.loads(result.stdout)
+    assert (found["tokens"], found["new_tokens"]) == (151, 12)
+    assert len(found["token_ids"]) == 12
+    assert found["model"] == "model"
+    assert 0.4 < found["kept"] < 0.7
+    assert found["cache_bytes"] > 0
+    loaded = esscher.load_model("model").shape
+    assert found["dense_bytes"] == 162 * 8 * loaded.layers * loaded.key_heads * loaded.head_dim
+    for name in ("seconds", "tokens_per_second"):
+        assert set(found[name]) == {"prompt", "decode"}
+        assert min(found[name].values()) > 0
+    assert found["peak_memory"] > 10**7
+    assert found["peak_of"] in ("run", "process")
+    assert (found["decode"], found["length"], found["chunk"]) == ("keep", None, None)
+
+
+def test_it_is_what_the_library_gives(here: Path) -> None:
+    loaded = esscher.load_model("model")
+    cache = esscher.load("plan.json").cache(loaded, seed=3, length=100, decode="budget", chunk=50)
+    given = loaded.tokenizer((here / "prompt.txt").read_text(), return_tensors="pt")
+    inputs = {name: given[name] for name in ("input_ids", "attention_mask")}
+    out = loaded.model.generate(
+        **inputs, past_key_values=cache, max_new_tokens=12, do_sample=False, pad_token_id=0
+    )
+    options = ("--seed", "3", "--length", "100", "--decode", "budget", "--chunk", "50", "--json")
+    found = json.loads(run(*asked(*SMALL, *options)).stdout)
+    assert found["token_ids"] == out[0, 151:].tolist()
+    assert found["cache_bytes"] == cache.nbytes
+
+
+def test_dense_needs_no_plan(here: Path) -> None:
+    result = run("generate", "model", "--dense", "--prompt", "prompt.txt", *SMALL)
+    assert result.exit_code == 0, result.output
+    assert ", dense\n" in result.stderr
+    found = json.loads(run(*asked(*SMALL, "--dense", "--json")).stdout)
+    assert found["text"] + "\n" == result.stdout
+    assert found["cache_bytes"] == found["dense_bytes"]
+    assert found["kept"] == 1
+    assert "decode" not in found
+
+
+def test_a_prompt_from_standard_input(here: Path) -> None:
+    text = (here / "prompt.txt").read_text()
+    options = ("generate", "model", "--plan", "plan.json", "--prompt", "-", *SMALL)
+    assert run(*options, text=text).stdout == run(*asked(*SMALL)).stdout
+
+
+def test_a_comparison(here: Path) -> None:
+    result = run(*asked(*SMALL, "--compare"))
+    assert result.exit_code == 0, result.output
+    found = json.loads(run(*asked(*SMALL, "--compare", "--json")).stdout)
+    for name, options in (("dense", ("--dense",)), ("plan", ())):
+        alone = json.loads(run(*asked(*SMALL, *options, "--json")).stdout)
+        assert alone["token_ids"] == found[name]["token_ids"]
+        assert alone["cache_bytes"] == found[name]["cache_bytes"]
+    assert found["parts_at"] is not None
+    assert f"They part at token {found['parts_at']} of 12" in result.stdout
+    for name in ("dense", "plan"):
+        rest = found[name]["text"].removeprefix(found["common"])
+        likely = found["likelihood"][name]
+        said = "unlikely" if likely is None else f"{likely:.1%} likely"
+        assert f'{name} ({said} for dense): "{rest}"' in result.stdout
+    rows = {row["what"]: row for row in table_of(result.stdout, "What it took")}
+    assert set(rows) == {"prompt, seconds", "generated, tokens/s", "cache", "peak memory"}
+    ratio = found["plan"]["cache_bytes"] / found["dense"]["cache_bytes"]
+    assert float(rows["cache"]["plan / dense"]) == pytest.approx(ratio, rel=0.01)
+
+
+def test_the_same_text(here: Path) -> None:
+    result = run(*asked("--max-new-tokens", "1", "--compare"))
+    assert result.exit_code == 0, result.output
+    assert "Both texts are the same, 1 token:" in result.stdout
+    rows = {row["what"]: row for row in table_of(result.stdout, "What it took")}
+    assert rows["generated, tokens/s"] == {
+        "what": "generated, tokens/s", "dense": "", "plan": "", "plan / dense": "",
+    }  # fmt: skip
+
+
+def test_draws(here: Path) -> None:
+    options = ("--temperature", "3", *SMALL)
+    first, same, other = (run(*asked(*options, "--seed", seed)).stdout for seed in "112")
+    assert first == same != other
+
+
+def test_weights_of_another_type_are_noted(here: Path) -> None:
+    result = run(*asked(*SMALL, "--dtype", "bfloat16"))
+    assert result.exit_code == 0, result.output
+    assert "Note: 'model' has the same weights in bfloat16 instead of float32" in result.stderr
+    assert "Warning" not in result.stderr
+
+
+def test_a_saved_cache(here: Path, tmp_path: Path) -> None:
+    pytest.importorskip("esscher.engine.cache.saved")
+    result = run(*asked(*SMALL, "--save-cache", str(tmp_path / "cache.safetensors")))
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "cache.safetensors").stat().st_size > 1000
+    assert f"Cache: {tmp_path / 'cache.safetensors'}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--prompt", "long.txt", *SMALL), "the prompt has 251 tokens"),
+        (("--chat",), "has no chat template"),
+    ],
+)
+def test_seen_when_the_model_is_loaded(here: Path, options: tuple[str, ...], said: str) -> None:
+    result = run(*asked(*options))
+    assert result.exit_code == 2, result.output
+    assert said in " ".join(result.stderr.split())
+    assert result.stdout == ""
+
+
+def test_a_plan_for_other_weights(here: Path) -> None:
+    result = run("generate", "weights", *asked(*SMALL)[2:])
+    assert result.exit_code == 2, result.output
+    assert "the plan is for 'model' with weights" in " ".join(result.stderr.split())
+
+
+BAD = [
+    (("--max-new-tokens", "0"), "max_new_tokens is 0"),
+    (("--max-new-tokens", "256"), "reads at most 256 tokens"),
+    (("--prompt", "nowhere.txt"), "no file 'nowhere.txt'"),
+    (("--prompt", "empty.txt"), "'empty.txt' has no text in it"),
+    (("--prompt", "model"), "'model' is a directory"),
+    (("--prompt", "binary.txt"), "is not"),
+    (("--plan", "nowhere.json"), "nowhere.json is not there"),
+    (("--plan", "broken.json"), "broken.json"),
+    (("--plan", "sweep.json"), "sweep.json holds a result of esscher sweep, not a plan"),
+    (("--plan", "other"), "other"),
+    (("--seed", "-1"), "seed is -1"),
+    (("--length", "0"), "length is 0"),
+    (("--chunk", "-5"), "chunk is -5"),
+    (("--temperature", "0"), "temperature is 0"),
+    (("--temperature", "nan"), "temperature is nan"),
+    (("--decode", "all"), "'all' is not one of 'keep', 'budget'"),
+    (("--dense", "--compare"), "--compare runs both ways"),
+    (("--dense", "--decode", "keep"), "--decode: --dense has no cache of a plan"),
+    (("--dense", "--length", "9", "--chunk", "9"), "--length, --chunk: --dense has no cache"),
+    (("--dense", "--save-cache", "x"), "--save-cache: --dense has no cache"),
+    (("--save-cache", "model"), "is a directory"),
+    (("--save-cache", "prompt.txt/x"), "prompt.txt is a file"),
+    (("--dtype", "float13"), "dtype is 'float13'"),
+    (("--revision", "main"), "is not a name on the hub"),
+]
+
+
+@pytest.fixture
+def no_weights(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*arguments: object, **options: object) -> None:
+        raise AssertionError("the weights were read")
+
+    monkeypatch.setattr("esscher.engine.models.load.load_model", forbidden)
+
+
+@pytest.mark.parametrize(("options", "said"), BAD, ids=lambda value: " ".join(value)[:40])
+def test_bad_requests(here: Path, no_weights: None, options: tuple[str, ...], said: str) -> None:
+    before = sorted(here.rglob("*"))
+    result = run(*asked(*options))
+    assert result.exit_code == 2, result.output + repr(result.exception)
+    assert said in " ".join(result.stderr.split())
+    assert result.stdout == ""
+    assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("encoder", "'encoder' is an encoder, which generates no text"),
+        ("layers", "the plan is for 'model' (Llama: 3 layers"),
+        ("nowhere", "nowhere"),
+    ],
+)
+def test_bad_models(here: Path, no_weights: None, model: str, said: str) -> None:
+    result = run("generate", model, *asked()[2:])
+    assert result.exit_code == 2, result.output
+    assert said in " ".join(result.stderr.split())
+
+
+def test_a_plan_is_missing(here: Path, no_weights: None) -> None:
+    result = run("generate", "model", "--prompt", "prompt.txt")
+    assert result.exit_code == 2
+    assert "give --plan plan.json" in " ".join(result.stderr.split())
+
+
+def test_an_empty_standard_input(here: Path, no_weights: None) -> None:
+    options = ("generate", "model", "--dense", "--prompt", "-")
+    result = run(*options, text="\n")
+    assert result.exit_code == 2
+    assert "'standard input' has no text in it" in result.stderr
+
+
+def test_without_torch(here: Path) -> None:
+    """Importing torch takes longer than a user should wait for what is wrong."""
+    commands = [asked(*options) for options, _ in BAD]
+    commands += [("generate", model, *asked()[2:]) for model in ("encoder", "layers")]
+    code = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from esscher.cli.program import main\n"
+        f"codes = {{CliRunner().invoke(main, command).exit_code for command in {commands!r}}}\n"
+        "print(codes, [name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    start = [sys.executable, "-c", code]
+    done = subprocess.run(start, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "{2} []"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_ctrl_c_ends_it(here: Path) -> None:
+    code = "from esscher.cli import main; print('ready', flush=True); main()"
+    words = ["generate", "model", "--dense", "--prompt", "-"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(2)  # it waits for the prompt
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert err.strip() == "Stopped."
+
+
+def test_prompts_of_any_length_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("word " * 100)
+    assert read_prompt(str(tmp_path / "a.txt"), 500) == "word " * 100
+    with pytest.raises(InputError, match="more than 499 characters"):
+        read_prompt(str(tmp_path / "a.txt"), 499)
+
+
+def test_plans_of_run_directories(here: Path, tmp_path: Path) -> None:
+    made = esscher.plan(
+        "model", [random_words(1500, seed=1)], budget=0.5, prefix=120, passages=2, query_count=12,
+        progress=False, out=tmp_path / "run",
+    )  # fmt: skip
+    assert read_plan(tmp_path / "run").budgets == made.budgets
+    result = run("generate", "model", "--plan", str(tmp_path / "run"), *asked(*SMALL)[4:])
+    assert result.exit_code == 0, result.output

@@ -1,0 +1,196 @@
+"""Generated text against transformers' own, and what is measured on the way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from esscher.core.errors import InputError
+from esscher.engine.cache.budgets import Keeping, TokenBudgets
+from esscher.engine.cache.cache import planned_cache
+from esscher.engine.generation import compare, generate, prompt_ids, warm_up
+from esscher.engine.models import wrap_model
+from esscher.engine.models.transformers_library import quiet
+from tests.engine.models.folders import WORDS, decoder_tokenizer, random_words, tiny
+
+NEW = 12
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return tiny("llama", max_position_embeddings=256)
+
+
+@pytest.fixture(scope="module")
+def ids(loaded):
+    return prompt_ids(loaded, random_words(150), NEW)
+
+
+def budgets(loaded, ratio):
+    shape = (loaded.shape.layers, loaded.shape.key_heads)
+    return TokenBudgets(
+        model=loaded.record, prefix=10_000, keeping=Keeping(sinks=4, recent=8),
+        budgets=tuple(map(tuple, np.full(shape, round(10_000 * ratio)).tolist())),
+        powers=tuple(map(tuple, np.full(shape, 0.75).tolist())),
+    )  # fmt: skip
+
+
+def own(loaded, ids, **options):
+    """What transformers generates by itself."""
+    given = torch.tensor([ids])
+    with quiet():
+        out = loaded.model.generate(
+            input_ids=given, attention_mask=torch.ones_like(given), max_new_tokens=NEW,
+            pad_token_id=0, do_sample=False, **options,
+        )  # fmt: skip
+    return tuple(out[0, len(ids) :].tolist())
+
+
+def test_dense_is_transformers_own(loaded, ids) -> None:
+    found = generate(loaded, ids, new=NEW)
+    assert found.token_ids == own(loaded, ids)
+    assert found.tokens == len(ids) == 151
+    assert found.kept == 1
+    shape, seen = loaded.shape, len(ids) + found.new_tokens - 1
+    assert found.cache_bytes == found.dense_bytes
+    assert found.cache_bytes == 2 * shape.layers * shape.key_heads * shape.head_dim * 4 * seen
+    assert found.prompt_seconds > 0
+    assert found.decode_seconds > 0
+    assert found.decode_rate == pytest.approx((found.new_tokens - 1) / found.decode_seconds)
+    assert found.likely == ()
+
+
+def test_the_model_s_own_settings_of_sampling_are_left_alone(loaded, ids) -> None:
+    """Many models come with a temperature, and a penalty for what was said before."""
+    config = loaded.model.generation_config
+    plain = generate(loaded, ids, new=NEW).token_ids
+    config.do_sample, config.temperature, config.repetition_penalty = True, 9.0, 3.0
+    try:
+        assert generate(loaded, ids, new=NEW).token_ids == plain
+    finally:
+        config.do_sample = config.temperature = config.repetition_penalty = None
+
+
+def test_a_reduced_cache(loaded, ids) -> None:
+    cache = planned_cache(loaded, budgets(loaded, 0.25))
+    found = generate(loaded, ids, cache, new=NEW)
+    again = planned_cache(loaded, budgets(loaded, 0.25))
+    assert found.token_ids == own(loaded, ids, past_key_values=again)
+    assert found.dense_bytes == cache.dense_nbytes
+    assert found.cache_bytes == cache.nbytes
+    assert found.kept == cache.kept.mean() / cache.get_seq_length()
+    assert 0.25 < found.kept < 0.35
+
+
+def test_the_prompt_is_read_once(loaded, ids) -> None:
+    read = []
+    hook = loaded.backbone.register_forward_pre_hook(
+        lambda module, args, kwargs: read.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        found = generate(loaded, ids, new=NEW)
+    finally:
+        hook.remove()
+    assert read == [len(ids)] + [1] * (found.new_tokens - 1)
+
+
+def test_one_token_has_no_speed_of_decoding(loaded, ids) -> None:
+    found = generate(loaded, ids, new=1)
+    assert found.new_tokens == 1
+    assert found.decode_seconds == 0
+    assert found.decode_rate is None
+    assert found.to_dict()["tokens_per_second"]["decode"] is None
+
+
+def test_an_end_of_text_ends_it(loaded, ids) -> None:
+    tokens = generate(loaded, ids, new=NEW).token_ids
+    config = loaded.model.generation_config
+    before, config.eos_token_id = config.eos_token_id, tokens[2]
+    try:
+        found = generate(loaded, ids, new=NEW)
+    finally:
+        config.eos_token_id = before
+    end = tokens.index(tokens[2])
+    assert found.token_ids == tokens[: end + 1]
+
+
+def test_draws_are_those_of_the_seed(loaded, ids) -> None:
+    first, same, other = (
+        generate(loaded, ids, new=NEW, temperature=3.0, seed=seed).token_ids for seed in (1, 1, 2)
+    )
+    assert first == same != other
+
+
+def test_a_comparison(loaded, ids) -> None:
+    found, cache = compare(
+        loaded, ids, lambda: planned_cache(loaded, budgets(loaded, 0.2)), new=NEW
+    )
+    first, second = found.dense.token_ids, found.planned.token_ids
+    assert first == own(loaded, ids)
+    assert cache.nbytes == found.planned.cache_bytes
+    assert first != second  # a tiny model of random weights is soon led astray
+    assert found.parts_at is not None
+    at = found.parts_at - 1
+    assert first[:at] == second[:at]
+    assert first[at] != second[at]
+    with torch.no_grad():
+        logits = loaded.model(input_ids=torch.tensor([[*ids, *first[:at]]])).logits[0, -1]
+    law = torch.softmax(logits, dim=-1)
+    for likelihood, token in zip(found.likelihood, (first[at], second[at]), strict=True):
+        assert likelihood is not None
+        assert likelihood == pytest.approx(float(law[token]), rel=1e-3)
+    assert found.dense.text.startswith(found.common)
+    assert found.planned.text.startswith(found.common)
+    assert found.to_dict()["parts_at"] == found.parts_at
+
+
+def test_everything_kept_is_the_same_text(loaded, ids) -> None:
+    found, _ = compare(loaded, ids, lambda: planned_cache(loaded, budgets(loaded, 1.0)), new=NEW)
+    assert found.parts_at is None
+    assert found.common == found.dense.text == found.planned.text
+    assert found.likelihood == (None, None)
+
+
+def test_warming_up_leaves_nothing(loaded, ids) -> None:
+    before = generate(loaded, ids, new=NEW).token_ids
+    warm_up(loaded, ids)
+    assert generate(loaded, ids, new=NEW).token_ids == before
+
+
+def test_text_begins_where_the_prompt_ends(loaded, ids) -> None:
+    found = generate(loaded, ids, new=3)
+    words = loaded.tokenizer.convert_ids_to_tokens(list(found.token_ids))
+    assert found.text == "".join(f" {word}" for word in words if word in WORDS)
+
+
+def test_prompts_that_cannot_be_read(loaded) -> None:
+    with pytest.raises(InputError, match=r"has 251 tokens.*12 new.*256.*at most 244"):
+        prompt_ids(loaded, random_words(250), 12)
+    assert len(prompt_ids(loaded, random_words(243), 12)) == 244
+    plain = wrap_model(loaded.model, decoder_tokenizer(begin=False), name="plain")
+    with pytest.raises(InputError, match="no tokens"):
+        prompt_ids(plain, "", 1)
+
+
+def test_a_tokenizer_of_another_model(loaded) -> None:
+    tokenizer = decoder_tokenizer()
+    tokenizer.add_tokens([f"word{i}" for i in range(200)])
+    with pytest.raises(InputError, match="do not belong together"):
+        prompt_ids(wrap_model(loaded.model, tokenizer, name="x"), "the word199", 1)
+
+
+def test_chats(loaded) -> None:
+    with pytest.raises(InputError, match="has no chat template"):
+        prompt_ids(loaded, "the", 1, chat=True)
+    tokenizer = decoder_tokenizer()
+    with_template = wrap_model(loaded.model, tokenizer, name="chat")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %} said{% endif %}"
+    )
+    found = prompt_ids(with_template, "the word", 1, chat=True)
+    assert tokenizer.decode(found, skip_special_tokens=True).endswith("the word said")
+    tokenizer.chat_template = "{{ raise_exception('no users here') }}"
+    with pytest.raises(InputError, match=r"chat template of 'chat' fails.*no users here"):
+        prompt_ids(with_template, "the word", 1, chat=True)
