@@ -3,139 +3,23 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
-import signal
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from esscher.core.errors import InputError
-from esscher.engine.attention.compiled import build, kernel
+from esscher.engine.attention.compiled import kernel
 from esscher.engine.attention.compiled import ragged as compiled_ragged
-from esscher.engine.attention.ragged import FEW, Segments, ragged_attention
+from esscher.engine.attention.ragged import FEW, Segments
 from esscher.engine.attention.torch_ragged import few_queries, many_queries
+from tests.engine.attention.ragged_problems import Problem, check, problem
 
-#: Rounding of one operation in float32, relative.
-UNIT = 2.0**-24
 CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Arguments of ``ragged_attention``."""
-
-    q: Tensor
-    segments: Segments
-    tail_keys: Tensor
-    tail_values: Tensor
-    scaling: float
-    softcap: float | None = None
-    visible: Tensor | None = None
-
-    def arguments(self) -> tuple[object, ...]:
-        return (self.q, self.segments, self.tail_keys, self.tail_values)
-
-    def options(self) -> dict[str, object]:
-        return {"scaling": self.scaling, "softcap": self.softcap, "visible": self.visible}
-
-    def solved(self) -> Tensor:
-        return ragged_attention(*self.arguments(), **self.options())
-
-
-def problem(
-    *,
-    lengths=((5, 0, 130), (64, 65, 1)),
-    group=2,
-    n_q=1,
-    tail=7,
-    d_k=16,
-    d_v=16,
-    strength=1.0,
-    dtype=torch.float32,
-    seed=0,
-    **options,
-) -> Problem:
-    """Lists of given lengths per text and key head, out of order, with strangers between."""
-    g = torch.Generator().manual_seed(seed)
-    batch, key_heads = len(lengths), len(lengths[0])
-    flat = [length for text in lengths for length in text]
-    start, at = torch.zeros(len(flat), dtype=torch.int64), 3
-    for i in torch.randperm(len(flat), generator=g).tolist():
-        start[i] = at
-        at += flat[i] + i % 3
-    segments = Segments(
-        torch.randn(at, d_k, generator=g).to(dtype),
-        torch.randn(at, d_v, generator=g).to(dtype),
-        3 * torch.rand(at, generator=g),
-        start,
-        start + torch.tensor(flat),
-    )
-    # as a model makes them: heads side by side, and the filled part of a larger array
-    q = torch.randn(batch, n_q, key_heads * group, d_k, generator=g).transpose(1, 2)
-    larger = torch.randn(2, batch, key_heads, tail + 9, max(d_k, d_v), generator=g).to(dtype)
-    return Problem(
-        (strength * q).to(dtype),
-        segments,
-        larger[0, ..., :tail, :d_k],
-        larger[1, ..., :tail, :d_v],
-        scaling=d_k**-0.5,
-        **options,
-    )
-
-
-def seen_by(p: Problem) -> Tensor:
-    batch, _, n_q, _ = p.q.shape
-    tail = p.tail_keys.shape[2]
-    if p.visible is not None:
-        return p.visible.expand(batch, n_q, tail)
-    return torch.ones(n_q, tail, dtype=torch.bool).tril(tail - n_q).expand(batch, n_q, tail)
-
-
-def check(p: Problem, found: Tensor) -> None:
-    """Compare with the definition in float64, up to the rounding of float32.
-
-    A logit's sum of d products and its few other operations err by (d + 8) units of their absolute
-    sum, and by 8 units of the logit where it is shifted, capped and turned into powers of two.
-    Logits off by e change a weighted mean of values by 2 e times the largest. The weights (3 units
-    each) and sums of n terms err by n + 8 units at worst, twice: above and below the line.
-    """
-    batch, heads, n_q, d_k = p.q.shape
-    key_heads = p.tail_keys.shape[1]
-    group = heads // key_heads
-    seen = seen_by(p)
-    assert found.shape == (batch, heads, n_q, p.tail_values.shape[-1])
-    assert found.dtype == p.q.dtype
-    assert found.transpose(1, 2).is_contiguous()
-    for b in range(batch):
-        for h in range(heads):
-            number = b * key_heads + h // group
-            at = slice(int(p.segments.start[number]), int(p.segments.stop[number]))
-            keys = torch.cat([p.segments.keys[at], p.tail_keys[b, h // group]]).double()
-            values = torch.cat([p.segments.values[at], p.tail_values[b, h // group]]).double()
-            weight = torch.zeros(len(keys), dtype=torch.float64)
-            weight[: at.stop - at.start] = p.segments.log_weight[at].double()
-            for i in range(n_q):
-                query = p.q[b, h, i].double() * p.scaling
-                keep = torch.cat([torch.ones(at.stop - at.start).bool(), seen[b, i]])
-                if not keep.any():
-                    assert (found[b, h, i] == 0).all()
-                    continue
-                logits = keys[keep] @ query
-                sizes = keys[keep].abs() @ query.abs()
-                if p.softcap is not None:
-                    logits = p.softcap * torch.tanh(logits / p.softcap)
-                logits = logits + weight[keep]
-                expected = torch.softmax(logits, 0) @ values[keep]
-                off = ((d_k + 8) * sizes + 8 * (logits.abs() + logits.abs().max())).max()
-                error = 2 * UNIT * (off + len(logits) + 8) * values[keep].abs().max()
-                error = error + expected.abs() * torch.finfo(p.q.dtype).eps
-                assert ((found[b, h, i].double() - expected).abs() <= error).all()
 
 
 @pytest.fixture(params=["torch", "AVX2", "AVX512"])
@@ -307,42 +191,12 @@ def test_calls_from_several_threads(implementation):
                 assert torch.equal(p, found)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_does_not_wait_for_threads_it_does_not_have(implementation):
-    p = problem(lengths=((3000, 2000),), tail=20)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        expected = p.solved()
-        child = os.fork()
-        if child == 0:
-            signal.alarm(30)  # ends a child that hangs
-            if implementation == "torch":
-                torch.set_num_threads(1)  # PyTorch's own threads hang
-            close = torch.allclose(p.solved(), expected, rtol=1e-4, atol=1e-5)
-            os._exit(0 if close else 1)
-        assert os.waitpid(child, 0)[1] == 0
-    finally:
-        torch.set_num_threads(before)
-
-
 def test_arrays_that_the_kernel_does_not_read_are_left_to_torch(implementation):
     p = problem(n_q=2)
     turned = replace(p, tail_keys=p.tail_keys.mT.contiguous().mT)
     check(turned, turned.solved())
     mixed = replace(p, tail_values=p.tail_values.double().float().to(torch.bfloat16))
     check(mixed, mixed.solved())
-
-
-def test_lists_outside_the_arrays(implementation):
-    if implementation == "torch":
-        pytest.skip("PyTorch says so in its own words")
-    p = problem()
-    for change in ({"start": p.segments.start - 99}, {"stop": p.segments.stop + 999}):
-        wrong = replace(p, segments=replace(p.segments, **change))
-        with pytest.raises(InputError, match="a list lies outside the"):
-            wrong.solved()
 
 
 @pytest.mark.parametrize(
@@ -388,18 +242,3 @@ def test_copies_know_their_own_arrays(implementation):
         copied.values.zero_()
         assert not torch.equal(replace(p, segments=copied).solved(), expected)
     assert torch.equal(p.solved(), expected)
-
-
-def test_the_struct_is_that_of_the_source():
-    """A field more or less on one side would make the kernel read elsewhere."""
-    source = (build.FOLDER / "block.h").read_text()
-    body = source.split("struct ragged {")[1].split("};")[0].splitlines()
-    statements = [line.split("/*")[0].strip() for line in body]
-    fields = sum(
-        1 if "(" in line else line.count(",") + 1 for line in statements if line.endswith(";")
-    )
-    doubles = sum(line.count(",") + 1 for line in statements if line.startswith("double"))
-    lists = statements.index("int64_t type;") + 1
-    of_lists = sum(line.count(",") + 1 for line in statements[:lists] if line.endswith(";"))
-    assert compiled_ragged.LISTS.format == f"@{of_lists}q"
-    assert compiled_ragged.CALL.format == f"@{fields - of_lists - doubles}q{doubles}d"

@@ -23,7 +23,7 @@ from esscher.engine.attention.threads import Workspace
 #: Overrides the choice of the kernel: ``torch`` or an instruction set; for tests and comparisons.
 VARIABLE = "ESSCHER_KERNEL"
 #: As in step.c: the version of its structs, and the keys of a tile.
-LAYOUT, KEYS = 4, 6
+LAYOUT, KEYS = 5, 6
 
 
 class _Floats(TypedDict):

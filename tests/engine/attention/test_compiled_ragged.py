@@ -1,0 +1,108 @@
+"""Lists of keys in the compiled kernel: what PyTorch's form of it does not have."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import replace
+
+import pytest
+import torch
+
+from esscher.core.errors import InputError
+from esscher.engine.attention.compiled import build, kernel
+from esscher.engine.attention.compiled.ragged import CALL, LISTS, Lists, _Team
+from tests.engine.attention.ragged_problems import check, problem
+
+CAPABLE = torch.backends.cpu.get_cpu_capability() in build.TARGETS
+needs_kernel = pytest.mark.skipif(
+    not (CAPABLE and build.library("AVX2").is_file()), reason="the kernel is not compiled"
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_chosen(monkeypatch):
+    """Whatever kernel the tests are run with."""
+    monkeypatch.delenv(kernel.VARIABLE, raising=False)
+
+
+@needs_kernel
+def test_one_call_is_for_all_lists():
+    p = problem()
+    assert isinstance(p.segments.compiled, Lists)
+    assert problem(dtype=torch.float64).segments.compiled is None
+
+
+@needs_kernel
+def test_the_override_is_heeded(monkeypatch):
+    monkeypatch.setenv(kernel.VARIABLE, "torch")
+    assert problem().segments.compiled is None
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_wide_vectors_on_any_processor(tmp_path, dtype):
+    """The layout of AVX-512 without its instructions, which has another conversion of halves."""
+    path = tmp_path / "wide.so"
+    flags = [*build.FLAGS, "-mavx2", "-mfma", "-DESSCHER_WIDTH=16", "-Wno-psabi"]
+    subprocess.run([build.compiler(), *flags, build.SOURCE, "-o", path, "-lm"], check=True)
+    found = kernel.open_library("AVX512", path)
+    for softcap in (None, 3.0):
+        p = problem(dtype=dtype, n_q=3, d_k=20, d_v=37, softcap=softcap)
+        tiny = p.segments.values.clone()
+        tiny[::2] *= 1e-6  # subnormal numbers of float16
+        p = replace(p, segments=replace(p.segments, values=tiny))
+        tails = (p.tail_keys, p.tail_values)
+        lists = Lists(found, p.segments)
+        check(p, lists.attend(p.q, *tails, p.scaling, softcap, None).transpose(1, 2))
+
+
+@needs_kernel
+def test_threads_are_those_of_pytorch():
+    if "OpenMP" not in torch.__config__.parallel_info() or not torch.get_num_threads():
+        pytest.skip("PyTorch has no such threads")
+    assert _Team.parallel
+
+
+@needs_kernel
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_does_not_wait_for_threads_it_does_not_have():
+    p = problem(lengths=((3000, 2000),), tail=20)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        expected = p.solved()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)  # ends a child that hangs
+            close = torch.allclose(p.solved(), expected, rtol=1e-4, atol=1e-5)
+            os._exit(0 if close else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_kernel
+def test_lists_outside_the_arrays():
+    p = problem()
+    for change in ({"start": p.segments.start - 99}, {"stop": p.segments.stop + 999}):
+        wrong = replace(p, segments=replace(p.segments, **change))
+        with pytest.raises(InputError, match="a list lies outside the"):
+            wrong.solved()
+
+
+@needs_kernel
+def test_the_struct_is_that_of_the_source():
+    """A field more or less on one side would make the kernel read elsewhere."""
+    source = (build.FOLDER / "block.h").read_text()
+    body = source.split("struct ragged {")[1].split("};")[0].splitlines()
+    statements = [line.split("/*")[0].strip() for line in body]
+    fields = sum(
+        1 if "(" in line else line.count(",") + 1 for line in statements if line.endswith(";")
+    )
+    doubles = sum(line.count(",") + 1 for line in statements if line.startswith("double"))
+    lists = statements.index("int64_t type;") + 1
+    of_lists = sum(line.count(",") + 1 for line in statements[:lists] if line.endswith(";"))
+    assert LISTS.format == f"@{of_lists}q"
+    assert CALL.format == f"@{fields - of_lists - doubles}q{doubles}d"
