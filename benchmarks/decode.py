@@ -34,11 +34,11 @@ import numpy as np
 import torch
 
 import esscher
+from esscher.core.memory import MemoryWatch
 from esscher.engine.attention.compiled.kernel import kernel_name
 from esscher.engine.cache.cache import ReducedCache
 from esscher.engine.cache.layer import ReducedLayer
 from esscher.engine.cache.selection import Kept
-from esscher.engine.generation import peak_memory, reset_peak_memory
 from esscher.engine.models.transformers_library import transformers_module
 from esscher.engine.text.packing import first_passages
 
@@ -146,9 +146,7 @@ def measure_prefill(plan: Any, loaded: Any, quick: bool) -> list[dict[str, Any]]
             for _ in range(2 if length <= 1024 else 1):  # the first pays for what is set up once
                 cache = plan.cache(loaded)
                 spent[0], start = 0.0, time.process_time()
-                loaded.model(
-                    input_ids=ids[:, :length], past_key_values=cache, logits_to_keep=1
-                )
+                loaded.model(input_ids=ids[:, :length], past_key_values=cache, logits_to_keep=1)
                 whole = time.process_time() - start
             rows.append(
                 {
@@ -167,7 +165,7 @@ def measure_prefill(plan: Any, loaded: Any, quick: bool) -> list[dict[str, Any]]
 CHILD = """
 import sys, time, torch, esscher
 from benchmarks.decode import dense_cache, MODEL, TEXT
-from esscher.engine.generation import peak_memory, reset_peak_memory
+from esscher.core.memory import MemoryWatch
 from esscher.engine.text.packing import first_passages
 kind, path, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
 loaded, plan = esscher.load_model(MODEL), esscher.load(path)
@@ -176,9 +174,9 @@ options = {"chunk": 1024} if kind == "pieces" else {}
 cache = dense_cache(loaded) if kind == "dense" else plan.cache(loaded, **options)
 with torch.no_grad():
     loaded.model(input_ids=ids[:, :64], use_cache=False, logits_to_keep=1)
-    reset_peak_memory()
+    watch = MemoryWatch()
     loaded.model(input_ids=ids, past_key_values=cache, logits_to_keep=1)
-print(peak_memory())
+print(watch.peak.bytes)
 """
 
 
@@ -202,12 +200,12 @@ def measure_memory(plan: Any, loaded: Any, quick: bool) -> dict[str, Any]:
 
 
 def measure_long(plan: Any, loaded: Any, quick: bool) -> dict[str, Any]:
-    """Sampled text (temperature 1, so that it does not repeat itself), judged by the dense model."""
+    """Sampled text, so that it does not repeat itself, and what the dense model says about it."""
     count, prompt, every = (300, 64, 20) if quick else (20_000, 1024, 50)
     ids = torch.from_numpy(first_passages(loaded, TEXT, 1, prompt).passages[0].ids)[None]
     cache = plan.cache(loaded, decode="budget", length=prompt)
     generator, rows = torch.Generator().manual_seed(0), []
-    reset_peak_memory()
+    watch = MemoryWatch()
     tokens, laws = [ids], {}
     output = loaded.model(input_ids=ids, past_key_values=cache, logits_to_keep=1)
     start = time.perf_counter()
@@ -216,7 +214,9 @@ def measure_long(plan: Any, loaded: Any, quick: bool) -> dict[str, Any]:
         if i % every == 0:
             laws[i] = law.to(torch.float16)
         if i % (count // 10) == 0:
-            rows.append({"tokens": i, "cache_mb": cache.nbytes / 1e6, "peak_mb": peak_memory() / 1e6})
+            rows.append(
+                {"tokens": i, "cache_mb": cache.nbytes / 1e6, "peak_mb": watch.peak.bytes / 1e6}
+            )
             print(_shown(rows[-1]), flush=True)
         tokens.append(torch.multinomial(law.exp(), 1, generator=generator)[None])
         output = loaded.model(input_ids=tokens[-1], past_key_values=cache)
