@@ -83,14 +83,21 @@ def observe(inputs: LayerInputs, window: int = WINDOW, batch: int = 0) -> Observ
             inputs.bias[min(batch, len(inputs.bias) - 1)] if inputs.bias.ndim == 4 else inputs.bias
         )
         logits += bias[:, rows]
+    # in a causal text without padding all rows see what lies before the first of them
+    plain = inputs.causal and inputs.visible_mask is None and inputs.window is None
+    near = int(rows[0]) + inputs.offset if plain else 0
     seen = inputs.visible(slice(int(rows[0]), int(rows[-1]) + 1))
-    seen = seen[min(batch, len(seen) - 1)][:, rows - rows[0]]
-    weights = torch.softmax(logits.masked_fill_(~seen, -torch.inf), dim=-1)
-    output = weights.view(key_heads, group * len(rows), -1) @ values
+    seen = seen[min(batch, len(seen) - 1)][:, rows - rows[0], near:]
+    logits[..., near:].masked_fill_(~seen, -torch.inf)
+    weights = torch.softmax(logits, dim=-1)
+    mean = weights.mean(1)
+    recent = weights[:, -PUBLISHED_WINDOW:].mean(1) if inputs.causal else mean
+    # the mean of the outputs is the output of the mean weights
+    output = mean.view(key_heads, group, -1) @ values
     return Observation(
-        square=weights.square().mean(1).cpu(),
-        recent=(weights[:, -PUBLISHED_WINDOW:] if inputs.causal else weights).mean(1).cpu(),
-        output=output.view(key_heads * group, len(rows), -1).mean(1).cpu(),
+        square=weights.square_().mean(1).cpu(),
+        recent=recent.cpu(),
+        output=output.view(key_heads * group, -1).cpu(),
     )
 
 
