@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 import esscher
+from esscher.core.shown import byte_count
 from esscher.runs.page import page_of
 from esscher.studies.plan.page import summary
 
@@ -21,6 +22,14 @@ def test_cards_say_what_is_kept_and_what_it_costs(found):
     assert f"of a prefix of {found.prefix}" in cards[1].note
     assert cards[2].label == f"predicted {found.predicted.unit}"
     unit = "KL" if found.study.causal else "1 - cosine"
+    if found.study.causal:
+        taken = found.check.cache
+        card = cards.pop(3)
+        assert (card.value, card.label) == (
+            byte_count(taken.planned), f"for the cache instead of {byte_count(taken.dense)}",
+        )  # fmt: skip
+        # half of the tokens, each with a weight of 4 bytes beside its key and value of 32
+        assert 0.5 * 68 / 64 < taken.planned / taken.dense < 0.55
     assert cards[3].label.startswith(f"measured {unit} to dense")
     assert len(cards) == 6
     assert len(summary(replace(found, check=None), "run").cards) == 3

@@ -24,7 +24,7 @@ from torch import Tensor
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.cache.budgets import POWERS
-from esscher.engine.cache.cache import reduced_copy
+from esscher.engine.cache.cache import ReducedCache, reduced_copy
 from esscher.engine.cache.observation import Observation, observe
 from esscher.engine.cache.selection import (
     Kept,
@@ -38,7 +38,7 @@ from esscher.engine.reading import Pass, compare_laws, surprise
 from esscher.runs.cells import Cell
 from esscher.studies.plan.calibrate import ObservedPassage
 from esscher.studies.plan.compare import END
-from esscher.studies.plan.result import PlanCell
+from esscher.studies.plan.result import CacheBytes, PlanCell
 
 #: What each key head keeps, from the number of a layer, what was observed of it, and its values.
 Choose: TypeAlias = Callable[[int, Observation, Tensor], list[Kept]]
@@ -85,7 +85,9 @@ class PassageCheck:
         number = self.observed.reader.passage.number
         if self.observed.loaded.causal:
             nll = surprise(self.dense.end, self.observed.reader.next_tokens)
-            about = PlanCell(passage=number, dense_nll=nll)
+            cache = self._cache(partial(self._sample, budgets=planned, draw=0))
+            taken = CacheBytes(planned=cache.nbytes, dense=cache.dense_nbytes)
+            about = PlanCell(passage=number, dense_nll=nll, cache=taken)
         else:
             embeddings = {
                 name: tuple(tuple(end.tolist()) for end in found) for name, found in ends.items()
@@ -117,17 +119,22 @@ class PassageCheck:
         """
         observed = self.observed
         if observed.loaded.causal:
-            dense, seen = observed.reader.cache, observed.observations
-            cache = reduced_copy(
-                observed.loaded, dense, lambda layer, values: choose(layer, seen[layer], values)
-            )
-            return observed.reader.read(lambda inputs: None, cache)
+            return observed.reader.read(lambda inputs: None, self._cache(choose))
 
         def replacement(inputs: LayerInputs) -> Tensor:
             kept = choose(inputs.layer, observe(inputs), inputs.v[0])
             return reduced_attention(inputs, kept, observed.keys)[None]
 
         return observed.reader.read(replacement)
+
+    def _cache(self, choose: Choose) -> ReducedCache:
+        """Make a decoder's cache that holds what a configuration keeps of the prefix."""
+        seen = self.observed.observations
+        return reduced_copy(
+            self.observed.loaded,
+            self.observed.reader.cache,
+            lambda layer, values: choose(layer, seen[layer], values),
+        )
 
     def head_errors(self, budgets: Budgets) -> Array:
         """Relative error of each head's output when only it is reduced, [layers, heads].

@@ -82,6 +82,8 @@ def check_results(cells: Sequence[Cell], predicted_error: Array, causal: bool) -
         best=tuple(best),
         over_best={n: paired_ratio(distances[n], first) for n in names if n != best[0]},
         heads=_calibration(tables, predicted_error),
+        # budgets are numbers of tokens: all passages take the same
+        cache=cells[0].about.cache,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from esscher.core.shown import byte_count
 from esscher.engine.text.documents import TextRecord
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
@@ -33,7 +34,15 @@ def _cards(found: Plan) -> list[Card]:
         Card(shown(predicted.effect), f"predicted {predicted.unit}",
              _interval(predicted.interval)),
     ]  # fmt: skip
-    return cards if check is None else [*cards, *_checked(check)]
+    if check is None:
+        return cards
+    if check.cache is not None:
+        taken = check.cache
+        cards.append(
+            Card(byte_count(taken.planned), f"for the cache instead of {byte_count(taken.dense)}",
+                 f"measured: {taken.planned / taken.dense:.1%}")
+        )  # fmt: skip
+    return [*cards, *_checked(check)]
 
 
 def _checked(check: Check) -> list[Card]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from esscher.core.shown import with_error
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.plan.result import Check, Mean, Plan
+from esscher.studies.plan.words import cache_sentence
 
 #: Key heads that the table shows unless all are asked for.
 SHOWN = 12
@@ -73,6 +74,8 @@ def _print_check(console: PlainConsole, check: Check) -> None:
         cells = (_cell(getattr(found, m)) for m in measures)
         table.add_row(name, *cells, _ratio(check.ratios.get(name)))
     console.print(table)
+    if check.cache is not None:
+        console.say(f"{cache_sentence(check.cache)}.")
     heads = check.heads
     if heads.within_factor is not None:
         console.say(

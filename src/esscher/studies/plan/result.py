@@ -41,6 +41,16 @@ class Shapes(Record, frozen=True, kw_only=True):
     norm: tuple[Index, ...]
 
 
+class CacheBytes(Record, frozen=True, kw_only=True):
+    """Bytes of a decoder's cache that has read the prefix: under the plan, and dense.
+
+    Weights of sampled tokens count, and so do layers with a sliding window, which are in both.
+    """
+
+    planned: Count
+    dense: Count
+
+
 class PlanCell(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A cell: a calibration passage (``shapes``), or one of the check (everything else).
 
@@ -56,6 +66,8 @@ class PlanCell(Record, frozen=True, kw_only=True, omit_defaults=True):
         Surprise of its tokens under dense attention: of a decoder.
     embeddings
         Embeddings of an encoder by configuration and sample.
+    cache
+        What the plan's cache of a decoder takes.
     """
 
     shapes: Shapes | None = None
@@ -63,6 +75,7 @@ class PlanCell(Record, frozen=True, kw_only=True, omit_defaults=True):
     passage: Index | None = None
     dense_nll: float | None = None
     embeddings: dict[Name, Grid] | None = None
+    cache: CacheBytes | None = None
 
 
 class Mean(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -148,6 +161,8 @@ class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
         What is closest to dense; several if they cannot be told apart.
     heads
         Predicted against realised errors of heads.
+    cache
+        Bytes of a decoder's cache.
     """
 
     passages: Count
@@ -163,6 +178,7 @@ class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
     best: Annotated[tuple[Configuration, ...], Meta(min_length=1)]
     over_best: dict[Configuration, Mean]
     heads: HeadErrors
+    cache: CacheBytes | None = None
 
     @property
     def configurations(self) -> dict[Configuration, Measures]:

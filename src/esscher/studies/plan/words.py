@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from esscher.core.codec import Interval
+from esscher.core.shown import byte_count
 from esscher.engine.cache.budgets import TokenGrid
-from esscher.studies.plan.result import Check, Mean, Prediction
+from esscher.studies.plan.result import CacheBytes, Check, Mean, Prediction
 
 #: What the configurations of a check are called in a sentence.
 NAMES = {
@@ -100,6 +101,14 @@ def advised(check: Check) -> str:
     return (
         f"Use {names[0]}: closer to dense than everything else that was measured, {over} closer "
         "than the plan."
+    )
+
+
+def cache_sentence(cache: CacheBytes) -> str:
+    """What a decoder's cache takes under the plan, of what it takes dense."""
+    return (
+        f"The cache takes {byte_count(cache.planned)} instead of {byte_count(cache.dense)} "
+        f"({cache.planned / cache.dense:.1%}), weights of the sample included"
     )
 
 
