@@ -38,6 +38,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "docs/probe",
             "docs/plan",
+            "docs/cache",
             "docs/sparse",
             "docs/deep",
             "docs/tails",
