@@ -14,10 +14,10 @@ from click.core import ParameterSource
 
 from esscher.cli.options import check_output, plain_console, plain_table, print_json
 from esscher.core.errors import InputError
+from esscher.core.memory import PeakMemory, return_freed_memory
 from esscher.core.shown import byte_count, counted, plain_count, printable
 
 if TYPE_CHECKING:
-    from esscher.core.memory import PeakMemory
     from esscher.engine.generation import Comparison, Generation
     from esscher.show.tables import PlainConsole
 
@@ -118,6 +118,7 @@ def generate(
         save_cache=save_cache,
         **options,
     )
+    return_freed_memory()  # else peaks are those of the allocator
     with _notes():
         found = request.run()
     if as_json:
