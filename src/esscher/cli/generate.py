@@ -14,11 +14,12 @@ from click.core import ParameterSource
 
 from esscher.cli.options import check_output, plain_console, plain_table, print_json
 from esscher.core.errors import InputError
+from esscher.core.memory import PeakMemory, return_freed_memory
 from esscher.core.shown import byte_count, counted, plain_count, printable
 
 if TYPE_CHECKING:
-    from esscher.core.memory import PeakMemory
     from esscher.engine.generation import Comparison, Generation
+    from esscher.show.tables import PlainConsole
 
 #: Options that are about the cache of a plan, by the names of their values.
 OF_CACHE = {
@@ -117,6 +118,7 @@ def generate(
         save_cache=save_cache,
         **options,
     )
+    return_freed_memory()  # else peaks are those of the allocator
     with _notes():
         found = request.run()
     if as_json:
@@ -165,40 +167,49 @@ def _notes() -> Iterator[None]:
 def _print_generation(found: Generation) -> None:
     # a terminal acts on control characters; a file gets what was generated
     click.echo(printable(found.text) if sys.stdout.isatty() else found.text)
-    lines = [
-        f"Prompt: {counted(found.tokens, 'token')}{_speed(found.prompt_seconds, found.prompt_rate)}",
-        f"Generated: {counted(found.new_tokens, 'token')}"
-        f"{_speed(found.decode_seconds, found.decode_rate)}",
+    read = _speed(found.prompt_seconds, found.prompt_rate)
+    decoded = _speed(found.decode_seconds, found.decode_rate)
+    for line in (
+        f"Prompt: {counted(found.tokens, 'token')}{read}",
+        f"Generated: {counted(found.new_tokens, 'token')}{decoded}",
         f"Cache: {byte_count(found.cache_bytes)}{_of_dense(found)}",
         f"Peak memory: {_memory(found.peak)}",
-    ]
-    for line in lines:
+    ):
         click.echo(line, err=True)
 
 
 def _print_comparison(found: Comparison) -> None:
     console = plain_console()
+    _print_texts(found, console)
+    console.print()
+    _print_costs(found.dense, found.planned, console)
+
+
+def _print_texts(found: Comparison, console: PlainConsole) -> None:
+    """What both texts share, and how each goes on."""
     dense, planned = found.dense, found.planned
     if found.parts_at is None:
         console.say(f"Both texts are the same, {counted(dense.new_tokens, 'token')}:", "bold")
         console.say(dense.text)
-    else:
-        same = found.parts_at - 1
-        if same:
-            console.say(f"Both texts begin alike, for {counted(same, 'token')}:", "bold")
-            console.say(found.common)
-        console.say(
-            f"They part at token {found.parts_at:,} of "
-            f"{max(dense.new_tokens, planned.new_tokens):,}, after {_quoted(' '.join(found.before.split()))}:",
-            "bold",
-        )
-        for name, one, likelihood in zip(
-            ("dense", "plan"), (dense, planned), found.likelihood, strict=True
-        ):
-            rest = one.text.removeprefix(found.common)
-            said = "unlikely" if likelihood is None else f"{likelihood:.1%} likely"
-            console.say(_quoted(rest), lead=f"{name} ({said} for dense): ")
-    console.print()
+        return
+    if found.parts_at > 1:
+        same = counted(found.parts_at - 1, "token")
+        console.say(f"Both texts begin alike, for {same}:", "bold")
+        console.say(found.common)
+    longest = max(dense.new_tokens, planned.new_tokens)
+    before = " ".join(found.before.split())
+    console.say(
+        f"They part at token {found.parts_at:,} of {longest:,}, after {_quoted(before)}:", "bold"
+    )
+    for name, one, likelihood in zip(
+        ("dense", "plan"), (dense, planned), found.likelihood, strict=True
+    ):
+        rest = one.text.removeprefix(found.common)
+        said = "unlikely" if likelihood is None else f"{likelihood:.1%} likely"
+        console.say(_quoted(rest), lead=f"{name} ({said} for dense): ")
+
+
+def _print_costs(dense: Generation, planned: Generation, console: PlainConsole) -> None:
     table = plain_table("What it took")
     table.add_column("what")
     for name in ("dense", "plan", "plan / dense"):
