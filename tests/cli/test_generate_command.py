@@ -18,6 +18,8 @@ from esscher.cli.program import main
 from esscher.core.errors import InputError
 from esscher.runs import open_run
 from esscher.studies.plan.generate import read_plan, read_prompt
+from esscher.studies.plan.page import summary
+from esscher.studies.plan.savings import SAVINGS, read_savings
 from tests.cli.printed import table_of
 from tests.engine.models.folders import decoder_tokenizer, random_words
 from tests.engine.models.folders import save as save_model
@@ -327,3 +329,22 @@ def test_plans_of_run_directories(here: Path, tmp_path: Path) -> None:
     assert read_plan(tmp_path / "run").budgets == made.budgets
     result = run("generate", "model", "--plan", str(tmp_path / "run"), *asked(*SMALL)[4:])
     assert result.exit_code == 0, result.output
+    # what a comparison took is kept with the run, and the report shows it
+    result = run(
+        "generate", "model", "--plan", str(tmp_path / "run"), *asked(*SMALL, "--compare")[4:]
+    )
+    assert result.exit_code == 0, result.output
+    assert f"For esscher report: {tmp_path / 'run' / SAVINGS}" in result.stderr
+    found = esscher.load(tmp_path / "run")
+    savings = read_savings(found.folder)
+    assert savings is not None
+    assert savings.dense.cache_bytes > savings.planned.cache_bytes
+    cards = [card for card in summary(found, "run").cards if "generate --compare" in card.note]
+    assert [card.label.split()[0] for card in cards] == ["generated", cards[-1].label.split()[0]]
+    page = run("report", str(tmp_path / "run"), "-o", str(tmp_path / "report.html"))
+    assert page.exit_code == 0, page.output
+    assert "tokens/s" in (tmp_path / "report.html").read_text()
+    (tmp_path / "run" / SAVINGS).write_text('{"tokens": -1}')
+    page = run("report", str(tmp_path / "run"), "-o", str(tmp_path / "again.html"))
+    assert page.exit_code == 2
+    assert "generated.json is damaged" in " ".join(page.output.split())

@@ -20,6 +20,7 @@ from esscher.core.shown import byte_count, counted, plain_count, printable
 if TYPE_CHECKING:
     from esscher.engine.generation import Comparison, Generation
     from esscher.show.tables import PlainConsole
+    from esscher.studies.plan.generate import Request
 
 #: Options that are about the cache of a plan, by the names of their values.
 OF_CACHE = {
@@ -121,14 +122,27 @@ def generate(
     return_freed_memory()  # else peaks are those of the allocator
     with _notes():
         found = request.run()
+    stored = _stored(request, found)
     if as_json:
         print_json(request.to_dict() | found.to_dict())
     elif comparing:
         _print_comparison(found)  # type: ignore[arg-type]
     else:
         _print_generation(found)  # type: ignore[arg-type]
-    if save_cache is not None and not as_json:
-        click.echo(f"Cache: {save_cache}", err=True)
+    for name, path in (("Cache", save_cache), ("For esscher report", stored)):
+        if path is not None and not as_json:
+            click.echo(f"{name}: {path}", err=True)
+
+
+def _stored(request: Request, found: Generation | Comparison) -> Path | None:
+    """Keep what a comparison measured with the run of its plan, if it has one."""
+    from esscher.engine.generation import Comparison
+    from esscher.studies.plan.savings import savings_of, store_savings
+
+    folder = None if request.plan is None else request.plan.folder
+    if folder is None or not isinstance(found, Comparison):
+        return None
+    return store_savings(savings_of(found), folder)
 
 
 def _check_options(context: click.Context, plan: Path | None, dense: bool, comparing: bool) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from esscher.engine.attention.ragged import Segments
+
+#: Bytes from which an array has memory of its own: whole pages are taken for it.
+SMALLEST = 2**16
 
 
 def packed(lists: Sequence[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Segments:
@@ -16,8 +20,8 @@ def packed(lists: Sequence[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Segments:
     stop = torch.tensor(counts).cumsum(0)
     keys, values, _, _ = lists[0]
     flat = Segments(
-        keys=keys.new_empty(sum(counts), keys.shape[1]),
-        values=values.new_empty(sum(counts), values.shape[1]),
+        keys=_apart(keys, sum(counts)),
+        values=_apart(values, sum(counts)),
         log_weight=torch.cat([weight for *_, weight in lists]).to(keys.device, torch.float32),
         start=(stop - torch.tensor(counts)).to(keys.device),
         stop=stop.to(keys.device),
@@ -29,6 +33,20 @@ def packed(lists: Sequence[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Segments:
         torch.index_select(values, 0, index, out=flat.values[place])
         at = place.stop
     return flat
+
+
+def _apart(like: Tensor, rows: int) -> Tensor:
+    """An array for so many rows, in memory of its own.
+
+    Lists are made while the large arrays of a layer come and go. Between them, in the allocator's
+    memory, they would keep it from using the gaps, and from giving them back: peaks were then
+    hardly below those of a dense cache.
+    """
+    shape = (rows, like.shape[1])
+    size = rows * like.shape[1] * like.itemsize
+    if like.device.type != "cpu" or size < SMALLEST:
+        return like.new_empty(shape)
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=like.dtype).view(shape)
 
 
 def one_list(segments: Segments, number: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,6 +11,7 @@ from esscher.show.frames import data_of
 from esscher.show.numbers import counted, shown
 from esscher.studies.plan.charts import KEY_HEAD, NAMES, key_heads
 from esscher.studies.plan.result import Check, Plan
+from esscher.studies.plan.savings import read_savings
 from esscher.studies.plan.words import inverse, kept_per_head
 
 
@@ -20,7 +21,30 @@ def summary(found: Plan, name: str) -> Summary:
     text = study.check
     checked = f", checked on {text.source}" if isinstance(text, TextRecord) else ""
     subject = f"{found.model.name}, calibrated on {study.text_record.source}{checked}"
-    return Summary("Token budgets", subject, _cards(found), [_table(found, name)])
+    cards = [*_cards(found), *_saved(found)]
+    return Summary("Token budgets", subject, cards, [_table(found, name)])
+
+
+def _saved(found: Plan) -> list[Card]:
+    """What generating took on somebody's machine, if it was measured."""
+    savings = read_savings(found.folder)
+    if savings is None:
+        return []
+    dense, planned = savings.dense, savings.planned
+    where = f"prompt of {savings.tokens:,} tokens, esscher generate --compare"
+    cards = []
+    if dense.tokens_per_second and planned.tokens_per_second:
+        cards.append(
+            Card(f"{shown(planned.tokens_per_second)} tokens/s",
+                 f"generated instead of {shown(dense.tokens_per_second)}", where)
+        )  # fmt: skip
+    if dense.peak_memory and planned.peak_memory:
+        less = dense.peak_memory - planned.peak_memory
+        cards.append(
+            Card(byte_count(abs(less)), f"{'less' if less >= 0 else 'more'} memory at the peak",
+                 where)
+        )  # fmt: skip
+    return cards
 
 
 def _cards(found: Plan) -> list[Card]:
