@@ -321,6 +321,24 @@ def test_generation_of_any_length_in_bounded_memory():
     assert cache.get_seq_length() == 60 + 4 * SLACK + 10
 
 
+def test_twenty_thousand_tokens_at_constant_memory():
+    """One layer, and tokens in handfuls: what counts is what is held."""
+    loaded, step = model(num_hidden_layers=1), 8
+    cache = planned_cache(loaded, budgets_for(loaded), decode="budget", length=60)
+    tokens = torch.arange(4, 44).reshape(-1, 1, step)
+    sizes = []
+    with torch.inference_mode():
+        loaded.backbone(input_ids=prompts([60])[0][None], past_key_values=cache)
+        for i in range(20_000 // step):
+            places = torch.arange(60 + i % 120, 60 + i % 120 + step)[None]
+            loaded.backbone(input_ids=tokens[i % 5], past_key_values=cache, position_ids=places)
+            sizes.append(cache.nbytes)
+    assert cache.get_seq_length() == 20_060
+    early, late = sizes[100:350], sizes[-250:]
+    assert max(late) == max(early)
+    assert max(sizes) < 0.02 * cache.dense_nbytes
+
+
 def test_a_text_of_a_batch_is_judged_as_it_is_alone():
     """Also when it is judged again and again: padding and other texts change nothing."""
     loaded, texts = model(), prompts((30, 44))

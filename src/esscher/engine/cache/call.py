@@ -58,8 +58,9 @@ class Call:
         if self.handed is not None:
             raise InputError(
                 f"attention of layer {self.handed} was not computed by the reduced cache: a call "
-                "was interrupted, or the model's attention was replaced while it ran, or several "
-                "threads use the model at once. Start again with a new cache, or cache.reset()"
+                "was interrupted, the cache was made for another model, the model's attention was "
+                "replaced while it ran, or several threads use it at once. Start again with a new "
+                "cache (plan.cache(model)), or cache.reset()"
             )
         self.handed = layer
 

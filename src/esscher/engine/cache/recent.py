@@ -15,7 +15,7 @@ class RecentQueries:
         batch, heads, _, width = like.shape
         with torch.inference_mode(False):
             self.queries = like.new_zeros(batch, heads, window, width)
-        self.places = torch.full((window,), -1)
+            self.places = torch.full((window,), -1)
         self._next = 0
 
     @torch.inference_mode(False)
