@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from esscher.core.memory import CLEAR, MemoryWatch, return_freed_memory
+from esscher.core.memory import CLEAR, MemoryWatch
 
 MB = 10**6
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not CLEAR.exists(), reason="Linux tells it")
 def test_memory_that_was_freed_counts_for_its_own_watch_alone() -> None:
-    return_freed_memory()
     first = MemoryWatch()
     before = first.peak
     taken = np.ones(25 * MB)  # 200 MB

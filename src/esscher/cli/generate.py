@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from esscher.cli.options import check_output, plain_console, plain_table, print_json
 from esscher.core.errors import InputError
-from esscher.core.memory import PeakMemory, return_freed_memory
+from esscher.core.memory import PeakMemory
 from esscher.core.shown import byte_count, counted, plain_count, printable
 
 if TYPE_CHECKING:
@@ -119,7 +119,6 @@ def generate(
         save_cache=save_cache,
         **options,
     )
-    return_freed_memory()  # else peaks are those of the allocator
     with _notes():
         found = request.run()
     stored = _stored(request, found)

@@ -1,4 +1,4 @@
-"""The most memory that this process had at a time."""
+"""Memory of this process: the most it had at a time, and what it can give back."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from esscher.core.untrusted import open_regular_for_writing, read_file
 
 #: Where Linux tells the highest mark, and takes it back to what is used now.
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-#: Parameter of mallopt by its number, and bytes: larger blocks go back to the system when freed.
-_MMAP_THRESHOLD, _RETURNED = -3, 2**20
 #: What takes the mark back, and bytes of the status at most.
 _RESET, _LONGEST = b"5", 2**20
 
@@ -48,7 +46,8 @@ class MemoryWatch:
 
     def __init__(self, status: Path = STATUS, clear: Path = CLEAR) -> None:
         self._status = status
-        _give_back()
+        gc.collect()
+        give_back()  # earlier work is not to count
         self._begun = _reset(clear)
 
     @property
@@ -59,25 +58,15 @@ class MemoryWatch:
         return PeakMemory(_of_process(), whole=True)
 
 
-def return_freed_memory() -> None:
-    """Let this process give memory back as soon as it is freed, for the rest of its life.
+def give_back() -> None:
+    """Give memory that is free, but that the allocator holds, back to the system.
 
-    By itself the allocator of glibc keeps more and more of it, the larger what was freed before:
-    the same work then has peaks that differ by 100 MB from one time to the next.
+    By itself the allocator of glibc keeps more and more of what was freed, in gaps between what is
+    still used: the same work then has peaks that differ by hundreds of MB.
     """
-    _call_allocator("mallopt", _MMAP_THRESHOLD, _RETURNED)
-
-
-def _give_back() -> None:
-    """Give memory that is no longer used back to the system: earlier work is not to count."""
-    gc.collect()
-    _call_allocator("malloc_trim", 0)
-
-
-def _call_allocator(name: str, *numbers: int) -> None:
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # not every library of C has it
-            getattr(ctypes.CDLL(None), name)(*numbers)
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _reset(clear: Path) -> bool:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from esscher.core.errors import InputError
+from esscher.core.memory import give_back
 from esscher.core.shown import counted
 from esscher.engine.attention.ragged import Segments, ragged_attention
 from esscher.engine.cache.call import Call, owned
@@ -36,6 +37,10 @@ from esscher.engine.models.transformers_library import transformers_module
 #: Tokens by which the tail may exceed what it keeps before they are judged: each time costs about
 #: as much as a token.
 SLACK = 128
+
+#: Bytes of a layer's keys from which the memory of the layers before is given back at once: that
+#: takes milliseconds, and without it peaks were above those of a dense cache.
+LARGE = 2**20
 
 _base: Any = transformers_module("transformers.cache_utils").CacheLayerMixin
 
@@ -239,6 +244,8 @@ class ReducedLayer(_base):  # type: ignore[misc]
         kept = [self.rule.keep(inputs, batch) for batch in range(len(query))]
         lengths = [len(inputs.own_queries(batch)) for batch in range(len(query))]
         self.fill(inputs.k, inputs.v, kept, lengths, seen=query.shape[2])
+        if key.nbytes > LARGE:
+            give_back()
         if self.bounded or self._call.reading:
             self.recent = RecentQueries(query)
             self.recent.add(query, self.seen)

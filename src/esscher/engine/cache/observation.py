@@ -48,12 +48,13 @@ class Observation:
 
     def score(self, values: Tensor) -> Tensor:
         """Scores of the keys, [key heads, n_k], given their values [key heads, n_k, d_v]."""
-        group = len(self.square) // len(values)
-        total = torch.zeros(values.shape[:2], dtype=torch.float32)
-        for h, square in enumerate(self.square):
-            apart = values[h // group].to(torch.float32) - self.output[h]
-            total[h // group] += square[: values.shape[1]] * apart.square().sum(-1)
-        return total.sqrt()
+        values = values.to(device=self.square.device, dtype=torch.float32)
+        output = self.output.view(len(values), -1, values.shape[-1])
+        square = self.square.view(len(values), -1, self.square.shape[-1])[..., : values.shape[1]]
+        # |v - y|^2, [key heads, group, n_k]
+        apart = values.square().sum(-1)[:, None] - 2 * output @ values.mT
+        apart = (apart + output.square().sum(-1, keepdim=True)).clamp_(min=0.0)
+        return apart.mul_(square).sum(1).sqrt_()
 
     def published_score(self, key_heads: int) -> Tensor:
         """Scores by the rule of SnapKV, [key heads, n_k]."""
