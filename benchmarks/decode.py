@@ -2,7 +2,7 @@
 
     python -m benchmarks.decode                      # makes a plan for 25% of SmolLM2 first
     python -m benchmarks.decode --plan plan.json     # with a plan that is there
-    python -m benchmarks.decode --part tokens        # one part: tokens, prefill, memory, long
+    python -m benchmarks.decode --part tokens        # one part: tokens, prefill, memory, pieces, long
     python -m benchmarks.decode --quick              # short, no file
 
 tokens   Seconds per decoded token, transformers' cache against the planned one, token by token in
@@ -12,6 +12,8 @@ tokens   Seconds per decoded token, transformers' cache against the planned one,
 prefill  Share of the time of reading a prompt that goes into choosing what is kept.
 memory   Peak memory of a process that reads a long prompt, one process per kind of cache, counted
          from the end of loading the model.
+pieces   Divergence from the dense next-token laws after a prompt that was read whole, or in pieces that
+         were reduced as they came; paired over passages.
 long     Tokens generated with decode="budget" in bounded memory, and the divergence of their laws
          from those of the dense model on the same text.
 
@@ -32,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy import stats
 
 import esscher
 from esscher.core.memory import MemoryWatch
@@ -40,10 +43,11 @@ from esscher.engine.cache.cache import ReducedCache
 from esscher.engine.cache.layer import ReducedLayer
 from esscher.engine.cache.selection import Kept
 from esscher.engine.models.transformers_library import transformers_module
+from esscher.engine.reading import PassageReader, compare_laws
 from esscher.engine.text.packing import first_passages
 
 RESULTS = Path(__file__).parent / "results" / "decode.json"
-MODEL, TEXT = "demo:smollm2", "demo:docs"
+MODEL, TEXT, HELD_OUT = "demo:smollm2", "demo:docs", "demo:code"
 LENGTHS, BATCHES, TOKENS = (1024, 2048, 4096, 8192), (1, 4), 24
 
 
@@ -161,6 +165,31 @@ def measure_prefill(plan: Any, loaded: Any, quick: bool) -> list[dict[str, Any]]
     return rows
 
 
+def measure_pieces(plan: Any, loaded: Any, quick: bool) -> dict[str, Any]:
+    """KL in nats per token; the ratio to reading whole is a geometric mean with its interval."""
+    prefix, passages, kinds = (256, 2, (64,)) if quick else (2048, 8, (1024, 512, 256))
+    found: dict[str, list[float]] = {}
+    for passage in first_passages(loaded, HELD_OUT, passages, prefix + 128).passages:
+        reader = PassageReader(loaded, passage, prefix)
+        dense, ids = reader.end(), torch.from_numpy(passage.ids)[None, :prefix]
+        for chunk in (None, *kinds):
+            cache = plan.cache(loaded, chunk=chunk)
+            loaded.backbone(input_ids=ids, past_key_values=cache)
+            kl = compare_laws(dense, reader.end(cache), reader.next_tokens)["kl"]
+            found.setdefault("whole" if chunk is None else str(chunk), []).append(kl)
+    out: dict[str, Any] = {"text": HELD_OUT, "prefix": prefix, "passages": passages}
+    for name, values in found.items():
+        logs = np.log(np.array(values) / np.array(found["whole"]))
+        half = stats.t.ppf(0.975, passages - 1) * logs.std(ddof=1) / np.sqrt(passages)
+        out[name] = {
+            "kl": float(np.mean(values)),
+            "over_whole": float(np.exp(logs.mean())),
+            "interval": np.exp([logs.mean() - half, logs.mean() + half]).tolist(),
+        }
+        print(_shown({"pieces": name} | out[name]), flush=True)
+    return out
+
+
 #: What a process that reads a prompt does; it prints its peak memory.
 CHILD = """
 import sys, time, torch, esscher
@@ -260,7 +289,7 @@ def _shown(row: dict[str, Any]) -> str:
 
 PARTS = {
     "tokens": measure_tokens, "prefill": measure_prefill, "memory": measure_memory,
-    "long": measure_long,
+    "pieces": measure_pieces, "long": measure_long,
 }  # fmt: skip
 
 
@@ -271,18 +300,19 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     chosen = parser.parse_args()
     plan, loaded = made_plan(chosen.plan, chosen.quick), esscher.load_model(MODEL)
-    stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    stored["machine"] = {
+    machine = {
         "processor": platform.machine(), "kernel": kernel_name(), "cores": torch.get_num_threads(),
         "torch": torch.__version__, "transformers": transformers_module().__version__,
     }  # fmt: skip
-    stored["plan"] = {"prefix": plan.prefix, "ratio": plan.total.ratio}
+    about = {"machine": machine, "plan": {"prefix": plan.prefix, "ratio": plan.total.ratio}}
     parts = [chosen.part] if chosen.part else [name for name in PARTS if name != "long"]
     with torch.no_grad():
         for name in parts:
             print(f"\n{name}", flush=True)
-            stored[name] = PARTS[name](plan, loaded, chosen.quick)
+            found = PARTS[name](plan, loaded, chosen.quick)
             if not chosen.quick:
+                stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+                stored |= {name: about | {"found": found}}
                 RESULTS.write_text(json.dumps(stored, indent=2) + "\n")
 
 
