@@ -2,7 +2,7 @@
 
     python -m benchmarks.decode                      # makes a plan for 25% of SmolLM2 first
     python -m benchmarks.decode --plan plan.json     # with a plan that is there
-    python -m benchmarks.decode --part tokens        # one part: tokens, prefill, memory, pieces, long
+    python -m benchmarks.decode --part tokens        # one part
     python -m benchmarks.decode --quick              # short, no file
 
 tokens   Seconds per decoded token, transformers' cache against the planned one, token by token in
@@ -12,8 +12,8 @@ tokens   Seconds per decoded token, transformers' cache against the planned one,
 prefill  Share of the time of reading a prompt that goes into choosing what is kept.
 memory   Peak memory of a process that reads a long prompt, one process per kind of cache, counted
          from the end of loading the model.
-pieces   Divergence from the dense next-token laws after a prompt that was read whole, or in pieces that
-         were reduced as they came; paired over passages.
+pieces   Divergence from the dense next-token laws after a prompt that was read whole, or in pieces
+         that were reduced as they came; paired over passages.
 long     Tokens generated with decode="budget" in bounded memory, and the divergence of their laws
          from those of the dense model on the same text.
 

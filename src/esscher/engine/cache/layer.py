@@ -40,7 +40,7 @@ SLACK = 128
 
 #: Bytes of a layer's keys from which the memory of the layers before is given back at once: that
 #: takes milliseconds, and without it peaks were above those of a dense cache.
-LARGE = 2**20
+LARGE = 2**21
 
 _base: Any = transformers_module("transformers.cache_utils").CacheLayerMixin
 

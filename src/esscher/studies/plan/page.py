@@ -31,12 +31,12 @@ def _saved(found: Plan) -> list[Card]:
     if savings is None:
         return []
     dense, planned = savings.dense, savings.planned
-    where = f"prompt of {savings.tokens:,} tokens, esscher generate --compare"
+    where = f"measured by esscher generate --compare, prompt of {savings.tokens:,} tokens"
     cards = []
     if dense.tokens_per_second and planned.tokens_per_second:
         cards.append(
-            Card(f"{shown(planned.tokens_per_second)} tokens/s",
-                 f"generated instead of {shown(dense.tokens_per_second)}", where)
+            Card(shown(planned.tokens_per_second),
+                 f"tokens per second instead of {shown(dense.tokens_per_second)}", where)
         )  # fmt: skip
     if dense.peak_memory and planned.peak_memory:
         less = dense.peak_memory - planned.peak_memory
