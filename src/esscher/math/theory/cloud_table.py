@@ -57,12 +57,15 @@ class KeyColumns:
         v and u, [key, d]; u has no columns where only the map error is asked for.
     pairs
         Coordinates a and b.
+    inner
+        ``<v, u>``, [key]; 0 without shifts.
     """
 
     columns: Single
     values: Single
     shifts: Single
     pairs: Pairs
+    inner: Single
 
     @classmethod
     def of(cls, values: Array, shifts: Array, pairs: Pairs) -> KeyColumns:
@@ -72,7 +75,9 @@ class KeyColumns:
         parts = [values[:, a] * values[:, b], mixed, values, shifts]
         norms = np.sum(values**2, axis=1)[:, None]
         columns = np.hstack([*parts, norms, np.ones((len(values), 1))]).astype(np.float32)
-        return cls(columns, values.astype(np.float32), shifts.astype(np.float32), pairs)
+        v, u = values.astype(np.float32), shifts.astype(np.float32)
+        inner = np.sum(v * u, axis=1) if u.shape[1] else np.zeros(len(v), dtype=np.float32)
+        return cls(columns, v, u, pairs, inner)
 
     def sums(self, weights: Single) -> KeySums:
         """Sums over the keys with weights [row, key]."""
