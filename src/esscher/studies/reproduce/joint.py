@@ -87,9 +87,8 @@ def redrawn_exponents(
     moved = _influences(errors, np.asarray(sizes), rates)
     count = len(moved)
     picks = resampling_counts(count, resamples, random_stream(seed, "redrawn exponents", count))
-    return (
-        np.array([rate.exponent for rate in rates]) + picks @ (moved - moved.mean(axis=0)) / count
-    )
+    exponents = np.array([rate.exponent for rate in rates])
+    return np.asarray(exponents + picks @ (moved - moved.mean(axis=0)) / count)
 
 
 def band(exponents: Array, moved: Array, horizons: Array, seed: int) -> JointExponents:
