@@ -26,6 +26,12 @@ from benchmarks.claims import Row
 RESULTS = Path(__file__).parent / "results" / "truth.json"
 #: Seed of every simulation.
 SEED = 2026
+#: Errors by the names of their curves.
+WORDS = {
+    "map": "map error",
+    "mean_rms": "rms error of the mean",
+    "cov_rms": "rms error of the covariance",
+}
 
 
 # The simulations: plain numpy.
@@ -143,8 +149,8 @@ def other_laws(scale: float) -> Iterator[Row]:
         count = int(scale * 1000)
         found = errors_of(draw, n, count, np.zeros(d), level**2 * np.eye(d))
         for name in ("map", "mean_rms", "cov_rms"):
-            yield row("laws", f"{name}, signs, d = 3, H = 0.8, n = {n}", curves[name], i,
-                      found[name])  # fmt: skip
+            claim = f"{WORDS[name]}, signs, d = 3, H = 0.8, n = {n}"
+            yield row("laws", claim, curves[name], i, found[name])
 
 
 def constants_of_bounded_laws(scale: float) -> Iterator[Row]:
@@ -196,7 +202,7 @@ def clouds(scale: float) -> Iterator[Row]:
     for i, n in enumerate(sizes):
         found = errors_of(draw, n, int(scale * 1000), mean, covariance)
         for name in ("map", "mean_rms", "cov_rms"):
-            claim = f"{name}, cloud of {size:,} tokens with mixed norms, d = 4, n = {n}"
+            claim = f"{WORDS[name]}, cloud of {size:,} tokens with mixed norms, d = 4, n = {n}"
             yield row("clouds", claim, curves[name], i, found[name])
 
 

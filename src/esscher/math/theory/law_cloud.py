@@ -63,7 +63,7 @@ def law_curves(head: Head, sizes: Array, queries: str, seed: int) -> dict[str, C
         count = int(np.clip(PER_TOKEN * sizes.max(), SMALLEST, LARGEST))
         found = [_drawn(head, sizes, queries, count, seed, i) for i in range(CLOUDS)]
         method = f"one pass over each of {CLOUDS} drawn clouds of {count:,} tokens"
-    validity = "first order in the interaction of tokens; no rarer tokens than those of the cloud"
+    validity = "second order in part (pairs of queries left out); no rarer tokens than in the cloud"
     curves = {
         "map": ("map", "rms", [e.map.rms for e in found], [e.map.standard_error for e in found]),
         "mean": ("mean", "mean", [e.mean.norm for e in found],
