@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from esscher.engine.sampled.layer import HeadNumbers
-from esscher.math.theory.empirical import empirical_map_square
+from esscher.math.theory.cloud_query import MapErrors
 from esscher.studies.domains.tokens import tokens_for
 
 
@@ -34,9 +34,8 @@ def head(strength, tokens=160, d=6, seed=0, values=None):
 
 def exact_error(numbers, n):
     """Relative map error at n tokens, from all queries."""
-    squares = empirical_map_square(
-        numbers.tilts, numbers.keys, numbers.values, numbers.outputs, np.array([n])
-    )
+    logits = numbers.tilts @ numbers.keys.T
+    squares = MapErrors(logits, numbers.values, numbers.outputs, n, n)(np.array([n]))
     return np.sqrt(squares.mean()) / numbers.norm
 
 

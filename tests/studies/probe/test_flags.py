@@ -69,6 +69,10 @@ def test_predicted_and_gaussian():
     head = replace(head, predicted_error=replace(head.predicted_error, mean=slow))
     (found,) = with_flags([head])
     assert names(found) == ["slow mean, predicted", "prediction off, mean"]
+    # of the covariance it is no flag: it found too few
+    slow = replace(quiet(0).predicted_error.cov, exponent=0.3, exponent_error=0.01)
+    other = replace(quiet(0), predicted_error=replace(quiet(0).predicted_error, cov=slow))
+    assert names(with_flags([other])[0]) == ["prediction off, covariance"]
     sharp = replace(head.predicted, sharp=replace(head.predicted.sharp, mean=0.1))
     (found,) = with_flags([replace(quiet(0), predicted=sharp, horizon=3.0)])
     assert names(found) == ["not Gaussian"]

@@ -57,6 +57,27 @@ def test_hardmax(capfd):
     np.testing.assert_allclose(powers["power"], wanted, rtol=1e-5)
 
 
+def test_skill_of_one_pass_has_an_interval():
+    """Swept exponents known exactly, passes that all agree: an interval without width."""
+    points = [(d, h) for d in (1, 8) for h in (0.5, 2.0)]
+    swept = np.array([0.5, 0.4, 0.45, 0.3])
+    table = pd.DataFrame(
+        [{"d": d, "H": h, "n": 100, "draw": draw, "khat": 0.5, "exponent": 0.4, "swept": at,
+          "swept_low": at, "swept_high": at, "khat_formula": 0.5, "predicted": at, "sharp": 0.5,
+          "paper_reference": 0.2} for (d, h), at in zip(points, swept, strict=True)
+         for draw in (0, 1)]
+    )  # fmt: skip
+    said = onepass._describe(table, np.tile(swept, (50, 1)))
+    # errors of 0.1, 0, 0.05, 0.1 against 0, 0.1, 0.05, 0.2
+    assert "one-pass k-hat 0.062 (0.29, 0.29 to 0.29)" in said
+    assert "predicted on the same range 0.000 (1.00, 1.00 to 1.00)" in said
+    noisy = swept + 0.05 * np.random.default_rng(0).standard_normal((400, 4))
+    said = onepass._describe(table, noisy)
+    low, high = said.partition("one-pass k-hat 0.062 (0.29, ")[2].partition(")")[0].split(" to ")
+    assert float(low) < 0.2
+    assert float(high) > 0.4
+
+
 def test_one_pass(capfd):
     table = pd.DataFrame(
         [{"d": d, "H": h, "n": 100, "draw": draw, "khat": 0.2 * h + 0.1 * draw, "khat_low": 0.0,

@@ -55,7 +55,8 @@ class HeadNumbers:
     @property
     def cloud(self) -> CloudHead:
         """The head as predictions take it."""
-        return CloudHead(self.values, self.outputs, self.logits, self.own)
+        asked = float(len(self.outputs))
+        return CloudHead(self.values, self.outputs, self.logits, self.own, asked)
 
 
 class ReferenceUsed(Record, frozen=True, kw_only=True):

@@ -7,12 +7,14 @@ tokens (Hajek): ``mean_n - E mean_n ~ (1/n) sum_j phi_n(z_j)``, and likewise the
     phi_n(z) = n ( E[mean_n | z] - E mean_n )
 
 exact at that n (:mod:`cloud_influence`). The squared error is ``E|phi_n|^2 / n`` plus the squared
-bias, which the same integrals give. What is neglected is what no sum over single tokens can carry;
-it matters for heads that attend a handful of tokens.
+bias, which the same integrals give, plus the noise that each query has for itself
+(:mod:`cloud_noise`). What is neglected is what two queries have in common beyond that.
 
 Averages over queries are sampled: queries come in groups, and squares are products of different
-groups, so that the noise of a group does not add to them. Tokens z, and pairs of coordinates of the
-covariance, are sampled with chances near their share of the result (:mod:`cloud_sampling`).
+groups, so that the noise of a group does not add to them. More queries are asked to first order
+(:mod:`cloud_first_order`). Tokens z, and pairs of coordinates of the covariance, are sampled with
+chances near their share of the result (:mod:`cloud_sampling`). Expected norms are less than roots
+of mean squares (:mod:`cloud_shape`).
 Standard errors come from leaving out each group of queries, and from the sampled tokens and pairs.
 """
 
@@ -22,7 +24,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_sizes
@@ -50,11 +51,8 @@ class Predicted(Squares):
 
     @property
     def norm(self) -> Array:
-        """Expected norm of the error, if its fluctuation has a Gaussian shape."""
-        half = np.minimum(self.dimension, 1e9) / 2
-        shrink = np.exp(gammaln(half + 0.5) - gammaln(half) - np.log(half) / 2)
-        varies = np.clip(1 - self.bias / np.maximum(self.square, TINY), 0.0, 1.0)
-        return np.asarray(self.rms * (1 - varies * (1 - shrink)))
+        """Expected norm of the error."""
+        return np.asarray(self.rms * self.shape)
 
     @property
     def standard_error(self) -> Array:

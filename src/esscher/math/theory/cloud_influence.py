@@ -120,7 +120,7 @@ def coefficients(
     d, count = len(output), len(table.nodes)
     m, n = others[None, :, None], sizes[None, :, None]
     none, one, two = ((STEP * table.powers(others - k) * own.decay).T[..., None] for k in range(3))
-    mine = ((table.nodes * own.weight)[:, None] * own.residual)[:, None]
+    mine = (own.weight[:, None] * own.residual)[:, None]
     g, h, u, y = table.first[:, None], table.zeroth[:, None], own.shift, output
     # of E e: what all but z make of it; of E e s': what z's weight is multiplied with
     rest = none * mine + m * one * g

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from esscher.core.validation import Array
 from esscher.math.coupling import row_covariance
+from esscher.math.theory.cloud_first_order import FirstOrder, key_weights
 from esscher.math.theory.cloud_influence import Influence, Shared, coefficients, features
+from esscher.math.theory.cloud_noise import QueryNoise, Sums
 from esscher.math.theory.cloud_query import (
     OwnKey,
     QueryErrors,
@@ -22,10 +23,16 @@ from esscher.math.theory.cloud_query import (
     square_errors,
     symmetric,
 )
-from esscher.math.theory.cloud_sampling import Chosen, choose, near_order
+from esscher.math.theory.cloud_sampling import Calibrated, choose, near_order
+from esscher.math.theory.cloud_shape import Redrawn
 from esscher.math.theory.cloud_table import KeyColumns, Pairs, Single, query_table
 
 Rows = NDArray[np.int64]
+
+#: Less than any sum of squares.
+TINY = 1e-300
+#: Tokens by which it is guessed which pairs of coordinates matter.
+GUESSED_BY = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,22 +49,29 @@ class CloudHead:
         Logits of some queries (rows) over all keys.
     own
         The key of each query's own token; None where queries are not among the tokens drawn.
+    asked
+        Queries over which outputs are averaged then; infinitely many for averages over a law.
     """
 
     values: Array
     outputs: Array
     logits: Callable[[Rows], Array]
     own: Rows | None
+    asked: float = np.inf
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is sampled: queries, groups of them (3 or more), tokens z, pairs of coordinates."""
+    """How much is sampled: queries, groups of them (3 or more), tokens z, pairs of coordinates.
+
+    ``more`` queries are asked to first order only, to take noise off the average over the others.
+    """
 
     queries: int = 128
     groups: int = 8
     tokens: int = 512
     pairs: int = 32
+    more: int = 1024
 
 
 class CloudPass:
@@ -71,11 +85,15 @@ class CloudPass:
         The sampled queries, the group of each, and its weight there.
     z, pairs, chosen_pairs
         The sampled tokens, and pairs of coordinates.
+    redrawn, rng
+        Samples of those tokens, and of whatever else is drawn.
     mean, products
         Of each query: ``E (e - s)`` [query, size, d], and what products of its shifted output
         along the pairs are larger than at the limit, [query, size, pair].
     squares, map_squares
         ``E |e|^2`` of each query at ``n`` and at ``grid``.
+    noise
+        Variances of the outputs of each query.
     second
         Means over the queries of each group of what products are larger, [group, size, d, d].
     on_mean, on_products
@@ -93,17 +111,18 @@ class CloudPass:
         self._own = np.arange(len(cloud.values)) if cloud.own is None else cloud.own
         self._others = n - 1 if self.tokens else n
         origin = cloud.outputs.mean(axis=0)
-        variances, axes = np.linalg.eigh(row_covariance(cloud.outputs))
+        _, axes = np.linalg.eigh(row_covariance(cloud.outputs))
         self.outputs = (cloud.outputs - origin) @ axes
         self.values = (cloud.values - origin) @ axes
-        self.rows, self.group, self.share = self._choose_queries(effort, rng)
+        self.rows, self.group, self.share = self._choose_queries(effort.queries, effort.groups, rng)
         self._logits = np.asarray(cloud.logits(self.rows), dtype=np.float64)
+        self._weights = key_weights(self._logits)
+        self._middle = float(np.exp(np.log(n).mean()))
         influence = self._first_influence()
         self.shifts = influence - influence.mean(axis=0)
         self._spread = row_covariance(self.shifts)
-        whole = self.outputs + influence[self._own] if self.tokens else influence
-        self.z = choose(np.sum(whole**2, axis=1), effort.tokens, rng)
-        self.pairs, self.chosen_pairs = self._choose_pairs(variances, effort.pairs, rng)
+        self.z = choose(self._shares(influence), effort.tokens, rng)
+        self.pairs, self.chosen_pairs = self._choose_pairs(effort.pairs, rng)
         self._keys = KeyColumns.of(self.values, self.shifts, self.pairs)
         members = self.z.members
         self.keys = self._own[np.concatenate([members, self.rows])] if self.tokens else members
@@ -112,11 +131,30 @@ class CloudPass:
         self.products = np.empty((len(self.rows), s, p))
         self.squares = np.empty((len(self.rows), s))
         self.map_squares = np.empty((len(self.rows), len(grid)))
+        self.noise = QueryNoise.empty(len(self.rows), s)
         self.second = np.zeros((groups, s, d, d))
         self.on_mean = np.empty((groups, len(self.keys), s, d))
         self.on_products = np.empty((groups, len(self.keys), s, p))
+        more = self._choose_queries(effort.more, groups, rng) if effort.more else None
         for g in range(groups):
-            self._add(g, np.flatnonzero(self.group == g))
+            members = np.flatnonzero(self.group == g)
+            self._add(g, members)
+            if more is not None:
+                self._ask_more(g, members, more[0][more[1] == g], more[2][more[1] == g])
+        self.rng = rng
+        self.redrawn = Redrawn(1 / self.z.chances, n, rng)
+
+    @property
+    def averaged(self) -> Array:
+        """Number of queries over which outputs are averaged, by size."""
+        return self.n if self.tokens else np.full(len(self.n), self.cloud.asked)
+
+    @property
+    def z_limits(self) -> Array:
+        """Limits at the tokens whose influence is known; 0 where they are no queries."""
+        if not self.tokens:
+            return np.zeros((len(self.keys), self.values.shape[1]))
+        return np.asarray(self.outputs[np.concatenate([self.z.members, self.rows])])
 
     @property
     def z_values(self) -> Array:
@@ -139,7 +177,28 @@ class CloudPass:
             return np.zeros_like(self.mean)
         return np.asarray(self.shifts[self._own[self.rows]][:, None] / self.n[:, None])
 
-    def _choose_queries(self, effort: Effort, rng: np.random.Generator) -> tuple[Rows, Rows, Array]:
+    def map_kernels(self) -> Array:
+        """What pairs of tokens do together to the sampled queries' outputs, to first order.
+
+        ``sum_x share_x w_z w_z' <v_z - y_x, v_z' - y_x>`` of the tokens z, [size, token, token].
+        """
+        keys = self.keys[: len(self.z.members)]
+        v = self.values[keys].astype(np.float32)
+        y = self.outputs[self.rows].astype(np.float32)
+        w = self._weights[:, keys].astype(np.float32)
+        share = (self.share / self.share.sum()).astype(np.float32)[:, None]
+        norms, inner, products = np.sum(y**2, axis=1)[:, None], y @ v.T, v @ v.T
+        kernels = np.empty((len(self.n), len(v), len(v)))
+        for i, n in enumerate(self.n):
+            felt = w / (1 + w / np.float32(n))
+            crossed = (share * felt * inner).T @ felt
+            kernels[i] = products * ((share * felt).T @ felt) - crossed - crossed.T
+            kernels[i] += (share * norms * felt).T @ felt
+        return kernels
+
+    def _choose_queries(
+        self, count: int, groups: int, rng: np.random.Generator
+    ) -> tuple[Rows, Rows, Array]:
         """Queries of each group, all over the outputs; those far out are likelier, and weigh less.
 
         Groups are chosen independently of each other. Returns queries, groups and weights, which
@@ -147,31 +206,69 @@ class CloudPass:
         """
         far = np.sum(self.outputs**2, axis=1)
         order = near_order(self.outputs)
-        size = effort.queries // effort.groups
-        chosen = [choose(far, size, rng, order) for _ in range(effort.groups)]
+        chosen = [choose(far, count // groups, rng, order) for _ in range(groups)]
         weights = [1 / part.chances / np.sum(1 / part.chances) for part in chosen]
-        group = np.repeat(np.arange(effort.groups), [len(part.members) for part in chosen])
+        group = np.repeat(np.arange(groups), [len(part.members) for part in chosen])
         rows = np.concatenate([part.members for part in chosen])
         return rows, group, np.concatenate(weights)
 
     def _first_influence(self) -> Array:
         """What each key does to the mean output at the middle size, to first order, [key, d]."""
-        weights = np.exp(self._logits - logsumexp(self._logits, axis=1, keepdims=True))
-        weights *= weights.shape[1]
-        weights /= 1 + weights / np.exp(np.log(self.n).mean())
+        weights = self._weights / (1 + self._weights / self._middle)
         share = self.share / self.share.sum()
         influence = (share @ weights)[:, None] * self.values
         return np.asarray(influence - weights.T @ (share[:, None] * self.outputs[self.rows]))
 
-    def _choose_pairs(
-        self, variances: Array, count: int, rng: np.random.Generator
-    ) -> tuple[Pairs, Chosen]:
-        """Pairs of coordinates, with chances near their share of the covariance's error."""
-        a, b = np.triu_indices(len(variances))
-        noise = self.values.var(axis=0) / np.exp(np.log(self.n).mean())
-        along = np.maximum(variances, 0) + noise
-        chosen = choose(along[a] * along[b] * np.where(a == b, 1, 2), count, rng)
-        return (a[chosen.members], b[chosen.members]), chosen
+    def _shares(self, influence: Array) -> Array:
+        """About how much of the errors of mean and covariance is due to each token.
+
+        For the covariance the influence on products is bounded by ``y y' + v m' + m v'``, with m
+        the sum of the outputs that attend to a token.
+        """
+        felt = self._weights / (1 + self._weights / self._middle)
+        share = (self.share / self.share.sum())[:, None]
+        m = (felt.T @ (share * self.outputs[self.rows]))[self._own]
+        v = self.values[self._own]
+        norms = [np.sum(x * x, axis=1) for x in (v, m)]
+        square = 2 * norms[0] * norms[1] + 2 * np.sum(v * m, axis=1) ** 2
+        whole = influence[self._own]
+        if self.tokens:
+            y = self.outputs
+            whole = whole + y
+            square += np.sum(y * y, axis=1) ** 2 + 4 * np.sum(y * v, axis=1) * np.sum(y * m, axis=1)
+        first, second = np.sum(whole**2, axis=1), np.maximum(square, 0.0)
+        return np.asarray(first / max(first.sum(), TINY) + second / max(second.sum(), TINY))
+
+    def _choose_pairs(self, count: int, rng: np.random.Generator) -> tuple[Pairs, Calibrated]:
+        """Pairs of coordinates, with chances near their share of the covariance's error.
+
+        The share is that of the variance of the tokens' influence, to first order: of some of the
+        tokens, and a product of two halves of the queries, lest their noise is taken for it.
+        """
+        every = np.triu_indices(self.values.shape[1])
+        some = slice(None, None, max(1, len(self.z.members) // GUESSED_BY))
+        members = self.z.members[some]
+        keys = self._own[members] if self.tokens else members
+        first = FirstOrder.of(self.values[keys], self.shifts[keys], every, self.n)
+        weights = 1 / self.z.chances[some]
+        weights /= weights.sum()
+        halves = []
+        for half in (0, 1):
+            of = self.group % 2 == half
+            share = self.share[of] / self.share[of].sum()
+            along = first(self._weights[of][:, keys], self.outputs[self.rows[of]], share)[1]
+            if self.tokens:
+                limits = self.outputs[members]
+                along += (limits[:, every[0]] * limits[:, every[1]])[:, None]
+            along -= np.tensordot(weights, along, axes=1)
+            halves.append(along)
+        variance = np.einsum("z,zsp,zsp->ps", weights, *halves)
+        guess = np.maximum(variance, 0.0) * np.where(every[0] == every[1], 1, 2)[:, None]
+        total = guess.sum(axis=0)
+        shares = guess / np.where(total > 0, total, 1.0)
+        chosen = choose(shares.sum(axis=1), count, rng)
+        pairs = every[0][chosen.members], every[1][chosen.members]
+        return pairs, Calibrated.of(chosen, guess)
 
     def _add(self, group: int, members: Rows) -> None:
         """Add the queries of a group."""
@@ -192,14 +289,25 @@ class CloudPass:
         self.on_mean[group] = factor * influence.on_mean(self.z_values)
         along = influence.on_products(self.z_values, self.z_shifts, self.pairs)
         self.on_products[group] = factor * along
-        if self.tokens:
-            limits = self.outputs[np.concatenate([self.z.members, self.rows])]
-            a, b = self.pairs
-            self.on_mean[group] += limits[:, None]
-            self.on_products[group] += (limits[:, a] * limits[:, b])[:, None]
+        limits, (a, b) = self.z_limits, self.pairs
+        self.on_mean[group] += limits[:, None]
+        self.on_products[group] += (limits[:, a] * limits[:, b])[:, None]
         v, u = self._keys.values, self._keys.shifts
         self.second[group] += [(v * w[:, None]).T @ v for w in squares]
         self.second[group] -= symmetric(np.array([(v * w[:, None]).T @ u for w in products]))
+
+    def _ask_more(self, group: int, members: Rows, rows: Rows, share: Array) -> None:
+        """Take off the noise of a group's queries that more queries show to first order."""
+        first = FirstOrder.of(self.z_values, self.z_shifts, self.pairs, self.n)
+        few = first(
+            self._weights[np.ix_(members, self.keys)],
+            self.outputs[self.rows[members]],
+            self.share[members],
+        )
+        logits = np.asarray(self.cloud.logits(rows), dtype=np.float64)
+        many = first(key_weights(logits)[:, self.keys], self.outputs[rows], share)
+        self.on_mean[group] += many[0] - few[0]
+        self.on_products[group] += many[1] - few[1]
 
     def _query(self, i: int, group: int) -> tuple[tuple[Single, Single], Shared, QueryErrors]:
         """Add a query; return what its group sums over tokens and over keys."""
@@ -218,6 +326,7 @@ class CloudPass:
         self.map_squares[i] = square_errors(table, own, others)
         crossed = at.crossed + symmetric(y[:, None] * self.mean[i][:, None, :])
         squares, products = self._keys.sums(at.squares), self._keys.sums(at.products)
+        self.noise.put(i, y, self.mean[i], at, self._keys, Sums(squares, products))
         along = squares.squares_along(y) - products.mixed_along(y)
         self.products[i] = crossed[:, *self.pairs] + along
         # but for v v' and v u', whose matrices are the same for all queries

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esscher.core.validation import Array
-from esscher.math.theory.cloud_table import STEP, QueryTable, Single
+from esscher.core.validation import Array, as_sizes
+from esscher.math.theory.cloud_table import STEP, KeyColumns, QueryTable, Single, query_table
 
 
 @dataclass(frozen=True, eq=False)
 class OwnKey:
-    """A query's own key: ``w_x``, ``r_x``, ``u_x``, and ``e^{-l w_x}`` at the nodes."""
+    """A query's own key: ``r_x``, ``u_x``, and ``l w_x`` and ``e^{-l w_x}`` at the nodes."""
 
-    weight: float
+    weight: Array
     residual: Array
     shift: Array
     decay: Array
@@ -34,14 +34,14 @@ class OwnKey:
     @classmethod
     def of(cls, table: QueryTable, key: int, residual: Array, shift: Array) -> OwnKey:
         """Of a key of the cloud."""
-        weight = float(table.weights[key])
-        decay = np.exp(-np.minimum(table.nodes * weight, 700.0))
-        return cls(weight, residual, shift, decay)
+        weight = np.minimum(table.nodes * float(table.weights[key]), 700.0)
+        return cls(weight, residual, shift, np.exp(-weight))
 
     @classmethod
     def none(cls, table: QueryTable, d: int) -> OwnKey:
         """A key without weight, where queries are not among the tokens drawn."""
-        return cls(0.0, np.zeros(d), np.zeros(d), np.ones(len(table.nodes)))
+        nodes = len(table.nodes)
+        return cls(np.zeros(nodes), np.zeros(d), np.zeros(d), np.ones(nodes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +73,53 @@ class QueryErrors:
 def square_errors(table: QueryTable, own: OwnKey, others: Array) -> Array:
     """``E |e|^2`` with ``others`` keys beside the query's own, at each number of them."""
     m = others[:, None]
-    weight = table.nodes * own.weight
+    weight = own.weight
     body = weight**2 * float(own.residual @ own.residual) * table.powers(others)
     along = 2 * weight * (table.first @ own.residual) + table.second
     body += m * along * table.powers(others - 1)
     body += m * (m - 1) * np.sum(table.first**2, axis=1) * table.powers(others - 2)
     return np.asarray(STEP * body @ own.decay)
+
+
+class MapErrors:
+    """``E |e|^2`` of some queries at any n, without own keys: nothing but the map error.
+
+    Good to 1e-4 of itself (the rule), and to about 1e-7 of the values' variance (single precision),
+    which is more where a query attends one key and n is so large that it never misses it.
+
+    Parameters
+    ----------
+    logits
+        Of each query over all keys of the cloud.
+    values
+        One row per key.
+    outputs
+        Attention over all keys, one row per query.
+    fewest, most
+        Smallest and largest n that will be asked for.
+    """
+
+    def __init__(
+        self, logits: Array, values: Array, outputs: Array, fewest: float, most: float
+    ) -> None:
+        nothing = np.zeros(0, dtype=np.int64)
+        # about the middle of the values: sums over keys are in single precision
+        origin = values.mean(axis=0)
+        keys = KeyColumns.of(values - origin, np.zeros((len(values), 0)), (nothing, nothing))
+        self._tables = [
+            query_table(row, keys, y - origin, fewest, most)
+            for row, y in zip(logits, outputs, strict=True)
+        ]
+        self._ends = fewest, most
+        self._none = [OwnKey.none(table, values.shape[1]) for table in self._tables]
+
+    def __call__(self, sizes: Array) -> Array:
+        """Axes [query, size]; sizes of at least 2, between the ends."""
+        n = as_sizes(sizes, smallest=2)
+        assert self._ends[0] <= n[0], "the tables end above the smallest size"
+        assert n[-1] <= self._ends[1], "the tables end below the largest size"
+        rows = zip(self._tables, self._none, strict=True)
+        return np.array([square_errors(table, none, n) for table, none in rows])
 
 
 def query_errors(
@@ -97,7 +138,7 @@ def query_errors(
     """
     m, n = others[:, None], sizes[:, None, None]
     none, one, two = (table.powers(others - k) * own.decay * STEP for k in range(3))
-    weight, g, h = table.nodes * own.weight, table.first, table.zeroth
+    weight, g, h = own.weight, table.first, table.zeroth
     r, u = own.residual, own.shift
     alone = (none @ weight)[:, None]
     rest = m * (one @ g)

@@ -39,6 +39,48 @@ class Chosen:
         return np.asarray(count / (count - 1) * (doubt * centred).T @ centred)
 
 
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """Chosen members whose sums are scaled so that the sums of a guess come out right.
+
+    Where values go with the guess, their sums are known far better (the ratio estimator).
+
+    Attributes
+    ----------
+    chosen
+        The members.
+    guess
+        What was guessed of them, [member, k].
+    factor
+        Sums of the guess over the population, over their estimates by the members, [k].
+    """
+
+    chosen: Chosen
+    guess: Array
+    factor: Array
+
+    @classmethod
+    def of(cls, chosen: Chosen, guess: Array) -> Calibrated:
+        """Of chosen members, and the guess of all members of the population."""
+        mine = guess[chosen.members]
+        return cls(chosen, mine, _ratio(guess.sum(axis=0), chosen.total(mine)))
+
+    @property
+    def weights(self) -> Array:
+        """What a member counts for in a sum, [k, member]."""
+        return np.asarray(self.factor[:, None] / self.chosen.chances)
+
+    def covariance(self, values: Array) -> Array:
+        """Covariance of sums of values [member, k]: of what does not go with the guess."""
+        ratio = _ratio(self.chosen.total(values), self.chosen.total(self.guess), 0.0)
+        apart = self.chosen.covariance(values - self.guess * ratio)
+        return np.asarray(apart * np.outer(self.factor, self.factor))
+
+
+def _ratio(above: Array, below: Array, otherwise: float = 1.0) -> Array:
+    return np.divide(above, below, out=np.full_like(below, otherwise), where=below > 0)
+
+
 def choose(
     shares: Array, count: int, rng: np.random.Generator, order: NDArray[np.int64] | None = None
 ) -> Chosen:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from esscher.core.validation import Array
+from esscher.math.theory.cloud_noise import dimension_of
 from esscher.math.theory.cloud_pass import CloudPass
+from esscher.math.theory.cloud_shape import Redrawn, root_ratios
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,24 +23,27 @@ class Squares:
     ----------
     square, covariance
         The estimate, [size], and its covariance.
-    bias
-        The squared bias, a part of it.
-    dimension
-        Effective dimension of the fluctuation: (sum of variances)^2 over the sum of their squares.
+    shape
+        Expected norm of the error over the root of its mean square (:mod:`cloud_shape`).
     """
 
     square: Array
     covariance: Array
-    bias: Array
-    dimension: Array
+    shape: Array
 
 
 def map_squares(found: CloudPass) -> Squares:
-    """Error of single outputs: exact at each query, and averaged over the sampled ones."""
+    """Error of single outputs: exact at each query, and averaged over the sampled ones.
+
+    Its norm is the root of a mean over the queries of a sample.
+    """
     means = _group_means(found.squares, found)
-    nothing = np.zeros(len(found.n))
     groups = _Groups(np.zeros((len(found.n), len(means), len(means))), means)
-    return Squares(groups.value, groups.covariance(), nothing, np.full(len(found.n), np.inf))
+    shape = found.redrawn.kernels(found.map_kernels())
+    if found.tokens:
+        # as tokens are drawn, so are queries
+        shape = shape * Redrawn(found.share, found.n, found.rng).means(found.squares)
+    return Squares(groups.value, groups.covariance(), shape)
 
 
 def mean_squares(found: CloudPass) -> Squares:
@@ -50,14 +55,14 @@ def mean_squares(found: CloudPass) -> Squares:
     bias = _group_means(found.mean, found)
     variance = _Groups(_gram(phi, weights, ones), own).over(found.n)
     groups = variance + _Groups(_gram(bias[:, None], np.ones(1), ones), np.zeros_like(own))
+    shared, _ = _centred(found.on_mean - found.z_limits[:, None], found)
+    noise = _own_noise(shared, weights, ones, found.noise.output, found)
+    groups = groups + noise
     per_token = _crossed(phi, len(weights)).sum(axis=-1) / found.n
     covariance = groups.covariance() + found.z.covariance(per_token) / found.population**2
-    return Squares(
-        groups.value,
-        covariance,
-        np.maximum(_off_diagonal(_gram(bias[:, None], np.ones(1), ones)), 0.0),
-        _dimension(np.asarray(np.linalg.eigvalsh(_spread(phi, weights)))),
-    )
+    influence = phi.mean(axis=0)[: len(weights)]
+    shape = _shape(found.redrawn.squares(influence, bias.mean(axis=0), ones), noise.value)
+    return Squares(groups.value, covariance, shape)
 
 
 def cov_squares(found: CloudPass) -> Squares:
@@ -72,24 +77,27 @@ def cov_squares(found: CloudPass) -> Squares:
     about = typical[..., a] * offset[:, b] + typical[..., b] * offset[:, a]
     about = about + typical[..., a] * typical[..., b] / n[:, None]
     phi, _ = _centred(found.on_products - about, found)
-    share = np.where(a == b, 1.0, 2.0) / found.chosen_pairs.chances
+    share = np.where(a == b, 1.0, 2.0) * found.chosen_pairs.weights
     own = _own_part(phi, found.products, found, share)
     level = _spread(mean, weights) / n[:, None, None] + offset[:, :, None] * offset[:, None, :]
     gaps = (found.second - level).reshape(len(bias), 1, len(n), -1)
     entries = np.ones(gaps.shape[-1])
     variance = _Groups(_gram(phi, weights, share), own).over(n)
     groups = variance + _Groups(_gram(gaps, np.ones(1), entries), np.zeros_like(own))
+    limits = found.z_limits
+    shared, _ = _centred(found.on_products - (limits[:, a] * limits[:, b])[:, None], found)
+    dimension = dimension_of(found.second.mean(axis=0))
+    noise = _own_noise(shared, weights, share, found.noise.of_products(dimension), found)
+    groups = groups + noise
     crossed = _crossed(phi, len(weights)) / n[:, None]
     covariance = groups.covariance()
-    covariance += found.z.covariance(crossed @ share) / found.population**2
+    covariance += found.z.covariance((crossed * share).sum(axis=-1)) / found.population**2
     per_pair = np.tensordot(weights, crossed, axes=1) * np.where(a == b, 1.0, 2.0)
     covariance += found.chosen_pairs.covariance(per_pair.T)
-    return Squares(
-        groups.value,
-        covariance,
-        np.maximum(_off_diagonal(_gram(gaps, np.ones(1), entries)), 0.0),
-        _dimension(per_pair, 1 / found.chosen_pairs.chances),
-    )
+    influence = phi.mean(axis=0)[: len(weights)]
+    offsets = (found.second - level).mean(axis=0)[:, a, b]
+    shape = _shape(found.redrawn.squares(influence, offsets, share), noise.value)
+    return Squares(groups.value, covariance, shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,10 +153,14 @@ def _crossed(x: Array, count: int) -> Array:
 
 
 def _centred(x: Array, found: CloudPass) -> tuple[Array, Array]:
-    """``x`` less its mean over the tokens of the cloud, and the weights of the sampled ones."""
+    """``x`` less its mean over the tokens of the cloud, and the weights of the sampled ones.
+
+    Weights are not scaled to a sum of 1: squares go with the chances, so that their sums are known
+    better without.
+    """
     weights = 1 / found.z.chances / found.population
-    weights /= weights.sum()
-    return x - np.einsum("z,gzsk->gsk", weights, x[:, : len(weights)])[:, None], weights
+    mean = np.einsum("z,gzsk->gsk", weights / weights.sum(), x[:, : len(weights)])
+    return x - mean[:, None], weights
 
 
 def _group_means(x: Array, found: CloudPass) -> Array:
@@ -170,7 +182,24 @@ def _own_part(phi: Array, change: Array, found: CloudPass, share: Array) -> Arra
     others = (at.sum(axis=0) - at) / (groups - 1)
     mine = others[found.group, np.arange(len(found.rows))]
     centred = change - np.tensordot(found.share / groups, change, axes=1)
-    return _group_means((2 * centred * mine + centred**2) @ share, found)
+    return _group_means(((2 * centred * mine + centred**2) * share).sum(axis=-1), found)
+
+
+def _own_noise(
+    shared: Array, weights: Array, share: Array, variances: Array, found: CloudPass
+) -> _Groups:
+    """What the noise of single queries adds to the square: see :mod:`cloud_noise`.
+
+    ``shared`` is the influence of tokens on the average query, ``variances`` [query, size] are
+    those of single queries.
+    """
+    gram = _gram(shared, weights, share) / found.n[:, None, None]
+    return _Groups(-gram, _group_means(variances, found)).over(found.averaged)
+
+
+def _shape(squares: Array, noise: Array) -> Array:
+    """Expected root over the root of the mean; noise of single queries hardly varies."""
+    return root_ratios(squares + np.maximum(noise, 0.0)[:, None])
 
 
 def _spread(phi: Array, weights: Array) -> Array:
@@ -182,12 +211,3 @@ def _spread(phi: Array, weights: Array) -> Array:
         np.moveaxis(first * weights[:, None, None], 0, 2), np.moveaxis(second, 0, 1)
     )
     return np.asarray((product + product.swapaxes(1, 2)) / 2)
-
-
-def _dimension(variances: Array, weights: Array | float = 1.0) -> Array:
-    """(sum of variances)^2 over the sum of their squares, at each size; at least 1."""
-    kept = np.maximum(variances, 0.0)
-    below = np.sum(weights * kept**2, axis=-1)
-    above = np.sum(weights * kept, axis=-1) ** 2
-    found = np.divide(above, below, out=np.ones_like(above), where=below > 0)
-    return np.asarray(np.maximum(found, 1.0))

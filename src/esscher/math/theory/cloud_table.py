@@ -9,7 +9,9 @@ integral over l of products of single-key expectations,
     J = E[w r u' e^{-l w}],       G = E[w^2 r r' e^{-l w}],
 
 and n enters only through powers of f. The nodes in l double: ``D = 1 - e^{-l w}`` then obeys
-``D(2 l) = D (2 - D)``, which keeps its relative accuracy where l is small.
+``D(2 l) = D (2 - D)``, which keeps its relative accuracy where l is small. Where no key of middling
+weight stands between heavy and light ones, how much lighter these are does not matter, and the
+weights are moved together.
 """
 
 from __future__ import annotations
@@ -33,7 +35,12 @@ BELOW, ABOVE = 11.0, 14.0
 #: ``e^{-l w}`` is nothing from this l w on.
 GONE = 80.0
 #: Most nodes of a query, whatever its weights.
-MOST_NODES = 200
+MOST_NODES = 1000
+#: Nodes after which D is computed anew: what was too small for single precision may count by now.
+ANEW = 40
+#: Logits further apart than this in all have gaps, which are cut to ``GAP``: keys e^-25 times
+#: lighter play no part until all heavier ones are missed.
+FAR, GAP = 60.0, 25.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +54,18 @@ class KeyColumns:
     columns
         ``v_a v_b``, ``v_a u_b + v_b u_a``, ``v``, ``u``, ``|v|^2`` and 1, [key, column].
     values, shifts
-        v and u, [key, d].
+        v and u, [key, d]; u has no columns where only the map error is asked for.
     pairs
         Coordinates a and b.
+    inner
+        ``<v, u>``, [key]; 0 without shifts.
     """
 
     columns: Single
     values: Single
     shifts: Single
     pairs: Pairs
+    inner: Single
 
     @classmethod
     def of(cls, values: Array, shifts: Array, pairs: Pairs) -> KeyColumns:
@@ -65,13 +75,15 @@ class KeyColumns:
         parts = [values[:, a] * values[:, b], mixed, values, shifts]
         norms = np.sum(values**2, axis=1)[:, None]
         columns = np.hstack([*parts, norms, np.ones((len(values), 1))]).astype(np.float32)
-        return cls(columns, values.astype(np.float32), shifts.astype(np.float32), pairs)
+        v, u = values.astype(np.float32), shifts.astype(np.float32)
+        inner = np.sum(v * u, axis=1) if u.shape[1] else np.zeros(len(v), dtype=np.float32)
+        return cls(columns, v, u, pairs, inner)
 
     def sums(self, weights: Single) -> KeySums:
         """Sums over the keys with weights [row, key]."""
         total = (weights @ self.columns).astype(np.float64)
-        p, d = len(self.pairs[0]), self.values.shape[1]
-        paired, mixed, value, shift, norm = np.split(total[:, :-1], np.cumsum([p, p, d, d]), axis=1)
+        p, d, e = len(self.pairs[0]), self.values.shape[1], self.shifts.shape[1]
+        paired, mixed, value, shift, norm = np.split(total[:, :-1], np.cumsum([p, p, d, e]), axis=1)
         return KeySums(paired, mixed, value, shift, norm[:, 0], total[:, -1], self.pairs)
 
 
@@ -165,7 +177,7 @@ def query_table(
         Smallest and largest number of keys.
     """
     count = len(logits)
-    log_w = logits - logsumexp(logits) + np.log(count)
+    log_w = _near(logits - logsumexp(logits) + np.log(count))
     w = np.exp(log_w)
     node = float(np.exp(-max(float(np.log(most)), float(log_w.max())) - BELOW))
     gap = -np.expm1(-node * w).astype(np.float32)
@@ -177,7 +189,10 @@ def query_table(
             break
         gaps.append(gap)
         missing.append(share)
-        gap = gap * (2 - gap)
+        if len(gaps) % ANEW:
+            gap = gap * (2 - gap)
+        else:
+            gap = -np.expm1(-(node * 2.0 ** len(gaps)) * w).astype(np.float32)
     nodes, gap_rows = np.asarray(node * 2.0 ** np.arange(len(gaps))), np.stack(gaps)
     scaled = np.minimum(nodes[:, None] * w, GONE).astype(np.float32)
     weight = scaled * np.exp(-scaled)
@@ -202,3 +217,14 @@ def query_table(
         mixed_pairs=by_weight.mixed_along(output) / count,
         second_pairs=by_square.squares_along(output) / count,
     )
+
+
+def _near(log_w: Array) -> Array:
+    """Logarithms of weights, with gaps cut if they are far apart."""
+    if np.ptp(log_w) < FAR:
+        return log_w
+    order = np.argsort(-log_w)
+    steps = np.minimum(-np.diff(log_w[order], prepend=log_w[order[0]]), GAP)
+    near = np.empty_like(log_w)
+    near[order] = log_w[order[0]] - np.cumsum(steps)
+    return near

@@ -2,7 +2,7 @@
 
 For tokens that are not Gaussian nothing is known in closed form. But n tokens of the law are nearly
 n tokens of a cloud of N >> n tokens drawn from it, and over a cloud everything follows from one
-pass (:mod:`cloud`). Several clouds are drawn, and their spread is the standard error. A captured
+pass (:mod:`cloud`). Several clouds are drawn, and their spread gives the standard error. A captured
 head is a cloud already.
 
 The cloud lacks the rarest tokens of the law: for n near N its errors are too small. Curves end at
@@ -12,6 +12,7 @@ The cloud lacks the rarest tokens of the law: for n near N its errors are too sm
 from __future__ import annotations
 
 import numpy as np
+from scipy import special
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
@@ -25,6 +26,9 @@ from esscher.math.theory.curve import Curve
 PER_TOKEN, SMALLEST, LARGEST = 4, 2048, 16_384
 #: Clouds that are drawn.
 CLOUDS = 4
+#: The spread of so few is uncertain: standard errors are widened by Student's quantile over the
+#: normal one (at 95%), so that intervals of twice the error hold what they promise.
+WIDER = float(special.stdtrit(CLOUDS - 1, 0.975) / special.ndtri(0.975))
 #: Queries whose attention to a whole cloud is held at a time.
 BLOCK = 512
 
@@ -59,7 +63,7 @@ def law_curves(head: Head, sizes: Array, queries: str, seed: int) -> dict[str, C
         count = int(np.clip(PER_TOKEN * sizes.max(), SMALLEST, LARGEST))
         found = [_drawn(head, sizes, queries, count, seed, i) for i in range(CLOUDS)]
         method = f"one pass over each of {CLOUDS} drawn clouds of {count:,} tokens"
-    validity = "first order in the interaction of tokens; no rarer tokens than those of the cloud"
+    validity = "second order in part (pairs of queries left out); no rarer tokens than in the cloud"
     curves = {
         "map": ("map", "rms", [e.map.rms for e in found], [e.map.standard_error for e in found]),
         "mean": ("mean", "mean", [e.mean.norm for e in found],
@@ -103,5 +107,5 @@ def _together(errors: list[Array], noise: list[Array]) -> tuple[Array, Array]:
     error = np.sqrt(squares.mean(axis=0))
     if len(errors) == 1:
         return error, np.asarray(noise[0])
-    spread = squares.std(axis=0, ddof=1) / np.sqrt(len(errors))
+    spread = WIDER * squares.std(axis=0, ddof=1) / np.sqrt(len(errors))
     return error, np.asarray(spread / np.maximum(2 * error, 1e-300))

@@ -3,7 +3,7 @@
 A query that attends n tokens drawn with replacement from N has the mean square error ``D/n`` for
 large n, ``D = N sum_j p_j^2 |v_j - y|^2``, and ``S = (1/N) sum_j |v_j - y|^2`` at n = 1. Between
 them ``1/((n - 1)/D + 1/S)`` is close, and costs one pass for all queries. What it misses is
-measured at a few queries by the exact formula (:mod:`esscher.math.theory.empirical`) and divided
+measured at a few queries by the exact formula (:mod:`esscher.math.theory.cloud_query`) and divided
 out.
 
 Queries differ widely: 16 of them, with the exact formula alone, give the number of tokens of a
@@ -20,12 +20,10 @@ import torch
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.sampled.layer import HeadNumbers
-from esscher.math.theory.empirical import empirical_map_square
+from esscher.math.theory.cloud_query import MapErrors
 
 #: Queries at which the exact formula is evaluated.
 EXACT = 4
-#: Distance of its integration nodes; good to 5e-4.
-STEP = 0.8
 #: The exact formula is evaluated at sizes up to this factor around the first guess.
 AROUND = 8.0
 #: Largest number of tokens that is told from "never".
@@ -54,11 +52,11 @@ def tokens_for(numbers: HeadNumbers, tolerance: float, seed: int) -> float:
     rng = random_stream(seed, "tokens needed")
     count = min(EXACT, len(numbers.tilts))
     rows = rng.choice(len(numbers.tilts), size=count, replace=False)
+    logits = np.asarray(numbers.tilts[rows], dtype=np.float64) @ numbers.keys.T
+    map_errors = MapErrors(logits, numbers.values, numbers.outputs[rows], 2.0, MOST)
 
     def corrected(n: Array) -> Array:
-        exact = empirical_map_square(
-            numbers.tilts[rows], numbers.keys, numbers.values, numbers.outputs[rows], n, STEP
-        ).mean(axis=0)
+        exact = map_errors(n).mean(axis=0)
         known = _between(large[rows], small[rows], n).mean(axis=0)
         # All weights on identical values: no error, and nothing to correct.
         ratio = np.divide(exact, known, out=np.ones_like(exact), where=known > 0)

@@ -77,6 +77,20 @@ def joint_exponents(
     return band(exponents, _influences(errors, np.asarray(sizes), rates), horizons, seed)
 
 
+def redrawn_exponents(
+    errors: Array, sizes: Sequence[int], rates: Sequence[Rate], seed: int, resamples: int
+) -> Array:
+    """Exponents of resampled replicates, drawn for all scales together, [resample, scale].
+
+    Arguments as in :func:`joint_exponents`.
+    """
+    moved = _influences(errors, np.asarray(sizes), rates)
+    count = len(moved)
+    picks = resampling_counts(count, resamples, random_stream(seed, "redrawn exponents", count))
+    exponents = np.array([rate.exponent for rate in rates])
+    return np.asarray(exponents + picks @ (moved - moved.mean(axis=0)) / count)
+
+
 def band(exponents: Array, moved: Array, horizons: Array, seed: int) -> JointExponents:
     """Return the same from how every replicate moves every exponent.
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from esscher.core.streams import random_stream
+from esscher.core.validation import Array
 from esscher.math.heads import gaussian_head
 from esscher.math.statistics import received_exponent
 from esscher.math.theory import exponents
@@ -18,6 +19,7 @@ from esscher.show.theme import BLACK, GREY, LINE, PALE, PALETTE, SHAPES, limits
 from esscher.studies.reproduce.cells import compute_all
 from esscher.studies.reproduce.finding import Finding, markdown_table
 from esscher.studies.reproduce.gaussian import HORIZONS, flat
+from esscher.studies.reproduce.joint import redrawn_exponents
 from esscher.studies.reproduce.study import Settings, geometric, rate_table
 
 #: Exponents to compare with, by column.
@@ -28,6 +30,9 @@ THEORY = {
     "paper_bound": "published bound",
 }
 FORMULA = "H²/(1+H²)"
+ONE_PASS = "one-pass k-hat"
+#: Resampled replicates and passes behind the interval of a skill.
+RESAMPLES = 1000
 
 
 def run(settings: Settings) -> Finding:
@@ -37,10 +42,15 @@ def run(settings: Settings) -> Finding:
         "standard": ((1, 8, 50), HORIZONS, geometric(300, 10_000, 8), 64, 4_000, 8),
         "paper": ((1, 8, 50), HORIZONS, geometric(1_000, 30_000, 12), 200, 16_000, 16),
     }[settings.scale]
-    rows = []
+    rows, redrawn = [], []
     for d in dims:
         study = flat(d, sizes, horizons, replicates)
-        swept = rate_table(study, study.run(settings), ("mean",)).set_index("H")
+        curve = study.run(settings)
+        swept = rate_table(study, curve, ("mean",)).set_index("H")
+        rates = [curve.rate("mean", scale=s) for s in range(len(curve.alphas))]
+        redrawn.append(
+            redrawn_exponents(curve.raw("mean"), curve.sizes, rates, settings.seed, RESAMPLES)
+        )
         keys: list[dict[str, Any]] = [
             {"d": d, "H": horizon, "n": n, "draw": draw, "seed": settings.seed}
             for horizon in horizons
@@ -67,7 +77,7 @@ def run(settings: Settings) -> Finding:
     return Finding(
         "onepass",
         "One pass instead of a sweep: the tail of received attention",
-        _describe(table),
+        _describe(table, np.hstack(redrawn)),
         {"onepass": table},
         {"onepass": _draw(table)},
     )
@@ -98,7 +108,28 @@ def _measure(key: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _describe(table: pd.DataFrame) -> str:
+def _skill_intervals(
+    table: pd.DataFrame, predictors: dict[str, pd.Series], redrawn: Array
+) -> dict[str, tuple[float, float]]:
+    """95% interval of every predictor's skill, paired: all are held against the same resamples.
+
+    ``redrawn`` are swept exponents of resampled replicates, [resample, point of the grid].
+    """
+    rng = random_stream(0, "one-pass skill")
+    passes = np.stack([part["exponent"].to_numpy() for _, part in table.groupby(["d", "H"])])
+    picks = rng.integers(passes.shape[1], size=(len(redrawn), *passes.shape))
+    drawn = np.take_along_axis(passes[None], picks, axis=2).mean(axis=2)
+    trivial = np.abs(0.5 - redrawn).mean(axis=1)
+    found = {}
+    for name, value in predictors.items():
+        said = drawn if name == ONE_PASS else value.to_numpy(dtype=float)
+        skill = 1 - np.abs(said - redrawn).mean(axis=1) / trivial
+        low, high = np.quantile(skill, [0.025, 0.975])
+        found[name] = (float(low), float(high))
+    return found
+
+
+def _describe(table: pd.DataFrame, redrawn: Array) -> str:
     rows = []
     for (d, horizon), part in table.groupby(["d", "H"]):
         first = part.iloc[0]
@@ -121,7 +152,7 @@ def _describe(table: pd.DataFrame) -> str:
     points = pd.MultiIndex.from_frame(summary[["d", "H"]])
     predictors = {
         "always 1/2": pd.Series(0.5, index=summary.index),
-        "one-pass k-hat": summary["one pass"],
+        ONE_PASS: summary["one pass"],
         "conjectured asymptotic": summary["conjectured"],
         "predicted on the same range": summary["predicted"],
         "published reference": pd.Series(reference.loc[points].to_numpy(), index=summary.index),
@@ -130,13 +161,19 @@ def _describe(table: pd.DataFrame) -> str:
         name: float((value - summary["swept"]).abs().mean()) for name, value in predictors.items()
     }
     trivial = errors["always 1/2"]
+    skill = _skill_intervals(table, predictors, redrawn)
     lines = [
         "Mean absolute error against the swept exponent of the mean, over the grid, and skill "
-        "against the trivial prediction (1 - error/error of always 1/2; the points of the grid "
-        "share tokens, so that it has no interval): "
+        "against the trivial prediction (1 - error/error of always 1/2) with its 95% interval, "
+        "from replicates resampled for all horizons of a dimension together, which share their "
+        "tokens, and from resampled passes; it is about these points of the grid: "
         + ", ".join(
             f"{name} {error:.3f}"
-            + ("" if name == "always 1/2" else f" ({1 - error / trivial:.2f})")
+            + (
+                ""
+                if name == "always 1/2"
+                else f" ({1 - error / trivial:.2f}, {skill[name][0]:.2f} to {skill[name][1]:.2f})"
+            )
             for name, error in errors.items()
         )
         + ". The one-pass exponent is min(1/2, 1 - k-hat), from the column sums of one attention "
