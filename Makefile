@@ -71,6 +71,8 @@ test-all: lint browser
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.ragged
+	$(BIN)/python -m benchmarks.decode
 	$(BIN)/python -m benchmarks.calibration
 	$(BIN)/python -m benchmarks.accuracy
 	$(BIN)/python -m benchmarks.long_line
