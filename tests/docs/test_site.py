@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -61,7 +62,9 @@ def test_the_reference_is_complete(site: Path) -> None:
 
     index = (site / "docs/reference/api/index.html").read_text(encoding="utf-8")
     for name in set(esscher.__all__) - {"__version__"}:
-        assert f"#esscher.{name}" in index, name
+        # what the namespaces hold is listed by where it comes from
+        if not inspect.ismodule(getattr(esscher, name)):
+            assert f"#esscher.{name}" in index, name
     commands = (site / "docs/reference/commands.html").read_text(encoding="utf-8")
     for name in main.commands:
         assert f'id="esscher-{name}"' in commands, name

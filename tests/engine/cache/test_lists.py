@@ -1,0 +1,48 @@
+"""Lists of kept tokens in flat arrays, small and large."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from esscher.engine.cache.lists import SMALLEST, bytes_of, chosen_lists, one_list, packed
+
+
+def random_lists(lengths, width=8, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    out = []
+    for length in lengths:
+        keys, values = (torch.randn(3 * length + 1, width, generator=generator) for _ in range(2))
+        index = torch.randperm(3 * length + 1, generator=generator)[:length].sort().values
+        weight = torch.rand(length, generator=generator)
+        out.append((keys.to(dtype), values.to(dtype), index, weight))
+    return out
+
+
+# the second: arrays with memory of their own
+@pytest.mark.parametrize("lengths", [(3, 0, 5), (0, 2000, 1500)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lists_are_what_was_chosen(lengths, dtype):
+    lists = random_lists(lengths, dtype=dtype)
+    found = packed(lists)
+    assert (found.keys.nbytes >= SMALLEST) == (max(lengths) == 2000 and dtype == torch.float32)
+    for copied in (found, copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        for number, (keys, values, index, weight) in enumerate(lists):
+            own = one_list(copied, number)
+            for one, expected in zip(own, (keys[index], values[index], weight), strict=True):
+                assert torch.equal(one, expected)
+    total = sum(lengths)
+    assert bytes_of(found) == total * (2 * 8 * found.keys.itemsize + 4) + 2 * 8 * len(lengths)
+    # it can be written to: attention does not, and nobody else should be surprised
+    found.keys[:1] = 1.0
+
+
+def test_the_same_text_several_times_is_not_copied():
+    found = packed(random_lists((3, 4, 5, 6)))
+    chosen = chosen_lists(found, torch.tensor([1, 1, 0]), 2)
+    assert chosen.keys is found.keys
+    lengths = (chosen.stop - chosen.start).tolist()
+    assert lengths == [5, 6, 5, 6, 3, 4]
