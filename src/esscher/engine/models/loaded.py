@@ -14,6 +14,7 @@ import torch
 
 from esscher.core.errors import InputError
 from esscher.engine.models.families import Family, ModelShape, family_of
+from esscher.engine.models.known import once
 from esscher.engine.models.outline import Outline, check_layers_there, sliding_window
 from esscher.engine.models.record import ModelRecord, weight_hash, weight_sample
 
@@ -89,7 +90,7 @@ class LoadedModel:
     @cached_property
     def weight_hash(self) -> str:
         """SHA-256 over all weights, tensor by tensor; computed when first asked for."""
-        return weight_hash(self.model)
+        return once(self.model, "hash", weight_hash)
 
     @cached_property
     def record(self) -> ModelRecord:
@@ -152,7 +153,7 @@ def wrap_model(
     model.eval()
     shape = family.shape(model)
     check_layers_there(shape, title)
-    _check_finite(model, title)
+    once(model, "finite", lambda model: _check_finite(model, title))
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
