@@ -33,7 +33,8 @@ import esscher
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference" / "api"
-#: Layers that are no library: the command line has a page of its own.
+#: Modules at the top that are no layer: the command line has a page of its own, and namespaces hold
+#: what layers of the same name below have.
 LEFT_OUT = {"cli", "__main__", "laws", "patterns", "results", "theory"}
 #: Floors of which every package is a layer of its own.
 FLOORS = {"core", "math", "engine", "studies"}
@@ -72,7 +73,7 @@ def _modules(floor: str) -> list[str]:
     return [
         prefix + module.name
         for module in pkgutil.iter_modules(package.__path__)
-        if module.name not in LEFT_OUT and not module.name.startswith("_")
+        if (floor or module.name not in LEFT_OUT) and not module.name.startswith("_")
     ]
 
 
