@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from esscher.core.errors import InputError
+from esscher.engine.models.inputs import read_mask
 
 
 class TailMask(NamedTuple):
@@ -94,24 +95,17 @@ def _read(mask: Tensor, queries: int, tail: int) -> TailMask:
             f"the attention mask differs between {mask.shape[1]} heads; with a reduced cache it "
             "must be the same for all heads"
         )
-    own = mask[:, 0, :, mask.shape[-1] - tail :]
-    if own.dtype != torch.bool:
-        seen = own > torch.finfo(own.dtype).min / 2
-        if bool((own[seen] != 0).any()):
-            raise InputError(
-                "the attention mask adds numbers to the logits; with a reduced cache it can only "
-                "hide tokens"
-            )
-        own = seen
-    hidden = ~own[:, -1, tail - queries :] if queries == 1 else ~own[..., tail - queries :].any(1)
+    read = read_mask(mask[..., mask.shape[-1] - tail :], tail)
+    if read.bias is not None:
+        raise InputError(
+            "the attention mask adds numbers to the logits; with a reduced cache it can only hide "
+            "tokens"
+        )
+    assert read.visible is not None
+    own = read.visible[:, 0]
+    hidden = ~own[..., tail - queries :].any(1)
     causal = torch.ones(queries, tail, dtype=torch.bool, device=own.device).tril(tail - queries)
     return TailMask(
         visible=None if bool((own == causal).all()) else own,
         hidden=hidden if bool(hidden.any()) else None,
     )
-
-
-def owned(keys: Tensor, attribute: str, owner: Any) -> Tensor:
-    """Return keys that lead to the layer that computes attention on them."""
-    setattr(keys, attribute, owner)
-    return keys

@@ -24,14 +24,14 @@ from esscher.core.errors import InputError
 from esscher.core.memory import give_back
 from esscher.core.shown import counted
 from esscher.engine.attention.ragged import Segments, ragged_attention
-from esscher.engine.cache.call import Call, owned
+from esscher.engine.cache.call import Call
 from esscher.engine.cache.lists import one_list, packed
 from esscher.engine.cache.observation import scores_again
 from esscher.engine.cache.recent import RecentQueries
 from esscher.engine.cache.rule import PlannedRule
 from esscher.engine.cache.selection import Kept
 from esscher.engine.cache.tail import Tail
-from esscher.engine.models.interface import OWNER, layer_inputs, scaling_of
+from esscher.engine.models.interface import layer_inputs, owned, scaling_of
 from esscher.engine.models.transformers_library import transformers_module
 
 #: Tokens by which the tail may exceed what it keeps before they are judged: each time costs about
@@ -98,9 +98,9 @@ class ReducedLayer(_base):  # type: ignore[misc]
         self.seen += key_states.shape[2]
         if self.segments is None:
             # read whole by the model's own attention, and reduced behind it
-            return owned(key_states, OWNER, self), value_states
+            return owned(key_states, self), value_states
         self.tail.append(key_states, value_states)
-        return owned(self.tail.keys, OWNER, self), self.tail.values
+        return owned(self.tail.keys, self), self.tail.values
 
     def get_seq_length(self) -> int:
         """Tokens seen, so that positions stay right."""

@@ -84,6 +84,12 @@ def attention_configs(model: Any, modules: Iterable[nn.Module]) -> list[Any]:
     return list(found.values())
 
 
+def owned(keys: Tensor, owner: Any) -> Tensor:
+    """Return keys that lead to the cache layer that computes attention on them."""
+    setattr(keys, OWNER, owner)
+    return keys
+
+
 def attention_on(
     family: Family, module: nn.Module, key: Tensor, implementation: str
 ) -> Callable[..., tuple[Tensor, Tensor | None]]:
