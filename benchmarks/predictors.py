@@ -2,12 +2,14 @@
 
     python -m benchmarks.predictors runs/minilm-wikipedia runs/smollm2-wikipedia ...
 
-Prints three Markdown tables (docs/probe.md has them) and writes
+Prints Markdown tables (docs/probe.md has them) and writes
 ``benchmarks/results/predictors.json``:
 
 * mean absolute error of every predicted exponent, per run and over all heads, beside "always 1/2",
   with the skill over all heads and its interval;
 * how far the predicted curves are from the measured ones;
+* what noise there is in that comparison: a perfect prediction would miss the measured exponents and
+  curves by as much as these miss their own expectation;
 * for each flag, how often it is raised at heads whose exponent was measured below 1/2 (sensitivity)
   and not raised at those measured at 1/2 (specificity); undecided heads are left out.
 """
@@ -18,6 +20,7 @@ import argparse
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +28,9 @@ import numpy as np
 import pandas as pd
 
 import esscher
+from esscher.core.streams import random_stream
 from esscher.math.statistics.classes import rate_class
-from esscher.studies.probe.flags import PREDICTED, with_flags
+from esscher.studies.probe.flags import PREDICTED, PREDICTED_SLOW, predicted_slow, with_flags
 from esscher.studies.probe.predictors import PREDICTORS, predictor_table
 from esscher.studies.probe.records import ProbeHead
 
@@ -36,6 +40,8 @@ METRICS = {"mean": "mean", "cov": "covariance", "map": "map"}
 OFF = 0.15
 #: Effective tokens below which it was expected to be.
 FEW = 8.0
+#: Times that the samples of a head are resampled.
+RESAMPLES = 40
 #: What was a flag before, and what is one now, from one pass alone.
 FLAGS: dict[str, Callable[[ProbeHead, float], bool]] = {
     "H > 1 (was: horizon)": lambda head, top: head.horizon > 1,
@@ -46,6 +52,18 @@ FLAGS: dict[str, Callable[[ProbeHead, float], bool]] = {
         head.sinks.share + head.delimiter_share > 0.3
     ),
     "k-hat above 1/2 (was: slow tail)": lambda head, top: head.khat.k > 0.5,
+}
+
+#: Rows of the table of noise.
+NOISE: dict[str, Callable[[dict[str, Any]], str]] = {
+    "exponent, perfect prediction": lambda x: f"{x['perfect']:.3f}",
+    "exponent, by both stated errors": lambda x: f"{x['stated']:.3f}",
+    "exponent, root mean square of z": lambda x: f"{x['z']:.2f}",
+    "curve, perfect prediction": lambda x: "{:.0%}, {:.0%}".format(*x["perfect curve"]),
+    "curve, predicted over measured": lambda x: ", ".join(
+        f"{x['predicted over measured'][i]:.2f}" for i in (0, 2, -1)
+    ),
+    "curve, heads off by more than 15%": lambda x: f"{x['off']}",
 }
 
 
@@ -89,24 +107,98 @@ def curves(runs: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def samples(folder: Path) -> dict[tuple[int, int, str], np.ndarray]:
+    """Errors [sample, size] of every head of a run, by layer, head and metric."""
+    parts = [pd.read_parquet(file) for file in sorted((folder / "parts").glob("*.parquet"))]
+    for number, part in enumerate(parts):  # passages are replicates too
+        part["replicate"] += number * 10**6
+    table = pd.concat(parts, ignore_index=True)
+    table = table[table["metric"].isin(METRICS) & (table["unit"] != "layer")]
+    return {
+        (int(layer), int(unit), metric): one.pivot(
+            index="replicate", columns="n", values="error"
+        ).to_numpy()
+        for (layer, unit, metric), one in table.groupby(["layer", "unit", "metric"])
+    }
+
+
+def noise_of_curve(errors: np.ndarray, seed: int) -> np.ndarray:
+    """Largest distances, over the sizes, of resampled curves from the curve itself."""
+    count = len(errors)
+    picks = random_stream(seed, "curve").integers(count, size=(RESAMPLES, count))
+    ratio = errors[picks].mean(axis=1) / errors.mean(axis=0)
+    return np.asarray(np.abs(np.log(ratio)).max(axis=1))
+
+
+def noise(runs: dict[str, Any], folders: dict[str, Path]) -> list[dict[str, Any]]:
+    """What a perfect prediction would miss, and how large the misses are in standard errors.
+
+    An exponent with standard error s misses its expectation by ``sqrt(2 / pi) s`` on average.
+    """
+    drawn = {name: samples(folder) for name, folder in folders.items()}
+    rows = []
+    for metric, words in METRICS.items():
+        heads = {name: [_misses(head, metric) for head in p.heads] for name, p in runs.items()}
+        curve = {
+            name: [
+                noise_of_curve(drawn[name][head.layer, head.head, metric], seed)
+                for seed, head in enumerate(probe.heads)
+            ]
+            for name, probe in runs.items()
+        }
+        heads["all"] = list(chain.from_iterable(heads.values()))
+        curve["all"] = list(chain.from_iterable(curve.values()))
+        found: dict[str, Any] = {"of": words}
+        for name in heads:
+            measured, predicted, miss, *ratio = np.array(heads[name]).T
+            found[name] = {
+                "perfect": float(np.sqrt(2 / np.pi) * measured.mean()),
+                "stated": float(np.sqrt(2 / np.pi) * np.hypot(measured, predicted).mean()),
+                "z": float(np.sqrt(np.mean((miss / np.hypot(measured, predicted)) ** 2))),
+                "perfect curve": [
+                    float(np.expm1(np.quantile(np.concatenate(curve[name]), q)))
+                    for q in (0.5, 0.95)
+                ],
+                "predicted over measured": np.median(ratio, axis=1).tolist(),
+                "off": int((np.abs(np.log(ratio)).max(axis=0) > np.log1p(OFF)).sum()),
+            }
+        rows.append(found)
+    return rows
+
+
+def _misses(head: ProbeHead, metric: str) -> list[float]:
+    """Standard errors of the two exponents, their difference, and the ratios of the curves."""
+    assert head.curve is not None
+    assert head.fit is not None
+    predicted, fit = head.predicted_error[metric], head.fit[metric]
+    ratios = np.array(predicted.error) / np.array(head.curve[metric].mean)
+    return [
+        float(fit.standard_error or np.nan),
+        float(predicted.exponent_error or np.nan),
+        float(head.predicted_exponent(metric) or np.nan) - fit.exponent,
+        *ratios.tolist(),
+    ]
+
+
 def flags(runs: dict[str, Any]) -> list[dict[str, Any]]:
     """Sensitivity and specificity of each flag against what was measured."""
     rows = []
     for metric, words in METRICS.items():
         name = f"slow {words}, predicted"
-        named = {name: _raised(name)} if metric in PREDICTED else {}
-        for name, flag in {**named, **FLAGS}.items():
-            hits = {"below": [0, 0], "at 1/2": [0, 0]}
-            for probe in runs.values():
-                for head in probe.heads:
-                    kind = rate_class(head.fit[metric].interval)
-                    if kind in hits:
-                        hits[kind][0] += int(flag(head, probe.sizes[-1]))
-                        hits[kind][1] += 1
-            (true, slow), (false, fine) = hits["below"], hits["at 1/2"]
+        if metric not in PREDICTED:
+            name = f"predicted below {PREDICTED_SLOW} (was: {name})"
+        # by identity: heads of two runs may be equal
+        slow_ones = {
+            id(probe.heads[i]) for probe in runs.values()
+            for i, _ in predicted_slow(probe.heads, metric)
+        }  # fmt: skip
+        raised = {name: lambda head, top, slow=slow_ones: id(head) in slow}
+        for name, flag in {**raised, **FLAGS}.items():
+            each = {run: _hits(probe, metric, flag) for run, probe in runs.items()}
+            slow, fine = (np.sum([hits[i] for hits in each.values()], axis=0) for i in (0, 1))
             rows.append(
-                {"of": words, "flag": name, "raised at slow heads": [true, slow],
-                 "not raised at heads at 1/2": [fine - false, fine]}
+                {"of": words, "flag": name, "raised at slow heads": slow.tolist(),
+                 "not raised at heads at 1/2": fine.tolist(), "by run": each}
             )  # fmt: skip
     hits_off, hits_fine = [0, 0], [0, 0]
     for probe in runs.values():
@@ -123,8 +215,16 @@ def flags(runs: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _raised(name: str) -> Callable[[ProbeHead, float], bool]:
-    return lambda head, top: any(flag.flag == name for flag in head.flags)
+def _hits(probe: Any, metric: str, flag: Callable[[ProbeHead, float], bool]) -> list[list[int]]:
+    """How often a flag is raised at slow heads, and not raised at those at 1/2, of how many."""
+    slow, fine = [0, 0], [0, 0]
+    for head in probe.heads:
+        raised, kind = flag(head, probe.sizes[-1]), rate_class(head.fit[metric].interval)
+        for counts, wanted, right in ((slow, "below", raised), (fine, "at 1/2", not raised)):
+            if kind == wanted:
+                counts[0] += int(right)
+                counts[1] += 1
+    return [slow, fine]
 
 
 def _share(counts: list[int]) -> str:
@@ -141,7 +241,10 @@ def main() -> None:
     heads = {name: with_flags(probe.heads) for name, probe in runs.items()}
     runs = {name: replace(probe, heads=tuple(heads[name])) for name, probe in runs.items()}
     tables = {name: probe.table() for name, probe in runs.items()}
-    found = {"predictors": predictors(tables), "curves": curves(runs), "flags": flags(runs)}
+    found = {
+        "predictors": predictors(tables), "curves": curves(runs),
+        "noise": noise(runs, {folder.name: folder for folder in folders}), "flags": flags(runs),
+    }  # fmt: skip
     names = list(runs)
     print("| of | predictor | " + " | ".join(names) + " | all | skill |")
     print("|" + "---|" * (len(names) + 4))
@@ -155,6 +258,12 @@ def main() -> None:
     for row in found["curves"]:
         numbers = " | ".join("{:.0%}, {:.0%}".format(*row[name]) for name in [*names, "all"])
         print(f"| {row['of']} | {numbers} |")
+    print("\n| of | noise | " + " | ".join(names) + " | all |")
+    print("|" + "---|" * (len(names) + 3))
+    for row in found["noise"]:
+        for words, shown in NOISE.items():
+            numbers = " | ".join(shown(row[name]) for name in [*names, "all"])
+            print(f"| {row['of']} | {words} | {numbers} |")
     print("\n| exponent of the | flag | raised where measured below 1/2 | not raised where at "
           "1/2 |\n|---|---|---|---|")  # fmt: skip
     for row in found["flags"]:

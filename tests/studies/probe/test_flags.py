@@ -69,6 +69,9 @@ def test_predicted_and_gaussian():
     head = replace(head, predicted_error=replace(head.predicted_error, mean=slow))
     (found,) = with_flags([head])
     assert names(found) == ["slow mean, predicted", "prediction off, mean"]
+    # curves bend: measured exponents are compared with the weights of their fit
+    weighted = replace(head.fit, mean=replace(head.fit.mean, predicted=0.5))
+    assert names(with_flags([replace(head, fit=weighted)])[0]) == ["slow mean, predicted"]
     # of the covariance it is no flag: it found too few
     slow = replace(quiet(0).predicted_error.cov, exponent=0.3, exponent_error=0.01)
     other = replace(quiet(0), predicted_error=replace(quiet(0).predicted_error, cov=slow))

@@ -160,13 +160,20 @@ def fit_unit(
         if stats is not None:
             predicted = stats.predicted
             rate = rate.with_predictions(
-                predicted=stats.predicted_error[metric].exponent,
+                predicted=_slope(rate, measured, stats.predicted_error[metric]),
                 sharp=predicted.sharp[metric],
                 paper_reference=predicted.paper_reference,
                 paper_bound=predicted.paper_bound,
             )
         rates[metric] = rate
     return rates
+
+
+def _slope(rate: Rate, measured: LayerMeasurement, predicted: PredictedError) -> float | None:
+    """Exponent of the predicted curve with the weights of the fit: curves bend."""
+    used = np.isin(np.asarray(measured.sizes, dtype=np.float64), rate.sizes)
+    errors = np.asarray(predicted.error)[used]
+    return rate.slope_of(errors) if np.all(errors > 0) else predicted.exponent
 
 
 def _records(rates: Mapping[str, Rate]) -> ByMetric[FittedRate]:

@@ -39,7 +39,7 @@ def with_flags(heads: Sequence[ProbeHead]) -> list[ProbeHead]:
     for metric in METRICS:
         for i, flag in (
             *_measured_slow(heads, metric),
-            *_predicted_slow(heads, metric),
+            *(predicted_slow(heads, metric) if metric in PREDICTED else ()),
             *_disagreeing(heads, metric),
         ):
             found[i].append(flag)
@@ -62,10 +62,8 @@ def _measured_slow(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, F
     ]
 
 
-def _predicted_slow(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, Flag]]:
+def predicted_slow(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, Flag]]:
     """Exponents that one pass predicts below 1/2, beyond what the prediction may be off."""
-    if metric not in PREDICTED:
-        return []
     values = np.array([_predicted(head, metric) for head in heads])
     slow = _below(values, PREDICTED_SLOW)
     return [
@@ -84,6 +82,7 @@ def _disagreeing(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, Fla
     """Exponents that were measured other than predicted on the same sizes."""
     measured = np.array([_exponent(head, metric) for head in heads])
     predicted = np.array([_predicted(head, metric) for head in heads])
+    predicted[:, 0] = [_number(head.predicted_exponent(metric)) for head in heads]
     noise = np.hypot(measured[:, 1], predicted[:, 1])
     freedom = np.minimum(measured[:, 2], predicted[:, 2])
     apart = _apart(measured[:, 0] - predicted[:, 0], noise, freedom)
@@ -149,6 +148,10 @@ def _predicted(head: ProbeHead, metric: str) -> tuple[float, float, float]:
     if found.exponent is None or found.exponent_error is None:
         return np.nan, np.nan, np.nan
     return found.exponent, found.exponent_error, EFFORT.groups - 1.0
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else value
 
 
 def _below(found: Array, bar: float) -> list[int]:

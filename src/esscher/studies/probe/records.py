@@ -315,6 +315,14 @@ class ProbeHead(HeadStatistics, frozen=True, kw_only=True):
         predicted = self.predicted_error[metric]
         return predicted.exponent, predicted.interval
 
+    def predicted_exponent(self, metric: str) -> float | None:
+        """Exponent that one pass predicts; beside a measured one, with the weights of its fit.
+
+        Curves bend, so exponents of the same curve differ if sizes count differently.
+        """
+        known = None if self.fit is None else self.fit[metric].predicted
+        return self.predicted_error[metric].exponent if known is None else known
+
 
 class SharedExponents(Record, frozen=True, kw_only=True):
     """Exponents of a layer beside those of its heads."""

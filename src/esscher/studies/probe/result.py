@@ -81,7 +81,7 @@ def _row(head: ProbeHead) -> dict[str, Any]:
     }
     for metric in METRICS:
         row |= _columns(metric, *head.exponent(metric))
-        row[f"predicted_{metric}"] = head.predicted_error[metric].exponent
+        row[f"predicted_{metric}"] = head.predicted_exponent(metric)
     predicted = head.predicted
     context = head.at_context
     low, high = head.tokens_for_interval.percent_10
