@@ -169,7 +169,7 @@ def passages(
     """
     if tokens is not None:
         tokens = as_dim(tokens, "tokens")
-    framing = _framing(model, delimiters)
+    framing = framing_of(model, delimiters)
     length = _as_context(context, model, framing)
     return PassageStream(framing, documents, length, tokens, keep_short)
 
@@ -316,7 +316,8 @@ def _too_short(found: int, tokens: int, context: int, least: int, passages: int 
     return f", but {tokens} are asked for; give more text, or ask for at most {found}"
 
 
-def _framing(model: LoadedModel | Any, delimiters: bool) -> Framing:
+def framing_of(model: LoadedModel | Any, delimiters: bool) -> Framing:
+    """Return the tokenizer of a model, with what it puts around a text if delimiters are wanted."""
     tokenizer = model.tokenizer if isinstance(model, LoadedModel) else model
     if tokenizer is None or not callable(tokenizer):
         raise InputError("there is no tokenizer; load the model by name, or hand one to wrap_model")
