@@ -57,8 +57,9 @@ class PassageReader:
     prefix
         Tokens of the passage that a decoder has in its cache when the queries come; 0 for an
         encoder.
-    watch
-        Called with the inputs of every layer while a decoder reads the prefix.
+    cache
+        Transformers' own cache of a decoder that has read the prefix; made if it is left out. An
+        encoder has none.
 
     Attributes
     ----------
@@ -66,8 +67,6 @@ class PassageReader:
         Rows of the queries at which errors are measured: all that are not delimiters.
     positions
         Rows of the queries at which next-token laws are compared (decoders).
-    cache
-        The prefix as a decoder has read it, dense; None for an encoder.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class PassageReader:
         loaded: LoadedModel,
         passage: Passage,
         prefix: int,
-        watch: Callable[[LayerInputs], None] | None = None,
+        cache: Any = None,
     ) -> None:
         check_supported(loaded)
         self.loaded, self.passage, self.prefix = loaded, passage, prefix
@@ -86,7 +85,9 @@ class PassageReader:
         count = min(POSITIONS, queries - 1)
         spaced = np.unique(np.linspace(0, queries - 2, count).round().astype(np.int64))
         self.positions = torch.from_numpy(spaced)
-        self.cache = self._read_prefix(watch) if loaded.causal else None
+        if cache is None and loaded.causal:
+            cache = read_prompt(loaded, self._ids[0, :prefix], lambda inputs: None)
+        self.cache = cache
 
     @property
     def next_tokens(self) -> Tensor:
@@ -122,19 +123,6 @@ class PassageReader:
         """Run the model on the queries, with whatever attention it has now; see :class:`Pass`."""
         return self._next_token_laws(cache) if self.loaded.causal else self._embedding()
 
-    def _read_prefix(self, watch: Callable[[LayerInputs], None] | None) -> Any:
-        cache = transformers_module().DynamicCache(config=self.loaded.model.config)
-
-        def look(inputs: LayerInputs) -> None:
-            if watch is not None:
-                watch(inputs)
-
-        with torch.no_grad(), attention_override(self.loaded, look):
-            self.loaded.backbone(
-                input_ids=self._ids[:, : self.prefix], past_key_values=cache, use_cache=True
-            )
-        return cache
-
     def _next_token_laws(self, cache: Any) -> Tensor:
         if cache is None:
             # a copy: the call appends to the cache, and a sliding one cannot be cut back
@@ -155,6 +143,19 @@ class PassageReader:
         text = torch.from_numpy(~self.passage.is_delimiter).to(self.loaded.device)
         states: Tensor = output.last_hidden_state[0]
         return states[text].to(torch.float32).mean(dim=0)
+
+
+def read_prompt(loaded: LoadedModel, ids: Tensor, watch: Callable[[LayerInputs], None]) -> Any:
+    """Let a decoder read a prompt [n] at once; return transformers' own cache of it.
+
+    ``watch`` is called with the inputs of every layer.
+    """
+    cache = transformers_module().DynamicCache(config=loaded.model.config)
+    with torch.no_grad(), attention_override(loaded, watch):
+        loaded.backbone(
+            input_ids=ids[None].to(loaded.device), past_key_values=cache, use_cache=True
+        )
+    return cache
 
 
 def check_supported(loaded: LoadedModel) -> None:

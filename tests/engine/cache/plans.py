@@ -72,8 +72,8 @@ class MaskedPlan:
     A replacement for ``attention_override``; the first call is the prompt.
     """
 
-    def __init__(self, budgets, seed=0):
-        self._rule = PlannedRule(budgets, seed)
+    def __init__(self, loaded, budgets, seed=0):
+        self._rule = PlannedRule.of(loaded, budgets, seed)
         self._kept, self._length = {}, {}
 
     def __call__(self, inputs):

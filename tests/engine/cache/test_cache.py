@@ -74,7 +74,7 @@ def test_any_budget_is_the_masked_computation(name):
     loaded = model(name)
     batch = padded(prompts((60, 31)))
     budgets = budgets_for(loaded, 0.4, spread=0.5)
-    with attention_override(loaded, MaskedPlan(budgets)):
+    with attention_override(loaded, MaskedPlan(loaded, budgets)):
         masked = generated(loaded, batch)
     cache = planned_cache(loaded, budgets)
     found = generated(loaded, batch, past_key_values=cache)
@@ -155,7 +155,7 @@ def test_beams_share_what_was_read(name):
     assert torch.equal(found, generated(loaded, batch, **options).sequences)
     budgets = budgets_for(loaded, 0.4)
     # beams of one prompt keep the same, and change places only among themselves
-    with attention_override(loaded, MaskedPlan(budgets)):
+    with attention_override(loaded, MaskedPlan(loaded, budgets)):
         masked = generated(loaded, batch, **options)
     under = generated(loaded, batch, past_key_values=planned_cache(loaded, budgets), **options)
     assert torch.equal(under.sequences, masked.sequences)

@@ -52,15 +52,14 @@ def test_weights_stay_unbiased_however_often_tokens_are_judged():
         scores = first
         for turn in range(1, 4):
             seen = 60 + 30 * (turn - 1)
-            kept = rule.keep_again(1, 0, torch.from_numpy(scores), seen, 0, turn)
+            weights = torch.from_numpy(weight)
+            kept = rule.keep_again(1, 0, torch.from_numpy(scores), weights, seen, 0, turn)
             index = index[kept.index]
             weight = weight[kept.index] + kept.log_weight.numpy()
             assert len(index) == np.ceil(0.3 * seen)
             if turn < 3:
                 new = np.arange(seen, seen + 30)
                 scores = np.concatenate([first, *later])[np.concatenate([index, new])]
-                # what stands for many weighs as much when it is judged again
-                scores = scores * np.exp(np.concatenate([weight, np.zeros(30)]))
                 index = np.concatenate([index, new])
                 weight = np.concatenate([weight, np.zeros(30)])
         found = np.zeros(120)
@@ -94,6 +93,6 @@ def test_observed_queries_of_a_layer_are_those_of_each_head():
             weights = torch.softmax(inputs.logits(0, h, dtype=torch.float64)[rows], dim=-1)
             squares.append(weights.square().mean(0))
             outputs.append((weights @ inputs.v[0, h // 2].double()).mean(0))
-        expected = Observation(torch.stack(squares), found.recent, torch.stack(outputs))
+        expected = Observation(torch.stack(squares), found.received, torch.stack(outputs))
         torch.testing.assert_close(found.square.double(), expected.square, rtol=1e-4, atol=1e-7)
         torch.testing.assert_close(found.output.double(), expected.output, rtol=1e-4, atol=1e-6)

@@ -128,7 +128,7 @@ def not_finite(x):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (said(version=7), "has version 7; this version of Esscher reads 1"),
+        (said(version=7), "has version 7; this version of Esscher reads 3"),
         (said(plan_hash="00"), "its budgets are not those of its plan"),
         (said(weight_hash="00"), "was made with 'llama' with weights 00"),
         (said(seed=-1), "seed is -1"),
@@ -149,6 +149,10 @@ def not_finite(x):
         (changed("1.log_weight", negative), "layer 1 holds more tokens than were seen"),
         (changed("2.tail_keys", lambda x: x[:1].clone()), "layer 2 has 'tail_keys' as"),
         (changed("2.places", lambda x: x + 10**9), "queries at places that were not seen"),
+        (lambda about, arrays: arrays.pop("1.scores"), "layer 1 has no array 'scores'"),
+        (changed("1.scores", lambda x: x[1:].clone()), "layer 1 has 'scores' as"),
+        (changed("1.scores", negative), "layer 1 has scores below 0"),
+        (changed("1.tail_scores", lambda x: torch.zeros(2, 2, 9)), "tokens that it does not hold"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(stored, damage, message, tmp_path):

@@ -18,6 +18,12 @@ from torch import Tensor, nn
 
 from esscher.core.errors import InputError
 from esscher.engine.cache.call import Call
+from esscher.engine.cache.repeating import (
+    ARGUMENT,
+    check_repeatable,
+    repeat_read,
+    tokens_before,
+)
 from esscher.engine.models.families import HookFamily, family_of
 from esscher.engine.models.interface import (
     PREFIX,
@@ -28,9 +34,6 @@ from esscher.engine.models.interface import (
 )
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import transformers_module
-
-#: The argument of a model that is its cache.
-ARGUMENT = "past_key_values"
 
 
 def attach(loaded: LoadedModel) -> None:
@@ -80,7 +83,12 @@ class Switch:
         cache = _own_cache(kwargs.get(ARGUMENT))
         if cache is None:
             return None
-        kwargs = _read_first(module, cache, kwargs)
+        call, first = cache.call, cache.call.repeating is None
+        if first:
+            call.check_finished()
+            if not call.reading:
+                check_repeatable(cache, kwargs)
+            kwargs = _read_first(module, cache, kwargs)
         names = self.names
         # an attention_override block passes keys of a cache back by itself
         if not names[0].startswith(PREFIX):
@@ -88,10 +96,14 @@ class Switch:
             self._before = names
             for config, name in zip(self._configs, names, strict=True):
                 config._attn_implementation_internal = _private(name)
+        if first:
+            ids = kwargs.get("input_ids")
+            call.repeats = ids is not None and cache.repeats(ids.shape[1])
+            call.unfinished = call.repeats
         return (), kwargs
 
     def after(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        """Switch back, also when the call failed."""
+        """Switch back, also when the call failed, and let the model repeat what it has read."""
         cache = _own_cache(kwargs.get(ARGUMENT))
         if cache is None:
             return
@@ -99,10 +111,22 @@ class Switch:
             for config, name in zip(self._configs, self._before, strict=True):
                 config._attn_implementation_internal = name
             self._before = None
-        cache.call.finish()
-        if cache.call.pieces == 1:
+        call = cache.call
+        call.finish()
+        if call.repeating is not None:
+            return
+        left = max(0, call.pieces - 1)
+        try:
+            if call.repeats and output is not None:
+                repeat_read(module, cache, kwargs)
+        except BaseException:
+            call.pieces = 0
+            raise
+        finally:
+            call.repeats = False
+        if call.pieces == 1:
             cache.stop_reading()
-        cache.call.pieces = max(0, cache.call.pieces - 1)
+        call.pieces = left
 
 
 def _private(name: str) -> str:
@@ -180,6 +204,7 @@ def _read_first(module: nn.Module, cache: Any, kwargs: dict[str, Any]) -> dict[s
         for end in ends[:-1]:
             module(**_piece(kwargs, name, start, end, seen))
             start = end
+            cache.call.earlier = tokens_before(kwargs, start)
     except BaseException:
         cache.call.pieces = 0
         raise

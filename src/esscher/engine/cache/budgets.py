@@ -6,7 +6,7 @@ Everything that runs a model under a plan needs this record and nothing else of 
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Meta, structs
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Powers of the scores in the samples, among which each key head has its own.
 POWERS = (0.5, 0.75, 1.0, 1.5)
-#: Sinks and recent tokens of a decoder; of a short cache, the recent ones are this share at most.
+#: Sinks and recent tokens of a decoder; recent ones are this share of what a head keeps at most.
 SINKS, RECENT, SHARE = 4, 32, 1 / 16
 
 Tokens: TypeAlias = Annotated[int, Meta(ge=0, le=10**15)]
@@ -31,6 +31,11 @@ TokenGrid: TypeAlias = Annotated[
     tuple[Annotated[tuple[Tokens, ...], Meta(min_length=1, max_length=100_000)], ...],
     Meta(min_length=1, max_length=100_000),
 ]
+#: Queries by which tokens are scored: the last ones of the prompt, all of them moved behind it, or
+#: those with which the model repeats it.
+Score: TypeAlias = Literal["all", "last", "repeat"]
+#: What is kept by the scores: a weighted sample, or the tokens with the largest, without weights.
+SelectionKind: TypeAlias = Literal["sample", "topk"]
 #: One number per layer and head.
 Grid: TypeAlias = tuple[tuple[float, ...], ...]
 
@@ -47,10 +52,20 @@ class Keeping(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.sinks + self.recent
 
 
-def keeping_for(keys: int, causal: bool) -> Keeping:
-    """A decoder keeps sinks and recent tokens, an encoder its delimiters."""
+def keeping_for(keys: int, causal: bool, budget: float = 1.0) -> Keeping:
+    """A decoder keeps sinks and recent tokens, an encoder its delimiters.
+
+    Parameters
+    ----------
+    keys
+        Tokens of which a budget is kept.
+    causal
+        Whether the model is a decoder.
+    budget
+        Share of them that is kept.
+    """
     if causal:
-        return Keeping(sinks=SINKS, recent=min(RECENT, int(SHARE * keys)))
+        return Keeping(sinks=SINKS, recent=min(RECENT, int(SHARE * budget * keys)))
     return Keeping(sinks=1, recent=1)
 
 
@@ -67,6 +82,8 @@ class TokenBudgets(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
         What every head keeps for certain.
     budgets, powers
         Tokens that are kept, and the power of the scores in the sample, by layer and key head.
+    selection, score
+        How tokens are chosen, and by which queries they are scored. Powers are of samples alone.
     """
 
     model: ModelRecord
@@ -74,6 +91,8 @@ class TokenBudgets(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
     keeping: Keeping
     budgets: TokenGrid
     powers: Grid
+    selection: SelectionKind = "sample"
+    score: Score = "all"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be budgets of the model's key heads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,12 @@ from esscher.core.errors import InputError
 from esscher.core.shown import byte_count
 from esscher.core.validation import as_dim, as_path
 from esscher.engine.cache.attachment import attach
-from esscher.engine.cache.budgets import TokenBudgets
+from esscher.engine.cache.budgets import Score, TokenBudgets
 from esscher.engine.cache.call import Call
-from esscher.engine.cache.layer import ReducedLayer, restore_sliding
+from esscher.engine.cache.holding import restore_sliding
+from esscher.engine.cache.instruction import Instruction
+from esscher.engine.cache.layer import SLACK, ReducedLayer
+from esscher.engine.cache.observation import WINDOW
 from esscher.engine.cache.rule import PlannedRule
 from esscher.engine.cache.selection import Kept
 from esscher.engine.models import LoadedModel
@@ -42,6 +45,8 @@ class ReducedCache(_transformers.Cache):  # type: ignore[misc]
         As for :meth:`~esscher.results.Plan.cache`.
     call
         What is known about the call that goes on.
+    instruction
+        How the model is told to repeat a prompt; None if it need not, or has no tokenizer.
     weight_hash
         Of the model.
     """
@@ -60,6 +65,8 @@ class ReducedCache(_transformers.Cache):  # type: ignore[misc]
         self.chunk = None if chunk is None else as_dim(chunk, "chunk")
         self.call = Call()
         self.weight_hash, self._key_heads = loaded.weight_hash, loaded.shape.key_heads
+        repeats = rule is not None and rule.score == "repeat" and loaded.tokenizer is not None
+        self.instruction = Instruction.of(loaded) if repeats else None
         attach(loaded)
         layers = check_reducible(loaded)
         for number, layer in enumerate(layers):
@@ -75,7 +82,7 @@ class ReducedCache(_transformers.Cache):  # type: ignore[misc]
 
     def reset(self) -> None:
         """Forget everything; the cache can be used for another prompt."""
-        self.call.handed = None
+        self.call.reset()
         super().reset()
 
     def splits(self, tokens: int) -> bool:
@@ -83,11 +90,22 @@ class ReducedCache(_transformers.Cache):  # type: ignore[misc]
         first = self.get_seq_length() == 0
         return self.chunk is not None and tokens > self.chunk and (first or self.decode == "budget")
 
+    def repeats(self, tokens: int) -> bool:
+        """Whether the model repeats so many new tokens before it is decided what is kept."""
+        if self.rule is None or self.rule.score != "repeat" or tokens == 0:
+            return False
+        if self.get_seq_length() == 0:
+            return not self.rule.keeps_all(tokens)
+        held = self.reduced[0].tail.length
+        full = tokens >= WINDOW and held + tokens > self.rule.recent + SLACK
+        return self.call.reading or (self.decode == "budget" and full)
+
     def stop_reading(self) -> None:
         """A prompt was read in pieces, to its end."""
+        self.call.earlier = None
         if self.decode == "keep":
             for layer in self.reduced:
-                layer.recent = None
+                layer.recent = layer.carried = None
 
     @property
     def kept(self) -> NDArray[np.int64]:
@@ -176,6 +194,7 @@ def planned_cache(
     decode: Decode = "keep",
     length: int | None = None,
     chunk: int | None = None,
+    score: Score | None = None,
 ) -> ReducedCache:
     """Make an empty cache that keeps budgets of what it will be handed.
 
@@ -191,9 +210,17 @@ def planned_cache(
         Budgets are shares of all tokens seen; with a length, of so many at most.
     chunk
         Read prompts in pieces of so many tokens.
+    score
+        By which queries tokens are scored; by default those that the budgets were planned for. With
+        ``"repeat"`` all layers hold a prompt whole, or the piece of it that is read, until the
+        model has repeated it.
     """
+    if score not in (None, *get_args(Score)):
+        raise InputError(f"score is {score!r}; choose 'all', 'last' or 'repeat'")
     bound = None if length is None else as_dim(length, "length")
-    rule = PlannedRule(budgets, seed, bound)
+    rule = PlannedRule.of(loaded, budgets, seed, bound, score)
+    if rule.score == "repeat":
+        Instruction.of(loaded)  # there must be a tokenizer
     return ReducedCache(loaded, rule, decode=decode, chunk=chunk)
 
 

@@ -36,10 +36,22 @@ class Call:
         Pieces of a prompt that are still to be read, the one that goes on included.
     handed
         Number of the layer whose keys were handed to the model and not yet come back.
+    repeats
+        Whether the model will repeat what it reads in this call.
+    repeating
+        From where to where the queries of each text repeat it, while the model does so.
+    earlier
+        Last tokens of every text before those of a piece, as far as they are known.
+    unfinished
+        Whether a prompt was read and not yet repeated.
     """
 
     pieces: int = 0
     handed: int | None = None
+    repeats: bool = False
+    repeating: list[tuple[int, int]] | None = None
+    earlier: list[Tensor] | None = field(default=None, repr=False)
+    unfinished: bool = False
     _mask: Tensor | None = field(default=None, repr=False)
     _read: TailMask = field(default=NO_MASK, repr=False)
 
@@ -83,6 +95,26 @@ class Call:
         if mask is not self._mask:
             self._mask, self._read = mask, _read(mask, queries, tail)
         return self._read
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.pieces, self.handed, self.repeats, self.repeating = 0, None, False, None
+        self.earlier, self.unfinished = None, False
+        self.finish()
+
+    def check_finished(self) -> None:
+        """Refuse to go on from a prompt of which it was not decided what is kept.
+
+        Raises
+        ------
+        InputError
+            If reading or repeating it was interrupted.
+        """
+        if self.unfinished:
+            raise InputError(
+                "the cache is unfinished: reading a prompt, or repeating it, was interrupted. "
+                "Start again with a new cache (plan.cache(model)), or cache.reset()"
+            )
 
     def finish(self) -> None:
         """Forget the call."""

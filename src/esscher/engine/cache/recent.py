@@ -39,6 +39,8 @@ class RecentQueries:
         """Forget queries from a place on: their tokens were taken back."""
         self.places[self.places >= place] = -1
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def select(self, texts: Tensor) -> None:
         """Become those of these texts of the batch."""
         self.queries = self.queries[texts]
@@ -59,17 +61,25 @@ class RecentQueries:
         seen
             Tokens seen, those of the tail the last ones.
         """
-        first = seen - len(there)
-        own = self.places >= 0
-        # a query whose own token is padding is none of the text's
-        behind = self.places >= first
-        own[behind] &= there[(self.places[behind] - first)]
-        # in their order, so that rounding does not depend on where they are kept
-        order = torch.argsort(self.places)
-        order = order[own[order]]
+        order = self._order(there, seen)
         places = self.places[order]
+        first = seen - len(there)
         group = self.queries.shape[1] // key_heads
         query = self.queries[batch, g * group : (g + 1) * group, order]
         tail = (torch.arange(first, seen) <= places[:, None]) & there
         visible = torch.cat([torch.ones(len(places), listed, dtype=torch.bool), tail], dim=1)
         return query, visible.to(query.device)
+
+    def own_places(self, there: Tensor, seen: int) -> Tensor:
+        """Places of the queries of :meth:`observed`."""
+        return self.places[self._order(there, seen)]
+
+    def _order(self, there: Tensor, seen: int) -> Tensor:
+        """Which queries are of a text, in their order: rounding does not depend on their slots."""
+        first = seen - len(there)
+        own = self.places >= 0
+        # a query whose own token is padding is none of the text's
+        behind = self.places >= first
+        own[behind] &= there[(self.places[behind] - first)]
+        order = torch.argsort(self.places)
+        return order[own[order]]

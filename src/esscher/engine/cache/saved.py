@@ -24,9 +24,11 @@ from esscher.core.shown import shortened
 from esscher.core.untrusted import open_regular, parse_json
 from esscher.core.validation import as_path
 from esscher.engine.attention.ragged import Segments
-from esscher.engine.cache.budgets import TokenBudgets
+from esscher.engine.cache.budgets import Score, TokenBudgets
 from esscher.engine.cache.cache import ReducedCache
-from esscher.engine.cache.layer import ReducedLayer, restore_sliding
+from esscher.engine.cache.carried import Carried
+from esscher.engine.cache.holding import restore_sliding
+from esscher.engine.cache.layer import ReducedLayer
 from esscher.engine.cache.lists import one_list, packed
 from esscher.engine.cache.observation import WINDOW
 from esscher.engine.cache.recent import RecentQueries
@@ -35,7 +37,7 @@ from esscher.engine.models import LoadedModel, wrap_model
 from esscher.engine.models.transformers_library import transformers_module
 
 #: Version of the file; another one is refused.
-VERSION = 1
+VERSION = 3
 #: The entry of a file's metadata that says all the rest.
 ENTRY = "esscher"
 #: Types of the arrays of keys and values.
@@ -53,7 +55,7 @@ class SavedCache(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Hashes of the budgets and of the model's weights.
     budgets
         What each key head keeps.
-    seed, length, decode, chunk
+    seed, length, decode, chunk, score
         As for :meth:`esscher.results.Plan.cache`.
     seen, turns
         Tokens seen, with padding, and how often what is kept was judged again.
@@ -69,6 +71,7 @@ class SavedCache(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     length: Count | None
     decode: Literal["keep", "budget"]
     chunk: Count | None
+    score: Score
     seen: Count
     turns: Count
     lengths: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=100_000)]
@@ -84,13 +87,14 @@ def save_cache(cache: ReducedCache, path: Path) -> None:
     reduced = [layer for layer in cache.reduced if layer.segments is not None]
     if not reduced or cache.rule is None:
         raise InputError("the cache is empty; hand it to the model before it is saved")
+    cache.call.check_finished()
     first, rule = reduced[0], cache.rule
     assert first.lengths is not None
     about = SavedCache(
         version=VERSION, plan_hash=plan_hash(rule.budgets),
         weight_hash=cache.weight_hash, budgets=rule.budgets, seed=rule.seed,
-        length=rule.length, decode=cache.decode, chunk=cache.chunk, seen=first.seen,
-        turns=first.turns, lengths=tuple(first.lengths.tolist()),
+        length=rule.length, decode=cache.decode, chunk=cache.chunk, score=rule.score,
+        seen=first.seen, turns=first.turns, lengths=tuple(first.lengths.tolist()),
     )  # fmt: skip
     arrays: dict[str, Tensor] = {}
     for number, layer in enumerate(cache.layers):
@@ -115,6 +119,9 @@ def _arrays(layer: ReducedLayer) -> dict[str, Tensor]:
         out["tail_valid"] = layer.tail.valid
     if layer.recent is not None:
         out |= {"queries": layer.recent.queries, "places": layer.recent.places}
+    if layer.carried is not None:
+        listed = [layer.carried.of(layer.segments, number, 0) for number in everything]
+        out |= {"scores": torch.cat(listed), "tail_scores": layer.carried.held}
     return out
 
 
@@ -141,7 +148,7 @@ def load_cache(path: str | Path, model: Any) -> ReducedCache:
     about, arrays = _read(path)
     loaded = model if isinstance(model, LoadedModel) else wrap_model(model)
     _check_model(path, about, loaded)
-    rule = PlannedRule(about.budgets, about.seed, about.length)
+    rule = PlannedRule.of(loaded, about.budgets, about.seed, about.length, about.score)
     cache = ReducedCache(loaded, rule, decode=about.decode, chunk=about.chunk)
     wanted: set[str] = set()
     for number, layer in enumerate(cache.layers):
@@ -261,6 +268,14 @@ def _fill(layer: ReducedLayer, own: _Arrays, about: SavedCache, loaded: LoadedMo
         layer.recent.restore(queries, places)
     elif layer.bounded:
         raise own.damaged("has no queries, by which tokens are judged again")
+    if layer.bounded and about.score != "last":
+        scores = own.take("scores", (count,), torch.float32)
+        tail_scores = own.take("tail_scores", (batch, key_heads, None), torch.float32)
+        if tail_scores.shape[2] > tail_keys.shape[2]:
+            raise own.damaged("has scores of tokens that it does not hold")
+        if bool((scores < 0).any()) or bool((tail_scores < 0).any()):
+            raise own.damaged("has scores below 0")
+        layer.carried = Carried(scores, tail_scores)
 
 
 def _fill_sliding(layer: Any, own: _Arrays, about: SavedCache, loaded: LoadedModel) -> None:
