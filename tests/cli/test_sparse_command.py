@@ -125,7 +125,8 @@ def test_stopped_and_resumed(tmp_path: Path) -> None:
     script = tmp_path / "esscher"
     script.write_text("from esscher.cli import main\n\nmain()\n")
     command = [sys.executable, str(script), "sparse-law", "gaussian", *SMALL, "--out", str(out)]
-    command[command.index("--replicates") + 1] = "400"
+    # so many that it cannot end before it is interrupted, however late that is
+    command[command.index("--replicates") + 1] = "100000"
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env=os.environ | {"OMP_NUM_THREADS": "1"})  # fmt: skip
     end = time.monotonic() + 60

@@ -52,6 +52,8 @@ def test_options_are_described_by_their_fields():
         ("tilt", [1, 2], (1.0, 2.0)),
         ("names", "a, b", ("a", "b")),
         ("names", ["a"], ("a",)),
+        ("names", "", ()),
+        ("names", None, ()),
         ("out", "runs/a", Path("runs/a")),
         ("out", None, None),
     ],

@@ -27,6 +27,7 @@ OF_CACHE = {
     "decode": "--decode",
     "length": "--length",
     "chunk": "--chunk",
+    "score": "--score",
     "save_cache": "--save-cache",
 }
 
@@ -57,6 +58,11 @@ OF_CACHE = {
 )
 @click.option("--length", type=int, help="Budgets are shares of so many tokens at most.")
 @click.option("--chunk", type=int, help="Read the prompt in pieces of so many tokens.")
+@click.option(
+    "--score",
+    type=click.Choice(["all", "last", "repeat"]),
+    help="Queries that score tokens, as for esscher plan (default: as the plan was made).",
+)
 @click.option(
     "--chat", is_flag=True, help="The prompt is a user's message: use the model's chat template."
 )

@@ -143,6 +143,8 @@ def _parameter(option: Option, study: type[Study[Any]]) -> click.Parameter | Non
     else:
         if option.metavar in LISTS and default is not None:
             default = ",".join(f"{value:g}" for value in default)
+        elif isinstance(default, tuple):
+            default = ",".join(default) or None  # names
         settings |= {"default": default, "show_default": default is not None}
     if get_origin(kind) is Literal:
         settings["type"] = click.Choice([str(value) for value in get_args(kind)])

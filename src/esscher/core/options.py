@@ -147,8 +147,8 @@ def checked(option: Option, value: Any) -> Any:
     InputError
         Naming the option, the value and what is allowed.
     """
-    if value is None and option.default is None:
-        return None
+    if value is None and option.default in (None, ()):
+        return option.default
     if Path in (option.type, *get_args(option.type)):
         return as_path(value, option.name)
     given = _plain(value, _whole(option.type))
@@ -193,7 +193,7 @@ def _plain(value: Any, whole: bool) -> Any:
 def _as_list(value: Any, item: Any) -> Any:
     """A number as a list of it, names with commas as a list of names, where a list is wanted."""
     if item is str and isinstance(value, str):
-        return [name.strip() for name in value.split(",")]
+        return [name.strip() for name in value.split(",")] if value else []
     return [value] if item is float and isinstance(value, int | float) else value
 
 

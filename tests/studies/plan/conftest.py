@@ -9,6 +9,7 @@ import esscher
 from esscher.engine.models import wrap_model
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
+from tests.studies.plan.asked import OPTIONS, roomy, text
 
 
 def _plan(name, **options):
@@ -33,3 +34,10 @@ def decoder():
 @pytest.fixture(scope="session", params=["encoder", "decoder"])
 def found(request):
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session")
+def asked(tmp_path_factory):
+    """A decoder's plan against all rules, with questions; its run is stored."""
+    out = tmp_path_factory.mktemp("asked") / "run"
+    return esscher.plan(roomy(), text(0), check=text(1), out=out, **OPTIONS)

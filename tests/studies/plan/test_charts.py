@@ -10,13 +10,21 @@ from msgspec import structs
 
 from esscher.core.errors import InputError
 from esscher.show.drawing import draw, offered
-from esscher.studies.plan.charts import DRAWINGS, ERRORS, KEY_HEAD, MEASURES, NAMES
+from esscher.studies.plan.charts import (
+    COLOURS,
+    DRAWINGS,
+    ERRORS,
+    KEY_HEAD,
+    MEASURES,
+    shown_first,
+)
+from esscher.studies.plan.words import name_of
 from tests.show.drawn import panel_rows, rows, texts
 
 UNCHECKED = ["plan", "budgets", "explorer", "predicted"]
 
 
-@pytest.mark.parametrize("name", [drawing.name for drawing in DRAWINGS])
+@pytest.mark.parametrize("name", [one.name for one in DRAWINGS if one.name != "tasks"])
 def test_every_chart_is_drawn(found, name, capfd):
     written = texts(draw(DRAWINGS, found, name))
     assert "undefined" not in written
@@ -69,16 +77,16 @@ def test_costs_are_what_was_measured(found):
     for number, (title, of) in enumerate(known):
         assert title in written
         shown = {row["configuration"]: row for row in panel_rows(chart, number, "value")}
-        assert set(shown) == {NAMES[name] for name in check.configurations}
+        assert set(shown) == {name_of(name) for name in check.configurations}
         for name, measures in check.configurations.items():
-            row, value = shown[NAMES[name]], of(measures)
+            row, value = shown[name_of(name)], of(measures)
             assert row["value"] == pytest.approx(value.mean, rel=1e-5)
             assert (row["low"], row["high"]) == pytest.approx(value.interval, rel=1e-5, abs=1e-9)
-            assert f"{NAMES[name]}: {value.mean:.3g}" in written
+            assert f"{name_of(name)}: {value.mean:.3g}" in written
 
 
 def test_distances_are_kl_of_a_decoder_and_one_minus_cosine_of_an_encoder(encoder, decoder):
-    assert decoder.check.heavy.distance is decoder.check.heavy.kl
+    assert decoder.check.snapkv.distance is decoder.check.snapkv.kl
     cosine, distance = encoder.check.heavy.cosine, encoder.check.heavy.distance
     assert distance.mean == 1 - cosine.mean
     assert distance.interval == (1 - cosine.interval[1], 1 - cosine.interval[0])
@@ -90,7 +98,7 @@ def test_distances_are_kl_of_a_decoder_and_one_minus_cosine_of_an_encoder(encode
 def test_errors_by_layer(found):
     shown = panel_rows(draw(DRAWINGS, found, "layers"), 0, "layer")
     for name, measures in found.check.configurations.items():
-        own = [row for row in shown if row["configuration"] == NAMES[name]]
+        own = [row for row in shown if row["configuration"] == name_of(name)]
         means = {row["layer"]: row["error"] for row in own}
         assert means == pytest.approx(dict(enumerate(measures.layer_error.mean)), rel=1e-5)
         high = {row["layer"]: row["high"] for row in own if "high" in row}
@@ -150,7 +158,39 @@ def test_one_passage_has_no_intervals_and_errors_may_be_zero(encoder, capfd):
         heavy=alone(check.heavy), heads=heads,
     )  # fmt: skip
     predicted = structs.replace(encoder.predicted, head_error=none)
-    for drawing in DRAWINGS:
-        assert texts(draw(DRAWINGS, replace(encoder, check=changed, predicted=predicted),
-                          drawing.name))  # fmt: skip
+    alone_ = replace(encoder, check=changed, predicted=predicted)
+    for drawing in offered(DRAWINGS, alone_):
+        assert texts(draw(DRAWINGS, alone_, drawing.name))
     assert capfd.readouterr().err == ""
+
+
+def test_answers_to_questions_are_drawn_by_task(asked, decoder, capfd):
+    chart = draw(DRAWINGS, asked, "tasks")
+    written = texts(chart)
+    assert "undefined" not in written
+    assert {"needle: dense cannot", "values: dense cannot"} <= set(written)
+    for number, scores in enumerate(asked.check.tasks.values()):
+        shown = {row["label"]: row for row in panel_rows(chart, number, "value")}
+        assert len(shown) == len(scores)
+        for name, score in scores.items():
+            called = "dense" if name == "dense" else name_of(name)
+            row = shown[f"{called}: {score.score:.0%}"]
+            assert (row["low"], row["high"]) == pytest.approx(score.interval, abs=1e-5)
+    with pytest.raises(InputError, match=r"no chart 'tasks' .* no questions were asked"):
+        draw(DRAWINGS, decoder, "tasks")
+    assert capfd.readouterr().err == ""
+
+
+def test_lines_show_as_many_configurations_as_there_are_colours(asked):
+    check = asked.check
+    first = shown_first(check)
+    assert len(first) == len(COLOURS) < len(check.configurations)
+    assert first[:2] == ["planned", "uniform"]
+    farthest = max(check.configurations[name].distance.mean for name in first[2:])
+    left = set(check.configurations) - set(first)
+    assert all(check.configurations[name].distance.mean >= farthest for name in left)
+    shown = panel_rows(draw(DRAWINGS, asked, "layers"), 0, "layer")
+    assert {row["configuration"] for row in shown} == {name_of(name) for name in first}
+    # bars have room for all
+    bars = panel_rows(draw(DRAWINGS, asked, "cost"), 0, "value")
+    assert {row["configuration"] for row in bars} == set(map(name_of, check.configurations))

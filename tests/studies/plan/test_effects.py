@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from esscher.engine.cache.budgets import POWERS
@@ -12,9 +13,17 @@ from esscher.engine.cache.selection import (
     certain_keys,
     inclusion_probabilities,
     reduced_attention,
+    select_largest,
     select_sample,
 )
-from esscher.studies.plan.effects import SAMPLES, layer_effects, swept_effects
+from esscher.studies.plan.effects import (
+    LARGEST,
+    SAMPLES,
+    SELECTIONS,
+    _without_smallest,
+    layer_effects,
+    swept_effects,
+)
 from tests.engine.cache.inputs import layer_inputs
 
 
@@ -91,3 +100,51 @@ def test_swept_effects_are_those_of_the_samples() -> None:
     np.testing.assert_allclose(found.square[:, 2, 0], torch.stack(squares).mean(0), rtol=1e-5)
     # all keys: nothing but rounding
     assert np.all(found.effect[..., 1] < 1e-9)
+
+
+def test_keeping_the_largest_costs_what_is_left_out() -> None:
+    """Keys are removed one size after the other, and the rest of each softmax is what is left."""
+    weights = torch.softmax(torch.randn(6, 30, generator=torch.Generator().manual_seed(1)), dim=-1)
+    values = torch.randn(30, 5, generator=torch.Generator().manual_seed(2))
+    # the first 20 keys can be forgotten, from the last one on
+    rooms = np.array([1, 7, 19, 20])
+    outputs = weights @ values
+    found = _without_smallest(weights[:, :20], values[:20], outputs, rooms)
+    for room, own in zip(rooms, found, strict=True):
+        left = [*range(room), *range(20, 30)]
+        again = weights[:, left] / weights[:, left].sum(-1, keepdim=True) @ values[left]
+        torch.testing.assert_close(own, again - outputs, rtol=1e-4, atol=1e-6)
+    assert bool((found[-1] == 0).all())
+
+
+def test_effects_of_the_largest_are_squares_of_what_they_move() -> None:
+    inputs, prefix = layer_inputs(keys=120, queries=4, seed=4, softcap=3.0), 116
+    gradients = torch.randn(3, 4, 4, 5, generator=torch.Generator().manual_seed(5))
+    sizes = [4, 20, 70, 116]
+    scores, certain, found = effects_of(inputs, prefix, gradients, sizes)
+    swept = swept_effects(
+        inputs, gradients, scores, certain, np.array(sizes), [0.1, 0.2].__getitem__
+    )
+    dense = inputs.attend(torch.float32)[0]
+    for s, size in enumerate(sizes):
+        kept = [select_largest(own, certain, size) for own in scores]
+        delta = reduced_attention(inputs, kept, prefix) - dense
+        square = delta.square().sum(-1).mean(-1)
+        # query heads that share keys are moved together
+        moves = torch.einsum("rhqd,hqd->rh", gradients, delta).reshape(3, 2, 2).sum(-1)
+        effect = moves.square().mean(0) / 2
+        for one in (found, swept):
+            np.testing.assert_allclose(one.square[:, LARGEST, s], square, rtol=1e-3, atol=1e-9)
+            np.testing.assert_allclose(one.effect[:, LARGEST, s], effect, rtol=1e-3, atol=1e-9)
+    assert found.effect.shape == (2, SELECTIONS, 4)
+    assert np.all(np.diff(found.square[:, LARGEST]).sum(-1) < 0)
+
+
+def test_one_head_moves_by_the_square_of_its_direction() -> None:
+    inputs, prefix = layer_inputs(heads=1, key_heads=1, keys=60, queries=3, seed=6), 57
+    gradients = torch.randn(1, 1, 3, 5, generator=torch.Generator().manual_seed(5))
+    scores, certain, found = effects_of(inputs, prefix, gradients, [12])
+    kept = [select_largest(scores[0], certain, 12)]
+    delta = reduced_attention(inputs, kept, prefix) - inputs.attend(torch.float32)[0]
+    moved = float((gradients[0] * delta).sum())
+    assert found.effect[0, LARGEST, 0] == pytest.approx(moved**2 / 2, rel=1e-4)

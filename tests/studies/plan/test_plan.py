@@ -34,6 +34,18 @@ def prose(seed):
     return [" ".join(rng.choice(WORDS, size=1500))]
 
 
+@pytest.fixture(scope="module")
+def decoder_plan():
+    """A plan as its file has it."""
+    return json.dumps(plan(tiny(), prose(0), **DECODER).to_dict())
+
+
+@pytest.fixture(scope="module")
+def encoder_plan():
+    """The same, checked."""
+    return json.dumps(plan(tiny("bert"), prose(0), check=prose(1), **ENCODER).to_dict())
+
+
 @pytest.mark.parametrize("name", ["llama", "bert"])
 def test_results_have_everything(name, tmp_path):
     loaded, options = tiny(name), DECODER if name == "llama" else ENCODER
@@ -46,16 +58,22 @@ def test_results_have_everything(name, tmp_path):
     assert tokens.shape == np.shape(found.powers) == shape
     assert tokens.sum() == int(options["budget"] * keys) * np.prod(shape)
     measure = "kl" if loaded.causal else "cosine"
-    for name_ in ("dense", "uniform", "planned", "heavy"):
+    others = {"snapkv", "streaming"} if loaded.causal else {"heavy"}
+    names = {"uniform", "planned"} | others
+    assert set(found.check.configurations) == names
+    for name_ in ("dense", *names):
         assert {"mean", "interval"} <= set(results["check"][name_][measure])
+    if loaded.causal:
+        # all of them keep as many tokens
+        assert {one.kept for one in found.check.configurations.values()} == {tokens.sum()}
     interval = results["check"]["ratios"]["uniform"]["interval"]
     verdict = {(True, True): "better", (False, False): "worse"}.get(
         (interval[0] > 1, interval[1] > 1), "undecided"
     )
     assert results["check"]["verdict"] == found.verdict == verdict
     assert found.earned is (verdict == "better")
-    assert set(found.best) <= {"uniform", "planned", "heavy", "recent"}
-    assert set(results["check"]["over_best"]) | {found.best[0]} >= {"uniform", "planned", "heavy"}
+    assert set(found.best) <= names
+    assert set(results["check"]["over_best"]) | {found.best[0]} == names
     assert load(tmp_path / "run").to_dict() == results
     words = {"better": "The plan earned", "worse": "did NOT earn", "undecided": "Undecided with"}
     assert [name for name, said in words.items() if said in found.headline] == [verdict]
@@ -100,14 +118,15 @@ def test_all_tokens_cost_nothing():
 @pytest.mark.parametrize(("name", "options"), [("llama", DECODER), ("bert", ENCODER)])
 def test_what_is_predicted_is_what_it_costs(name, options, sampled):
     """In nats or in cosine, where errors are small: on the same passages, in other samples."""
-    more = {"budget": 0.9, "passages": 8, "check_passages": 8, "sampled": sampled}
+    # effects that are measured scatter more over a decoder's passages
+    passages = 11 if sampled and name == "llama" else 8
+    more = {"budget": 0.9, "passages": passages, "check_passages": 8, "sampled": sampled}
     found = plan(tiny(name), prose(0), check=prose(0), **(options | more)).to_dict()
     planned, predicted = found["check"]["planned"], found["predicted"]
     cost = planned["kl"] if name == "llama" else planned["cosine"]
     realised = cost["mean"] if name == "llama" else 1 - cost["mean"]
-    spread = stats.t.ppf(0.975, 7)
-    own = (predicted["interval"][1] - predicted["effect"]) / spread
-    other = (cost["interval"][1] - cost["interval"][0]) / (2 * spread)
+    own = (predicted["interval"][1] - predicted["effect"]) / stats.t.ppf(0.975, passages - 1)
+    other = (cost["interval"][1] - cost["interval"][0]) / (2 * stats.t.ppf(0.975, 7))
     assert abs(predicted["effect"] - realised) < 4 * np.hypot(own, other)
     # the errors above are small enough to see a wrong unit
     assert np.hypot(own, other) < 0.5 * realised
@@ -119,7 +138,7 @@ def test_a_tolerance_is_predicted_to_be_kept():
     )
     for found, tolerance in ((loose, 0.5), (tight, 0.1)):
         error = np.array(found.to_dict()["predicted"]["head_error"])
-        assert np.all(error <= tolerance * 1.02)
+        assert np.all(error <= tolerance * (1 + 1e-6))
     fewer, more = loose.token_budgets.tokens, tight.token_budgets.tokens
     assert np.all(fewer <= more)
     assert fewer.sum() < more.sum()
@@ -169,7 +188,7 @@ def test_a_plan_is_refused_for_another_model(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"budget": 0.05}, "smallest possible budget is 0.1,"),
+        ({"budget": 0.03}, "smallest possible budget is 0.0417,"),
         ({"budget": 1.5}, "budget is 1.5; it must be a number of at most 1"),
         ({"budget": 25}, "did you mean 0.25?"),
         ({"query_count": 0}, "query_count is 0"),
@@ -200,6 +219,9 @@ def test_two_passages_have_no_nearest_neighbour(tmp_path):
     ("change", "said"),
     [
         ({"version": 9}, "has version 9"),
+        ({"version": 1}, "has version 1; this version of Esscher reads 2"),
+        ({"selection": "largest"}, "is damaged"),
+        ({"score": "some"}, "is damaged"),
         ({"kind": "domains"}, "is damaged"),
         ({"kind": "nothing"}, "no study 'nothing'"),
         ({"budget": 3}, "it has 'budget', which is not known"),
@@ -210,9 +232,9 @@ def test_two_passages_have_no_nearest_neighbour(tmp_path):
         ({"keeping": None}, "is damaged"),
     ],
 )
-def test_files_that_are_no_plans(change, said, tmp_path):
+def test_files_that_are_no_plans(change, said, decoder_plan, tmp_path):
     path = tmp_path / "plan.json"
-    path.write_text(json.dumps(plan(tiny(), prose(0), **DECODER).to_dict() | change))
+    path.write_text(json.dumps(json.loads(decoder_plan) | change))
     with pytest.raises(InputError, match=said):
         load(path)
 
@@ -247,8 +269,8 @@ def test_results_and_the_file_are_the_same(tmp_path):
         (lambda r: r["powers"].pop(), "one per layer and key head"),
     ],
 )
-def test_parts_that_do_not_belong_together(damage, said, tmp_path):
-    found = plan(tiny("bert"), prose(0), check=prose(1), **ENCODER).to_dict()
+def test_parts_that_do_not_belong_together(damage, said, encoder_plan, tmp_path):
+    found = json.loads(encoder_plan)
     damage(found)
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(found))

@@ -28,7 +28,8 @@ def checked(passages=8, **logs):
         ]
         rows.append(("head 0", 0, "realised", 0.2))
         table = pd.DataFrame(rows, columns=["configuration", "layer", "measure", "value"])
-        cells.append(Cell(PlanCell(passage=0, dense_nll=0.05), table))
+        kept = dict.fromkeys(("planned", *logs), 100)
+        cells.append(Cell(PlanCell(passage=0, dense_nll=0.05, kept=kept), table))
     return check_results(cells, np.array([[0.2]]), causal=True)
 
 
@@ -40,7 +41,7 @@ def said(check, budgets=((30, 70),)):
     ("mean", "verdict"), [(0.5, "better"), (-0.5, "worse"), (0.05, "undecided"), (0.0, "undecided")]
 )
 def test_the_verdict_is_where_the_interval_lies(mean, verdict):
-    check = checked(uniform=mean, heavy=1.0, recent=1.0)
+    check = checked(uniform=mean, snapkv=1.0, streaming=1.0)
     low, high = check.ratios["uniform"].interval
     half = stats.t.ppf(0.975, 7) * 0.1 / np.sqrt(8)
     assert [np.log(low), np.log(high)] == pytest.approx([mean - half, mean + half])
@@ -50,33 +51,33 @@ def test_the_verdict_is_where_the_interval_lies(mean, verdict):
 
 
 def test_a_plan_that_is_better():
-    text = said(checked(uniform=0.5, heavy=1.0, recent=1.5))
+    text = said(checked(uniform=0.5, snapkv=1.0, streaming=1.5))
     assert "The plan earned its place: it is 1.6 (1.5 to 1.8) times closer to dense" in text
     assert "Use the plan: it is closer to dense than everything else that was measured" in text
-    assert "2.7 (2.5 to 3) times closer than heavy hitters." in text
+    assert "2.7 (2.5 to 3) times closer than SnapKV, the best of the others." in text
 
 
 def test_a_plan_that_is_worse_is_not_called_chance():
-    text = said(checked(uniform=-0.5, heavy=0.2, recent=1.0))
+    text = said(checked(uniform=-0.5, snapkv=0.2, streaming=1.0))
     assert (
         "did NOT earn its place: it is worse than uniform budgets, 1.6 (1.5 to 1.8) times" in text
     )
     assert "farther from dense" in text
     assert "chance" not in text
-    assert "closer than heavy hitters" not in text
+    assert "closer than SnapKV" not in text
     assert "Use uniform budgets: closer to dense than everything else that was measured" in text
     assert text.endswith("1.6 (1.5 to 1.8) times closer than the plan.")
 
 
 def test_a_published_rule_that_is_best_is_recommended():
-    check = checked(uniform=0.3, heavy=-0.4, recent=1.0)
-    assert check.best == ("heavy",)
-    assert "Use heavy hitters (as in SnapKV)" in said(check)
+    check = checked(uniform=0.3, snapkv=-0.4, streaming=1.0)
+    assert check.best == ("snapkv",)
+    assert "Use SnapKV: closer to dense than everything else that was measured" in said(check)
     assert "earned its place" in said(check)  # against uniform budgets it did
 
 
 def test_what_cannot_be_told_apart_is_said():
-    check = checked(uniform=0.04, heavy=0.5, recent=0.6)
+    check = checked(uniform=0.04, snapkv=0.5, streaming=0.6)
     assert check.best == ("planned", "uniform")
     text = said(check)
     assert "Undecided with 8 passages whether the plan is better or worse" in text
@@ -87,13 +88,13 @@ def test_what_cannot_be_told_apart_is_said():
         "The plan and uniform budgets cannot be told apart with 8 passages; the others are farther "
         "from dense than the plan, each by its own interval."
     )
-    everything = checked(uniform=0.0, heavy=0.0, recent=0.0)
-    assert sorted(everything.best) == ["heavy", "planned", "recent", "uniform"]
+    everything = checked(uniform=0.0, snapkv=0.0, streaming=0.0)
+    assert sorted(everything.best) == ["planned", "snapkv", "streaming", "uniform"]
     assert said(everything).endswith("cannot be told apart with 8 passages.")
 
 
 def test_one_passage_decides_nothing():
-    check = checked(passages=1, uniform=2.0, heavy=2.0, recent=2.0)
+    check = checked(passages=1, uniform=2.0, snapkv=2.0, streaming=2.0)
     assert (check.verdict, check.passages_needed) == ("undecided", None)
     assert "one passage has no interval. Check on more." in said(check)
     assert len(check.best) == 4
@@ -122,5 +123,5 @@ def test_the_closest_need_not_be_first_on_every_passage():
 
 def test_equal_budgets_are_one_number():
     assert "50.0% of the tokens are kept: 50 of 100 per key head." in said(
-        checked(uniform=0.5, heavy=1.0, recent=1.0), [(50, 50)]
+        checked(uniform=0.5, snapkv=1.0, streaming=1.0), [(50, 50)]
     )

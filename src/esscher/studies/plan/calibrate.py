@@ -19,13 +19,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.core.validation import Array
-from esscher.engine.cache.budgets import Keeping
-from esscher.engine.cache.observation import Observation, observe
+from esscher.engine.cache.budgets import Keeping, Score, SelectionKind
+from esscher.engine.cache.observation import observe
+from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.published import (
+    RULES,
+    LayerProfile,
+    Profile,
+    Rule,
+    measure_profile,
+    prefilled_layer,
+)
 from esscher.engine.cache.selection import certain_keys
 from esscher.engine.models import LayerInputs, LoadedModel, attention_override
 from esscher.engine.reading import PassageReader
 from esscher.engine.text import Passage
-from esscher.studies.plan.effects import LayerEffects, layer_effects, no_effects, swept_effects
+from esscher.studies.plan.effects import (
+    LARGEST,
+    LayerEffects,
+    layer_effects,
+    no_effects,
+    swept_effects,
+)
 
 #: Backward passes per passage: token sequences drawn from the model, or directions.
 DRAWS = 4
@@ -42,23 +57,31 @@ class PassageEffects:
     Attributes
     ----------
     effect
-        On the model's end, [layers, key heads, powers, sizes].
+        On the model's end, [layers, key heads, selections, sizes]; see ``effects.py``.
     square
-        Mean squared error of each head's output, [layers, heads, powers, sizes].
+        Mean squared error of each head's output, [layers, heads, selections, sizes].
     norm
         Mean squared norm of each head's output, [layers, heads].
     sliding
         Layers with a sliding window: they are not reduced, and have no effects.
+    lost, retrieval
+        What published rules that are calibrated know of the reduced layers; see
+        :class:`~esscher.engine.cache.published.Profile`. None unless such rules are compared with.
     """
 
     effect: Array
     square: Array
     norm: Array
     sliding: tuple[int, ...] = ()
+    lost: Array | None = None
+    retrieval: Array | None = None
 
-    def of_layers(self, layers: NDArray[np.int64]) -> PassageEffects:
-        """The effects of some layers."""
-        return PassageEffects(self.effect[layers], self.square[layers], self.norm[layers])
+    def chosen(self, layers: NDArray[np.int64], selection: SelectionKind) -> PassageEffects:
+        """The effects of some layers and one kind of selection."""
+        which = slice(LARGEST, None) if selection == "topk" else slice(LARGEST)
+        return PassageEffects(
+            self.effect[layers][:, :, which], self.square[layers][:, :, which], self.norm[layers]
+        )
 
 
 class ObservedPassage:
@@ -72,37 +95,63 @@ class ObservedPassage:
         Length of a decoder's cache; ignored for an encoder, whose keys are the whole passage.
     keeping
         What is kept for certain.
+    score, rules
+        Of a decoder: as for :class:`~esscher.engine.cache.prompt.ObservedPrompt`.
+
+    Attributes
+    ----------
+    prompt
+        A decoder's prefix; None for an encoder.
+    reader
+        Reads the passage again.
+    certain
+        True at keys that are kept for certain.
     """
 
     def __init__(
-        self, loaded: LoadedModel, passage: Passage, prefix: int, keeping: Keeping
+        self,
+        loaded: LoadedModel,
+        passage: Passage,
+        prefix: int,
+        keeping: Keeping,
+        score: Score = "all",
+        rules: Sequence[Rule] = (),
     ) -> None:
         self.loaded = loaded
-        self.observations: dict[int, Observation] = {}
-
-        def watch(inputs: LayerInputs) -> None:
-            self.observations[inputs.layer] = observe(inputs)
-
-        self.reader = PassageReader(loaded, passage, prefix if loaded.causal else 0, watch)
-        keys = prefix if loaded.causal else len(passage.ids)
-        self.certain = certain_keys(keys, keeping.sinks, keeping.recent)
+        self.prompt: ObservedPrompt | None = None
+        if loaded.causal:
+            self.prompt = ObservedPrompt(loaded, passage.ids[:prefix], keeping, score, rules)
+            self.reader = PassageReader(loaded, passage, prefix, self.prompt.cache)
+            self.certain = self.prompt.certain
+        else:
+            self.reader = PassageReader(loaded, passage, 0)
+            self.certain = certain_keys(len(passage.ids), keeping.sinks, keeping.recent)
 
     @property
     def keys(self) -> int:
         """Number of keys of which budgets are kept."""
         return len(self.certain)
 
-    def observation(self, inputs: LayerInputs) -> Observation:
-        """What was observed of a layer.
+    @property
+    def profiled(self) -> bool:
+        """Whether a rule looked on that is calibrated by its own scores."""
+        return self.prompt is not None and RULES["lukv"] in self.prompt.looking.rules
+
+    def profile(self, inputs: LayerInputs, sizes: NDArray[np.int64]) -> LayerProfile:
+        """Measure a decoder's layer that reads on after the prefix, for calibrated rules."""
+        assert self.prompt is not None
+        looking = self.prompt.looking
+        found = looking.found(RULES["lukv"])[looking.layers.index(inputs.layer)]
+        return measure_profile(prefilled_layer(self.loaded, inputs, self.keys), found, sizes)
+
+    def scores(self, inputs: LayerInputs) -> Tensor:
+        """Scores of a layer's keys, [key heads, keys].
 
         An encoder's keys change with every layer before them: they are observed when asked for.
         """
-        seen = self.observations.get(inputs.layer)
-        return observe(inputs) if seen is None else seen
-
-    def scores(self, inputs: LayerInputs) -> Tensor:
-        """Scores of a layer's keys, [key heads, keys]."""
-        return self.observation(inputs).score(inputs.v[0, :, : self.keys])
+        if self.prompt is not None:
+            return self.prompt.scores[inputs.layer]
+        return observe(inputs).score(inputs.v[0])
 
 
 def measure_effects(
@@ -129,12 +178,15 @@ def measure_effects(
     found: list[LayerEffects] = []
 
     sliding: list[int] = []
+    profiles: list[LayerProfile] = []
 
     def look(inputs: LayerInputs) -> None:
         if inputs.window is not None:
             sliding.append(inputs.layer)
             found.append(no_effects(inputs, len(sizes)))
             return
+        if observed.profiled:
+            profiles.append(observed.profile(inputs, profile_sizes(sizes, observed.keys)))
         given = (inputs, gradients[inputs.layer], observed.scores(inputs), observed.certain, sizes)
         if not swept:
             found.append(layer_effects(*given))
@@ -148,6 +200,24 @@ def measure_effects(
         square=np.stack([layer.square for layer in found]),
         norm=np.stack([layer.norm for layer in found]),
         sliding=tuple(sliding),
+        lost=np.stack([one.lost for one in profiles]) if profiles else None,
+        retrieval=np.stack([one.retrieval for one in profiles]) if profiles else None,
+    )
+
+
+def profile_sizes(sizes: NDArray[np.int64], keys: int) -> NDArray[np.int64]:
+    """Budgets of a profile: those of the effects, smaller ones, and everything."""
+    smaller = np.unique(np.geomspace(1, sizes[0], 8).round().astype(np.int64))
+    return np.unique(np.concatenate([smaller, sizes, [keys]]))
+
+
+def mean_profile(parts: Sequence[PassageEffects], sizes: NDArray[np.int64], keys: int) -> Profile:
+    """Mean over passages of what calibrated rules know."""
+    return Profile(
+        prompt=keys,
+        sizes=profile_sizes(sizes, keys),
+        lost=np.mean([part.lost for part in parts if part.lost is not None], axis=0),
+        retrieval=np.mean([p.retrieval for p in parts if p.retrieval is not None], axis=0),
     )
 
 

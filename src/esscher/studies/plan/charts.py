@@ -25,17 +25,23 @@ from esscher.show.chart import (
 from esscher.show.drawing import Drawing, check_heads
 from esscher.show.frames import records
 from esscher.show.scales import Axis, Series
-from esscher.show.theme import BLUE, GREEN, ORANGE, PURPLE, SHARES, VERMILION, limits
-from esscher.studies.plan.result import Check, Mean, Measures, Plan
+from esscher.show.theme import (
+    BLACK,
+    BLUE,
+    GREEN,
+    OLIVE,
+    ORANGE,
+    PURPLE,
+    SHARES,
+    SKY,
+    VERMILION,
+    limits,
+)
+from esscher.studies.plan.result import Check, Mean, Measures, Plan, TaskScore
+from esscher.studies.plan.words import name_of
 
-#: What is compared with dense, and its colours.
-NAMES = {
-    "planned": "planned",
-    "uniform": "uniform",
-    "heavy": "heavy hitters",
-    "recent": "sinks + recent",
-}
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
+#: Colours of the first configurations; a chart of lines shows no more.
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, BLACK, OLIVE)
 #: What is measured on unseen text; None of what is not.
 MEASURES: dict[str, Callable[[Measures], Mean | None]] = {
     "KL to dense (nats per token)": lambda found: found.kl,
@@ -121,6 +127,29 @@ def cost(found: Plan) -> ChartType:
     return figure(panels, _title(found), note=note, least=WIDE)
 
 
+def tasks(found: Plan) -> ChartType:
+    """Draw the share of right answers in every task, by configuration."""
+    check = _checked(found)
+    panels = [
+        _answers(scores, f"{task}: dense cannot" if task in check.dense_cannot else task)
+        for task, scores in check.tasks.items()
+    ]
+    note = "lines: Wilson's 95% intervals"
+    return figure(panels, _title(found), note=note, least=WIDE)
+
+
+def _answers(scores: dict[str, TaskScore], title: str) -> ChartType:
+    rows: list[dict[str, Any]] = []
+    for name, found in scores.items():
+        called = "dense" if name == "dense" else name_of(name)
+        rows.append({"label": f"{called}: {found.score:.0%}", "value": found.score,
+                     "low": found.interval[0], "high": found.interval[1]})  # fmt: skip
+    names = Axis("label", names=[row["label"] for row in rows])
+    x = Axis("value", "right answers", limits=(0.0, 1.0))
+    drawn = bars(rows, x, names, across=True)
+    return panel(drawn, title=title, height=1.4 * ROW * len(rows))
+
+
 def layers(found: Plan) -> ChartType:
     """Draw the relative error of the attention outputs of every layer."""
     check = _checked(found)
@@ -137,6 +166,11 @@ def _no_check(found: Plan) -> str | None:
     return None if found.check is not None else "the plan was not checked (--check TEXT)"
 
 
+def _no_tasks(found: Plan) -> str | None:
+    asked = found.check is not None and found.check.tasks
+    return None if asked else "no questions were asked (--tasks)"
+
+
 DRAWINGS = (
     Drawing("plan", "budgets, cost, layers and calibration", plan),
     Drawing("budgets", "tokens that every key head keeps", budgets),
@@ -151,6 +185,11 @@ DRAWINGS = (
         "cost", "what the plan costs on unseen text", cost, missing=_no_check,
         heading="What it costs on unseen text",
         caption="All keep the same number of tokens, on passages that had no part in the plan.",
+    ),
+    Drawing(
+        "tasks", "right answers to questions about texts", tasks, missing=_no_tasks,
+        heading="Questions about texts",
+        caption="Share of right answers with each cache; all keep the same number of tokens.",
     ),
     Drawing(
         "layers", "errors of attention outputs by layer", layers, missing=_no_check,
@@ -181,8 +220,17 @@ def key_heads(found: Plan) -> Any:
 
 def series(check: Check) -> Series:
     """Return what tells the configurations of a check apart."""
-    names = [NAMES[name] for name in check.configurations]
+    names = [name_of(name) for name in shown_first(check)]
     return Series("configuration", names, colours=COLOURS[: len(names)])
+
+
+def shown_first(check: Check) -> list[str]:
+    """Return as many configurations as there are colours: planned, uniform, the closest others."""
+    distance = {name: found.distance.mean for name, found in check.configurations.items()}
+    others = sorted(
+        (n for n in distance if n not in ("planned", "uniform")), key=distance.__getitem__
+    )
+    return ["planned", "uniform", *others][: len(COLOURS)]
 
 
 def _budgets(found: Plan) -> ChartType:
@@ -234,11 +282,12 @@ def _cost(
 ) -> ChartType:
     """One measure of every configuration, with 95% intervals over passages."""
     rows: list[dict[str, Any]] = []
-    for name, measures in check.configurations.items():
-        value = of(measures)
+    found = check.configurations
+    for name in found if colours is None else shown_first(check):
+        value, called = of(found[name]), name_of(name)
         if value is not None:
             low, high = value.interval or (None, None)
-            rows.append({"configuration": NAMES[name], "label": f"{NAMES[name]}: {value.mean:.3g}",
+            rows.append({"configuration": called, "label": f"{called}: {value.mean:.3g}",
                          "value": value.mean, "low": low, "high": high})  # fmt: skip
     names = Axis("label", names=[row["label"] for row in rows])
     drawn = bars(rows, Axis("value", title), names, colours, across=True)
@@ -248,12 +297,12 @@ def _cost(
 def _layers(check: Check) -> ChartType:
     """Relative error of the attention outputs of every layer, with 95% intervals."""
     rows: list[dict[str, Any]] = []
-    for name, measures in check.configurations.items():
-        found = measures.layer_error
+    for name in shown_first(check):
+        found = check.configurations[name].layer_error
         assert found is not None  # a plan without is refused
         for layer, (mean, ends) in enumerate(zip(found.mean, found.interval, strict=True)):
             low, high = ends or (None, None)
-            rows.append({"configuration": NAMES[name], "layer": layer, "error": mean, "low": low,
+            rows.append({"configuration": name_of(name), "layer": layer, "error": mean, "low": low,
                          "high": high})  # fmt: skip
     x = Axis("layer", "layer", whole=True, limits=limits([row["layer"] for row in rows]))
     ends = limits([row[key] for row in rows for key in ("error", "high")], log=True)

@@ -8,7 +8,7 @@ side of 0 decides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from esscher.math.statistics.means import exponentials, mean_and_interval
 from esscher.math.statistics.needed import replicates_needed
 from esscher.runs.cells import Cell, CellRun
 from esscher.studies.plan.result import (
+    END,
     Check,
     Configuration,
     HeadErrors,
@@ -26,12 +27,10 @@ from esscher.studies.plan.result import (
     Measures,
     Verdict,
 )
+from esscher.studies.plan.scores import task_results
 
 if TYPE_CHECKING:
     from esscher.studies.plan.study import PlanStudy
-
-#: Stands for the end of the model where the tables of cells have the number of a layer.
-END = -1
 
 #: A head's prediction counts as right within this factor.
 FACTOR = 1.5
@@ -39,7 +38,9 @@ FACTOR = 1.5
 ROUNDING = 1e-9
 
 
-def check_results(cells: Sequence[Cell], predicted_error: Array, causal: bool) -> Check:
+def check_results(
+    cells: Sequence[Cell], predicted_error: Array, causal: bool, items: Sequence[Cell] = ()
+) -> Check:
     """Measures of every configuration, comparisons with planned, and calibration by head.
 
     Parameters
@@ -50,10 +51,14 @@ def check_results(cells: Sequence[Cell], predicted_error: Array, causal: bool) -
         Predicted relative error of every head, [layers, heads].
     causal
         Whether the model is a decoder.
+    items
+        Items of tasks.
     """
     tables = [cell.table for cell in cells]
-    there = set(tables[0]["configuration"])
-    names: list[Configuration] = [name for name in get_args(Configuration) if name in there]
+    first = tables[0]
+    names: list[Configuration] = list(
+        dict.fromkeys(first[first["measure"] == "error"]["configuration"])
+    )
     measures: dict[Configuration, Measures] = {}
     distances: dict[Configuration, Array] = {}
     for name in names:
@@ -67,23 +72,23 @@ def check_results(cells: Sequence[Cell], predicted_error: Array, causal: bool) -
     }
     verdict = verdict_of(ratios["uniform"])
     best = closest(distances)
-    first = distances[best[0]]
+    nearest = distances[best[0]]
+    named: dict[str, Any] = {name: one for name, one in measures.items() if ":" not in name}
     return Check(
         passages=len(cells),
         dense=_dense(cells, causal),
-        planned=measures["planned"],
-        uniform=measures["uniform"],
-        heavy=measures["heavy"],
-        recent=measures.get("recent"),
+        **named,
+        others={name: found for name, found in measures.items() if ":" in name},
         ratios=ratios,
         verdict=verdict,
         earned=verdict == "better",
         passages_needed=passages_needed(uniform, planned) if verdict == "undecided" else None,
         best=tuple(best),
-        over_best={n: paired_ratio(distances[n], first) for n in names if n != best[0]},
+        over_best={n: paired_ratio(distances[n], nearest) for n in names if n != best[0]},
         heads=_calibration(tables, predicted_error),
         # budgets are numbers of tokens: all passages take the same
         cache=cells[0].about.cache,
+        **task_results(items),
     )
 
 
@@ -96,7 +101,7 @@ def check_tables(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> N
         Naming the cell.
     """
     model, causal = study.model_record, study.causal
-    names = [name for name in get_args(Configuration) if causal or name != "recent"]
+    names = ["planned", "uniform", *(study.against if causal else ("heavy",))]
     layers = range(model.layers)
     wanted = {(name, layer, "error") for name in names for layer in layers}
     ends = ("kl", "top1", "nll") if causal else ("cosine",)
@@ -106,15 +111,11 @@ def check_tables(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> N
         name: (study.draws if name in ("planned", "uniform") else 1, model.hidden) for name in names
     }
     for name, cell in cells.items():
-        table, about = cell.table, cell.about
-        columns = ("configuration", "layer", "measure", "value")
-        if not set(columns) <= set(table.columns) or not np.issubdtype(table["value"], np.number):
-            raise run.damaged(name, "its table lacks columns")
-        found = list(zip(*(table[column] for column in columns[:3]), strict=True))
+        about, found = cell.about, _rows(name, cell, run)
         if set(found) != wanted or len(found) != len(wanted):
             raise run.damaged(name, "its table is not of all configurations, layers and heads")
         if causal:
-            sound = about.dense_nll is not None
+            sound = about.dense_nll is not None and set(about.kept or ()) == set(names)
         else:
             ends_of_all = about.embeddings or {}
             sound = all(
@@ -123,6 +124,39 @@ def check_tables(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> N
             )
         if not sound:
             raise run.damaged(name, "it does not say what dense attention gives")
+
+
+def check_items(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> None:
+    """Refuse stored items of tasks that lack what the others have.
+
+    Raises
+    ------
+    InputError
+        Naming the cell.
+    """
+    names = ["planned", "uniform", *study.against]
+    wanted = {
+        (name, END, measure)
+        for name in ("dense", *names)
+        for measure in ("score", "log_probability")
+    }
+    for cell_name, cell in cells.items():
+        found = _rows(cell_name, cell, run)
+        if set(found) != wanted or len(found) != len(wanted):
+            raise run.damaged(cell_name, "its table is not of all configurations")
+        about = cell.about
+        if about.task not in study.tasks or about.haystack not in ("noise", "text"):
+            raise run.damaged(cell_name, "it does not say what was asked")
+        if set(about.kept or ()) != set(names):
+            raise run.damaged(cell_name, "it does not say what was kept")
+
+
+def _rows(name: str, cell: Cell, run: CellRun) -> list[tuple[Any, ...]]:
+    """What the values of a cell's table are of."""
+    table, columns = cell.table, ("configuration", "layer", "measure", "value")
+    if not set(columns) <= set(table.columns) or table["value"].dtype.kind not in "fiu":
+        raise run.damaged(name, "its table lacks columns")
+    return list(zip(*(table[column] for column in columns[:3]), strict=True))
 
 
 def _measures(rows: list[pd.DataFrame], cells: Sequence[Cell], name: str, causal: bool) -> Measures:
@@ -144,6 +178,7 @@ def _measures(rows: list[pd.DataFrame], cells: Sequence[Cell], name: str, causal
             top1=_mean(_end(rows, "top1"), 0.0, 1.0),
             perplexity=mean_exponential(surprise),
             perplexity_ratio=mean_exponential(more),
+            kept=cells[0].about.kept[name],
             **common,
         )
     return Measures(

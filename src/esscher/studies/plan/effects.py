@@ -12,6 +12,10 @@ For a decoder it is a KL divergence per token in nats, for an encoder a loss of 
 squared error of a head's own output. Query heads that share a key are moved together: their
 contributions add up before they are squared.
 
+Keeping the largest scores and forgetting the others has no such formula, and needs none: what is
+left of a head's output is computed for every size, by one pass over the keys in the order of their
+scores.
+
 ``swept_effects`` measures the errors of a head's output on real samples of every size, with all
 that a ratio of two estimates does when few keys are left; the model behind the head is still taken
 as linear, through the same gradients. Slower, since every size and power is tried.
@@ -19,6 +23,7 @@ as linear, through the same gradients. Slower, since every size and power is tri
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,10 +37,16 @@ from esscher.engine.cache.budgets import POWERS
 from esscher.engine.cache.selection import (
     inclusion_probabilities,
     reduced_attention,
+    select_largest,
     select_sample,
     spread_starts,
 )
 from esscher.engine.models import LayerInputs
+
+#: Ways to select: a sample with each of the powers, and last the largest scores.
+SELECTIONS, LARGEST = len(POWERS) + 1, len(POWERS)
+#: Least share of a query's weights that is taken to be left.
+SMALLEST_MASS = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +56,10 @@ class LayerEffects:
     Attributes
     ----------
     effect
-        On the model's end, [key heads, powers, sizes].
+        On the model's end, [key heads, selections, sizes]: samples with each of ``POWERS``, and
+        last keeping the largest scores.
     square
-        Mean squared error of each head's output, [heads, powers, sizes].
+        Mean squared error of each head's output, [heads, selections, sizes].
     norm
         Mean squared norm of each head's output, [heads].
     """
@@ -82,14 +94,17 @@ def layer_effects(
     group, heads = inputs.group, inputs.q.shape[1]
     prefix, count = len(certain), inputs.q.shape[2]
     outputs = inputs.own()[0].to(torch.float32)
-    effect = np.empty((heads // group, len(POWERS), len(sizes)))
-    square = np.empty((heads, len(POWERS), len(sizes)))
+    effect = np.empty((heads // group, SELECTIONS, len(sizes)))
+    square = np.empty((heads, SELECTIONS, len(sizes)))
     others = np.flatnonzero(~certain)
     rooms = np.clip(sizes - (prefix - len(others)), 1, len(others))
     for g in range(heads // group):
         mine = list(range(g * group, (g + 1) * group))
         values = inputs.v[0, g, :prefix].to(torch.float32)[others]
+        own = scores[g].numpy().astype(np.float64)[others]
+        order = np.argsort(-own, kind="stable")
         moves = torch.zeros(len(gradients), len(others))
+        forgotten = torch.zeros(len(gradients), len(sizes))
         squares = []
         for h in mine:
             logits = inputs.logits(0, h, slice(None), torch.float32)
@@ -100,9 +115,12 @@ def layer_effects(
             moves -= (slope * y).sum(-1) @ weights
             distance = _square_distances(y, values)
             squares.append((weights.square() * distance).sum(0).double().numpy() / count)
+            apart = _without_smallest(weights[:, order], values[order], y, rooms)
+            forgotten += torch.einsum("rqd,sqd->rs", slope, apart)
+            square[h, LARGEST] = apart.square().sum((-1, -2)).double().numpy() / count
+        effect[g, LARGEST] = forgotten.square().mean(0).double().numpy() / 2
         moved = moves.square().mean(0).double().numpy() / 2
         costs = np.stack([moved, *squares])
-        own = scores[g].numpy().astype(np.float64)[others]
         for p, s in np.ndindex(len(POWERS), len(sizes)):
             excess = 1 / inclusion_probabilities(own, int(rooms[s]), POWERS[p]) - 1
             effect[g, p, s], *square[mine, p, s] = costs @ excess
@@ -115,10 +133,33 @@ def no_effects(inputs: LayerInputs, sizes: int) -> LayerEffects:
     _, heads, _, _ = inputs.output_shape
     norm = inputs.own()[0].to(torch.float32).square().sum(-1).mean(-1)
     return LayerEffects(
-        effect=np.zeros((inputs.k.shape[1], len(POWERS), sizes)),
-        square=np.zeros((heads, len(POWERS), sizes)),
+        effect=np.zeros((inputs.k.shape[1], SELECTIONS, sizes)),
+        square=np.zeros((heads, SELECTIONS, sizes)),
         norm=norm.double().numpy(),
     )
+
+
+def _without_smallest(
+    weights: Tensor, values: Tensor, outputs: Tensor, rooms: NDArray[np.int64]
+) -> Tensor:
+    """Change of outputs when only the first keys are left of some, [sizes, queries, d_v].
+
+    Parameters
+    ----------
+    weights, values
+        Of the keys, in the order in which they are kept: [queries, keys], [keys, d_v].
+    outputs
+        With all of them, [queries, d_v].
+    rooms
+        How many are left, increasing.
+    """
+    ends = [*rooms.tolist(), len(values)]
+    parts = [slice(a, b) for a, b in itertools.pairwise(ends)]
+    lost = torch.stack([weights[:, part] @ values[part] for part in parts])
+    mass = torch.stack([weights[:, part].sum(-1, keepdim=True) for part in parts])
+    # what is lost at a size is what lies behind it
+    lost, mass = (x.flip(0).cumsum(0).flip(0) for x in (lost, mass))
+    return (mass * outputs - lost) / (1 - mass).clamp(min=SMALLEST_MASS)
 
 
 def _square_distances(outputs: Tensor, values: Tensor) -> Tensor:
@@ -151,15 +192,17 @@ def swept_effects(
     """
     own = inputs.own()[0].to(torch.float32)
     key_heads, group = len(scores), inputs.group
-    effect = np.empty((key_heads, len(POWERS), len(sizes)))
-    square = np.empty((len(own), len(POWERS), len(sizes)))
+    effect = np.empty((key_heads, SELECTIONS, len(sizes)))
+    square = np.empty((len(own), SELECTIONS, len(sizes)))
     starts = np.array([spread_starts(start(g), SAMPLES) for g in range(key_heads)])
-    for p, s in np.ndindex(len(POWERS), len(sizes)):
+    for p, s in np.ndindex(SELECTIONS, len(sizes)):
         moved: list[Array] = []
         squares: list[Array] = []
-        for draw in range(SAMPLES):
+        for draw in range(1 if p == LARGEST else SAMPLES):
             kept = [
-                select_sample(scores[g], certain, int(sizes[s]), POWERS[p], starts[g, draw])
+                select_largest(scores[g], certain, int(sizes[s]))
+                if p == LARGEST
+                else select_sample(scores[g], certain, int(sizes[s]), POWERS[p], starts[g, draw])
                 for g in range(key_heads)
             ]
             apart = reduced_attention(inputs, kept, len(certain)) - own

@@ -25,6 +25,7 @@ from esscher.runs.registry import load
 from esscher.studies.plan.result import Plan
 
 if TYPE_CHECKING:
+    from esscher.engine.cache.budgets import Score
     from esscher.engine.cache.cache import Decode, ReducedCache
     from esscher.engine.generation import Comparison, Generation
     from esscher.engine.models import LoadedModel
@@ -110,7 +111,7 @@ class Request:
         Tokens to generate at most.
     comparing
         Whether to generate with transformers' own cache too, first.
-    seed, decode, length, chunk
+    seed, decode, length, chunk, score
         As for :meth:`Plan.cache`; the seed is also that of the draws.
     temperature
         Of the law that tokens are drawn from; None takes the likeliest.
@@ -134,6 +135,7 @@ class Request:
     decode: Decode = "keep"
     length: int | None = None
     chunk: int | None = None
+    score: Score | None = None
     temperature: float | None = None
     chat: bool = False
     save_cache: Path | None = None
@@ -172,7 +174,12 @@ class Request:
         }
         if self.plan is None:
             return asked
-        return asked | {"decode": self.decode, "length": self.length, "chunk": self.chunk}
+        return asked | {
+            "decode": self.decode,
+            "length": self.length,
+            "chunk": self.chunk,
+            "score": self.score or self.plan.score,
+        }
 
     def run(self) -> Generation | Comparison:
         """Load the model, and generate.
@@ -210,7 +217,12 @@ class Request:
         if self.plan is None:
             return None
         return self.plan.cache(
-            loaded, seed=self.seed, decode=self.decode, length=self.length, chunk=self.chunk
+            loaded,
+            seed=self.seed,
+            decode=self.decode,
+            length=self.length,
+            chunk=self.chunk,
+            score=self.score,
         )
 
 

@@ -9,10 +9,10 @@ from esscher.engine.text.documents import TextRecord
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
 from esscher.show.numbers import counted, shown
-from esscher.studies.plan.charts import KEY_HEAD, NAMES, key_heads
+from esscher.studies.plan.charts import KEY_HEAD, key_heads
 from esscher.studies.plan.result import Check, Plan
 from esscher.studies.plan.savings import read_savings
-from esscher.studies.plan.words import inverse, kept_per_head
+from esscher.studies.plan.words import inverse, kept_per_head, name_of
 
 
 def summary(found: Plan, name: str) -> Summary:
@@ -82,14 +82,23 @@ def _checked(check: Check) -> list[Card]:
         where = "farther from" if check.verdict == "worse" else "closer to"
         verdict = Card(f"{ratio.mean:.2g}×", f"{where} dense than uniform budgets",
                        _interval(ratio.interval, "s2"))  # fmt: skip
-    best = [NAMES[name] for name in check.best]
+    best = [name_of(name) for name in check.best]
     if len(best) == 1:
         words, apart = "closest to dense of all that was measured", "beyond the paired intervals"
     else:
         words = "undecided which of them is closest to dense"
         apart = f"cannot be told apart with {counted(check.passages, 'passage')}"
     closest = Card(", ".join(best), words, apart)
-    return [measured, verdict, closest]
+    return [measured, verdict, closest, *_answered(check)]
+
+
+def _answered(check: Check) -> list[Card]:
+    """Questions about texts, if some were asked that the dense model answers."""
+    if not check.totals:
+        return []
+    planned, dense = check.totals["planned"], check.totals["dense"]
+    note = f"dense {dense.score:.0%}; {counted(planned.n, 'question')}"
+    return [Card(f"{planned.score:.0%}", "of questions about texts answered right", note)]
 
 
 def _table(found: Plan, name: str) -> Table:

@@ -17,8 +17,8 @@ from scipy import stats
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
+from esscher.math.allocation import Allocation, EffectCurve, allocate, smallest_within
 from esscher.math.statistics import LEVEL
-from esscher.studies.plan.allocate import Allocation, EffectCurve, allocate, smallest_within
 from esscher.studies.plan.calibrate import PassageEffects, average_effects
 
 #: Budgets and powers, [layers, key heads] each.
@@ -35,6 +35,9 @@ class Predicted:
         [layers, key heads]; ``powers`` are indices into ``POWERS``.
     effect, interval
         Predicted effect on the model's end, cross-validated; the interval is None for one passage.
+        On prose, if there is any among the passages.
+    retrieval
+        The same on retrieval passages; None if there are none.
     head_error
         Predicted relative error of every head's output, [layers, heads].
     price, gap
@@ -46,6 +49,7 @@ class Predicted:
     powers: NDArray[np.int64]
     effect: float
     interval: tuple[float, float] | None
+    retrieval: float | None
     head_error: Array
     price: float | None
     gap: float | None
@@ -69,8 +73,25 @@ class Predicted:
         )
 
 
-def plan_total(parts: Sequence[PassageEffects], sizes: NDArray[np.int64], total: int) -> Predicted:
-    """Budgets of a given total, over all layers and key heads."""
+def plan_total(
+    parts: Sequence[PassageEffects],
+    sizes: NDArray[np.int64],
+    total: int,
+    prose: NDArray[np.bool_] | None = None,
+) -> Predicted:
+    """Budgets of a given total, over all layers and key heads.
+
+    Parameters
+    ----------
+    parts
+        Effects on each calibration passage.
+    sizes
+        Budgets at which they are known.
+    total
+        Tokens of all key heads together.
+    prose
+        Which passages are prose; all if left out.
+    """
     mean = average_effects(parts)
     curves = unit_curves(mean, sizes)
     found = allocate(curves, total)
@@ -84,10 +105,15 @@ def plan_total(parts: Sequence[PassageEffects], sizes: NDArray[np.int64], total:
         return own, best_powers(again, sizes, own)
 
     effects = _validated(parts, sizes, budgets, powers, refit)
-    return _predicted(mean, sizes, budgets, powers, effects, found, found.gap(curves))
+    return _predicted(mean, sizes, budgets, powers, effects, prose, found, found.gap(curves))
 
 
-def plan_uniform(parts: Sequence[PassageEffects], sizes: NDArray[np.int64], each: int) -> Predicted:
+def plan_uniform(
+    parts: Sequence[PassageEffects],
+    sizes: NDArray[np.int64],
+    each: int,
+    prose: NDArray[np.bool_] | None = None,
+) -> Predicted:
     """The same budget for every key head, with the best power of each."""
     mean = average_effects(parts)
     budgets = np.full(mean.effect.shape[:2], each, dtype=np.int64)
@@ -97,33 +123,42 @@ def plan_uniform(parts: Sequence[PassageEffects], sizes: NDArray[np.int64], each
         return budgets, best_powers(average_effects(others), sizes, budgets)
 
     effects = _validated(parts, sizes, budgets, powers, refit)
-    return _predicted(mean, sizes, budgets, powers, effects, None, None)
+    return _predicted(mean, sizes, budgets, powers, effects, prose)
 
 
 def plan_tolerance(
-    parts: Sequence[PassageEffects], sizes: NDArray[np.int64], tolerance: float
+    parts: Sequence[PassageEffects],
+    sizes: NDArray[np.int64],
+    tolerance: float,
+    prose: NDArray[np.bool_] | None = None,
 ) -> Predicted:
     """The smallest budgets that keep the relative output error of every head within a tolerance."""
     mean = average_effects(parts)
-    layers, key_heads = mean.effect.shape[:2]
-    group = mean.norm.shape[1] // key_heads
-    budgets = np.empty((layers, key_heads), dtype=np.int64)
-    for layer in range(layers):
-        for g in range(key_heads):
-            mine = slice(g * group, (g + 1) * group)
-            # a key head serves its neediest query head
-            square = (mean.square[layer, mine] / mean.norm[layer, mine, None, None]).max(axis=0)
-            curve = EffectCurve.below(sizes, square.min(axis=0))
-            budgets[layer, g] = smallest_within([curve], np.array([tolerance**2]))[0]
-    if np.any(budgets < 0):
+    worst = _worst_squares(mean)
+    # the first size at which a power reaches it; not of the minorant, which lies below the errors
+    curves = [EffectCurve(sizes, one) for one in worst.reshape(-1, len(sizes))]
+    found = smallest_within(curves, np.full(len(curves), tolerance**2)).reshape(worst.shape[:-1])
+    budgets = np.where(found < 0, sizes[-1] + 1, found).min(axis=-1)
+    if np.any(budgets > sizes[-1]):
         raise InputError(f"tolerance is {tolerance:g}; no budget reaches it")
-    powers = best_powers(mean, sizes, budgets)
+
+    def safest(effects: PassageEffects) -> NDArray[np.int64]:
+        # the power with the smallest effect on the model's end may exceed the tolerance
+        return np.asarray(_at(_worst_squares(effects), sizes, budgets).argmin(-1), dtype=np.int64)
 
     def refit(others: Sequence[PassageEffects]) -> Choice:
-        return budgets, best_powers(average_effects(others), sizes, budgets)
+        return budgets, safest(average_effects(others))
 
+    powers = safest(mean)
     effects = _validated(parts, sizes, budgets, powers, refit)
-    return _predicted(mean, sizes, budgets, powers, effects, None, None)
+    return _predicted(mean, sizes, budgets, powers, effects, prose)
+
+
+def _worst_squares(effects: PassageEffects) -> Array:
+    """Squared relative error of the neediest query head, [layers, key heads, powers, sizes]."""
+    layers, key_heads = effects.effect.shape[:2]
+    relative = effects.square / effects.norm[..., None, None]
+    return np.asarray(relative.reshape(layers, key_heads, -1, *relative.shape[2:]).max(axis=2))
 
 
 def unit_curves(effects: PassageEffects, sizes: NDArray[np.int64]) -> list[EffectCurve]:
@@ -174,13 +209,17 @@ def _predicted(
     budgets: NDArray[np.int64],
     powers: NDArray[np.int64],
     effects: Array,
-    found: Allocation | None,
-    gap: float | None,
+    prose: NDArray[np.bool_] | None,
+    found: Allocation | None = None,
+    gap: float | None = None,
 ) -> Predicted:
     group = mean.norm.shape[1] // budgets.shape[1]
     of_heads, power_of_heads = (np.repeat(a, group, axis=1) for a in (budgets, powers))
     square = _chosen(_at(mean.square, sizes, of_heads), power_of_heads)
-    interval = None
+    interval, retrieval = None, None
+    if prose is not None and not prose.all():
+        retrieval = float(effects[~prose].mean())
+        effects = effects[prose] if prose.any() else effects
     if len(effects) > 1:
         half = stats.t.ppf((1 + LEVEL) / 2, len(effects) - 1) * stats.sem(effects)
         interval = (max(0.0, float(effects.mean() - half)), float(effects.mean() + half))
@@ -189,6 +228,7 @@ def _predicted(
         powers=powers,
         effect=float(effects.mean()),
         interval=interval,
+        retrieval=retrieval,
         head_error=np.sqrt(square / mean.norm),
         price=None if found is None else found.price,
         gap=gap,

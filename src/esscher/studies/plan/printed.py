@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from esscher.core.shown import with_error
 from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.plan.result import Check, Mean, Plan
+from esscher.studies.plan.result import Check, Mean, Plan, TaskScore
 from esscher.studies.plan.words import cache_sentence
 
 #: Key heads that the table shows unless all are asked for.
@@ -74,6 +74,7 @@ def _print_check(console: PlainConsole, check: Check) -> None:
         cells = (_cell(getattr(found, m)) for m in measures)
         table.add_row(name, *cells, _ratio(check.ratios.get(name)))
     console.print(table)
+    _print_tasks(console, check)
     if check.cache is not None:
         console.say(f"{cache_sentence(check.cache)}.")
     heads = check.heads
@@ -92,10 +93,35 @@ def _print_check(console: PlainConsole, check: Check) -> None:
     ratio = "KL" if check.planned.kl is not None else "1 - cosine"
     console.explain(
         f"{meanings} outputs: relative error of attention outputs; over planned: ratio of {ratio}, "
-        "with interval. heavy: tokens that the last queries attend (SnapKV); recent: sinks and "
-        "recent tokens (StreamingLLM). In brackets half the width of the 95% interval over "
-        "passages (last digits)."
+        "with interval. In brackets half the width of the 95% interval over passages (last digits)."
     )
+
+
+def _print_tasks(console: PlainConsole, check: Check) -> None:
+    """Print the share of right answers, by task and configuration."""
+    if not check.tasks:
+        return
+    items = next(iter(check.tasks.values()))["dense"].n
+    table = PlainTable(f"Right answers to questions about texts, {items} items of each task")
+    table.add_column("", no_wrap=True)
+    for task in (*check.tasks, "all"):
+        table.add_column(task, justify="right", no_wrap=True)
+    for name in ("dense", *check.configurations):
+        cells = [
+            "dense cannot" if task in check.dense_cannot and name == "dense"
+            else _answered(scores[name])
+            for task, scores in check.tasks.items()
+        ]  # fmt: skip
+        table.add_row(name, *cells, _answered(check.totals.get(name)))
+    console.print(table)
+    console.explain(
+        "Exact matches; in brackets the log-probability of the right answer, in nats per token. "
+        "all: without tasks that the dense model itself fails."
+    )
+
+
+def _answered(found: TaskScore | None) -> str:
+    return "" if found is None else f"{found.score:.0%} ({found.log_probability:.2f})"
 
 
 def _cell(found: Mean | None) -> str:

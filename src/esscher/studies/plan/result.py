@@ -6,14 +6,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, field
 
 from esscher.core.codec import Count, Index, Interval, Name, Record
 from esscher.core.errors import InputError
-from esscher.engine.cache.budgets import Grid, Keeping, TokenBudgets, TokenGrid
+from esscher.core.shown import shortened
+from esscher.core.validation import as_path
+from esscher.engine.cache.budgets import (
+    Grid,
+    Keeping,
+    Score,
+    SelectionKind,
+    TokenBudgets,
+    TokenGrid,
+)
 from esscher.engine.models.record import ModelRecord
 from esscher.runs.result import Result
 
@@ -22,23 +32,30 @@ if TYPE_CHECKING:
 
     from esscher.engine.cache.cache import Decode, ReducedCache
     from esscher.engine.models import LoadedModel
+    from esscher.engine.text.documents import TextSource
+    from esscher.studies.plan.export import ExportFormat
     from esscher.studies.plan.study import PlanStudy  # noqa: F401 - of the base class
 
 #: Version of the file; another one is refused.
-VERSION = 1
+VERSION = 2
+#: Stands for the end of the model where the tables of cells have the number of a layer.
+END = -1
 #: Name of the file in the directory of a run.
 PLAN = "plan.json"
 
 Verdict: TypeAlias = Literal["better", "worse", "undecided"]
-Configuration: TypeAlias = Literal["planned", "uniform", "heavy", "recent"]
+#: What is compared with dense: ``planned``, ``uniform``, and others by the names of their rules.
+Configuration: TypeAlias = Name
 
 
-class Shapes(Record, frozen=True, kw_only=True):
+class Shapes(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Axes of the arrays in the table of a calibration passage."""
 
     effect: tuple[Index, ...]
     square: tuple[Index, ...]
     norm: tuple[Index, ...]
+    lost: tuple[Index, ...] | None = None
+    retrieval: tuple[Index, ...] | None = None
 
 
 class CacheBytes(Record, frozen=True, kw_only=True):
@@ -52,7 +69,7 @@ class CacheBytes(Record, frozen=True, kw_only=True):
 
 
 class PlanCell(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A cell: a calibration passage (``shapes``), or one of the check (everything else).
+    """A cell: a calibration passage, one of the check, or an item of a task.
 
     Attributes
     ----------
@@ -68,6 +85,11 @@ class PlanCell(Record, frozen=True, kw_only=True, omit_defaults=True):
         Embeddings of an encoder by configuration and sample.
     cache
         What the plan's cache of a decoder takes.
+    kept
+        Tokens that each configuration keeps of a decoder's prompt, in all heads together.
+    task, haystack, answer, answers
+        Of an item: its task, what its needles are hidden in, the right answer, and what the dense
+        model and every configuration answered.
     """
 
     shapes: Shapes | None = None
@@ -76,6 +98,11 @@ class PlanCell(Record, frozen=True, kw_only=True, omit_defaults=True):
     dense_nll: float | None = None
     embeddings: dict[Name, Grid] | None = None
     cache: CacheBytes | None = None
+    kept: dict[Name, Count] | None = None
+    task: Name | None = None
+    haystack: Name | None = None
+    answer: Name | None = None
+    answers: dict[Name, Name] | None = None
 
 
 class Mean(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -105,6 +132,8 @@ class Measures(Record, frozen=True, kw_only=True, omit_defaults=True):
         Of an encoder; with two passages there is no nearest neighbour.
     error, layer_error
         Relative error of attention outputs, over all layers and by layer.
+    kept
+        Tokens that a decoder's key heads keep together.
     """
 
     kl: Mean | None = None
@@ -115,6 +144,7 @@ class Measures(Record, frozen=True, kw_only=True, omit_defaults=True):
     nearest: Mean | None = None
     error: Mean
     layer_error: LayerMeans | None = None
+    kept: Count | None = None
 
     @property
     def end(self) -> Mean | None:
@@ -144,6 +174,43 @@ class HeadErrors(Record, frozen=True, kw_only=True):
     median_ratio: float | None
 
 
+class TaskScore(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What a configuration answered to the items of a task.
+
+    Attributes
+    ----------
+    score, interval
+        Mean share of right answers (exact match), with Wilson's 95% interval.
+    n
+        Number of items.
+    log_probability, log_probability_interval
+        Mean over the items of the right answer's log-probability, in nats per token, and Student's
+        95% interval.
+    of_dense
+        Mean over the items of the same minus that of the dense model, with interval.
+    noise, text
+        Score of the items in repeated noise, and in the text of the check.
+    """
+
+    score: float
+    interval: Interval
+    n: Count
+    log_probability: float
+    log_probability_interval: Interval | None = None
+    of_dense: Mean | None = None
+    noise: float | None = None
+    text: float | None = None
+
+
+#: Scores of every configuration, dense included.
+TaskScores: TypeAlias = dict[Configuration, TaskScore]
+#: Published rules that have a place of their own in a check.
+PUBLISHED = (
+    "streaming", "snapkv", "tova", "expected", "pyramid", "adakv", "criticalkv", "kvzip", "lukv",
+    "duo",
+)  # fmt: skip
+
+
 class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What a plan and others cost on unseen passages, with the same number of tokens.
 
@@ -151,8 +218,14 @@ class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
     ----------
     passages
         How many there are.
-    dense, planned, uniform, heavy, recent
-        Measures of every configuration; an encoder has no recent tokens.
+    dense, planned, uniform
+        Measures of every configuration.
+    heavy
+        Of an encoder: tokens that receive most attention.
+    streaming, snapkv, tova, expected, pyramid, adakv, criticalkv, kvzip, lukv, duo
+        Of a decoder: published rules, as far as they were asked for.
+    others
+        The same for rules over others, such as ``adakv:expected``.
     ratios, over_best
         Distances from dense over that of the plan, and over that of the closest.
     verdict, earned, passages_needed
@@ -163,14 +236,30 @@ class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
         Predicted against realised errors of heads.
     cache
         Bytes of a decoder's cache.
+    tasks
+        Scores by task and configuration.
+    dense_cannot
+        Tasks that the dense model itself fails; they are left out of the totals.
+    totals
+        Scores over the items of all other tasks.
     """
 
     passages: Count
     dense: Measures
     planned: Measures
     uniform: Measures
-    heavy: Measures
-    recent: Measures | None = None
+    heavy: Measures | None = None
+    streaming: Measures | None = None
+    snapkv: Measures | None = None
+    tova: Measures | None = None
+    expected: Measures | None = None
+    pyramid: Measures | None = None
+    adakv: Measures | None = None
+    criticalkv: Measures | None = None
+    kvzip: Measures | None = None
+    lukv: Measures | None = None
+    duo: Measures | None = None
+    others: dict[Configuration, Measures] = field(default_factory=dict)
     ratios: dict[Configuration, Mean]
     verdict: Verdict
     earned: bool
@@ -179,14 +268,17 @@ class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
     over_best: dict[Configuration, Mean]
     heads: HeadErrors
     cache: CacheBytes | None = None
+    tasks: dict[Name, TaskScores] = field(default_factory=dict)
+    dense_cannot: tuple[Name, ...] = ()
+    totals: TaskScores = field(default_factory=dict)
 
     @property
     def configurations(self) -> dict[Configuration, Measures]:
         """Measures by name, but for dense."""
-        found: dict[Configuration, Measures] = {
-            "planned": self.planned, "uniform": self.uniform, "heavy": self.heavy,
-        }  # fmt: skip
-        return found if self.recent is None else found | {"recent": self.recent}
+        named = {
+            name: getattr(self, name) for name in ("planned", "uniform", "heavy", *PUBLISHED)
+        } | self.others
+        return {name: found for name, found in named.items() if found is not None}
 
 
 class Total(Record, frozen=True, kw_only=True):
@@ -196,13 +288,18 @@ class Total(Record, frozen=True, kw_only=True):
     ratio: float
 
 
-class Prediction(Record, frozen=True, kw_only=True):
-    """What the plan is predicted to cost; see ``predict.py``."""
+class Prediction(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What the plan is predicted to cost; see ``predict.py``.
+
+    ``effect`` is that on prose, ``retrieval`` that where the text is asked for what it says.
+    """
 
     unit: Name
     effect: float
     interval: Interval | None
     uniform_effect: float
+    uniform_powers: Grid
+    retrieval: float | None = None
     head_error: Grid
     price: float | None
     gap: float | None
@@ -216,10 +313,12 @@ class Plan(Result["PlanStudy"]):
     ----------
     version
         Of the file.
-    model, prefix, keeping, budgets, powers
+    model, prefix, keeping, budgets, powers, selection, score
         See :class:`~esscher.engine.cache.budgets.TokenBudgets`.
     ratios
         Budgets as shares of the prefix.
+    sliding
+        Layers with a sliding window, which are left alone.
     total, predicted
         What is kept in all, and what it is predicted to cost.
     check
@@ -235,6 +334,9 @@ class Plan(Result["PlanStudy"]):
     budgets: TokenGrid
     ratios: Grid
     powers: Grid
+    selection: SelectionKind
+    score: Score
+    sliding: tuple[Index, ...]
     total: Total
     predicted: Prediction
     check: Check | None
@@ -263,6 +365,15 @@ class Plan(Result["PlanStudy"]):
             raise InputError("its check does not compare what it measured")
         if set(check.over_best) != names - {check.best[0]}:
             raise InputError("its check does not compare what it measured")
+        for name in check.others:
+            rule, _, scorer = name.partition(":")
+            if not {rule, scorer} <= set(PUBLISHED):
+                raise InputError(f"its check has a rule {shortened(name)}, which is not known")
+        scored = [*check.tasks.values(), *([check.totals] if check.totals else [])]
+        if any(set(scores) != names | {"dense"} for scores in scored):
+            raise InputError("its check does not score what it measured")
+        if not set(check.dense_cannot) <= set(check.tasks) or (check.totals and not check.tasks):
+            raise InputError("its check does not score what it asked")
         for found in check.configurations.values():
             means = found.layer_error
             lists: list[Any] = [] if means is None else [means.mean, means.interval]
@@ -274,7 +385,7 @@ class Plan(Result["PlanStudy"]):
         """What it takes to run the model under the plan."""
         return TokenBudgets(
             model=self.model, prefix=self.prefix, keeping=self.keeping, budgets=self.budgets,
-            powers=self.powers,
+            powers=self.powers, selection=self.selection, score=self.score,
         )  # fmt: skip
 
     @property
@@ -304,6 +415,7 @@ class Plan(Result["PlanStudy"]):
         decode: Decode = "keep",
         length: int | None = None,
         chunk: int | None = None,
+        score: Score | None = None,
     ) -> ReducedCache:
         """Make a cache that holds what the plan keeps; hand it to ``generate`` or to the model.
 
@@ -327,17 +439,24 @@ class Plan(Result["PlanStudy"]):
             Read prompts in pieces of so many tokens, and reduce them as they come: bounds the
             memory of a long prompt. The model then returns hidden states and logits of the last
             piece alone.
+        score
+            By which queries tokens are scored: ``"all"`` queries of the prompt, moved behind it;
+            its ``"last"`` 64, which is faster and forgets more of what is asked for later; or also
+            those with which the model would ``"repeat"`` the prompt, which it then reads a second
+            time. For that it needs its tokenizer and positions for both readings, and all layers
+            hold the prompt whole until it was repeated; with ``chunk`` a piece of it. By default
+            as the plan was made.
 
         Raises
         ------
         InputError
-            If it is another model, or an encoder.
+            If it is another model, or an encoder, or has no tokenizer to be told to repeat.
         """
         from esscher.engine.cache.cache import planned_cache  # brings torch
 
         return planned_cache(
             self._loaded(model), self.token_budgets, seed=seed, decode=decode, length=length,
-            chunk=chunk,
+            chunk=chunk, score=score,
         )  # fmt: skip
 
     @contextmanager
@@ -375,8 +494,62 @@ class Plan(Result["PlanStudy"]):
         from esscher.engine.cache.rule import PlannedRule
         from esscher.engine.models import attention_override
 
-        with attention_override(loaded, ReducedEncoder(PlannedRule(self.token_budgets, seed))):
+        with attention_override(
+            loaded, ReducedEncoder(PlannedRule.of(loaded, self.token_budgets, seed))
+        ):
             yield None
+
+    def evaluate(self, model: Any, text: TextSource, **options: Any) -> Check:
+        """Check the plan on another text, and on tasks.
+
+        Parameters
+        ----------
+        model
+            The model the plan was made for.
+        text
+            Text that the plan has not seen.
+        options
+            Of a check, as :func:`esscher.plan` takes them: ``against``, ``tasks``, ``task_items``,
+            ``question``, ``check_passages``, ``score``, ``seed``, ``column``.
+
+        Raises
+        ------
+        InputError
+            If it is another model, the text is too short, or an option is none of these.
+        """
+        allowed = (
+            "against", "tasks", "task_items", "question", "check_passages", "score", "seed",
+            "column",
+        )  # fmt: skip
+        for name in options:
+            if name not in allowed:
+                raise InputError(f"evaluate has no {name!r}; it takes {', '.join(allowed)}")
+        from esscher.studies.plan.evaluate import evaluate_plan  # brings torch
+
+        return evaluate_plan(self, self._loaded(model), text, **options)
+
+    def export(self, path: str | Path, format: ExportFormat = "json") -> None:
+        """Write the budgets for another runtime.
+
+        Weights of the sample are lost: make plans for other runtimes with ``selection="topk"``.
+
+        Parameters
+        ----------
+        path
+            The file.
+        format
+            ``"json"`` or ``"csv"``: tokens and shares by layer and key head. ``"kvpress"``: an
+            array of numpy for kvpress' ``LUKVPress`` (``press._budget_curves = numpy.load(path)``);
+            it has the plan's own ratio alone, so set ``compression_ratio`` to one minus that.
+
+        Raises
+        ------
+        InputError
+            For another format, or if the file cannot be written; an old one is then as it was.
+        """
+        from esscher.studies.plan.export import export_plan
+
+        export_plan(self, as_path(path, "path"), format)
 
     def _loaded(self, model: Any) -> LoadedModel:
         """Return the model, which must be the plan's."""

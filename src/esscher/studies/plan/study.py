@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -14,11 +14,12 @@ from esscher.core.options import BY_MODEL, Seed, option
 from esscher.engine.cache.budgets import Keeping, keeping_for
 from esscher.engine.models.outline import Outline
 from esscher.engine.text.documents import TextRecord, check_text
+from esscher.engine.text.tasks import TASKS
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
 from esscher.runs.model_study import ModelStudy
 from esscher.runs.result import NotFinished
-from esscher.studies.plan.result import PLAN, Plan, PlanCell
+from esscher.studies.plan.result import PLAN, PUBLISHED, Plan, PlanCell
 
 if TYPE_CHECKING:
     from esscher.engine.models import AnyModel, LoadedModel
@@ -35,7 +36,15 @@ QUERIES = 128
 #: Shortest cache or passage of which budgets can be kept.
 FEWEST_KEYS = 16
 #: Calibration passages unless a number is given. An encoder's are short, and cheap.
-PASSAGES, ENCODER_PASSAGES = 4, 16
+PASSAGES, ENCODER_PASSAGES = 6, 16
+#: One calibration passage of so many is asked for what it says, if both kinds are wanted.
+RETRIEVAL_OF = 3
+#: Shortest cache in which retrieval passages can hide what they ask for.
+SHORTEST_RETRIEVAL = 192
+#: Kinds of calibration passages.
+KINDS = ("prose", "retrieval")
+#: Rules that work over the scores of another, and those others.
+WRAPPING, WRAPPED = ("adakv", "criticalkv"), ("streaming", "snapkv", "tova", "expected")
 #: Samples of each unseen passage of an encoder: its embedding is one number per passage, which
 #: varies with the sample; a decoder's measures are means over its queries.
 ENCODER_DRAWS = 4
@@ -51,7 +60,7 @@ class PlanStudy(ModelStudy[Plan]):
 
     One dense pass over the calibration text predicts what every budget of every head costs;
     budgets are allocated optimally; the check compares planned with uniform budgets and with
-    published selections at the same number of tokens, on text the plan has not seen.
+    published methods at the same number of tokens, on text the plan has not seen.
     (How long a context each head uses: esscher context.)
     """
 
@@ -93,9 +102,53 @@ class PlanStudy(ModelStudy[Plan]):
         ),
     ] = BY_MODEL
     passages: Annotated[
-        int, option("Calibration passages (default 4; encoders 16).", ge=1, le=10**6)
+        int,
+        option(
+            f"Calibration passages (default {PASSAGES}; encoders {ENCODER_PASSAGES}).",
+            ge=1,
+            le=10**6,
+        ),
     ] = BY_MODEL
     check_passages: Annotated[int, option("Unseen passages.", ge=0, le=10**6)] = 16
+    calibrate: Annotated[
+        tuple[str, ...],
+        option(
+            "Calibration passages of a decoder: prose, retrieval (facts hidden in the text or in "
+            "noise, and asked for; one passage of three), or both (default)."
+        ),
+    ] = BY_MODEL
+    score: Annotated[
+        Literal["all", "last", "repeat"],
+        option(
+            "Queries that score a decoder's tokens: all of the prompt, moved behind it; its last "
+            "64 (faster, forgets more); or also those that repeat it (reads the prompt twice)."
+        ),
+    ] = "all"
+    selection: Annotated[
+        Literal["sample", "topk"],
+        option(
+            "Keep a weighted sample, or the tokens with the largest scores without weights, as "
+            "other runtimes do."
+        ),
+    ] = "sample"
+    against: Annotated[
+        tuple[str, ...],
+        option(
+            "Published methods that a decoder's plan is compared with (default snapkv,streaming; "
+            f"all: {', '.join(PUBLISHED)}; also adakv:expected and the like)."
+        ),
+    ] = BY_MODEL
+    tasks: Annotated[
+        tuple[str, ...],
+        option(f"Also ask questions about texts: all, or some of {', '.join(TASKS)}."),
+    ] = ()
+    task_items: Annotated[
+        int, option("Texts and questions of each task, half of them in noise.", ge=2, le=10**5)
+    ] = 20
+    question: Annotated[
+        Literal["after", "in"],
+        option("The question comes after the text was reduced, or is in it."),
+    ] = "after"
     sampled: Annotated[
         bool,
         option("Measure what budgets cost by drawing samples, not from one pass (slower)."),
@@ -109,14 +162,60 @@ class PlanStudy(ModelStudy[Plan]):
             raise InputError("give either a budget, such as 0.25, or a tolerance, such as 0.1")
         queries = _query_count(model, self.query_count)
         keys = _keys(model, self.prefix, queries)
-        self._check_goal(keys, keeping_for(keys, model.causal))
+        self._check_goal(keys, keeping_for(keys, model.causal, self.budget or 1.0))
         return replace(
             self,
             prefix=keys,
             query_count=queries,
             passages=self.passages or (PASSAGES if model.causal else ENCODER_PASSAGES),
             check_passages=self._checked_passages(model.causal),
+            calibrate=self._calibrated(model, keys),
+            against=self._compared(model),
+            tasks=self._asked(model),
         )
+
+    def _calibrated(self, model: Outline, keys: int) -> tuple[str, ...]:
+        """Kinds of calibration passages: short caches and encoders have prose alone."""
+        room = model.causal and keys >= SHORTEST_RETRIEVAL
+        if self.calibrate is None:
+            return KINDS if room else KINDS[:1]
+        _check_names("calibrate", self.calibrate, KINDS)
+        if "retrieval" in self.calibrate and not room:
+            raise InputError(
+                "calibrate has 'retrieval', which takes a decoder and a prefix of at least "
+                f"{SHORTEST_RETRIEVAL} tokens; {model.name} "
+                + (f"is planned with {keys}" if model.causal else "is an encoder")
+            )
+        return tuple(kind for kind in KINDS if kind in self.calibrate)
+
+    def _compared(self, model: Outline) -> tuple[str, ...]:
+        """Published rules, in the order of tables."""
+        if not model.causal:
+            for name in ("against", "score"):
+                if getattr(self, name) not in (None, (), "all"):
+                    raise InputError(f"{name} is for decoders, and {model.name} is an encoder")
+            return ()
+        if self.against is None:
+            return () if self.check is None else ("snapkv", "streaming")
+        if not self.against and self.check is None:
+            return ()
+        wrapped = tuple(f"{a}:{b}" for a in WRAPPING for b in WRAPPED if b != "snapkv")
+        _check_names("against", self.against, (*PUBLISHED, *wrapped), "all")
+        if self.check is None:
+            raise InputError("against is part of a check; give a text with --check")
+        given = (*PUBLISHED, *self.against) if "all" in self.against else self.against
+        return tuple(dict.fromkeys(name for name in given if name != "all"))
+
+    def _asked(self, model: Outline) -> tuple[str, ...]:
+        """Tasks, in the order of tables."""
+        if not self.tasks:
+            return ()
+        _check_names("tasks", self.tasks, tuple(TASKS), "all")
+        if not model.causal:
+            raise InputError(f"tasks are for decoders, and {model.name} is an encoder")
+        if self.check is None:
+            raise InputError("tasks are part of a check; give a text with --check")
+        return tuple(task for task in TASKS if task in self.tasks or "all" in self.tasks)
 
     def _check_goal(self, keys: int, keeping: Keeping) -> None:
         least = keeping.count + 1
@@ -169,7 +268,20 @@ class PlanStudy(ModelStudy[Plan]):
     @property
     def keeping(self) -> Keeping:
         """What is kept for certain."""
-        return keeping_for(self.prefix, self.causal)
+        return keeping_for(self.prefix, self.causal, self.budget or 1.0)
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kind of every calibration passage; retrieval comes last."""
+        if len(self.calibrate) == 1:
+            return [self.calibrate[0]] * self.passages
+        asked = self.passages // RETRIEVAL_OF or min(1, self.passages - 1)
+        return ["prose"] * (self.passages - asked) + ["retrieval"] * asked
+
+    @property
+    def task_cells(self) -> list[str]:
+        """Names of the cells of the items of tasks."""
+        return [f"{task}-{i}" for task in self.tasks for i in range(self.task_items)]
 
     @property
     def calibration_cells(self) -> list[str]:
@@ -182,8 +294,8 @@ class PlanStudy(ModelStudy[Plan]):
         return [f"check-{i}" for i in range(self.check_passages)]
 
     def cells(self) -> list[str]:
-        """One cell per passage, of calibration and of the check."""
-        return self.calibration_cells + self.check_cells
+        """One cell per passage, of calibration and of the check, and per item of a task."""
+        return self.calibration_cells + self.check_cells + self.task_cells
 
     def run(self) -> Plan:
         """Make the plan; it is also stored as a file of its own."""
@@ -214,6 +326,18 @@ class PlanStudy(ModelStudy[Plan]):
         from esscher.studies.plan.work import assemble  # brings torch
 
         return assemble(self, cells, run)
+
+
+def _check_names(
+    option: str, given: tuple[str, ...], known: tuple[str, ...], everything: str | None = None
+) -> None:
+    """Refuse names that are not known."""
+    for name in given:
+        if name not in known and name != everything:
+            choices = known if everything is None else (everything, *known)
+            raise InputError(f"{option} has {name!r}; choose among {', '.join(choices)}")
+    if not given:
+        raise InputError(f"{option} is empty; choose among {', '.join(known)}")
 
 
 def _query_count(model: Outline, asked: int | None) -> int:

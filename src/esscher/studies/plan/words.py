@@ -9,13 +9,34 @@ from esscher.core.shown import byte_count
 from esscher.engine.cache.budgets import TokenGrid
 from esscher.studies.plan.result import CacheBytes, Check, Mean, Prediction
 
-#: What the configurations of a check are called in a sentence.
+#: What the configurations of a check are called in tables and charts.
 NAMES = {
-    "planned": "the plan",
-    "uniform": "uniform budgets",
-    "heavy": "heavy hitters (as in SnapKV)",
-    "recent": "sinks and recent tokens (as in StreamingLLM)",
+    "planned": "planned",
+    "uniform": "uniform",
+    "heavy": "heavy hitters",
+    "streaming": "StreamingLLM",
+    "snapkv": "SnapKV",
+    "tova": "TOVA",
+    "expected": "Expected Attention",
+    "pyramid": "PyramidKV",
+    "adakv": "AdaKV",
+    "criticalkv": "CriticalKV",
+    "kvzip": "KVzip",
+    "lukv": "LU-KV style",
+    "duo": "DuoAttention style",
 }
+
+
+def name_of(configuration: str) -> str:
+    """Return what a configuration is called in tables and charts."""
+    rule, _, scorer = configuration.partition(":")
+    return f"{NAMES[rule]} ({NAMES[scorer]})" if scorer else NAMES[rule]
+
+
+def said_of(configuration: str) -> str:
+    """Return what a configuration is called in a sentence."""
+    said = {"planned": "the plan", "uniform": "uniform budgets"}
+    return said.get(configuration) or name_of(configuration)
 
 
 def headline(
@@ -40,6 +61,7 @@ def headline(
         f"On {passages} unseen passage{'s' * (passages != 1)} {unit} is "
         f"{_number(planned.mean, planned.interval)} planned and "
         f"{_number(uniform.mean, uniform.interval)} uniform. {judged(check)} {advised(check)}"
+        f"{asked(check)}"
     )
 
 
@@ -81,7 +103,7 @@ def judged(check: Check) -> str:
 def advised(check: Check) -> str:
     """What is closest to dense of all that was measured, as a sentence."""
     best = check.best
-    names = [NAMES[name] for name in best]
+    names = [said_of(name) for name in best]
     if len(best) > 1:
         listed = f"{', '.join(names[:-1])} and {names[-1]}"
         sentence = f"{listed[0].upper()}{listed[1:]} cannot be told apart with {_counted(check)}"
@@ -92,16 +114,38 @@ def advised(check: Check) -> str:
             "interval."
         )
     if best[0] == "planned":
-        heavy = check.ratios["heavy"]
+        others = {name: ratio for name, ratio in check.ratios.items() if name != "uniform"}
+        if not others:
+            return "Use the plan."
+        nearest = min(others, key=lambda name: others[name].mean)
         return (
             "Use the plan: it is closer to dense than everything else that was measured, "
-            f"{_times(heavy)} closer than heavy hitters."
+            f"{_times(others[nearest])} closer than {said_of(nearest)}, the best of the others."
         )
     over = _times(check.over_best["planned"])
     return (
         f"Use {names[0]}: closer to dense than everything else that was measured, {over} closer "
         "than the plan."
     )
+
+
+def asked(check: Check) -> str:
+    """What became of questions about texts, as sentences; nothing if none were asked."""
+    if not check.tasks:
+        return ""
+    left_out = ""
+    if check.dense_cannot:
+        left_out = f" (left out, the dense model itself fails: {', '.join(check.dense_cannot)})"
+    if not check.totals:
+        return " Questions about texts tell nothing: the dense model itself fails them."
+    dense, planned = check.totals["dense"], check.totals["planned"]
+    sentence = (
+        f" Questions about texts: {planned.score:.0%} right with the plan, {dense.score:.0%} "
+        f"dense, of {planned.n}{left_out}"
+    )
+    others = {n: one for n, one in check.totals.items() if n not in ("dense", "planned")}
+    best = max(others, key=lambda name: others[name].score)
+    return f"{sentence}; {said_of(best)} {others[best].score:.0%}."
 
 
 def cache_sentence(cache: CacheBytes) -> str:

@@ -1,13 +1,15 @@
 """What is computed: calibration passages, budgets from them, and the check on unseen passages.
 
-A passage is a cell. The check needs the budgets, so that its cells come after all others.
+A passage is a cell, and so is an item of a task. The check needs the budgets, so that its cells
+come after all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,47 +19,94 @@ from numpy.typing import NDArray
 from esscher.core.streams import random_stream
 from esscher.engine.cache.budgets import POWERS, Grid
 from esscher.engine.cache.cache import check_reducible
+from esscher.engine.cache.published import RULES, Rule, rule_named
 from esscher.engine.models import AnyModel, LoadedModel, opened_model
 from esscher.engine.reading import check_supported
 from esscher.engine.text import Passage
 from esscher.engine.text.packing import first_passages
+from esscher.engine.text.tasks import TaskItem, calibration_item, task_items
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor, Task
+from esscher.studies.plan.asked import item_cell, with_question
 from esscher.studies.plan.calibrate import (
     CORNERS,
     SWEPT_CORNERS,
     ObservedPassage,
     PassageEffects,
     budget_grid,
+    mean_profile,
     measure_effects,
+    profile_sizes,
 )
-from esscher.studies.plan.check import Budgets, PassageCheck
-from esscher.studies.plan.compare import check_results, check_tables
+from esscher.studies.plan.check import PassageCheck
+from esscher.studies.plan.compare import check_items, check_results, check_tables
+from esscher.studies.plan.configurations import Budgets, Chosen
+from esscher.studies.plan.effects import SELECTIONS
 from esscher.studies.plan.predict import Predicted, plan_tolerance, plan_total, plan_uniform
 from esscher.studies.plan.result import VERSION, Plan, PlanCell, Prediction, Shapes, Total
 from esscher.studies.plan.study import PlanStudy
 from esscher.studies.plan.words import headline
 
-#: Planned and uniform budgets.
-Choice: TypeAlias = tuple[Predicted, Predicted]
+#: Arrays of a calibration passage that its table has.
+ARRAYS = ("effect", "square", "norm", "lost", "retrieval")
 
 
 def read_texts(
     study: PlanStudy, loaded: LoadedModel, model: AnyModel, executor: CellExecutor
 ) -> PlanWork:
-    """Take passages from the beginnings of the texts."""
+    """Take passages from the beginnings of the texts, and hide what tasks ask for."""
     check_supported(loaded)
     if loaded.causal:
         check_reducible(loaded)
-    calibration = first_passages(loaded, study.text, study.passages, study.length, study.column)
+    kinds = study.kinds
+    prose = first_passages(
+        loaded, study.text, max(1, kinds.count("prose")), study.length, study.column
+    )
+    passages = prose.passages if "prose" in kinds else ()
+    passages += _retrieval_passages(study, loaded, prose.passages, kinds.count("retrieval"))
     unseen: tuple[Passage, ...] = ()
+    items: tuple[TaskItem, ...] = ()
     if study.check is not None:
         other = first_passages(
             loaded, study.check, study.check_passages, study.length, study.column
         )
+        items = task_texts(study, loaded, other.passages)
         study, unseen = replace(study, check=other.record), other.passages
-    study = replace(study, model=loaded.record, text=calibration.record)
-    return PlanWork(study, model, calibration.passages, unseen, executor)
+    study = replace(study, model=loaded.record, text=prose.record)
+    return PlanWork(study, model, passages, unseen, items, executor)
+
+
+def _retrieval_passages(
+    study: PlanStudy, loaded: LoadedModel, passages: Sequence[Passage], count: int
+) -> tuple[Passage, ...]:
+    """Passages that end with questions about themselves: in the text, and in noise, in turn."""
+    text = np.concatenate([passage.ids for passage in passages])
+    return tuple(
+        calibration_item(
+            loaded, i, study.prefix, study.query_count, seed=study.seed,
+            haystack="noise" if i % 2 else text,
+        )
+        for i in range(count)
+    )  # fmt: skip
+
+
+def task_texts(
+    study: PlanStudy, loaded: LoadedModel, passages: Sequence[Passage]
+) -> tuple[TaskItem, ...]:
+    """Items of all tasks, in noise and in the text of the check, in turn."""
+    text = np.concatenate([passage.ids for passage in passages])
+    found: list[TaskItem] = []
+    for task in study.tasks:
+        for i in range(study.task_items):
+            haystack = text if i % 2 else "noise"
+            make = partial(task_items, loaded, task, 1, seed=study.seed, haystack=haystack, first=i)
+            (item,) = make(study.prefix)
+            if study.question == "in":
+                # as long as all other prompts, with the question
+                (item,) = make(study.prefix - len(item.question) + 1)
+                item = with_question(item)
+            found.append(item)
+    return tuple(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +117,11 @@ class PlanWork:
     model: AnyModel
     calibration: tuple[Passage, ...]
     unseen: tuple[Passage, ...]
+    items: tuple[TaskItem, ...]
     executor: CellExecutor
 
     def batches(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
-        """Yield calibration passages, then those of the check."""
+        """Yield calibration passages, then those of the check and the items of tasks."""
         # an executor stays in this process
         study = replace(self.study, out=None, executor=None)
         names = study.calibration_cells
@@ -79,24 +129,29 @@ class PlanWork:
             name: Task(name, _calibration_cell, (self.model, passage, i, study))
             for i, (name, passage) in enumerate(zip(names, self.calibration, strict=True))
         }
-        if not self.unseen or not run.missing(study.check_cells):
+        if not self.unseen or not run.missing(study.check_cells + study.task_cells):
             return
         found = {name: cell for name in names if (cell := run.read(name)) is not None}
-        choice = self.executor.share(choose_budgets(study, found, run))
+        choice = self.executor.share(chosen_of(study, found, run))
         yield {
             name: Task(name, _check_cell, (self.model, passage, choice, study))
             for name, passage in zip(study.check_cells, self.unseen, strict=True)
+        } | {
+            name: Task(name, _item_cell, (self.model, item, choice, study))
+            for name, item in zip(study.task_cells, self.items, strict=True)
         }
 
 
 def _calibration_cell(model: AnyModel, passage: Passage, i: int, study: PlanStudy) -> Cell:
+    # a profile is measured with the scores of the one rule that is calibrated by them
+    rules = [RULES["lukv"]] if any(rule.calibrated for rule in rules_of(study)) else []
     with opened_model(model) as loaded:
-        observed = ObservedPassage(loaded, passage, study.prefix, study.keeping)
+        observed = ObservedPassage(loaded, passage, study.prefix, study.keeping, study.score, rules)
         bits = random_stream(study.seed, "plan gradients", i).integers(2**62)
         generator = torch.Generator().manual_seed(int(bits))
         effects = measure_effects(observed, budget_sizes(study), generator, study.sampled)
     # one row per number; axes are kept beside them
-    arrays = {"effect": effects.effect, "square": effects.square, "norm": effects.norm}
+    arrays = {name: own for name in ARRAYS if (own := getattr(effects, name)) is not None}
     table = pd.concat(
         [pd.DataFrame({"what": name, "value": a.ravel()}) for name, a in arrays.items()],
         ignore_index=True,
@@ -105,11 +160,22 @@ def _calibration_cell(model: AnyModel, passage: Passage, i: int, study: PlanStud
     return Cell(PlanCell(shapes=shapes, sliding=effects.sliding), table)
 
 
-def _check_cell(model: AnyModel, passage: Passage, choice: Choice, study: PlanStudy) -> Cell:
+def _check_cell(model: AnyModel, passage: Passage, chosen: Chosen, study: PlanStudy) -> Cell:
     with opened_model(model) as loaded:
-        observed = ObservedPassage(loaded, passage, study.prefix, study.keeping)
-        planned, uniform = (Budgets(found.budgets, found.powers) for found in choice)
-        return PassageCheck(observed, study.seed, study.draws).cell(planned, uniform)
+        observed = ObservedPassage(
+            loaded, passage, study.prefix, study.keeping, study.score, chosen.rules
+        )
+        return PassageCheck(observed, chosen, study.seed, study.draws).cell()
+
+
+def _item_cell(model: AnyModel, item: TaskItem, chosen: Chosen, study: PlanStudy) -> Cell:
+    with opened_model(model) as loaded:
+        return item_cell(loaded, item, chosen, study.keeping, study.score, study.seed)
+
+
+def rules_of(study: PlanStudy) -> tuple[Rule, ...]:
+    """Published rules that the plan is compared with."""
+    return tuple(rule_named(name) for name in study.against)
 
 
 def budget_sizes(study: PlanStudy) -> NDArray[np.int64]:
@@ -118,24 +184,43 @@ def budget_sizes(study: PlanStudy) -> NDArray[np.int64]:
     return budget_grid(study.prefix, study.keeping.count, corners)
 
 
-def choose_budgets(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Choice:
+def effects_of(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> list[PassageEffects]:
+    """Effects of budgets on all calibration passages, as they are stored."""
+    count = len(budget_sizes(study))
+    return [_stored_effects(study, name, cells[name], count, run)
+            for name in study.calibration_cells]  # fmt: skip
+
+
+def choose_budgets(
+    study: PlanStudy, stored: Sequence[PassageEffects], layers: NDArray[np.int64]
+) -> tuple[Predicted, Predicted]:
     """Budgets of the plan, and uniform ones with as many tokens in all."""
     sizes = budget_sizes(study)
-    parts = [
-        _effects_of(study, name, cells[name], len(sizes), run) for name in study.calibration_cells
-    ]
-    layers = planned_layers(study, cells)
-    parts = [part.of_layers(layers) for part in parts]
+    parts = [part.chosen(layers, study.selection) for part in stored]
+    prose = np.array([kind == "prose" for kind in study.kinds])
     if study.tolerance is not None:
-        planned = plan_tolerance(parts, sizes, study.tolerance)
+        planned = plan_tolerance(parts, sizes, study.tolerance, prose)
     else:
         units = len(layers) * study.model_record.key_heads
         assert study.budget is not None
-        planned = plan_total(parts, sizes, int(study.budget * study.prefix) * units)
+        planned = plan_total(parts, sizes, int(study.budget * study.prefix) * units, prose)
     # what rounding leaves over is part of the plan, so uniform budgets may have it as well
-    uniform = plan_uniform(parts, sizes, int(planned.budgets.mean()))
+    uniform = plan_uniform(parts, sizes, int(planned.budgets.mean()), prose)
     count = study.model_record.layers
     return planned.among(layers, count, study.prefix), uniform.among(layers, count, study.prefix)
+
+
+def chosen_of(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Chosen:
+    """What the check compares."""
+    stored, layers = effects_of(study, cells, run), planned_layers(study, cells)
+    planned, uniform = (
+        Budgets(found.budgets, found.powers, study.selection)
+        for found in choose_budgets(study, stored, layers)
+    )
+    rules, profile = rules_of(study), None
+    if any(rule.calibrated for rule in rules):
+        profile = mean_profile(stored, budget_sizes(study), study.prefix)
+    return Chosen(planned, uniform, rules, profile)
 
 
 def planned_layers(study: PlanStudy, cells: Mapping[str, Cell]) -> NDArray[np.int64]:
@@ -144,17 +229,23 @@ def planned_layers(study: PlanStudy, cells: Mapping[str, Cell]) -> NDArray[np.in
     return np.array([i for i in range(study.model_record.layers) if i not in sliding])
 
 
-def _effects_of(
+def _stored_effects(
     study: PlanStudy, name: str, cell: Cell, sizes: int, run: CellRun
 ) -> PassageEffects:
     """Effects of budgets on a calibration passage, as they are stored."""
     model, about = study.model_record, cell.about
     wanted = {
-        "effect": (model.layers, model.key_heads, len(POWERS), sizes),
-        "square": (model.layers, model.heads, len(POWERS), sizes),
+        "effect": (model.layers, model.key_heads, SELECTIONS, sizes),
+        "square": (model.layers, model.heads, SELECTIONS, sizes),
         "norm": (model.layers, model.heads),
     }
-    if about.shapes is None or not {"what", "value"} <= set(cell.table.columns):
+    if any(rule.calibrated for rule in rules_of(study)):
+        reduced = model.layers - len(set(about.sliding))
+        count = len(profile_sizes(budget_sizes(study), study.prefix))
+        wanted["lost"] = (reduced, model.key_heads, count)
+        wanted["retrieval"] = (reduced, model.key_heads)
+    known = {"what", "value"} <= set(cell.table.columns)
+    if about.shapes is None or not known or cell.table["value"].dtype.kind not in "fiu":
         raise run.damaged(name, "it has no effects")
     arrays: dict[str, Any] = {}
     for what, shape in wanted.items():
@@ -169,19 +260,27 @@ def _effects_of(
 
 def assemble(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Plan:
     """Choose budgets, and say what they cost."""
-    planned, uniform = choose_budgets(study, cells, run)
+    stored = effects_of(study, cells, run)
+    layers = planned_layers(study, cells)
+    planned, uniform = choose_budgets(study, stored, layers)
     unseen = {name: cells[name] for name in study.check_cells}
+    items = {name: cells[name] for name in study.task_cells}
     check_tables(study, unseen, run)
+    check_items(study, items, run)
     check = None
     if unseen:
-        check = check_results(list(unseen.values()), planned.head_error, study.causal)
-    counted = planned.budgets[planned_layers(study, cells)]
+        check = check_results(
+            list(unseen.values()), planned.head_error, study.causal, list(items.values())
+        )
+    counted = planned.budgets[layers]
     total = Total(tokens=int(counted.sum()), ratio=float(counted.mean() / study.prefix))
     predicted = Prediction(
         unit="KL in nats per token" if study.causal else "1 - cosine",
         effect=planned.effect,
         interval=planned.interval,
         uniform_effect=uniform.effect,
+        uniform_powers=_grid(np.array(POWERS)[uniform.powers]),
+        retrieval=planned.retrieval,
         head_error=_grid(planned.head_error),
         price=planned.price,
         gap=planned.gap,
@@ -199,6 +298,9 @@ def assemble(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Plan:
         budgets=budgets,
         ratios=_grid(planned.budgets / study.prefix),
         powers=_grid(np.array(POWERS)[planned.powers]),
+        selection=study.selection,
+        score=study.score,
+        sliding=tuple(sorted(set(range(study.model_record.layers)) - set(layers.tolist()))),
         total=total,
         predicted=predicted,
         check=check,

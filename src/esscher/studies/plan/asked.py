@@ -1,0 +1,64 @@
+"""Does what is kept answer questions? Generated tasks on the caches of all configurations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from esscher.engine.cache.budgets import Keeping, Score
+from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.models import LoadedModel
+from esscher.engine.text.tasks import TaskItem, ask
+from esscher.runs.cells import Cell
+from esscher.studies.plan.configurations import Chosen, count_kept, kept_layers
+from esscher.studies.plan.result import END, PlanCell
+
+#: Whether the question comes after the context was reduced, or is reduced with it.
+Question: TypeAlias = Literal["after", "in"]
+
+
+def with_question(item: TaskItem) -> TaskItem:
+    """Make the question part of the context, but for its last token, which has to be read."""
+    return replace(
+        item,
+        context=np.concatenate([item.context, item.question[:-1]]),
+        question=item.question[-1:],
+    )
+
+
+def item_cell(
+    loaded: LoadedModel,
+    item: TaskItem,
+    chosen: Chosen,
+    keeping: Keeping,
+    score: Score,
+    seed: int,
+) -> Cell:
+    """Ask the question of an item with a dense cache, and with those of all configurations.
+
+    The table is as that of a checked passage, with the measures ``score`` and
+    ``log_probability``.
+    """
+    prompt = ObservedPrompt(loaded, item.context, keeping, score, chosen.rules)
+    kept = kept_layers(prompt, chosen, (f"task {item.task} {item.haystack}", item.number), seed)
+    caches = {name: prompt.reduced(own) for name, own in kept.items()}
+    rows: list[tuple[str, int, str, float]] = []
+    answers: dict[str, str] = {}
+    for name, cache in {"dense": prompt.cache, **caches}.items():
+        found = ask(loaded, cache, item)
+        answers[name] = found.text
+        rows += [
+            (name, END, "score", found.score),
+            (name, END, "log_probability", found.log_probability),
+        ]
+    about = PlanCell(
+        task=item.task,
+        haystack=item.haystack,
+        answer=item.answer,
+        answers=answers,
+        kept={name: count_kept(own) for name, own in kept.items()},
+    )
+    return Cell(about, pd.DataFrame(rows, columns=["configuration", "layer", "measure", "value"]))

@@ -1,0 +1,102 @@
+"""Caches of equal size: a small comparison, stopped and resumed, and its page."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from benchmarks.cache import Comparison, arguments, run_parts
+from benchmarks.cache_plans import Sources
+from benchmarks.pages.cache import cache_finding, stored_rows
+
+import esscher
+from esscher.core.errors import InputError
+from tests.engine.models.folders import random_words, tiny
+
+PREFIX, BUDGET = 200, "0.5"
+OPTIONS = [
+    "data", "--out", "out", "--passages", "2", "--prefix", str(PREFIX), "--lengths", "208",
+    "--curve-budgets", f"0.25,{BUDGET}", "--budgets", BUDGET, "--scores", "all,last,repeat",
+    "--prose", "1,4", "--tasks", "needle",
+    "--task-budgets", BUDGET, "--task-prefix", str(PREFIX), "--items", "2",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny("llama", max_position_embeddings=640, strength=12.0)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return {name: [random_words(seed=i)] for i, name in enumerate(("novel", "code"), 1)}
+
+
+@pytest.fixture(scope="module")
+def run(model, texts, tmp_path_factory):
+    out = tmp_path_factory.mktemp("cache") / "tiny"
+    sources = Sources(model, [random_words()], out / "calibration", queries=12)
+    comparison = Comparison(sources, texts, out)
+    parts = ("curves", "lengths", "tasks", "ablation")
+    run_parts(comparison, parts, arguments().parse_args(OPTIONS))
+    return comparison
+
+
+def test_the_same_as_a_plan_and_its_check(run, model, texts):
+    plan = esscher.plan(
+        model, [random_words()], check=texts["novel"], budget=0.5, prefix=PREFIX, query_count=12,
+        check_passages=2, against="all",
+    )  # fmt: skip
+    rows = stored_rows(run.out)
+    curves = rows[(rows["part"] == "curves") & (rows["text"] == "novel") & (rows["budget"] == 0.5)]
+    for name, found in plan.check.configurations.items():
+        own = curves[curves["configuration"] == name]["kl"]
+        assert own.mean() == pytest.approx(found.kl.mean, rel=1e-4)
+    assert curves["kept"].nunique() == 1
+
+
+def test_the_same_as_the_tasks_of_a_plan(run, model, texts):
+    plan = esscher.plan(
+        model, [random_words()], check=texts["novel"], budget=0.5, prefix=PREFIX, query_count=12,
+        passages=3, check_passages=4, tasks="needle", task_items=2, against="kvzip,duo",
+    )  # fmt: skip
+    rows = stored_rows(run.out)
+    for name, found in plan.check.tasks["needle"].items():
+        own = rows[(rows["part"] == "tasks") & (rows["configuration"] == name)]
+        assert own["log_probability"].mean() == pytest.approx(found.log_probability, abs=1e-4)
+        assert own["score"].mean() == found.score
+
+
+def test_what_is_there_is_not_done_again(run):
+    (first, *_) = sorted(run.out.glob("curves/*/*/results.json"))
+    before = first.read_text()
+    found = json.loads(before)
+    lost = found["rows"].pop()
+    first.write_text(json.dumps(found))
+    others = {p: p.stat().st_mtime_ns for p in run.out.rglob("*") if p.is_file() and p != first}
+    run_parts(run, ("curves",), arguments().parse_args(OPTIONS))
+    again = json.loads(first.read_text())["rows"]
+    assert again[-1]["kl"] == pytest.approx(lost["kl"])
+    assert len(again) == len(found["rows"]) + 1
+    assert others == {path: path.stat().st_mtime_ns for path in others}
+
+
+def test_the_page(run, tmp_path):
+    finding = cache_finding([run.out])
+    page = finding.write(tmp_path, formats=("png",)).read_text()
+    assert set(finding.tables) == {f"tiny-{p}" for p in ("curves", "lengths", "tasks", "ablation")}
+    table = finding.tables["tiny-curves"]
+    every = table[(table["text"] == "all") & (table["configuration"] == "uniform")]
+    assert set(every["passages"]) == {4}
+    assert (every["over_planned_low"] < every["over_planned"]).all()
+    assert "nan" not in page
+    assert str(tmp_path) not in page
+    for name in ("tiny-curves", "tiny-tasks", "tiny-ablation"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 1000
+
+
+def test_a_page_needs_results(tmp_path):
+    with pytest.raises(InputError, match="no runs"):
+        cache_finding([])
+    with pytest.raises(InputError, match="no results"):
+        cache_finding([tmp_path])

@@ -1,0 +1,99 @@
+"""What a plan is asked for: kinds of calibration passages, rules and tasks by name."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from esscher.core.errors import InputError
+from esscher.engine.cache.published import RULES, SCORERS, rule_named
+from esscher.engine.text.tasks import TASKS
+from esscher.studies.plan import PlanStudy
+from esscher.studies.plan import study as options
+from esscher.studies.plan.result import PUBLISHED
+from esscher.studies.plan.words import NAMES, name_of
+from tests.engine.models.tiny import tiny_model
+from tests.studies.plan.asked import roomy
+
+
+def filled(model=None, **given):
+    """The study as it is run, with what was left out."""
+    outline = (roomy() if model is None else model).outline
+    study = PlanStudy("model", "text", **({"budget": 0.5, "prefix": 224} | given))
+    return study.checked().fill(outline)
+
+
+def test_names_are_those_of_what_they_name():
+    """The study imports no torch, and so has lists of its own."""
+    assert tuple(RULES) == PUBLISHED
+    assert tuple(SCORERS) == options.WRAPPED
+    assert set(PUBLISHED) <= set(NAMES)
+    everything = [f"{a}:{b}" for a in options.WRAPPING for b in options.WRAPPED if b != "snapkv"]
+    asked = filled(check="other", against=("all", *everything)).against
+    assert asked == (*PUBLISHED, *everything)
+    assert [rule_named(name).name for name in asked] == list(asked)
+    assert len({name_of(name) for name in asked}) == len(asked)
+
+
+def test_what_is_compared_unless_it_is_said():
+    assert filled(check="other").against == ("snapkv", "streaming")
+    assert filled().against == ()
+    assert filled(tiny_model("bert"), prefix=40, check="other").against == ()
+    assert filled(check="other", against="tova,tova,snapkv").against == ("tova", "snapkv")
+    assert filled(check="other", tasks="all").tasks == tuple(TASKS)
+    assert filled(check="other", tasks="quote,needle").tasks == ("needle", "quote")
+
+
+@pytest.mark.parametrize(
+    ("passages", "asked"), [(1, 0), (2, 1), (3, 1), (5, 1), (6, 2), (9, 3), (16, 5)]
+)
+def test_one_calibration_passage_of_three_is_asked_for_what_it_says(passages, asked):
+    kinds = filled(passages=passages).kinds
+    assert kinds == ["prose"] * (passages - asked) + ["retrieval"] * asked
+    assert filled(passages=passages, calibrate="prose").kinds == ["prose"] * passages
+    assert filled(passages=passages, calibrate="retrieval").kinds == ["retrieval"] * passages
+
+
+def test_short_caches_and_encoders_are_calibrated_on_prose():
+    assert filled(prefix=192).calibrate == ("prose", "retrieval")
+    assert filled(prefix=191).calibrate == ("prose",)
+    assert filled(tiny_model("bert"), prefix=40).calibrate == ("prose",)
+    assert filled(calibrate=("retrieval", "prose")).calibrate == ("prose", "retrieval")
+    with pytest.raises(InputError, match=r"at least 192 tokens; .* is planned with 191"):
+        filled(prefix=191, calibrate="prose,retrieval")
+    with pytest.raises(InputError, match=r"calibrate has 'retrieval', .* bert is an encoder"):
+        filled(tiny_model("bert"), prefix=40, calibrate="retrieval")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"check": "other", "against": "h2o"}, "against has 'h2o'; choose among all, streaming,"),
+        ({"against": "h2o"}, "against has 'h2o'; choose among all, streaming, snapkv, tova"),
+        ({"against": "tova"}, "against is part of a check; give a text with --check"),
+        ({"check": "other", "against": ()}, "against is empty; choose among streaming, snapkv"),
+        ({"check": "other", "against": "kvzip:tova"}, "against has 'kvzip:tova'; choose among"),
+        ({"check": "other", "tasks": "riddle"}, "tasks has 'riddle'; choose among all, needle,"),
+        ({"tasks": "riddle"}, "tasks has 'riddle'; choose among all, needle, keys, values"),
+        ({"tasks": "needle"}, "tasks are part of a check; give a text with --check"),
+        ({"calibrate": "poems"}, "calibrate has 'poems'; choose among prose, retrieval"),
+        ({"calibrate": ()}, "calibrate is empty; choose among prose, retrieval"),
+    ],
+)
+def test_names_that_are_not_known(given, said):
+    with pytest.raises(InputError, match=re.escape(said)):
+        filled(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"check": "other", "against": "snapkv"}, "against is for decoders, and bert is an"),
+        ({"score": "last"}, "score is for decoders, and bert is an encoder"),
+        ({"check": "other", "tasks": "needle"}, "tasks are for decoders, and bert is an encoder"),
+    ],
+)
+def test_encoders_have_none_of_it(given, said):
+    with pytest.raises(InputError, match=said):
+        filled(tiny_model("bert"), prefix=40, **given)
