@@ -43,7 +43,7 @@ from esscher.engine.cache.cache import ReducedCache
 from esscher.engine.cache.layer import ReducedLayer
 from esscher.engine.cache.selection import Kept
 from esscher.engine.models.transformers_library import transformers_module
-from esscher.engine.reading import PassageReader, compare_laws
+from esscher.engine.reading import PassageReader, compare_laws, read_prompt
 from esscher.engine.text.packing import first_passages
 
 RESULTS = Path(__file__).parent / "results" / "decode.json"
@@ -170,8 +170,10 @@ def measure_pieces(plan: Any, loaded: Any, quick: bool) -> dict[str, Any]:
     prefix, passages, kinds = (256, 2, (64,)) if quick else (2048, 8, (1024, 512, 256))
     found: dict[str, list[float]] = {}
     for passage in first_passages(loaded, HELD_OUT, passages, prefix + 128).passages:
-        reader = PassageReader(loaded, passage, prefix)
-        dense, ids = reader.end(), torch.from_numpy(passage.ids)[None, :prefix]
+        ids = torch.from_numpy(passage.ids)[None, :prefix]
+        prompt = read_prompt(loaded, ids[0], lambda inputs: None)
+        reader = PassageReader(loaded, passage, prefix, prompt)
+        dense = reader.end()
         for chunk in (None, *kinds):
             cache = plan.cache(loaded, chunk=chunk)
             loaded.backbone(input_ids=ids, past_key_values=cache)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.pages.budgets import budgets_finding
+from benchmarks.pages.cache import cache_finding
 from benchmarks.pages.deep import deep_finding
 from benchmarks.pages.domains import domains_finding
 from benchmarks.pages.manyheads import manyheads_finding
@@ -82,10 +83,12 @@ def commands(data: Path) -> dict[str, dict[str, list[str]]]:
 def studies(data: Path) -> dict[str, dict[str, list[str]]]:
     """The same for studies that have scripts of their own."""
     script = ["-m", "benchmarks.budgets"]
+    cache = ["-m", "benchmarks.cache", str(data), "--model", MODELS["smollm2"]]
     return {
         "budgets": {
             f"budgets-{name}": [*script, str(data), model] for name, model in MODELS.items()
-        }
+        },
+        "cache": {"cache-smollm2": cache},
     }
 
 
@@ -97,6 +100,7 @@ WRITERS: dict[str, Callable[[Sequence[Path]], Finding]] = {
     "regimes": regimes_finding,
     "domains": domains_finding,
     "budgets": budgets_finding,
+    "cache": cache_finding,
 }
 
 

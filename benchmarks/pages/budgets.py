@@ -20,10 +20,11 @@ from esscher.show.chart import figure, panel, points
 from esscher.show.drawing import Plot
 from esscher.show.scales import Axis
 from esscher.show.theme import limits
-from esscher.studies.plan.charts import NAMES, series
+from esscher.studies.plan.charts import series
 from esscher.studies.plan.compare import verdict_of
 from esscher.studies.plan.result import Check, Mean, Plan
 from esscher.studies.plan.study import PlanStudy
+from esscher.studies.plan.words import name_of
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
 
@@ -87,10 +88,11 @@ def _legend() -> str:
     return (
         "Plans calibrated on one text and checked on others ([how](../../plan.md)). All "
         "configurations keep the same number of tokens in all. *Planned* and *uniform* choose "
-        "tokens inside a head by the same rule; *heavy hitters* keeps those that the last queries "
-        "attend (as SnapKV does), *sinks + recent* the first and the last ones (as StreamingLLM "
-        "does). In brackets: 95% intervals over passages. Ratios are of the distance from dense to "
-        "that of the plan, paired passage by passage: above 1 the plan is closer.\n\n"
+        "tokens inside a head by the same rule; *SnapKV* keeps those that the last queries attend, "
+        "*StreamingLLM* the first and the last ones, *heavy hitters* (of an encoder) those that "
+        "receive most attention. In brackets: 95% intervals over passages. Ratios are of the "
+        "distance from dense to that of the plan, paired passage by passage: above 1 the plan is "
+        "closer.\n\n"
         "The trivial alternatives, equal budgets and the two published rules, stand beside every "
         "number. *Against uniform* is better or worse only if the interval of the ratio excludes "
         "1, else undecided. Weakest points: few passages of each text, from one source each: "
@@ -138,7 +140,7 @@ def _costs(plans: list[CheckedPlan]) -> pd.DataFrame:
     for one in plans:
         row = _place(one)
         for name, found in one.check.configurations.items():
-            row[NAMES[name]] = _with_ends(found.distance)
+            row[name_of(name)] = _with_ends(found.distance)
         rows.append(row | {"predicted": f"{one.plan.predicted.effect:.2g}"})
     return pd.DataFrame(rows)
 
@@ -149,7 +151,7 @@ def _gains(plans: list[CheckedPlan]) -> pd.DataFrame:
         row = _place(one)
         for name in one.check.configurations:
             if name != "planned":
-                row[f"over {NAMES[name]}"] = _with_ends(one.check.ratios[name])
+                row[f"over {name_of(name)}"] = _with_ends(one.check.ratios[name])
         within = one.check.heads.within_factor
         row["against uniform"] = one.check.verdict
         row["heads within a factor of 1.5"] = "" if within is None else f"{100 * within:.0f}%"
@@ -183,7 +185,7 @@ def _agreement(plans: list[CheckedPlan]) -> pd.DataFrame:
             assert found.top1 is not None
             assert found.perplexity_ratio is not None
             top, ratio = found.top1.mean, found.perplexity_ratio.mean
-            row[NAMES[name]] = f"{100 * top:.1f}%, {ratio:.3f}"
+            row[name_of(name)] = f"{100 * top:.1f}%, {ratio:.3f}"
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -194,7 +196,7 @@ def _neighbours(plans: list[CheckedPlan]) -> pd.DataFrame:
         row = _place(one)
         for name, found in one.check.configurations.items():
             assert found.nearest is not None
-            row[NAMES[name]] = f"{100 * found.nearest.mean:.0f}%"
+            row[name_of(name)] = f"{100 * found.nearest.mean:.0f}%"
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -249,7 +251,7 @@ def draw_budget_costs(plans: list[CheckedPlan]) -> Plot:
         for name, found in one.check.configurations.items():
             value, low, high = _ends(found.distance)
             rows.setdefault(one.text, []).append(
-                {"configuration": NAMES[name], "kept": f"{100 * one.kept:g}", "cost": value,
+                {"configuration": name_of(name), "kept": f"{100 * one.kept:g}", "cost": value,
                  "low": low, "high": high}
             )  # fmt: skip
     every = [row for own in rows.values() for row in own]

@@ -1,0 +1,336 @@
+"""Caches of equal size compared: plans, uniform budgets and published rules.
+
+    python -m benchmarks.cache DATA --out FOLDER --part curves,lengths,tasks,ablation,small
+
+DATA is a folder with wikipedia-en.txt (calibration), novel-en.txt and biomedical-en.txt; code comes
+with Esscher. Every passage and every item of a task is a file of its own, FOLDER/PART/.../
+results.json, written whole; what is there is not done again, so that a run that was stopped goes
+on. A prompt is read once for all that looks at it.
+
+- curves: KL to dense against the share of tokens kept, for all rules;
+- lengths: the same at one budget, for other lengths of the prompt;
+- tasks: questions about texts;
+- ablation: what is lost when a part of the plan is taken away;
+- small: predicted and realised KL of plans at small budgets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.cache_arms import Arm, ablations, compared, small
+from benchmarks.cache_plans import Calibration, Sources, keeping_at, passages_of, watchers
+from esscher.core.atomic import write_atomically
+from esscher.core.errors import InputError
+from esscher.engine.cache.budgets import Score
+from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.models import LoadedModel, load_model
+from esscher.engine.reading import PassageReader, compare_laws
+from esscher.engine.text.documents import TextSource
+from esscher.engine.text.packing import first_passages
+from esscher.engine.text.tasks import ask, task_items
+from esscher.studies.plan.check import PURPOSE
+from esscher.studies.plan.configurations import KeptLayers, count_kept
+
+CALIBRATION = "wikipedia-en.txt"
+#: Unseen texts; the one in which tasks hide their sentences.
+TEXTS = {"novel": "novel-en.txt", "biomedical": "biomedical-en.txt", "code": "demo:code"}
+HAYSTACK, HAYSTACK_PASSAGES = "novel", 4
+PARTS = ("curves", "lengths", "tasks", "ablation", "small")
+SCORES: tuple[Score, ...] = ("all", "last", "repeat")
+#: Prefixes, budgets, and calibration passages: of tasks and other lengths there are fewer.
+PREFIX, LENGTHS, TASK_PREFIX = 2048, (1024, 4096), 1024
+CURVE_BUDGETS = (0.05, 0.1, 0.15, 0.25, 0.5)
+LENGTH_BUDGET, TASK_BUDGETS, ABLATION_BUDGETS = 0.25, (0.25, 0.125), (0.25, 0.125)
+SMALL_BUDGETS = (0.125, 0.0625)
+CALIBRATED, FEWER = 6, 3
+#: Calibration passages of prose alone that are compared.
+PROSE = (1, 2, 4, 8)
+TASKS = ("needle", "keys", "values", "quote", "variables", "words")
+#: Results of a part are in files of this name.
+RESULTS = "results.json"
+
+
+class Cell:
+    """The results of one passage or item, in a file; rows are added one by one.
+
+    Parameters
+    ----------
+    folder
+        Of the file.
+    about
+        What the results are of.
+    """
+
+    def __init__(self, folder: Path, **about: Any) -> None:
+        self.path, self.about = folder / RESULTS, about
+        self.rows: list[dict[str, Any]] = []
+        if self.path.exists():
+            self.rows = json.loads(self.path.read_text(encoding="utf-8"))["rows"]
+
+    def missing(self, arms: Iterable[Arm]) -> list[Arm]:
+        """Arms without results."""
+        there = {(row["configuration"], row["budget"]) for row in self.rows}
+        return [arm for arm in arms if (arm.name, arm.budget) not in there]
+
+    def add(self, arm: Arm, kept: KeptLayers, expected: int, **found: Any) -> None:
+        """Store the results of an arm, which must have kept as much as all others."""
+        tokens = count_kept(kept)
+        if tokens != expected:
+            raise AssertionError(f"{arm.name!r} kept {tokens:,} tokens, not {expected:,}")
+        row = {"configuration": arm.name, "budget": arm.budget, "kept": tokens, **found}
+        self.rows.append(row if arm.predicted is None else row | {"predicted": arm.predicted})
+
+    def write(self) -> None:
+        """Bring the rows to the disk."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({**self.about, "rows": self.rows}, indent=1)
+        write_atomically(self.path, text.encode())
+
+
+def read_prompt(
+    loaded: LoadedModel, ids: Any, calibration: Calibration, arms: Sequence[Arm]
+) -> ObservedPrompt:
+    """Read a prompt once, all that these arms need looking on."""
+    rules = {arm.rule.name: arm.rule for arm in arms if arm.rule is not None}
+    scores = list(dict.fromkeys(arm.score for arm in arms))
+    looking = [*rules.values(), *watchers(scores)]
+    # what is kept for certain depends on the budget, and is left to the arms
+    keeping = keeping_at(calibration.prefix, 1.0)
+    return ObservedPrompt(loaded, ids, keeping, "all", looking)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A model, its calibration and the unseen texts.
+
+    Attributes
+    ----------
+    sources
+        Model, calibration text and folder of the calibration.
+    texts
+        Unseen texts by name.
+    out
+        Folder of the results.
+    chosen
+        Names of the texts whose passages are read; all if left out.
+    """
+
+    sources: Sources
+    texts: Mapping[str, TextSource]
+    out: Path
+    chosen: Sequence[str] | None = None
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The model."""
+        return self.sources.loaded
+
+    def passages(
+        self, arms: Mapping[str, Sequence[Arm]], calibration: Calibration, count: int
+    ) -> None:
+        """Measure the arms of some parts on the first passages of every text."""
+        prefix, length = calibration.prefix, calibration.prefix + self.sources.queries
+        found = {
+            name: first_passages(self.loaded, text, count, length).passages
+            for name, text in self.texts.items()
+            if self.chosen is None or name in self.chosen
+        }
+        for number in range(count):
+            for name, own in found.items():
+                cells = {
+                    part: Cell(
+                        self.out / part / str(prefix) / f"{name}-{number}",
+                        part=part, text=name, passage=number, prefix=prefix,
+                        model=self.loaded.name,
+                    )
+                    for part in arms
+                }  # fmt: skip
+                missing = {part: cell.missing(arms[part]) for part, cell in cells.items()}
+                if any(missing.values()):
+                    self._passage(own[number], calibration, cells, missing)
+
+    def _passage(
+        self,
+        passage: Any,
+        calibration: Calibration,
+        cells: Mapping[str, Cell],
+        missing: Mapping[str, Sequence[Arm]],
+    ) -> None:
+        began = time.monotonic()
+        prefix, loaded = calibration.prefix, self.loaded
+        every = [arm for arms in missing.values() for arm in arms]
+        prompt = read_prompt(loaded, passage.ids[:prefix], calibration, every)
+        reader = PassageReader(loaded, passage, prefix, prompt.cache)
+        units = loaded.shape.layers * loaded.shape.key_heads
+        known: dict[int, dict[str, float]] = {}
+        with torch.no_grad():
+            dense = reader.end()
+            for part, arms in missing.items():
+                for arm in arms:
+                    kept = arm.keep(prompt, (PURPOSE, passage.number))
+                    # what keeps the same tokens with the same weights need not be read twice
+                    same = fingerprint(kept)
+                    if same not in known:
+                        law = reader.end(prompt.reduced(kept))
+                        known[same] = compare_laws(dense, law, reader.next_tokens)
+                    found = known[same]
+                    cells[part].add(arm, kept, calibration.each(arm.budget) * units, **found)
+                cells[part].write()
+        told = ", ".join(str(cell.path.parent) for part, cell in cells.items() if missing[part])
+        print(f"{told}: {time.monotonic() - began:.0f} s", flush=True)
+
+    def tasks(
+        self, arms: Sequence[Arm], calibration: Calibration, tasks: Sequence[str], items: int
+    ) -> None:
+        """Ask questions: items in noise and in a text, in turn, as a plan's check has them."""
+        prefix, length = calibration.prefix, calibration.prefix + self.sources.queries
+        text = np.concatenate(
+            [
+                passage.ids
+                for passage in first_passages(
+                    self.loaded, self.texts[HAYSTACK], HAYSTACK_PASSAGES, length
+                ).passages
+            ]
+        )
+        for number in range(items):
+            for task in tasks:
+                haystack = text if number % 2 else "noise"
+                cell = Cell(
+                    self.out / "tasks" / str(prefix) / f"{task}-{number}",
+                    part="tasks", task=task, item=number, prefix=prefix, model=self.loaded.name,
+                    haystack="text" if number % 2 else "noise",
+                )  # fmt: skip
+                missing = cell.missing(arms)
+                if missing:
+                    (item,) = task_items(
+                        self.loaded, task, 1, prefix, seed=0, haystack=haystack, first=number
+                    )
+                    self._item(item, calibration, cell, missing)
+
+    def _item(self, item: Any, calibration: Calibration, cell: Cell, arms: Sequence[Arm]) -> None:
+        began = time.monotonic()
+        prompt = read_prompt(self.loaded, item.context, calibration, arms)
+        units = self.loaded.shape.layers * self.loaded.shape.key_heads
+        cell.about["dense"] = _answered(ask(self.loaded, prompt.cache, item))
+        for arm in arms:
+            kept = arm.keep(prompt, (f"task {item.task} {item.haystack}", item.number))
+            found = ask(self.loaded, prompt.reduced(kept), item)
+            cell.add(arm, kept, calibration.each(arm.budget) * units, **_answered(found))
+        cell.write()
+        print(f"{cell.path.parent}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+def fingerprint(kept: KeptLayers) -> int:
+    """A number that tells what is kept from anything else."""
+    arrays = (x for own in kept.values() for one in own for x in (one.index, one.log_weight))
+    return hash(b"".join(x.numpy().tobytes() for x in arrays))
+
+
+def _answered(found: Any) -> dict[str, Any]:
+    return {"score": found.score, "log_probability": found.log_probability, "answer": found.text}
+
+
+def run_parts(comparison: Comparison, parts: Sequence[str], options: argparse.Namespace) -> None:
+    """Run parts; those on the same passages share the reading of prompts."""
+    sources, scores = comparison.sources, options.scores
+    together: dict[str, Sequence[Arm]] = {}
+    if {"curves", "ablation", "small"} & set(parts):
+        budgets = {
+            "curves": options.curve_budgets,
+            "small": SMALL_BUDGETS,
+            "ablation": options.budgets,
+        }
+        wanted: list[tuple[Score, float]] = [
+            ("all", budget) for part in parts for budget in budgets.get(part, ())
+        ]
+        if "ablation" in parts:
+            wanted += [(score, budget) for score in scores for budget in options.budgets]
+        calibration = sources.calibration(options.prefix, *passages_of(CALIBRATED), wanted)
+        if "curves" in parts:
+            together["curves"] = compared(calibration, options.curve_budgets)
+        if "small" in parts:
+            together["small"] = small(calibration, SMALL_BUDGETS)
+        if "ablation" in parts:
+            plain: list[tuple[Score, float]] = [("all", budget) for budget in options.budgets]
+            more = sources.calibration(options.prefix, max(options.prose), 0, plain)
+            together["ablation"] = ablations(
+                calibration, options.budgets, scores, options.prose, more
+            )
+        comparison.passages(together, calibration, options.passages or 3)
+    if "tasks" in parts:
+        wanted = [(score, budget) for score in scores for budget in options.task_budgets]
+        calibration = sources.calibration(options.task_prefix, *passages_of(FEWER), wanted)
+        arms = compared(calibration, options.task_budgets, scores)
+        comparison.tasks(arms, calibration, options.tasks, options.items)
+    if "lengths" in parts:
+        for prefix in options.lengths:
+            calibration = sources.calibration(prefix, *passages_of(FEWER), [("all", LENGTH_BUDGET)])
+            arms = compared(calibration, (LENGTH_BUDGET,))
+            comparison.passages({"lengths": arms}, calibration, options.passages or 2)
+
+
+def _check_folder(out: Path, loaded: LoadedModel) -> None:
+    """Refuse a folder with the results of another model."""
+    path = out / "setup.json"
+    own = {"model": loaded.name, "weights": loaded.weight_hash}
+    if path.exists() and json.loads(path.read_text(encoding="utf-8")) != own:
+        raise InputError(f"{out} has results of another model; give another folder")
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(own).encode())
+
+
+def _numbers(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    return lambda text: tuple(kind(part) for part in text.split(","))
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What the command takes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, help="folder with the texts")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--part", type=_numbers(str), default=PARTS, help="such as curves,tasks")
+    parser.add_argument("--model", default="demo:smollm2", help="a decoder")
+    parser.add_argument("--texts", type=_numbers(str), default=tuple(TEXTS), help="unseen texts")
+    parser.add_argument("--passages", type=int, help="passages of each text")
+    parser.add_argument("--prefix", type=int, default=PREFIX, help="of curves, ablation and small")
+    parser.add_argument("--lengths", type=_numbers(int), default=LENGTHS, help="other prefixes")
+    parser.add_argument("--scores", type=_numbers(str), default=SCORES, help="scores to compare")
+    parser.add_argument("--curve-budgets", type=_numbers(float), default=CURVE_BUDGETS)
+    parser.add_argument(
+        "--budgets", type=_numbers(float), default=ABLATION_BUDGETS, help="of the ablation"
+    )
+    parser.add_argument("--prose", type=_numbers(int), default=PROSE, help="prose passages")
+    parser.add_argument("--tasks", type=_numbers(str), default=TASKS, help="such as needle,keys")
+    parser.add_argument("--task-budgets", type=_numbers(float), default=TASK_BUDGETS)
+    parser.add_argument("--task-prefix", type=int, default=TASK_PREFIX, help="context of a task")
+    parser.add_argument("--items", type=int, default=10, help="of each task, half in noise")
+    return parser
+
+
+def main() -> None:
+    """Run parts of the comparison."""
+    parser = arguments()
+    options = parser.parse_args()
+    if unknown := set(options.part) - set(PARTS):
+        parser.error(f"there is no part {unknown.pop()!r}; choose among {', '.join(PARTS)}")
+    loaded = load_model(options.model)
+    _check_folder(options.out, loaded)
+    data: Path = options.data
+    texts = {n: t if t.startswith("demo:") else data / t for n, t in TEXTS.items()}
+    sources = Sources(loaded, data / CALIBRATION, options.out / "calibration")
+    comparison = Comparison(sources, texts, options.out, options.texts)
+    run_parts(comparison, options.part, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""What :mod:`benchmarks.cache` compares: plans, uniform budgets, published rules, ablations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.cache_plans import Calibration, largest_scores, scores_of
+from esscher.engine.cache.budgets import Score
+from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.published import RULES, Rule
+from esscher.engine.cache.selection import Kept
+from esscher.studies.plan.configurations import Budgets, KeptLayers, Named, starts
+
+#: Seeds of the samples that are compared with the first one.
+SEEDS = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to keep part of a prompt.
+
+    Attributes
+    ----------
+    name, budget
+        What it is called, and the share of the tokens that it keeps.
+    keep
+        Chooses the tokens of a prompt that has a name and a number.
+    rule
+        Published rule that has to look on; None for plans.
+    score
+        By which queries tokens are scored.
+    predicted
+        What it is predicted to cost, if that is known: mean and interval.
+    """
+
+    name: str
+    budget: float
+    keep: Callable[[ObservedPrompt, Named], KeptLayers]
+    rule: Rule | None = None
+    score: Score = "all"
+    predicted: Mapping[str, Any] | None = None
+
+
+def budgets_arm(
+    name: str,
+    budget: float,
+    budgets: Budgets,
+    calibration: Calibration,
+    score: Score = "all",
+    seed: int = 0,
+    **about: Any,
+) -> Arm:
+    """An arm that keeps given budgets."""
+    certain = calibration.certain(budget)
+
+    def keep(prompt: ObservedPrompt, named: Named) -> KeptLayers:
+        return {
+            layer: [
+                budgets.select(layer, g, own, certain, *starts(named, seed, layer, g, 1))
+                for g, own in enumerate(scores)
+            ]
+            for layer, scores in scores_of(prompt, score).items()
+        }
+
+    return Arm(name, budget, keep, score=score, **about)
+
+
+def rule_arm(rule: Rule, budget: float, calibration: Calibration) -> Arm:
+    """An arm that keeps what a published rule does."""
+    profile = calibration.profile(budget)
+
+    def keep(prompt: ObservedPrompt, named: Named) -> KeptLayers:
+        looking = prompt.looking
+        found = rule.keep(
+            looking.found(rule), calibration.each(budget), profile if rule.calibrated else None
+        )
+        return {
+            layer: [Kept(index, torch.zeros(len(index))) for index in own]
+            for layer, own in zip(looking.layers, found, strict=True)
+        }
+
+    return Arm(rule.name, budget, keep, rule=rule)
+
+
+def planned_arm(calibration: Calibration, budget: float, score: Score = "all") -> Arm:
+    """The plan."""
+    plan = calibration.plan(budget, score)
+    return budgets_arm(
+        "planned" if score == "all" else f"planned:{score}",
+        budget,
+        Budgets(plan.budgets, plan.powers),
+        calibration,
+        score,
+        predicted={
+            "effect": plan.effect,
+            "interval": plan.interval,
+            "retrieval": plan.retrieval,
+            "whole": int((plan.budgets == calibration.prefix).sum()),
+            "median": int(np.median(plan.budgets)),
+        },
+    )
+
+
+def uniform_arm(calibration: Calibration, budget: float) -> Arm:
+    """Equal budgets."""
+    uniform = calibration.uniform(budget)
+    return budgets_arm(
+        "uniform",
+        budget,
+        Budgets(uniform.budgets, uniform.powers),
+        calibration,
+        predicted={"effect": uniform.effect, "interval": uniform.interval},
+    )
+
+
+def compared(
+    calibration: Calibration, budgets: Iterable[float], scores: Sequence[Score] = ("all",)
+) -> list[Arm]:
+    """The plan, uniform budgets and all published rules."""
+    return [
+        arm
+        for budget in budgets
+        for arm in (
+            *(planned_arm(calibration, budget, score) for score in scores),
+            uniform_arm(calibration, budget),
+            *(rule_arm(rule, budget, calibration) for rule in RULES.values()),
+        )
+    ]
+
+
+def ablations(
+    calibration: Calibration,
+    budgets: Iterable[float],
+    scores: Sequence[Score],
+    prose: Sequence[int],
+    more: Calibration,
+) -> list[Arm]:
+    """The plan, and what is left of it when something is taken away.
+
+    Parameters
+    ----------
+    calibration
+        That of the plan.
+    budgets
+        Shares of the tokens.
+    scores
+        Scores to compare.
+    prose
+        Numbers of calibration passages, all of prose.
+    more
+        A calibration that has so many of them.
+    """
+    arms = []
+    for budget in budgets:
+        plan, topk = calibration.plan(budget), calibration.plan(budget, selection="topk")
+        others = {
+            "planned budgets, largest scores": largest_scores(plan),
+            "planned for largest scores": largest_scores(topk),
+            "one power": calibration.with_one_power(budget),
+            "sparing three heads": calibration.sparing(budget),
+            "by output error": calibration.by_output_error(budget),
+        }
+        for count in prose:
+            few = more.plan(budget, prose=count)
+            others[f"{count} prose"] = Budgets(few.budgets, few.powers)
+        arms += [planned_arm(calibration, budget, score) for score in scores]
+        arms.append(uniform_arm(calibration, budget))
+        arms += [budgets_arm(name, budget, own, calibration) for name, own in others.items()]
+        full = Budgets(plan.budgets, plan.powers)
+        arms += [
+            budgets_arm(f"seed {seed}", budget, full, calibration, seed=seed) for seed in SEEDS
+        ]
+    return arms
+
+
+def small(calibration: Calibration, budgets: Iterable[float]) -> list[Arm]:
+    """Plans and equal budgets."""
+    return [
+        arm
+        for budget in budgets
+        for arm in (planned_arm(calibration, budget), uniform_arm(calibration, budget))
+    ]

@@ -1,0 +1,381 @@
+"""Budgets for :mod:`benchmarks.cache`: one calibration, stored by passage, and plans from it.
+
+Effects of all budgets are measured once per calibration passage; plans of any budget, and all that
+is taken away from a plan to see what it is worth, are made from these files.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esscher.core.atomic import write_atomically
+from esscher.core.streams import random_stream
+from esscher.engine.cache.budgets import POWERS, Keeping, Score, SelectionKind, keeping_for
+from esscher.engine.cache.observation import combined, observe
+from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.published import RULES, Prefilled, Profile, Rule, Scorer, Scores
+from esscher.engine.cache.repetition import Repetition
+from esscher.engine.cache.selection import certain_keys
+from esscher.engine.models import LayerInputs, LoadedModel
+from esscher.engine.text import Passage
+from esscher.engine.text.documents import TextSource
+from esscher.engine.text.packing import first_passages
+from esscher.engine.text.tasks import calibration_item
+from esscher.math.allocation import EffectCurve, allocate
+from esscher.studies.plan.calibrate import (
+    DRAWS,
+    ObservedPassage,
+    PassageEffects,
+    average_effects,
+    budget_grid,
+    mean_profile,
+    output_gradients,
+    profile_sizes,
+)
+from esscher.studies.plan.configurations import Budgets
+from esscher.studies.plan.effects import LayerEffects, layer_effects
+from esscher.studies.plan.predict import Predicted, best_powers, plan_total, plan_uniform
+from esscher.studies.plan.study import RETRIEVAL_OF
+
+SEED, QUERIES = 0, 128
+ARRAYS = ("effect", "square", "norm", "lost", "retrieval")
+#: Number of the power 1 among the powers of samples.
+PLAIN = POWERS.index(1.0)
+#: Key heads that are spared: those to which a plan gives most.
+SPARED = 3
+
+#: Scores by layer, [key heads, tokens] each.
+ScoresOf: TypeAlias = dict[int, Tensor]
+#: A score, and what is kept for certain: effects are those of other tokens.
+Kind: TypeAlias = tuple[Score, Keeping]
+
+
+class LastQueries(Scorer):
+    """Looks on like a rule, and scores tokens as a plan with the score ``last`` does."""
+
+    cite = ""
+
+    @property
+    def name(self) -> str:
+        """Not the name of a rule."""
+        return "score last"
+
+    def look(self, layer: Prefilled) -> Scores:
+        """Scores by the last queries."""
+        return Scores(observe(layer.inputs).score(layer.inputs.v[0]))
+
+
+class RepeatingQueries(Scorer):
+    """Looks on like a rule, and holds what a plan with the score ``repeat`` needs.
+
+    Attributes
+    ----------
+    found
+        Attention of the queries that repeat the prompt, by layer and key head.
+    """
+
+    cite = ""
+    reads = "repeat"
+
+    def __init__(self) -> None:
+        self.found: dict[int, list[Repetition]] = {}
+
+    @property
+    def name(self) -> str:
+        """Not the name of a rule."""
+        return "score repeat"
+
+    def look(self, layer: Prefilled) -> Scores:
+        """Add the queries; what is returned is not used."""
+        assert layer.repeated is not None
+        inputs, (begin, end) = layer.inputs, layer.repeated
+        count, group = end - begin, inputs.group
+        own = self.found.setdefault(
+            inputs.layer, [Repetition(group, layer.prompt) for _ in range(layer.key_heads)]
+        )
+        ends = inputs.offset + inputs.q.shape[2] - count + torch.arange(1, count + 1)
+        query = inputs.q[0, :, -count:].to(torch.float32) * inputs.scaling
+        for g, keys in enumerate(inputs.k[0].to(torch.float32)):
+            heads = query[g * group : (g + 1) * group]
+            own[g].add(heads, keys, ends.to(keys.device), inputs.softcap)
+        return Scores(torch.zeros(1, 1))
+
+
+def watchers(scores: Sequence[Score]) -> list[Rule]:
+    """What has to look on for scores other than ``all``."""
+    known: dict[Score, Rule] = {"last": LastQueries(), "repeat": RepeatingQueries()}
+    return [known[score] for score in scores if score != "all"]
+
+
+def scores_of(prompt: ObservedPrompt, score: Score) -> ScoresOf:
+    """Scores of a prompt that was read with the score ``all`` and with watchers."""
+    if score == "all":
+        return prompt.scores
+    looking = prompt.looking
+    (rule,) = [rule for rule in looking.rules if rule.name == f"score {score}"]
+    if score == "last":
+        found = looking.found(rule)
+        return {n: own.scores for n, own in zip(looking.layers, found, strict=True)}
+    assert isinstance(rule, RepeatingQueries)
+    out = {}
+    for layer, repetitions in rule.found.items():
+        values = prompt.cache.layers[layer].values[0]
+        repeated = [one.score(own) for one, own in zip(repetitions, values, strict=True)]
+        out[layer] = combined(prompt.scores[layer], torch.stack(repeated))
+    return out
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the calibration comes from, and where it is stored.
+
+    Attributes
+    ----------
+    loaded
+        The decoder.
+    text
+        The calibration text.
+    folder
+        Of the stored effects.
+    queries
+        Tokens after a prefix.
+    """
+
+    loaded: LoadedModel
+    text: TextSource
+    folder: Path
+    queries: int = QUERIES
+
+    def passages(self, prefix: int, prose: int, retrieval: int) -> dict[str, tuple[int, Passage]]:
+        """Calibration passages with their numbers, by name, as :func:`esscher.plan` takes them."""
+        loaded, length = self.loaded, prefix + self.queries
+        found = first_passages(loaded, self.text, prose, length).passages
+        out = {f"prose-{i}": (i, passage) for i, passage in enumerate(found)}
+        text = np.concatenate([passage.ids for passage in found])
+        for i in range(retrieval):
+            hay: Any = "noise" if i % 2 else text
+            passage = calibration_item(
+                loaded, i, prefix, self.queries, seed=SEED, haystack=hay
+            )  # fmt: skip
+            out[f"retrieval-{i}-of-{prose}"] = (prose + i, passage)
+        return out
+
+    def calibration(
+        self, prefix: int, prose: int, retrieval: int, wanted: Iterable[tuple[Score, float]]
+    ) -> Calibration:
+        """Measure what is not stored yet, and return all of it.
+
+        Parameters
+        ----------
+        prefix
+            Length of the prompts.
+        prose, retrieval
+            Numbers of passages.
+        wanted
+            Scores, each with a budget: what is kept for certain depends on it.
+        """
+        kinds = dict.fromkeys((score, keeping_at(prefix, budget)) for score, budget in wanted)
+        found: dict[Kind, dict[str, PassageEffects]] = {kind: {} for kind in kinds}
+        for name, (number, passage) in self.passages(prefix, prose, retrieval).items():
+            paths = {
+                (score, keeping): self.folder / str(prefix) / f"{name}-{score}-{keeping.recent}.npz"
+                for score, keeping in kinds
+            }
+            missing = [kind for kind, path in paths.items() if not path.exists()]
+            if missing:
+                for kind, own in measure(self.loaded, passage, prefix, number, missing).items():
+                    _store(paths[kind], own)
+            for kind, path in paths.items():
+                found[kind][name] = _stored(path)
+        return Calibration(prefix, found)
+
+
+def keeping_at(prefix: int, budget: float) -> Keeping:
+    """What is kept for certain of a decoder's prompt."""
+    return keeping_for(prefix, True, budget)
+
+
+def sizes_for(prefix: int, keeping: Keeping) -> NDArray[np.int64]:
+    """Budgets of which the effects are measured."""
+    return budget_grid(prefix, keeping.count)
+
+
+def passages_of(count: int) -> tuple[int, int]:
+    """Prose and retrieval passages among so many, as :func:`esscher.plan` has them."""
+    asked = count // RETRIEVAL_OF or min(1, count - 1)
+    return count - asked, asked
+
+
+def measure(
+    loaded: LoadedModel, passage: Passage, prefix: int, number: int, kinds: Sequence[Kind]
+) -> dict[Kind, PassageEffects]:
+    """Effects of budgets on one calibration passage, of several kinds from one reading."""
+    scores = list(dict.fromkeys(score for score, _ in kinds))
+    rules = [RULES["lukv"], *watchers(scores)]
+    observed = ObservedPassage(loaded, passage, prefix, kinds[0][1], "all", rules)
+    assert observed.prompt is not None
+    own = {score: scores_of(observed.prompt, score) for score in scores}
+    bits = random_stream(SEED, "plan gradients", number).integers(2**62)
+    generator = torch.Generator().manual_seed(int(bits))
+    gradients = output_gradients(loaded, observed.reader.end, DRAWS, generator)
+    sizes = {keeping: sizes_for(prefix, keeping) for _, keeping in kinds}
+    profiled = {keeping: profile_sizes(of, prefix) for keeping, of in sizes.items()}
+    every = np.unique(np.concatenate(list(profiled.values())))
+    layers: dict[Kind, list[LayerEffects]] = {kind: [] for kind in kinds}
+    profiles = []
+
+    def look(inputs: LayerInputs) -> None:
+        profiles.append(observed.profile(inputs, every))
+        for score, keeping in kinds:
+            certain = certain_keys(prefix, keeping.sinks, keeping.recent)
+            given = own[score][inputs.layer], certain, sizes[keeping]
+            effects = layer_effects(inputs, gradients[inputs.layer], *given)
+            layers[score, keeping].append(effects)
+
+    observed.reader.read(look)
+    lost = np.stack([one.lost for one in profiles])
+    retrieval = np.stack([one.retrieval for one in profiles])
+    return {
+        (score, keeping): PassageEffects(
+            effect=np.stack([layer.effect for layer in found]),
+            square=np.stack([layer.square for layer in found]),
+            norm=np.stack([layer.norm for layer in found]),
+            lost=lost[..., np.searchsorted(every, profiled[keeping])],
+            retrieval=retrieval,
+        )
+        for (score, keeping), found in layers.items()
+    }
+
+
+def _store(path: Path, effects: PassageEffects) -> None:
+    data = io.BytesIO()
+    np.savez(data, **{name: getattr(effects, name) for name in ARRAYS})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, data.getvalue())
+
+
+def _stored(path: Path) -> PassageEffects:
+    with np.load(path, allow_pickle=False) as file:
+        return PassageEffects(**{name: file[name] for name in ARRAYS})
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Effects on calibration passages, and the plans that follow from them.
+
+    Attributes
+    ----------
+    prefix
+        Length of the prompts.
+    effects
+        By score and what is kept for certain, then by the name of the passage.
+    """
+
+    prefix: int
+    effects: Mapping[Kind, Mapping[str, PassageEffects]]
+
+    def each(self, budget: float) -> int:
+        """Tokens of a key head on average."""
+        return int(budget * self.prefix)
+
+    def certain(self, budget: float) -> NDArray[np.bool_]:
+        """True at tokens that are kept for certain."""
+        keeping = keeping_at(self.prefix, budget)
+        return certain_keys(self.prefix, keeping.sinks, keeping.recent)
+
+    def sizes(self, budget: float) -> NDArray[np.int64]:
+        """Budgets of which the effects are known."""
+        return sizes_for(self.prefix, keeping_at(self.prefix, budget))
+
+    def profile(self, budget: float) -> Profile:
+        """What published rules that are calibrated know."""
+        own = self.effects["all", keeping_at(self.prefix, budget)]
+        return mean_profile(list(own.values()), self.sizes(budget), self.prefix)
+
+    def parts(
+        self,
+        budget: float,
+        score: Score = "all",
+        selection: SelectionKind = "sample",
+        prose: int | None = None,
+    ) -> tuple[list[PassageEffects], NDArray[np.bool_]]:
+        """Effects for one selection, and which passages are prose; or only so many of prose."""
+        own = self.effects[score, keeping_at(self.prefix, budget)]
+        if prose is not None:
+            own = {f"prose-{i}": own[f"prose-{i}"] for i in range(prose)}
+        layers = np.arange(len(next(iter(own.values())).effect))
+        found = [one.chosen(layers, selection) for one in own.values()]
+        return found, np.array([name.startswith("prose") for name in own])
+
+    def plan(
+        self,
+        budget: float,
+        score: Score = "all",
+        selection: SelectionKind = "sample",
+        prose: int | None = None,
+    ) -> Predicted:
+        """Make a plan, with what it is predicted to cost."""
+        parts, kinds = self.parts(budget, score, selection, prose)
+        return plan_total(parts, self.sizes(budget), self.each(budget) * _units(parts), kinds)
+
+    def uniform(self, budget: float, score: Score = "all") -> Predicted:
+        """Make equal budgets with the best powers."""
+        parts, kinds = self.parts(budget, score)
+        return plan_uniform(parts, self.sizes(budget), self.each(budget), kinds)
+
+    def with_one_power(self, budget: float) -> Budgets:
+        """Budgets of a plan in which all heads sample with power 1."""
+        parts, _ = self.parts(budget)
+        plain = [replace(p, effect=p.effect[:, :, [PLAIN]], square=p.square[:, :, [PLAIN]])
+                 for p in parts]  # fmt: skip
+        found = plan_total(plain, self.sizes(budget), self.each(budget) * _units(parts))
+        return Budgets(found.budgets, np.full_like(found.powers, PLAIN))
+
+    def sparing(self, budget: float, count: int = SPARED) -> Budgets:
+        """Equal budgets, but the few key heads that a plan gives most keep everything."""
+        parts, _ = self.parts(budget)
+        planned = self.plan(budget).budgets
+        order = np.argsort(-planned.ravel(), kind="stable")
+        total, least = self.each(budget) * planned.size, int(self.certain(budget).sum()) + 1
+        # a tiny model has no room for so many
+        room = (total - least * planned.size) // (self.prefix - least)
+        count = min(count, room)
+        rest = total - count * self.prefix
+        equal, odd = divmod(rest, planned.size - count)
+        out = np.full(planned.size, equal, dtype=np.int64)
+        out[order[count:][:odd]] += 1
+        out[order[:count]] = self.prefix
+        tokens = out.reshape(planned.shape)
+        return Budgets(tokens, best_powers(average_effects(parts), self.sizes(budget), tokens))
+
+    def by_output_error(self, budget: float) -> Budgets:
+        """Budgets that minimise the squared output errors of heads, all weighted alike."""
+        parts, _ = self.parts(budget)
+        mean, sizes = average_effects(parts), self.sizes(budget)
+        layers, key_heads = mean.effect.shape[:2]
+        square = mean.square.reshape(layers, key_heads, -1, *mean.square.shape[2:]).sum(axis=2)
+        curves = [
+            EffectCurve.below(sizes, own) for own in square.min(axis=2).reshape(-1, len(sizes))
+        ]
+        total = self.each(budget) * layers * key_heads
+        tokens = allocate(curves, total).budgets.reshape(layers, key_heads)
+        return Budgets(tokens, best_powers(mean, sizes, tokens))
+
+
+def _units(parts: Sequence[PassageEffects]) -> int:
+    layers, key_heads = parts[0].effect.shape[:2]
+    return int(layers * key_heads)
+
+
+def largest_scores(found: Predicted) -> Budgets:
+    """The same budgets, for the tokens with the largest scores and without weights."""
+    return Budgets(found.budgets, found.powers, "topk")

@@ -1,0 +1,266 @@
+"""Do our versions of published rules do what those of kvpress do? Both run on the same tokens.
+
+    python -m benchmarks.kvpress --text BOOK.txt              # all rules, 3 passages, 25%
+    python -m benchmarks.kvpress --text BOOK.txt --rules snapkv,adakv:expected --prefix 512
+    python -m benchmarks.kvpress --text BOOK.txt --lukv budgets.npy
+
+kvpress needs an older transformers: it gets an environment of its own (made in ``.kvpress`` when it
+is first needed; ``--environment`` names another folder), the weights and the tokens. Compared are
+the tokens that are kept, and the divergence of the next 128 next-token laws from the dense ones,
+each measured in its own environment. LU-KV and DuoAttention get the budgets and heads of our
+profile (``--calibration`` names its text).
+
+``--lukv`` hands a file of budgets (shares that are dropped, [99, layers, key heads]) to kvpress'
+LUKVPress instead, and prints the divergence.
+
+Results go to benchmarks/results/kvpress.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import esscher
+from benchmarks.kvpress_environment import KVPRESS, other_python, run_presses
+from esscher.core.errors import InputError
+from esscher.engine.cache.cache import reduced_copy
+from esscher.engine.cache.published import (
+    RULES,
+    Looking,
+    Profile,
+    Rule,
+    measure_profile,
+    prefilled_layer,
+    rule_named,
+)
+from esscher.engine.cache.published.duo import Duo
+from esscher.engine.cache.published.lukv import LUKV
+from esscher.engine.cache.selection import Kept
+from esscher.engine.models import LayerInputs
+from esscher.engine.models.transformers_library import transformers_module
+from esscher.engine.reading import PassageReader, compare_laws, read_prompt
+from esscher.engine.text.packing import first_passages
+
+ROOT = Path(__file__).parent.parent
+RESULTS = Path(__file__).parent / "results" / "kvpress.json"
+MODEL = "demo:smollm2"
+#: Tokens after the prefix; the last one's successor is unknown.
+QUERIES = 129
+#: Budgets at which a profile is measured.
+SIZES = 40
+
+
+@dataclass
+class Comparison:
+    """One rule in both environments, a number per passage."""
+
+    ours: list[float] = field(default_factory=list)
+    theirs: list[float] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    kept_theirs: list[int] = field(default_factory=list)
+    common: list[float] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float:
+        """Our mean divergence over theirs."""
+        return float(np.mean(self.ours) / np.mean(self.theirs))
+
+
+def made_profile(loaded: Any, passages: Any, prefix: int, rule: LUKV) -> Profile:
+    """A profile for a rule; DuoAttention uses that of any."""
+    measured = []
+    sizes = np.unique(np.geomspace(rule.sinks + rule.recent, prefix, SIZES).round().astype(int))
+    for passage in passages:
+        looking = Looking(loaded, [rule], prefix)
+        dense_cache = read_prompt(loaded, torch.from_numpy(passage.ids[:prefix]), looking.watch)
+        reader = PassageReader(loaded, passage, prefix, dense_cache)
+        found = dict(zip(looking.layers, looking.found(rule), strict=True))
+        layers: list[Any] = []
+
+        def look(inputs: LayerInputs, found: Any = found, layers: list[Any] = layers) -> None:
+            layer = prefilled_layer(loaded, inputs, prefix)
+            layers.append(measure_profile(layer, found[inputs.layer], sizes))
+
+        reader.read(look)
+        measured.append(layers)
+    return Profile.mean(measured, prefix, sizes)
+
+
+def press_for(
+    rule: Rule, prefix: int, each: int, profile: Profile | None, arrays: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    """Describe the press of a rule; presses take ratios, and round them down."""
+    kind, _, scorer = rule.name.partition(":")
+    spec: dict[str, Any] = {"name": rule.name, "kind": kind, "ratio": 1 - (each + 0.5) / prefix}
+    if scorer:
+        spec["scorer"] = scorer
+    if kind in ("pyramid", "lukv"):
+        spec["ratio"] = 1 - each / prefix
+    if kind == "kvzip":  # which rounds what is dropped in all heads together
+        spec["ratio"] = 1 - each / prefix + 1e-9
+    if isinstance(rule, LUKV):
+        assert profile is not None
+        share = 1 - rule.budgets(profile, prefix, each) / prefix
+        file = f"{rule.name.replace(':', '-')}.npy"
+        arrays[file] = np.broadcast_to(share, (99, *share.shape)).copy()
+        spec["curves"] = file
+    if isinstance(rule, Duo):
+        assert profile is not None
+        budgets, sinks = rule.split(profile, prefix, each)
+        arrays["duo.npy"] = budgets < prefix
+        recent = int(budgets.min()) - sinks
+        spec |= {"streaming": "duo.npy", "sinks": sinks, "recent": recent}
+    return spec
+
+
+def measure_ours(
+    loaded: Any, rules: list[Rule], passages: Any, prefix: int, each: int,
+    profiles: dict[str, Profile], found: dict[str, Comparison],
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Divergences of our rules; returns masks of tokens."""
+    masks: dict[str, np.ndarray] = {}
+    for number, passage in enumerate(passages):
+        looking = Looking(loaded, rules, prefix)
+        dense_cache = read_prompt(loaded, torch.from_numpy(passage.ids[:prefix]), looking.watch)
+        reader = PassageReader(loaded, passage, prefix, dense_cache)
+        looking.repeat(torch.from_numpy(passage.ids[:prefix]), reader.cache)
+        dense = reader.read(lambda inputs: None).end
+        for rule in rules:
+            kept = rule.keep(looking.found(rule), each, profiles.get(rule.name))
+            mask = np.zeros((len(kept), len(kept[0]), prefix), dtype=bool)
+            for layer, row in enumerate(kept):
+                for g, index in enumerate(row):
+                    mask[layer, g, index.numpy()] = True
+            cache = reduced_copy(
+                loaded, reader.cache,
+                lambda layer, _, kept=kept: [Kept(i, torch.zeros(len(i))) for i in kept[layer]],
+            )  # fmt: skip
+            other = reader.read(lambda inputs: None, cache).end
+            kl = compare_laws(dense, other, reader.next_tokens)["kl"]
+            masks[f"{rule.name} {number}"] = mask
+            found[rule.name].ours.append(kl)
+            found[rule.name].kept.append(int(mask.sum()))
+            print(f"passage {number}, ours {rule.name}: KL {kl:.5f}", flush=True)
+    return masks
+
+
+def compare(chosen: argparse.Namespace, loaded: Any, python: Path) -> None:
+    """Run everything, print a table, write the results."""
+    prefix, each = chosen.prefix, round(chosen.budget * chosen.prefix)
+    rules = [rule_named(name) for name in chosen.rules.split(",")]
+    length = prefix + QUERIES
+    passages = first_passages(loaded, chosen.text, chosen.passages, length).passages
+    profiles: dict[str, Profile] = {}
+    for rule in rules:
+        if rule.calibrated:
+            text = first_passages(loaded, chosen.calibration, chosen.passages, length)
+            ranks = rule if isinstance(rule, LUKV) else LUKV()
+            known = next((profiles[r] for r in profiles if r == ranks.name), None)
+            profiles[rule.name] = known or made_profile(loaded, text.passages, prefix, ranks)
+    arrays: dict[str, np.ndarray] = {}
+    found = {rule.name: Comparison() for rule in rules}
+    presses = [press_for(rule, prefix, each, profiles.get(rule.name), arrays) for rule in rules]
+    ids = np.stack([passage.ids for passage in passages])
+    theirs, masks = run_presses(python, loaded, ids, prefix, presses, arrays)
+    own = measure_ours(loaded, rules, passages, prefix, each, profiles, found)
+    for name, entry in found.items():
+        entry.theirs, entry.kept_theirs = theirs[name]["kl"], theirs[name]["kept"]
+        for number in range(len(passages)):
+            both = own[f"{name} {number}"] & masks[f"{name} {number}"]
+            entry.common.append(float(both.sum() / entry.kept[number]))
+        # there, budgets of layers (PyramidKV) are rounded, and streaming heads (DuoAttention) are
+        # all equal: what is missing of the total is not handed out
+        slack = loaded.shape.layers * loaded.shape.key_heads if name in ("duo", "pyramid") else 0
+        for a, b in zip(entry.kept, entry.kept_theirs, strict=True):
+            assert abs(a - b) <= slack, f"{name} keeps {a:,} tokens, kvpress' press {b:,}"
+    show(found)
+    if chosen.out:
+        about = {
+            "model": MODEL, "text": Path(chosen.text).name, "prefix": prefix, "each": each,
+            "passages": len(passages), "kvpress": KVPRESS, "torch": torch.__version__,
+            "transformers": transformers_module().__version__,
+            "transformers_theirs": theirs["transformers"],
+        }  # fmt: skip
+        rows = {name: vars(entry) | {"ratio": entry.ratio} for name, entry in found.items()}
+        store(Path(chosen.out), about, rows)
+
+
+def store(path: Path, about: dict[str, Any], rows: dict[str, Any]) -> None:
+    """Write results; rules that were measured before under the same conditions stay."""
+    before = json.loads(path.read_text()) if path.exists() else {}
+    if {name: value for name, value in before.items() if name != "rules"} == about:
+        rows = before["rules"] | rows
+    path.write_text(json.dumps(about | {"rules": rows}, indent=2) + "\n")
+
+
+def show(found: dict[str, Comparison]) -> None:
+    print("\n| rule | tokens in common | KL, ours | KL, kvpress | ratio |\n|---|---|---|---|---|")
+    for name, entry in found.items():
+        ours, theirs = (f"{np.mean(one):.5f}" for one in (entry.ours, entry.theirs))
+        common = np.mean(entry.common)
+        print(f"| {name} | {common:.4%} | {ours} | {theirs} | {entry.ratio:.4f} |")
+
+
+def lukv_divergence(
+    python: Path, loaded: Any, passages: Any, prefix: int, curves: np.ndarray, budget: float
+) -> tuple[list[float], list[int]]:
+    """Divergences of kvpress' LUKVPress with given budgets, and tokens kept, per passage.
+
+    Parameters
+    ----------
+    python
+        That of kvpress' environment.
+    loaded, passages, prefix
+        The model; passages that are longer than the prefix.
+    curves
+        Shares that are dropped, [99, layers, key heads]: row i - 1 is for i% dropped in all.
+    budget
+        Share that is kept in all.
+    """
+    expected = (99, loaded.shape.layers, loaded.shape.key_heads)
+    if curves.shape != expected:
+        raise InputError(f"budgets for LUKVPress have shape {expected}, not {curves.shape}")
+    ids = np.stack([passage.ids for passage in passages])
+    spec = {"name": "lukv", "kind": "lukv", "ratio": 1 - budget, "curves": "lukv.npy"}
+    found, _ = run_presses(python, loaded, ids, prefix, [spec], {"lukv.npy": curves})
+    return found["lukv"]["kl"], found["lukv"]["kept"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--text", default="demo:docs", help="text of the passages")
+    parser.add_argument("--calibration", default="demo:code", help="text of the profile")
+    parser.add_argument("--passages", type=int, default=3)
+    parser.add_argument("--prefix", type=int, default=2048, help="tokens that are compressed")
+    parser.add_argument("--budget", type=float, default=0.25, help="share of them that is kept")
+    parser.add_argument("--rules", default=",".join(RULES), help="names, with commas between")
+    parser.add_argument("--lukv", help="a file of budgets for kvpress' LUKVPress")
+    parser.add_argument("--environment", type=Path, default=ROOT / ".kvpress")
+    parser.add_argument("--out", default=str(RESULTS), help="file of the results; empty for none")
+    chosen = parser.parse_args()
+    python, loaded = other_python(chosen.environment), esscher.load_model(MODEL)
+    with torch.no_grad():
+        if chosen.lukv is None:
+            compare(chosen, loaded, python)
+            return
+        text = first_passages(loaded, chosen.text, chosen.passages, chosen.prefix + QUERIES)
+        kl, kept = lukv_divergence(
+            python, loaded, text.passages, chosen.prefix, np.load(chosen.lukv), chosen.budget
+        )
+        dense = loaded.shape.layers * loaded.shape.key_heads * chosen.prefix
+        error = np.std(kl, ddof=1) / len(kl) ** 0.5 if len(kl) > 1 else np.nan
+        print(
+            f"KL {np.mean(kl):.5f} (standard error {error:.5f}), {np.mean(kept) / dense:.2%} kept"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""Numbers of the page on caches: means, paired ratios and differences, with intervals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from esscher.core.validation import Array
+from esscher.math.statistics.means import mean_and_interval
+from esscher.studies.plan.compare import ROUNDING, paired_ratio
+from esscher.studies.plan.scores import wilson
+
+#: The passages of all texts together.
+ALL = "all"
+
+
+def curve_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Mean KL of every configuration, and its ratio to the plan, by text and over all texts."""
+    out = []
+    for text in (*dict.fromkeys(rows["text"]), ALL):
+        own = rows if text == ALL else rows[rows["text"] == text]
+        for budget in sorted(set(own["budget"])):
+            wide = _wide(own[own["budget"] == budget])
+            top1 = _wide(own[own["budget"] == budget], "top1")
+            for name in wide:
+                out.append(
+                    {"text": text, "budget": budget, "configuration": name, "passages": len(wide)}
+                    | _mean(wide[name].to_numpy(), "kl", 0.0)
+                    | _over(wide, name)
+                    | {"top1": float(top1[name].mean())}
+                )
+    return pd.DataFrame(out)
+
+
+def ablation_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Ratio of the KL of every variant to that of the plan, over all passages."""
+    out = []
+    for budget in sorted(set(rows["budget"]), reverse=True):
+        wide = _wide(rows[rows["budget"] == budget])
+        seeds = [name for name in wide if name.startswith("seed")]
+        spread = np.log(wide[["planned", *seeds]].to_numpy()).std(axis=1, ddof=1).mean()
+        for name in wide:
+            if name != "planned":
+                variant = {"planned:last": "score last", "planned:repeat": "score repeat"}
+                out.append(
+                    {
+                        "variant": variant.get(name, name),
+                        "configuration": name,
+                        "budget": budget,
+                        "passages": len(wide),
+                    }
+                    | _mean(wide[name].to_numpy(), "kl", 0.0)
+                    | _over(wide, name)
+                    | {"spread": float(np.exp(spread)) if name in seeds else np.nan}
+                )
+    return pd.DataFrame(out)
+
+
+def task_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Exact match and log-probability of every task and configuration, and against the plan."""
+    out = []
+    for budget in sorted(set(rows["budget"]), reverse=True):
+        for task in dict.fromkeys(rows["task"]):
+            own = rows[(rows["budget"] == budget) & (rows["task"] == task)]
+            if not len(own):
+                continue
+            logs = own.pivot(index="item", columns="configuration", values="log_probability")
+            score = own.pivot(index="item", columns="configuration", values="score")
+            for name in dict.fromkeys(("dense", *own["configuration"])):
+                low, high = wilson(float(score[name].sum()), len(score))
+                difference = (logs[name] - logs["planned"]).to_numpy()
+                out.append(
+                    {
+                        "task": task,
+                        "budget": budget,
+                        "configuration": name,
+                        "n": len(score),
+                        "score": float(score[name].mean()),
+                        "low": low,
+                        "high": high,
+                        "log_probability": float(logs[name].mean()),
+                    }
+                    | _mean(difference, "difference")
+                )
+    return pd.DataFrame(out)
+
+
+def small_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Predicted and realised KL, by budget, configuration and text."""
+    out = []
+    for (budget, name), both in rows.groupby(["budget", "configuration"], sort=False):
+        predicted = both["predicted"].iloc[0]
+        low, high = predicted["interval"] or (np.nan, np.nan)
+        for text in (*dict.fromkeys(both["text"]), ALL):
+            own = both if text == ALL else both[both["text"] == text]
+            realised = own["kl"].to_numpy(dtype=float)
+            ratio = paired_ratio(realised, np.full(len(realised), predicted["effect"]))
+            ends = ratio.interval or (np.nan, np.nan)
+            out.append(
+                {
+                    "budget": budget,
+                    "configuration": name,
+                    "text": text,
+                    "passages": len(own),
+                    "predicted": predicted["effect"],
+                    "predicted_low": low,
+                    "predicted_high": high,
+                }
+                | _mean(realised, "kl", 0.0)
+                | {
+                    "over_predicted": ratio.mean,
+                    "over_predicted_low": ends[0],
+                    "over_predicted_high": ends[1],
+                }
+            )
+    return pd.DataFrame(out)
+
+
+def _wide(rows: pd.DataFrame, measure: str = "kl") -> pd.DataFrame:
+    """A measure by passage and configuration, of passages that have all configurations."""
+    wide = rows.pivot(index=["text", "passage"], columns="configuration", values=measure)
+    return wide[list(dict.fromkeys(rows["configuration"]))].dropna()
+
+
+def _mean(values: Array, name: str, lowest: float = -np.inf) -> dict[str, float]:
+    found = mean_and_interval(np.asarray(values, dtype=float)[:, None], lowest)
+    low, high = found["interval"][0] or (np.nan, np.nan)
+    return {name: found["mean"][0], f"{name}_low": low, f"{name}_high": high}
+
+
+def _over(wide: pd.DataFrame, name: str) -> dict[str, Any]:
+    if name == "planned":
+        return dict.fromkeys(("over_planned", "over_planned_low", "over_planned_high"), np.nan)
+    over, under = (np.maximum(wide[n].to_numpy(dtype=float), ROUNDING) for n in (name, "planned"))
+    ratio = paired_ratio(over, under)
+    low, high = ratio.interval or (np.nan, np.nan)
+    return {"over_planned": ratio.mean, "over_planned_low": low, "over_planned_high": high}
