@@ -10,9 +10,9 @@ import torch
 
 from esscher.engine.cache.budgets import POWERS
 from esscher.engine.cache.selection import (
+    Inclusion,
     Kept,
     certain_keys,
-    inclusion_probabilities,
     reduced_attention,
     select_largest,
     select_sample,
@@ -26,7 +26,7 @@ from tests.engine.cache.inputs import layer_inputs
 @pytest.mark.parametrize("n", [1, 7, 50, 99])
 def test_inclusion_probabilities_sum_to_the_budget(n: int, power: float) -> None:
     scores = np.random.default_rng(n).lognormal(0.0, 2.0, 100)
-    found = inclusion_probabilities(scores, n, power)
+    found = Inclusion(scores, power).probabilities(n)
     assert found.sum() == pytest.approx(n)
     assert found.min() > 0
     assert found.max() <= 1
@@ -35,13 +35,27 @@ def test_inclusion_probabilities_sum_to_the_budget(n: int, power: float) -> None
 
 
 def test_every_key_when_the_budget_allows_and_none_preferred_without_scores() -> None:
-    assert inclusion_probabilities(np.ones(5), 5, 1.0).tolist() == [1.0] * 5
-    assert inclusion_probabilities(np.zeros(4), 2, 1.0).tolist() == [0.5] * 4
+    assert Inclusion(np.ones(5), 1.0).probabilities(5).tolist() == [1.0] * 5
+    assert Inclusion(np.zeros(4), 1.0).probabilities(2).tolist() == [0.5] * 4
+
+
+@pytest.mark.parametrize("power", POWERS)
+def test_the_excess_of_all_sizes_is_that_of_the_probabilities(power: float) -> None:
+    rng = np.random.default_rng(3)
+    scores, costs = rng.lognormal(0.0, 3.0, 200), rng.exponential(size=(3, 200))
+    costs[1, ::2] = 0.0
+    sizes = np.array([1, 2, 10, 77, 150, 199, 200])
+    for own in (scores, np.repeat(scores[:50], 4), np.zeros(200), np.ones(200)):
+        found = Inclusion(own, power)
+        direct = [costs @ (1 / found.probabilities(int(n)) - 1) for n in sizes]
+        np.testing.assert_allclose(
+            found.excess(costs, sizes), np.stack(direct, -1), rtol=1e-9, atol=1e-11
+        )
 
 
 def test_systematic_samples_have_the_given_probabilities() -> None:
     rng = np.random.default_rng(0)
-    probabilities = inclusion_probabilities(rng.lognormal(0.0, 1.5, 30), 12, 0.75)
+    probabilities = Inclusion(rng.lognormal(0.0, 1.5, 30), 0.75).probabilities(12)
     draws = 4000
     counts = np.zeros(30)
     for _ in range(draws):

@@ -9,9 +9,9 @@ import torch
 from esscher.engine.cache.budgets import POWERS
 from esscher.engine.cache.observation import observe
 from esscher.engine.cache.selection import (
+    Inclusion,
     Kept,
     certain_keys,
-    inclusion_probabilities,
     reduced_attention,
     select_largest,
     select_sample,
@@ -47,7 +47,7 @@ def test_effects_are_those_of_many_samples() -> None:
         kept = []
         for g in range(2):
             own = scores[g].numpy().astype(np.float64)[others]
-            probabilities = inclusion_probabilities(own, 597, POWERS[1])
+            probabilities = Inclusion(own, POWERS[1]).probabilities(597)
             taken = rng.random(len(own)) < probabilities
             index = np.concatenate([np.flatnonzero(certain), others[taken]])
             weight = np.concatenate([np.zeros(3), -np.log(probabilities[taken])])

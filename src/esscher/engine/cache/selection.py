@@ -46,23 +46,68 @@ class Kept:
     log_weight: Tensor
 
 
-def inclusion_probabilities(scores: Array, n: float, power: float) -> Array:
-    """Probabilities ``min(1, c (s + floor)^power)`` that sum to n; all 1 if n is not smaller."""
-    if n >= len(scores):
-        return np.ones(len(scores))
-    strength = (scores + FLOOR * scores.mean()) ** power
-    if not np.any(strength > 0):
-        return np.full(len(scores), n / len(scores))
-    order = np.argsort(-strength, kind="stable")
-    ordered = strength[order]
-    # with the m strongest certain, c = (n - m)/(sum of the others); m is the smallest that fits
-    left = np.cumsum(ordered[::-1])[::-1]
-    m = np.arange(len(ordered))
-    fits = (n - m) * ordered <= left
-    first = int(np.argmax(fits))
-    out = np.ones(len(scores))
-    out[order[first:]] = (n - first) * ordered[first:] / left[first]
-    return np.minimum(out, 1.0)
+class Inclusion:
+    """Probabilities ``min(1, c (s + floor)^power)`` of keys, for samples of any size.
+
+    The keys are sorted once. Of a sample of n the m strongest are certain, and the others have
+    ``c = (n - m) / (sum of their strengths)``; m is the smallest number for which none exceeds 1.
+
+    Parameters
+    ----------
+    scores
+        Of the keys.
+    power
+        Of the scores.
+    """
+
+    def __init__(self, scores: Array, power: float) -> None:
+        strength = (scores + FLOOR * scores.mean()) ** power if len(scores) else scores
+        if not np.any(strength > 0):
+            strength = np.ones(len(scores))
+        self._order = np.argsort(-strength, kind="stable")
+        self._ordered = strength[self._order]
+        # a 0 behind: nothing is left when all keys are certain
+        self._left = np.append(np.cumsum(self._ordered[::-1])[::-1], 0.0)
+        # largest sample in which so many strongest keys are certain; it never falls
+        with np.errstate(divide="ignore"):
+            self._largest = np.arange(len(scores)) + self._left[:-1] / self._ordered
+
+    def certain(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many of the strongest keys are certain in samples of these sizes."""
+        return np.searchsorted(self._largest, sizes, side="left")
+
+    def probabilities(self, size: int) -> Array:
+        """Probabilities that sum to a size; all 1 if there are not more keys."""
+        out = np.ones(len(self._order))
+        if size >= len(out):
+            return out
+        first = int(self.certain(np.array([size]))[0])
+        rest = (size - first) * self._ordered[first:] / self._left[first]
+        out[self._order[first:]] = np.minimum(rest, 1.0)
+        return out
+
+    def excess(self, costs: Array, sizes: NDArray[np.int64]) -> Array:
+        """``sum_j cost_j (1/pi_j - 1)`` for samples of these sizes, [..., sizes].
+
+        Parameters
+        ----------
+        costs
+            Of the keys, [..., keys].
+        sizes
+            At most the number of keys.
+        """
+        ordered = costs[..., self._order]
+
+        def behind(values: Array) -> Array:
+            total = np.cumsum(values[..., ::-1], axis=-1)[..., ::-1]
+            return np.concatenate([total, np.zeros_like(total[..., :1])], axis=-1)
+
+        first = np.minimum(self.certain(sizes), len(self._order))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            weight = np.where(sizes < len(self._order), self._left[first] / (sizes - first), 0.0)
+            shares = np.where(ordered > 0, ordered / self._ordered, 0.0)
+        whole = np.where(sizes < len(self._order), behind(ordered)[..., first], 0.0)
+        return np.asarray(np.maximum(weight * behind(shares)[..., first] - whole, 0.0))
 
 
 def systematic_sample(probabilities: Array, start: float) -> NDArray[np.int64]:
@@ -113,7 +158,7 @@ def select_sample(
     room = min(max(0, budget - int(certain.sum())), len(others))
     probabilities = np.ones(len(certain))
     values = scores.numpy().astype(np.float64)[others]
-    probabilities[others] = inclusion_probabilities(values, room, power) if room else 0.0
+    probabilities[others] = Inclusion(values, power).probabilities(room) if room else 0.0
     kept = certain.copy()
     kept[others[systematic_sample(probabilities[others], start)]] = True
     index = np.flatnonzero(kept)

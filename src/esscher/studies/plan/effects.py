@@ -35,7 +35,7 @@ from torch import Tensor
 from esscher.core.validation import Array
 from esscher.engine.cache.budgets import POWERS
 from esscher.engine.cache.selection import (
-    inclusion_probabilities,
+    Inclusion,
     reduced_attention,
     select_largest,
     select_sample,
@@ -121,9 +121,8 @@ def layer_effects(
         effect[g, LARGEST] = forgotten.square().mean(0).double().numpy() / 2
         moved = moves.square().mean(0).double().numpy() / 2
         costs = np.stack([moved, *squares])
-        for p, s in np.ndindex(len(POWERS), len(sizes)):
-            excess = 1 / inclusion_probabilities(own, int(rooms[s]), POWERS[p]) - 1
-            effect[g, p, s], *square[mine, p, s] = costs @ excess
+        for p, power in enumerate(POWERS):
+            effect[g, p], *square[mine, p] = Inclusion(own, power).excess(costs, rooms)
     norm = outputs.square().sum(-1).mean(-1).double().numpy()
     return LayerEffects(effect, square, norm)
 
