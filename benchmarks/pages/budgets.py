@@ -22,7 +22,8 @@ from esscher.show.scales import Axis
 from esscher.show.theme import limits
 from esscher.studies.plan.charts import series
 from esscher.studies.plan.compare import verdict_of
-from esscher.studies.plan.result import Check, Mean, Plan
+from esscher.studies.plan.records import Check, Mean
+from esscher.studies.plan.result import Plan
 from esscher.studies.plan.study import PlanStudy
 from esscher.studies.plan.words import name_of
 from esscher.studies.reproduce.finding import Finding, markdown_table

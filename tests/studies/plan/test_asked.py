@@ -19,7 +19,7 @@ from esscher.runs.cells import Cell
 from esscher.show.tables import PlainConsole
 from esscher.studies.plan.asked import with_question
 from esscher.studies.plan.printed import print_result
-from esscher.studies.plan.result import PUBLISHED, TaskScore
+from esscher.studies.plan.records import PUBLISHED, TaskScore
 from esscher.studies.plan.words import advised
 from esscher.studies.plan.words import asked as said_of_tasks
 from tests.studies.plan.asked import OPTIONS, roomy, text

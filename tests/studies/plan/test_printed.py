@@ -9,7 +9,7 @@ from esscher.engine.text.documents import TextRecord
 from esscher.show.tables import PlainConsole
 from esscher.studies.plan import Keeping, Plan, PlanStudy
 from esscher.studies.plan.printed import print_result
-from esscher.studies.plan.result import Prediction, Total
+from esscher.studies.plan.records import Prediction, Total
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from esscher.runs.cells import Cell
-from esscher.studies.plan.result import END, PlanCell
+from esscher.studies.plan.records import END, PlanCell
 from esscher.studies.plan.scores import task_results, wilson
 
 

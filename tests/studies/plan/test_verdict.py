@@ -9,7 +9,7 @@ from scipy import stats
 
 from esscher.runs.cells import Cell
 from esscher.studies.plan.compare import END, check_results, closest, passages_needed
-from esscher.studies.plan.result import PlanCell
+from esscher.studies.plan.records import PlanCell
 from esscher.studies.plan.words import headline
 
 #: Logarithms of ratios over passages: mean 0, spread 0.1.

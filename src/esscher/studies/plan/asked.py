@@ -14,7 +14,7 @@ from esscher.engine.models import LoadedModel
 from esscher.engine.text.tasks import TaskItem, ask
 from esscher.runs.cells import Cell
 from esscher.studies.plan.configurations import Chosen, count_kept, kept_layers
-from esscher.studies.plan.result import END, PlanCell
+from esscher.studies.plan.records import END, PlanCell
 
 #: Whether the question comes after the context was reduced, or is reduced with it.
 Question: TypeAlias = Literal["after", "in"]

@@ -37,7 +37,8 @@ from esscher.show.theme import (
     VERMILION,
     limits,
 )
-from esscher.studies.plan.result import Check, Mean, Measures, Plan, TaskScore
+from esscher.studies.plan.records import Check, Mean, Measures, TaskScore
+from esscher.studies.plan.result import Plan
 from esscher.studies.plan.words import name_of
 
 #: Colours of the first configurations; a chart of lines shows no more.

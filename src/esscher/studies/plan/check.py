@@ -30,7 +30,7 @@ from esscher.studies.plan.configurations import (
     kept_layers,
     starts,
 )
-from esscher.studies.plan.result import END, CacheBytes, PlanCell
+from esscher.studies.plan.records import END, CacheBytes, PlanCell
 
 #: Of the samples of a check; see :func:`~esscher.studies.plan.configurations.starts`.
 PURPOSE = "plan check"

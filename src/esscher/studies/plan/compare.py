@@ -17,7 +17,7 @@ from esscher.core.validation import Array
 from esscher.math.statistics.means import exponentials, mean_and_interval
 from esscher.math.statistics.needed import replicates_needed
 from esscher.runs.cells import Cell, CellRun
-from esscher.studies.plan.result import (
+from esscher.studies.plan.records import (
     END,
     Check,
     Configuration,

@@ -17,7 +17,8 @@ from esscher.studies.plan.calibrate import ObservedPassage
 from esscher.studies.plan.check import PassageCheck
 from esscher.studies.plan.compare import check_results
 from esscher.studies.plan.configurations import Budgets, Chosen
-from esscher.studies.plan.result import Check, Plan
+from esscher.studies.plan.records import Check
+from esscher.studies.plan.result import Plan
 from esscher.studies.plan.work import task_texts
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
 from esscher.show.numbers import counted, shown
 from esscher.studies.plan.charts import KEY_HEAD, key_heads
-from esscher.studies.plan.result import Check, Plan
+from esscher.studies.plan.records import Check
+from esscher.studies.plan.result import Plan
 from esscher.studies.plan.savings import read_savings
 from esscher.studies.plan.words import inverse, kept_per_head, name_of
 

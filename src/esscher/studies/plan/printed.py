@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from esscher.core.shown import with_error
 from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.plan.result import Check, Mean, Plan, TaskScore
+from esscher.studies.plan.records import Check, Mean, TaskScore
+from esscher.studies.plan.result import Plan
 from esscher.studies.plan.words import cache_sentence
 
 #: Key heads that the table shows unless all are asked for.

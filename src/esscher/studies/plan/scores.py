@@ -12,7 +12,7 @@ from esscher.core.codec import Interval
 from esscher.core.validation import Array
 from esscher.math.statistics.means import LEVEL, mean_and_interval
 from esscher.runs.cells import Cell
-from esscher.studies.plan.result import Mean, TaskScore, TaskScores
+from esscher.studies.plan.records import Mean, TaskScore, TaskScores
 
 #: A task on which the dense model scores less than this is one that it cannot do.
 PASSES = 0.5

@@ -19,7 +19,8 @@ from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
 from esscher.runs.model_study import ModelStudy
 from esscher.runs.result import NotFinished
-from esscher.studies.plan.result import PLAN, PUBLISHED, Plan, PlanCell
+from esscher.studies.plan.records import PUBLISHED, PlanCell
+from esscher.studies.plan.result import PLAN, Plan
 
 if TYPE_CHECKING:
     from esscher.engine.models import AnyModel, LoadedModel

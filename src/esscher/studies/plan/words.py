@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from esscher.core.codec import Interval
 from esscher.core.shown import byte_count
 from esscher.engine.cache.budgets import TokenGrid
-from esscher.studies.plan.result import CacheBytes, Check, Mean, Prediction
+from esscher.studies.plan.records import CacheBytes, Check, Mean, Prediction
 
 #: What the configurations of a check are called in tables and charts.
 NAMES = {

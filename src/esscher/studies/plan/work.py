@@ -43,7 +43,8 @@ from esscher.studies.plan.compare import check_items, check_results, check_table
 from esscher.studies.plan.configurations import Budgets, Chosen
 from esscher.studies.plan.effects import SELECTIONS
 from esscher.studies.plan.predict import Predicted, plan_tolerance, plan_total, plan_uniform
-from esscher.studies.plan.result import VERSION, Plan, PlanCell, Prediction, Shapes, Total
+from esscher.studies.plan.records import PlanCell, Prediction, Shapes, Total
+from esscher.studies.plan.result import VERSION, Plan
 from esscher.studies.plan.study import PlanStudy
 from esscher.studies.plan.words import headline
 
