@@ -232,7 +232,13 @@ class Comparison:
 
 def fingerprint(kept: KeptLayers) -> int:
     """A number that tells what is kept from anything else."""
-    arrays = (x for own in kept.values() for one in own for x in (one.index, one.log_weight))
+    arrays = (
+        x
+        for own in kept.values()
+        for one in own
+        for x in (one.index, one.log_weight, one.values)
+        if x is not None
+    )
     return hash(b"".join(x.numpy().tobytes() for x in arrays))
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.cache_plans import Calibration, largest_scores, scores_of
+from benchmarks.cache_plans import Calibration, scores_of
 from esscher.engine.cache.budgets import Score
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import RULES, Rule
@@ -60,10 +60,13 @@ def budgets_arm(
 
     def keep(prompt: ObservedPrompt, named: Named) -> KeptLayers:
         return {
-            layer: [
-                budgets.select(layer, g, own, certain, *starts(named, seed, layer, g, 1))
-                for g, own in enumerate(scores)
-            ]
+            layer: budgets.select_layer(
+                layer,
+                scores,
+                certain,
+                [starts(named, seed, layer, g, 1)[0] for g in range(len(scores))],
+                prompt.fit(layer),
+            )
             for layer, scores in scores_of(prompt, score).items()
         }
 
@@ -89,11 +92,11 @@ def rule_arm(rule: Rule, budget: float, calibration: Calibration) -> Arm:
 
 def planned_arm(calibration: Calibration, budget: float, score: Score = "all") -> Arm:
     """The plan."""
-    plan = calibration.plan(budget, score)
+    budgets, plan = calibration.plan(budget, score)
     return budgets_arm(
         "planned" if score == "all" else f"planned:{score}",
         budget,
-        Budgets(plan.budgets, plan.powers),
+        budgets,
         calibration,
         score,
         predicted={
@@ -108,11 +111,11 @@ def planned_arm(calibration: Calibration, budget: float, score: Score = "all") -
 
 def uniform_arm(calibration: Calibration, budget: float) -> Arm:
     """Equal budgets."""
-    uniform = calibration.uniform(budget)
+    budgets, uniform = calibration.uniform(budget)
     return budgets_arm(
         "uniform",
         budget,
-        Budgets(uniform.budgets, uniform.powers),
+        budgets,
         calibration,
         predicted={"effect": uniform.effect, "interval": uniform.interval},
     )
@@ -157,23 +160,23 @@ def ablations(
     """
     arms = []
     for budget in budgets:
-        plan, topk = calibration.plan(budget), calibration.plan(budget, selection="topk")
+        plan, _ = calibration.plan(budget)
         others = {
-            "planned budgets, largest scores": largest_scores(plan),
-            "planned for largest scores": largest_scores(topk),
-            "one power": calibration.with_one_power(budget),
+            "not fitted": replace(plan, selection="sample"),
+            "planned for samples": calibration.plan(budget, selection="sample")[0],
+            "planned for samples, one power": calibration.with_one_power(budget),
+            "largest scores": replace(plan, selection="topk"),
+            "planned for largest scores": calibration.plan(budget, selection="topk")[0],
             "sparing three heads": calibration.sparing(budget),
             "by output error": calibration.by_output_error(budget),
         }
         for count in prose:
-            few = more.plan(budget, prose=count)
-            others[f"{count} prose"] = Budgets(few.budgets, few.powers)
+            others[f"{count} prose"] = more.plan(budget, prose=count)[0]
         arms += [planned_arm(calibration, budget, score) for score in scores]
         arms.append(uniform_arm(calibration, budget))
         arms += [budgets_arm(name, budget, own, calibration) for name, own in others.items()]
-        full = Budgets(plan.budgets, plan.powers)
         arms += [
-            budgets_arm(f"seed {seed}", budget, full, calibration, seed=seed) for seed in SEEDS
+            budgets_arm(f"seed {seed}", budget, plan, calibration, seed=seed) for seed in SEEDS
         ]
     return arms
 

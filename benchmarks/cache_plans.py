@@ -42,8 +42,8 @@ from esscher.studies.plan.calibrate import (
     profile_sizes,
 )
 from esscher.studies.plan.configurations import Budgets
-from esscher.studies.plan.effects import LayerEffects, layer_effects
-from esscher.studies.plan.predict import Predicted, best_powers, plan_total, plan_uniform
+from esscher.studies.plan.effects import FITTED, LayerEffects, layer_effects
+from esscher.studies.plan.predict import Predicted, plan_total, plan_uniform
 from esscher.studies.plan.study import RETRIEVAL_OF
 
 SEED, QUERIES = 0, 128
@@ -305,7 +305,7 @@ class Calibration:
         self,
         budget: float,
         score: Score = "all",
-        selection: SelectionKind = "sample",
+        selection: SelectionKind = "fitted",
         prose: int | None = None,
     ) -> tuple[list[PassageEffects], NDArray[np.bool_]]:
         """Effects for one selection, and which passages are prose; or only so many of prose."""
@@ -320,21 +320,24 @@ class Calibration:
         self,
         budget: float,
         score: Score = "all",
-        selection: SelectionKind = "sample",
+        selection: SelectionKind = "fitted",
         prose: int | None = None,
-    ) -> Predicted:
-        """Make a plan, with what it is predicted to cost."""
+    ) -> tuple[Budgets, Predicted]:
+        """Make a plan, and say what it is predicted to cost."""
         parts, kinds = self.parts(budget, score, selection, prose)
-        return plan_total(parts, self.sizes(budget), self.each(budget) * _units(parts), kinds)
+        total = self.each(budget) * _units(parts)
+        found = plan_total(parts, self.sizes(budget), total, kinds)
+        return budgets_of(found, selection), found
 
-    def uniform(self, budget: float, score: Score = "all") -> Predicted:
-        """Make equal budgets with the best powers."""
-        parts, kinds = self.parts(budget, score)
-        return plan_uniform(parts, self.sizes(budget), self.each(budget), kinds)
+    def uniform(self, budget: float) -> tuple[Budgets, Predicted]:
+        """Make equal budgets, selected as in a plan."""
+        parts, kinds = self.parts(budget)
+        found = plan_uniform(parts, self.sizes(budget), self.each(budget), kinds)
+        return budgets_of(found, "fitted"), found
 
     def with_one_power(self, budget: float) -> Budgets:
-        """Budgets of a plan in which all heads sample with power 1."""
-        parts, _ = self.parts(budget)
+        """Budgets of a plan in which all heads sample with power 1, not fitted."""
+        parts, _ = self.parts(budget, selection="sample")
         plain = [replace(p, effect=p.effect[:, :, [PLAIN]], square=p.square[:, :, [PLAIN]])
                  for p in parts]  # fmt: skip
         found = plan_total(plain, self.sizes(budget), self.each(budget) * _units(parts))
@@ -342,8 +345,7 @@ class Calibration:
 
     def sparing(self, budget: float, count: int = SPARED) -> Budgets:
         """Equal budgets, but the few key heads that a plan gives most keep everything."""
-        parts, _ = self.parts(budget)
-        planned = self.plan(budget).budgets
+        planned = self.plan(budget)[0].tokens
         order = np.argsort(-planned.ravel(), kind="stable")
         total, least = self.each(budget) * planned.size, int(self.certain(budget).sum()) + 1
         # a tiny model has no room for so many
@@ -354,8 +356,7 @@ class Calibration:
         out = np.full(planned.size, equal, dtype=np.int64)
         out[order[count:][:odd]] += 1
         out[order[:count]] = self.prefix
-        tokens = out.reshape(planned.shape)
-        return Budgets(tokens, best_powers(average_effects(parts), self.sizes(budget), tokens))
+        return _fitted(out.reshape(planned.shape))
 
     def by_output_error(self, budget: float) -> Budgets:
         """Budgets that minimise the squared output errors of heads, all weighted alike."""
@@ -367,8 +368,7 @@ class Calibration:
             EffectCurve.below(sizes, own) for own in square.min(axis=2).reshape(-1, len(sizes))
         ]
         total = self.each(budget) * layers * key_heads
-        tokens = allocate(curves, total).budgets.reshape(layers, key_heads)
-        return Budgets(tokens, best_powers(mean, sizes, tokens))
+        return _fitted(allocate(curves, total).budgets.reshape(layers, key_heads))
 
 
 def _units(parts: Sequence[PassageEffects]) -> int:
@@ -376,6 +376,12 @@ def _units(parts: Sequence[PassageEffects]) -> int:
     return int(layers * key_heads)
 
 
-def largest_scores(found: Predicted) -> Budgets:
-    """The same budgets, for the tokens with the largest scores and without weights."""
-    return Budgets(found.budgets, found.powers, "topk")
+def budgets_of(found: Predicted, selection: SelectionKind) -> Budgets:
+    """Budgets and how tokens are selected."""
+    if selection == "fitted":
+        return _fitted(found.budgets)
+    return Budgets(found.budgets, found.powers, selection)
+
+
+def _fitted(tokens: NDArray[np.int64]) -> Budgets:
+    return Budgets(tokens, np.full_like(tokens, FITTED), "fitted")

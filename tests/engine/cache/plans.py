@@ -24,14 +24,14 @@ def room_for(name):
     return LEARNED if name.startswith("gpt2") else ROTARY
 
 
-def budgets_for(loaded, ratio=0.25, keeping=SHORT, power=0.75, spread=0.0):
+def budgets_for(loaded, ratio=0.25, keeping=SHORT, power=0.75, spread=0.0, selection="sample"):
     """The same share for all key heads, or shares spread around it."""
     shape = (loaded.shape.layers, loaded.shape.key_heads)
     shares = ratio * (1 + spread * np.linspace(-1, 1, shape[0] * shape[1]).reshape(shape))
     return TokenBudgets(
         model=loaded.record, prefix=100_000, keeping=keeping,
         budgets=tuple(map(tuple, np.round(100_000 * shares).astype(int).tolist())),
-        powers=tuple(map(tuple, np.full(shape, power).tolist())),
+        powers=tuple(map(tuple, np.full(shape, power).tolist())), selection=selection,
     )  # fmt: skip
 
 

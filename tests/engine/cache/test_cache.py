@@ -69,11 +69,12 @@ def test_all_tokens_are_dense_generation(name, side):
         same(logits_of(under), logits_of(before))
 
 
+@pytest.mark.parametrize("selection", ["sample", "fitted", "topk"])
 @pytest.mark.parametrize("name", DECODERS)
-def test_any_budget_is_the_masked_computation(name):
+def test_any_budget_is_the_masked_computation(name, selection):
     loaded = model(name)
     batch = padded(prompts((60, 31)))
-    budgets = budgets_for(loaded, 0.4, spread=0.5)
+    budgets = budgets_for(loaded, 0.4, spread=0.5, selection=selection)
     with attention_override(loaded, MaskedPlan(loaded, budgets)):
         masked = generated(loaded, batch)
     cache = planned_cache(loaded, budgets)
@@ -280,9 +281,10 @@ def test_a_prompt_in_pieces_is_the_prompt(name, lengths):
     same(logits_of(found), logits_of(dense))
 
 
-def test_pieces_are_reduced_as_they_come():
+@pytest.mark.parametrize("selection", ["sample", "fitted"])
+def test_pieces_are_reduced_as_they_come(selection):
     loaded, text = model(), prompts([180])[0][None]
-    budgets = budgets_for(loaded, 0.25)
+    budgets = budgets_for(loaded, 0.25, selection=selection)
     whole, pieces = planned_cache(loaded, budgets), planned_cache(loaded, budgets, chunk=40)
     sizes = []
     handle = loaded.backbone.register_forward_hook(lambda *given: sizes.append(pieces.nbytes))
@@ -339,10 +341,11 @@ def test_twenty_thousand_tokens_at_constant_memory():
     assert max(sizes) < 0.02 * cache.dense_nbytes
 
 
-def test_a_text_of_a_batch_is_judged_as_it_is_alone():
+@pytest.mark.parametrize("selection", ["sample", "fitted"])
+def test_a_text_of_a_batch_is_judged_as_it_is_alone(selection):
     """Also when it is judged again and again: padding and other texts change nothing."""
     loaded, texts = model(), prompts((30, 44))
-    batch, budgets = padded(texts), budgets_for(loaded, 0.4)
+    batch, budgets = padded(texts), budgets_for(loaded, 0.4, selection=selection)
     options = {"decode": "budget", "length": 44}
     new = SLACK + 40
     with torch.no_grad():

@@ -10,12 +10,13 @@ import torch
 from esscher import load_cache
 from esscher.engine.cache.cache import planned_cache
 from esscher.engine.cache.carried import Carried
-from esscher.engine.cache.judging import held_tokens, scores_of_held
+from esscher.engine.cache.judging import held_tokens, look_at_held
 from esscher.engine.cache.layer import SLACK
 from esscher.engine.cache.lists import packed
 from esscher.engine.cache.observation import observe_all
 from esscher.engine.cache.recent import RecentQueries
 from esscher.engine.cache.rule import PlannedRule
+from esscher.engine.cache.selection import Kept
 from esscher.engine.cache.tail import Tail
 from esscher.engine.models.rotary import rotation_of
 from tests.engine.cache.inputs import layer_inputs
@@ -33,7 +34,7 @@ def held(inputs, weight=None, listed=30):
     """The first keys in lists, the others in a tail."""
     index = torch.arange(listed)
     weight = torch.zeros(listed) if weight is None else weight
-    lists = packed([(inputs.k[0, g], inputs.v[0, g], index, weight) for g in range(2)])
+    lists = packed([(inputs.k[0, g], inputs.v[0, g], Kept(index, weight)) for g in range(2)])
     tail = Tail()
     tail.start(inputs.k, inputs.v)
     tail.append(inputs.k[:, :, listed:], inputs.v[:, :, listed:])
@@ -44,10 +45,11 @@ def scored(loaded, inputs, lists, tail, score="all"):
     recent = RecentQueries(inputs.q)
     recent.add(inputs.q, TOKENS)
     rule = PlannedRule.of(loaded, budgets_for(loaded), score=score)
-    return scores_of_held(
+    looked = look_at_held(
         rule, 0, lists, tail, inputs.q[:, :, -tail.length :], recent, TOKENS, inputs.scaling,
         inputs.softcap,
     )  # fmt: skip
+    return looked.scores
 
 
 def test_scores_of_a_piece_are_those_of_a_prompt():
@@ -72,7 +74,7 @@ def test_scores_are_of_one_of_the_tokens_that_a_token_stands_for(score):
     weight[0] = torch.tensor(2.0).log()
     lists, tail = held(inputs, weight)
     index = torch.tensor([0, *range(2, 30)])
-    lists = packed([(inputs.k[0, g], inputs.v[0, g], index, weight[:29]) for g in range(2)])
+    lists = packed([(inputs.k[0, g], inputs.v[0, g], Kept(index, weight[:29])) for g in range(2)])
     once = scored(loaded, inputs, lists, tail, score)
     for one, two in zip(once, twice, strict=True):
         torch.testing.assert_close(one[1:], two[2:], rtol=1e-3, atol=1e-5)

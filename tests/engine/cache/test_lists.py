@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
 
 from esscher.engine.cache.lists import SMALLEST, bytes_of, chosen_lists, one_list, packed
+from esscher.engine.cache.selection import Kept
 
 
 def random_lists(lengths, width=8, dtype=torch.float32):
@@ -18,7 +20,7 @@ def random_lists(lengths, width=8, dtype=torch.float32):
         keys, values = (torch.randn(3 * length + 1, width, generator=generator) for _ in range(2))
         index = torch.randperm(3 * length + 1, generator=generator)[:length].sort().values
         weight = torch.rand(length, generator=generator)
-        out.append((keys.to(dtype), values.to(dtype), index, weight))
+        out.append((keys.to(dtype), values.to(dtype), Kept(index, weight)))
     return out
 
 
@@ -30,14 +32,23 @@ def test_lists_are_what_was_chosen(lengths, dtype):
     found = packed(lists)
     assert (found.keys.nbytes >= SMALLEST) == (max(lengths) == 2000 and dtype == torch.float32)
     for copied in (found, copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
-        for number, (keys, values, index, weight) in enumerate(lists):
+        for number, (keys, values, kept) in enumerate(lists):
             own = one_list(copied, number)
-            for one, expected in zip(own, (keys[index], values[index], weight), strict=True):
-                assert torch.equal(one, expected)
+            expected = (keys[kept.index], values[kept.index], kept.log_weight)
+            assert all(map(torch.equal, own, expected))
     total = sum(lengths)
     assert bytes_of(found) == total * (2 * 8 * found.keys.itemsize + 4) + 2 * 8 * len(lengths)
     # it can be written to: attention does not, and nobody else should be surprised
     found.keys[:1] = 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lists_with_other_values(dtype):
+    first, (keys, values, kept) = random_lists((3, 5), dtype=dtype)
+    other = torch.randn(5, 8)
+    found = packed([first, (keys, values, replace(kept, values=other))])
+    assert torch.equal(one_list(found, 1)[1], other.to(dtype))
+    assert torch.equal(one_list(found, 0)[1], first[1][first[2].index])
 
 
 def test_the_same_text_several_times_is_not_copied():

@@ -34,8 +34,9 @@ TokenGrid: TypeAlias = Annotated[
 #: Queries by which tokens are scored: the last ones of the prompt, all of them moved behind it, or
 #: those with which the model repeats it.
 Score: TypeAlias = Literal["all", "last", "repeat"]
-#: What is kept by the scores: a weighted sample, or the tokens with the largest, without weights.
-SelectionKind: TypeAlias = Literal["sample", "topk"]
+#: What is kept by the scores: a weighted sample whose weights and values are fitted to the answers
+#: of the whole prompt, the sample as it is, or the tokens with the largest scores, without weights.
+SelectionKind: TypeAlias = Literal["fitted", "sample", "topk"]
 #: One number per layer and head.
 Grid: TypeAlias = tuple[tuple[float, ...], ...]
 

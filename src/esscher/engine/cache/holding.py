@@ -203,9 +203,7 @@ class HoldingLayer(_base):  # type: ignore[misc]
             Tokens with padding.
         """
         lists = [(b, g, one) for b, text in enumerate(kept) for g, one in enumerate(text)]
-        segments = packed(
-            [(keys[b, g], values[b, g], one.index, one.log_weight) for b, g, one in lists]
-        )
+        segments = packed([(keys[b, g], values[b, g], one) for b, g, one in lists])
         self.restore(segments, np.array(lengths), seen)
         self.tail.start(keys, values)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +13,15 @@ from torch import Tensor
 
 from esscher.engine.attention.ragged import Segments
 from esscher.engine.cache.carried import Carried
+from esscher.engine.cache.fitting import Asked, ask_held, fitted
 from esscher.engine.cache.lists import one_list, packed
 from esscher.engine.cache.observation import WINDOW, combined, moves, observe_held, scores_again
 from esscher.engine.cache.recent import RecentQueries
 from esscher.engine.cache.repetition import Repetition
 from esscher.engine.cache.rule import PlannedRule
+from esscher.engine.cache.selection import Kept
 from esscher.engine.cache.tail import Tail
+from esscher.engine.models.rotary import Rotation, rotate
 
 
 class Held(NamedTuple):
@@ -59,7 +63,18 @@ def held_tokens(segments: Segments, tail: Tail) -> Iterator[Held]:
         )  # fmt: skip
 
 
-def scores_of_held(
+class Looked(NamedTuple):
+    """What queries say about the tokens that a layer holds, list by list.
+
+    ``scores`` are of one of those that a token stands for; ``asked`` is what the queries get from
+    all of them, None if what is kept is not fitted to it.
+    """
+
+    scores: list[Tensor]
+    asked: list[Asked | None]
+
+
+def look_at_held(
     rule: PlannedRule,
     layer: int,
     segments: Segments,
@@ -69,8 +84,8 @@ def scores_of_held(
     seen: int,
     scaling: float,
     softcap: float | None,
-) -> list[Tensor]:
-    """Scores of all tokens that a layer holds, one of those that a token stands for each.
+) -> Looked:
+    """Let queries look at all tokens that a layer holds.
 
     Parameters
     ----------
@@ -87,34 +102,64 @@ def scores_of_held(
     scaling, softcap
         Of the logits.
     """
-    out = []
-    key_heads = tail.keys.shape[1]
-    group = query.shape[1] // key_heads
-    rotation = None if rule.score == "last" else rule.rotation(layer)
+    found = Looked([], [])
+    key_heads, moved = tail.keys.shape[1], None
     for held in held_tokens(segments, tail):
-        b, g = held.text, held.key_head
+        if rule.fits or rule.score != "last":
+            moved = _moved(held, query, recent, key_heads, seen, rule.rotation(layer)) * scaling
         if rule.score == "last":
-            own, visible = recent.observed(b, g, key_heads, held.listed, held.present, seen)
-            log_weight = held.log_weight.to(own.device)
-            score = scores_again(
-                own, held.keys, held.values, log_weight, visible, scaling, softcap
-            )  # fmt: skip
-            out.append((score * torch.exp(-log_weight)).cpu())
-            continue
-        if query.shape[2] >= WINDOW:
-            there = held.present[tail.length - query.shape[2] :]
-            own = query[b, g * group : (g + 1) * group, there.to(query.device)]
-            away = torch.arange(own.shape[1], 0, -1)
+            score = _by_last_queries(held, recent, key_heads, seen, scaling, softcap)
+        elif moved is None or moved.shape[1] == 0:  # a text that is padding so far
+            score = torch.zeros(len(held.keys))
         else:
-            own, _ = recent.observed(b, g, key_heads, held.listed, held.present, seen)
-            away = seen - recent.own_places(held.present, seen)
-        if own.shape[1] == 0:  # a text that is padding so far
-            out.append(torch.zeros(len(held.keys)))
-            continue
-        turn = None if rotation is None else moves(rotation, away.to(own.device))
-        found = observe_held(own, held.keys, held.values, held.bias, turn, scaling, softcap)
-        out.append(found.score(held.values[None], held.log_weight, held.fresh)[0].cpu())
-    return out
+            looked = observe_held(moved, held.keys, held.values, held.bias, softcap)
+            score = looked.score(held.values[None], held.log_weight, held.fresh)[0].cpu()
+        found.scores.append(score)
+        asked = None
+        if rule.fits and moved is not None and moved.shape[1]:
+            asked = ask_held(moved, held.keys, held.values, held.bias, softcap)
+        found.asked.append(asked)
+    return found
+
+
+def _moved(
+    held: Held,
+    query: Tensor,
+    recent: RecentQueries,
+    key_heads: int,
+    seen: int,
+    rotation: Rotation | None,
+) -> Tensor:
+    """Queries of one key head as they would ask from behind what is held, [group, w, d_k]."""
+    group = query.shape[1] // key_heads
+    if query.shape[2] >= WINDOW:
+        there = held.present[len(held.present) - query.shape[2] :].to(query.device)
+        own = query[held.text, held.key_head * group :][:group, there]
+        away = torch.arange(own.shape[1], 0, -1)
+    else:
+        own, _ = recent.observed(
+            held.text, held.key_head, key_heads, held.listed, held.present, seen
+        )
+        away = seen - recent.own_places(held.present, seen)
+    own = own.to(torch.float32)
+    return own if rotation is None else rotate(own, *moves(rotation, away.to(own.device)))
+
+
+def _by_last_queries(
+    held: Held,
+    recent: RecentQueries,
+    key_heads: int,
+    seen: int,
+    scaling: float,
+    softcap: float | None,
+) -> Tensor:
+    """Scores by the last queries, where they stand."""
+    own, visible = recent.observed(
+        held.text, held.key_head, key_heads, held.listed, held.present, seen
+    )
+    log_weight = held.log_weight.to(own.device)
+    score = scores_again(own, held.keys, held.values, log_weight, visible, scaling, softcap)
+    return (score * torch.exp(-log_weight)).cpu()
 
 
 def joined(own: Tensor, carried: Tensor) -> Tensor:
@@ -134,7 +179,7 @@ def judged(
     layer: int,
     segments: Segments,
     tail: Tail,
-    scores: list[Tensor],
+    looked: Looked,
     carried: Carried | None,
     lengths: NDArray[np.int64],
     turn: int,
@@ -148,8 +193,8 @@ def judged(
         The rule, and the number of the layer.
     segments, tail
         What is held.
-    scores
-        From :func:`scores_of_held`.
+    looked
+        Scores, and what queries get from what is held.
     carried
         Scores of tokens that were judged before; the larger one counts.
     lengths
@@ -163,7 +208,7 @@ def judged(
     leaving = tail.length - held_back
     held_scores = torch.zeros(*tail.keys.shape[:2], held_back)
     for number, held in enumerate(held_tokens(segments, tail)):
-        b, g, own = held.text, held.key_head, scores[number]
+        b, g, own, asked = held.text, held.key_head, looked.scores[number], looked.asked[number]
         if carried is not None:
             own = joined(own, carried.of(segments, number, tail.length))
         outgoing = torch.nonzero(held.present[:leaving])[:, 0]
@@ -174,7 +219,13 @@ def judged(
             int(held.present[leaving:].sum()), turn,
         )  # fmt: skip
         index = candidates[kept.index]
-        new.append((held.keys, held.values, index, weight[kept.index] + kept.log_weight))
+        again = Kept(index, kept.log_weight)
+        if asked is not None:
+            latest = held.listed + leaving + torch.arange(held_back)
+            again = fitted(again, asked, held.keys, held.values, latest)
+        # what was kept before has a weight already
+        again = replace(again, log_weight=weight[kept.index] + again.log_weight)
+        new.append((held.keys, held.values, again))
         listed.append(own[index])
         held_scores[b, g] = own[held.listed + leaving :]
     return Judged(packed(new), Carried(torch.cat(listed), held_scores))
@@ -185,17 +236,17 @@ class Waiting:
 
     Parameters
     ----------
-    scores
-        Of all tokens that it holds, by list.
+    looked
+        What its own queries say, by list.
     group
         Query heads that share a key head.
     first
         Whether nothing was read before.
     """
 
-    def __init__(self, scores: list[Tensor], group: int, first: bool) -> None:
-        self.first, self._scores = first, scores
-        self._found = [Repetition(group, len(one)) for one in scores]
+    def __init__(self, looked: Looked, group: int, first: bool) -> None:
+        self.first, self._looked = first, looked
+        self._found = [Repetition(group, len(one)) for one in looked.scores]
 
     def add(
         self,
@@ -218,11 +269,12 @@ class Waiting:
                 held.bias,
             )  # fmt: skip
 
-    def scores(self, segments: Segments, tail: Tail) -> list[Tensor]:
+    def looked(self, segments: Segments, tail: Tail) -> Looked:
         """Scores by both kinds of queries, given what is held without the repetition."""
-        return [
+        scores = [
             combined(one, found.score(held.values, held.log_weight), held.fresh)
             for one, found, held in zip(
-                self._scores, self._found, held_tokens(segments, tail), strict=True
+                self._looked.scores, self._found, held_tokens(segments, tail), strict=True
             )
         ]
+        return Looked(scores, self._looked.asked)

@@ -21,10 +21,12 @@ from torch import Tensor, nn
 from esscher.core.memory import give_back
 from esscher.engine.attention.ragged import ragged_attention
 from esscher.engine.cache.carried import Carried
+from esscher.engine.cache.fitting import Asked
 from esscher.engine.cache.holding import HoldingLayer
-from esscher.engine.cache.judging import Waiting, judged, scores_of_held
+from esscher.engine.cache.judging import Looked, Waiting, judged, look_at_held
 from esscher.engine.cache.lists import packed
 from esscher.engine.cache.recent import RecentQueries
+from esscher.engine.cache.selection import Kept
 from esscher.engine.models.interface import layer_inputs, scaling_of
 
 #: Tokens by which the tail may exceed what it keeps before they are judged: each time costs about
@@ -76,15 +78,15 @@ class ReducedLayer(HoldingLayer):
             full = self.tail.length > self.recent_tokens + SLACK
             if self._call.repeats or self._call.reading or full:
                 assert self.rule is not None
-                scores = scores_of_held(
+                looked = look_at_held(
                     self.rule, self.number, self.segments, self.tail, query, self.recent,
                     self.seen, scaling, softcap,
                 )  # fmt: skip
                 if self._call.repeats:
                     group = query.shape[1] // key.shape[1]
-                    self._waiting = Waiting(scores, group, first=False)
+                    self._waiting = Waiting(looked, group, first=False)
                 else:
-                    self._judge(scores)
+                    self._judge(looked)
         return output.transpose(1, 2), None
 
     def _count(self, queries: int, hidden: Tensor | None) -> None:
@@ -104,15 +106,18 @@ class ReducedLayer(HoldingLayer):
             own=lambda: torch.zeros(0),
         )  # fmt: skip
         own = [inputs.own_queries(batch).cpu() for batch in range(len(query))]
-        again = self.bounded or self._call.reading
+        again, texts = self.bounded or self._call.reading, range(len(query))
         if self._call.repeats:
-            scores = [self.rule.scores(inputs, batch) for batch in range(len(query))]
+            scores = [self.rule.scores(inputs, batch) for batch in texts]
+            asked = [self.rule.ask(inputs, batch) for batch in texts]
             self._hold_all(inputs.k, inputs.v, own)
             lists = [one for text in scores for one in text.cpu()]
-            self._waiting = Waiting(lists, inputs.group, first=True)
+            answers = [one for text in asked for one in text]
+            self._waiting = Waiting(Looked(lists, answers), inputs.group, first=True)
         elif again and self.rule.score != "last":
             scores = [self.rule.scores(inputs, batch)[:, there] for batch, there in enumerate(own)]
-            self._choose(inputs.k, inputs.v, own, scores)
+            asked = [self.rule.ask(inputs, batch) for batch in texts]
+            self._choose(inputs.k, inputs.v, own, scores, asked)
         else:
             kept = [self.rule.keep(inputs, batch) for batch in range(len(query))]
             self.fill(inputs.k, inputs.v, kept, [len(one) for one in own], seen=query.shape[2])
@@ -123,11 +128,18 @@ class ReducedLayer(HoldingLayer):
             self.recent.add(query, self.seen)
 
     def _choose(
-        self, keys: Tensor, values: Tensor, own: Sequence[Tensor], scores: Sequence[Tensor]
+        self,
+        keys: Tensor,
+        values: Tensor,
+        own: Sequence[Tensor],
+        scores: Sequence[Tensor],
+        asked: Sequence[Sequence[Asked | None]],
     ) -> None:
         """Hold part of a prompt by the scores [key heads, n] of its tokens without padding."""
-        assert self.rule is not None
-        kept = [self.rule.choose(self.number, *one) for one in zip(own, scores, strict=True)]
+        rule = self.rule
+        assert rule is not None
+        fits = [rule.fit(asked[b], keys[b], values[b], there) for b, there in enumerate(own)]
+        kept = [rule.choose(self.number, *one) for one in zip(own, scores, fits, strict=True)]
         self.fill(keys, values, kept, [len(one) for one in own], seen=keys.shape[2])
         if self.bounded or self._call.reading:
             at = [
@@ -143,9 +155,9 @@ class ReducedLayer(HoldingLayer):
     @torch.no_grad()
     def _hold_all(self, keys: Tensor, values: Tensor, own: Sequence[Tensor]) -> None:
         """Hold a prompt as it is, in the tail."""
-        nothing = torch.zeros(0, dtype=torch.long)
+        nothing = Kept(torch.zeros(0, dtype=torch.long), torch.zeros(0))
         lists = [
-            (keys[b, g], values[b, g], nothing, torch.zeros(0))
+            (keys[b, g], values[b, g], nothing)
             for b in range(len(keys))
             for g in range(keys.shape[1])
         ]
@@ -180,24 +192,25 @@ class ReducedLayer(HoldingLayer):
         """Keep part of what was read and repeated."""
         assert self.segments is not None
         assert self._waiting is not None
-        scores, first = self._waiting.scores(self.segments, self.tail), self._waiting.first
+        looked, first = self._waiting.looked(self.segments, self.tail), self._waiting.first
         self._waiting = None
         if not first:
-            self._judge(scores)
+            self._judge(looked)
             return
         keys, values = self.tail.keys, self.tail.values
         own = [torch.nonzero(self.tail.present(b))[:, 0] for b in range(len(keys))]
-        by_text = torch.stack(scores).view(len(keys), keys.shape[1], -1)
-        self._choose(
-            keys, values, own, [x[:, there] for x, there in zip(by_text, own, strict=True)]
-        )
+        by_text = torch.stack(looked.scores).view(len(keys), keys.shape[1], -1)
+        picked = [x[:, there] for x, there in zip(by_text, own, strict=True)]
+        each = keys.shape[1]
+        asked = [looked.asked[b * each : (b + 1) * each] for b in range(len(keys))]
+        self._choose(keys, values, own, picked, asked)
         if keys.nbytes > LARGE:
             del keys, values
             give_back()
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _judge(self, scores: list[Tensor]) -> None:
+    def _judge(self, looked: Looked) -> None:
         """Let the tokens of the lists and all but the latest of the tail share the budgets."""
         assert self.segments is not None
         assert self.lengths is not None
@@ -205,7 +218,7 @@ class ReducedLayer(HoldingLayer):
         self.turns += 1
         held = min(self.recent_tokens, self.tail.length)
         self.segments, carried = judged(
-            self.rule, self.number, self.segments, self.tail, scores, self.carried, self.lengths,
+            self.rule, self.number, self.segments, self.tail, looked, self.carried, self.lengths,
             self.turns, held,
         )  # fmt: skip
         self.carried = None if self.rule.score == "last" else carried

@@ -9,28 +9,34 @@ import torch
 from torch import Tensor
 
 from esscher.engine.attention.ragged import Segments
+from esscher.engine.cache.selection import Kept
 
 #: Bytes from which an array has memory of its own: whole pages are taken for it.
 SMALLEST = 2**16
 
 
-def packed(lists: Sequence[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Segments:
-    """Lists in flat arrays; each is given as keys, values, which of them, and log-weights."""
-    counts = [len(index) for _, _, index, _ in lists]
+def packed(lists: Sequence[tuple[Tensor, Tensor, Kept]]) -> Segments:
+    """Lists in flat arrays; each is given as keys, values, and what is kept of them."""
+    counts = [len(kept.index) for _, _, kept in lists]
     stop = torch.tensor(counts).cumsum(0)
-    keys, values, _, _ = lists[0]
+    keys, values, _ = lists[0]
     flat = Segments(
         keys=_apart(keys, sum(counts)),
         values=_apart(values, sum(counts)),
-        log_weight=torch.cat([weight for *_, weight in lists]).to(keys.device, torch.float32),
+        log_weight=torch.cat([kept.log_weight for *_, kept in lists]).to(
+            keys.device, torch.float32
+        ),
         start=(stop - torch.tensor(counts)).to(keys.device),
         stop=stop.to(keys.device),
     )
     at = 0
-    for keys, values, index, _ in lists:
-        place, index = slice(at, at + len(index)), index.to(keys.device)
+    for keys, values, kept in lists:
+        place, index = slice(at, at + len(kept.index)), kept.index.to(keys.device)
         torch.index_select(keys, 0, index, out=flat.keys[place])
-        torch.index_select(values, 0, index, out=flat.values[place])
+        if kept.values is None:
+            torch.index_select(values, 0, index, out=flat.values[place])
+        else:
+            flat.values[place] = kept.values
         at = place.stop
     return flat
 

@@ -157,7 +157,7 @@ def observe_all(inputs: LayerInputs, rotation: Rotation | None, batch: int = 0) 
     own = inputs.own_queries(batch)
     count, (key_heads, keys_there) = len(own), inputs.k.shape[1:3]
     there = own + inputs.offset
-    bias = _last_bias(inputs, batch, own, there)
+    bias = last_bias(inputs, batch, own, there)
     away = torch.arange(count, 0, -1, device=own.device)
     turn = None if rotation is None else moves(rotation, away)
     heads = inputs.q.shape[1]
@@ -210,27 +210,22 @@ def observe_held(
     keys: Tensor,
     values: Tensor,
     bias: Tensor,
-    turn: tuple[Tensor, Tensor] | None,
-    scaling: float,
     softcap: float | None,
 ) -> Observation:
-    """Look at queries of one key head, moved behind the keys that a cache holds.
+    """Look at queries of one key head that ask from behind the keys that a cache holds.
 
     Parameters
     ----------
     query
-        Of the heads that share the keys, [group, w, d_k].
+        Of the heads that share the keys, moved and scaled, [group, w, d_k].
     keys, values
         [n, d_k], [n, d_v].
     bias
         Log-weights, ``-inf`` at padding, [n].
-    turn
-        From :func:`moves`; None if positions are not turned.
-    scaling, softcap
+    softcap
         Of the logits.
     """
-    query, keys, values = (x.to(torch.float32) for x in (query, keys, values))
-    query = (query if turn is None else rotate(query, *turn)) * scaling
+    keys, values = keys.to(torch.float32), values.to(torch.float32)
     found = [weighed(own, keys, softcap=softcap, bias=bias) for own in query]
     square, received, largest = (torch.stack(x) for x in zip(*found, strict=True))
     received, count = received / query.shape[1], query.shape[1]
@@ -256,7 +251,7 @@ def moves(rotation: Rotation, away: Tensor) -> tuple[Tensor, Tensor]:
     return cos * scale, sin * scale
 
 
-def _last_bias(inputs: LayerInputs, batch: int, own: Tensor, there: Tensor) -> Tensor | None:
+def last_bias(inputs: LayerInputs, batch: int, own: Tensor, there: Tensor) -> Tensor | None:
     """What is added to the logits of the last query, [heads or 1, keys]."""
     if inputs.bias is None:
         return None

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from esscher.engine.cache.budgets import Keeping, Score
 from esscher.engine.cache.cache import ReducedCache, reduced_copy
+from esscher.engine.cache.fitting import Asked, Fit, ask_prompt
 from esscher.engine.cache.observation import combined, prompt_scores
 from esscher.engine.cache.published import Looking, Rule, repeat_prompt
 from esscher.engine.cache.repetition import Repetition
@@ -56,6 +57,7 @@ class ObservedPrompt:
     ) -> None:
         self.loaded = loaded
         self.scores: dict[int, Tensor] = {}
+        self._asked: dict[int, list[Asked]] = {}
         self.certain = certain_keys(len(ids), keeping.sinks, keeping.recent)
         self.looking = Looking(loaded, rules, len(ids))
 
@@ -64,6 +66,7 @@ class ObservedPrompt:
             if inputs.window is None:
                 rotation = rotation_of(loaded, inputs.layer)
                 self.scores[inputs.layer] = prompt_scores(inputs, score, rotation)
+                self._asked[inputs.layer] = ask_prompt(inputs, rotation)
 
         tokens = torch.from_numpy(ids)
         self.cache = read_prompt(loaded, tokens, watch)
@@ -98,6 +101,11 @@ class ObservedPrompt:
             values = self.cache.layers[layer].values[0]
             repeated = [one.score(own) for one, own in zip(repetitions, values, strict=True)]
             self.scores[layer] = combined(self.scores[layer], torch.stack(repeated))
+
+    def fit(self, layer: int) -> Fit:
+        """All that it takes to fit what a layer keeps."""
+        own = self.cache.layers[layer]
+        return Fit(self._asked[layer], own.keys[0], own.values[0])
 
     def reduced(self, kept: Mapping[int, Sequence[Kept]]) -> ReducedCache:
         """Make a cache that holds part of the prompt, by layer and key head."""

@@ -1,10 +1,11 @@
 """Which tokens each key head keeps: those of a prompt, and again when others have come.
 
 A prompt is judged by its queries (``observation.py``), and what is kept is a weighted sample
-(``selection.py``). When later tokens have to share the budget, what was kept and the new tokens are
-judged together in the same way. A token that was kept with probability p and is kept again with
-probability q then counts 1/(p q) times: sums over all tokens stay unbiased, however often that is
-repeated.
+(``selection.py``), fitted to what the queries get from all of it (``fitting.py``). When later
+tokens have to share the budget, what was kept and the new tokens are judged together, in the same
+way. A token that was kept with probability p and is kept again with
+probability q then counts 1/(p q) times before it is fitted: sums over all tokens stay unbiased,
+however often that is repeated.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from esscher.core.streams import random_stream
 from esscher.engine.cache.budgets import Score, TokenBudgets
+from esscher.engine.cache.fitting import Asked, Fit, ask_prompt
 from esscher.engine.cache.observation import prompt_scores
 from esscher.engine.cache.selection import Kept, certain_keys, select_largest, select_sample
 from esscher.engine.models.rotary import Rotation, rotation_of
@@ -76,6 +78,11 @@ class PlannedRule:
         """Latest tokens that are kept for certain."""
         return self.budgets.keeping.recent
 
+    @property
+    def fits(self) -> bool:
+        """Whether what is kept is fitted to what queries get from all tokens."""
+        return self.budgets.selection == "fitted"
+
     def tokens(self, layer: int, seen: int) -> NDArray[np.int64]:
         """Tokens that each key head of a layer may keep of so many."""
         share = seen if self.length is None else min(seen, self.length)
@@ -86,7 +93,8 @@ class PlannedRule:
         there = inputs.own_queries(batch).cpu()
         if self.keeps_all(len(there), inputs.layer):
             return [Kept(there, torch.zeros(len(there)))] * inputs.k.shape[1]
-        return self.choose(inputs.layer, there, self.scores(inputs, batch)[:, there])
+        fit = self.fit(self.ask(inputs, batch), inputs.k[batch], inputs.v[batch], there)
+        return self.choose(inputs.layer, there, self.scores(inputs, batch)[:, there], fit)
 
     def keeps_all(self, count: int, layer: int | None = None) -> bool:
         """Whether all tokens of a text are kept, by a layer or by all of them."""
@@ -98,7 +106,36 @@ class PlannedRule:
         certain = int(certain_keys(count, keeping.sinks, keeping.recent).sum())
         return np.maximum(self.tokens(layer, count), certain + 1)
 
-    def choose(self, layer: int, there: Tensor, scores: Tensor) -> list[Kept]:
+    def ask(self, inputs: LayerInputs, batch: int) -> Sequence[Asked | None]:
+        """Let queries of one text ask the keys of every key head; None if nothing is fitted."""
+        if not self.fits:
+            return [None] * inputs.k.shape[1]
+        return ask_prompt(inputs, self._rotations[inputs.layer], batch)
+
+    def fit(
+        self, asked: Sequence[Asked | None], keys: Tensor, values: Tensor, there: Tensor
+    ) -> Fit | None:
+        """All that it takes to fit what is kept of a text; None if nothing was asked.
+
+        Parameters
+        ----------
+        asked
+            From :meth:`ask`.
+        keys, values
+            Of the text and its padding, [key heads, n_k, d].
+        there
+            Numbers of its tokens without padding.
+        """
+        answers = [one for one in asked if one is not None]
+        if not answers:
+            return None
+        if len(there) < keys.shape[1]:
+            keys, values = (x[:, there.to(x.device)] for x in (keys, values))
+        return Fit(answers, keys, values)
+
+    def choose(
+        self, layer: int, there: Tensor, scores: Tensor, fit: Fit | None = None
+    ) -> list[Kept]:
         """Choose what every key head keeps of a text by its scores.
 
         Parameters
@@ -109,6 +146,8 @@ class PlannedRule:
             Numbers of its tokens, [n], without padding.
         scores
             Of these, [key heads, n].
+        fit
+            Fits what is kept; None leaves it as it is.
         """
         count, keeping = len(there), self.budgets.keeping
         if self.keeps_all(count, layer):
@@ -117,7 +156,8 @@ class PlannedRule:
         kept = []
         for g, budget in enumerate(self._room(layer, count).tolist()):
             found = self._select(scores[g], certain, budget, layer, g, 0)
-            kept.append(Kept(there[found.index], found.log_weight))
+            found = found if fit is None else fit.of(g, found)
+            kept.append(Kept(there[found.index], found.log_weight, found.values))
         return kept
 
     def scores(self, inputs: LayerInputs, batch: int) -> Tensor:

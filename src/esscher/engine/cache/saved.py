@@ -33,6 +33,7 @@ from esscher.engine.cache.lists import one_list, packed
 from esscher.engine.cache.observation import WINDOW
 from esscher.engine.cache.recent import RecentQueries
 from esscher.engine.cache.rule import PlannedRule
+from esscher.engine.cache.selection import Kept
 from esscher.engine.models import LoadedModel, wrap_model
 from esscher.engine.models.transformers_library import transformers_module
 
@@ -109,7 +110,7 @@ def _arrays(layer: ReducedLayer) -> dict[str, Tensor]:
     held, everything = layer.segments, range(len(layer.segments.start))
     # lists that beams share are written once for each
     lists = [one_list(held, number) for number in everything]
-    held = packed([(k, v, torch.arange(len(k)), w.cpu()) for k, v, w in lists])
+    held = packed([(k, v, Kept(torch.arange(len(k)), w.cpu())) for k, v, w in lists])
     out = {
         "keys": held.keys, "values": held.values, "log_weight": held.log_weight,
         "start": held.start, "stop": held.stop,

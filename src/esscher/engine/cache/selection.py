@@ -40,10 +40,13 @@ class Kept:
         Their positions, increasing.
     log_weight
         What is added to their logits.
+    values
+        Values in the place of their own, [keys, d_v]; None if they keep theirs.
     """
 
     index: Tensor
     log_weight: Tensor
+    values: Tensor | None = None
 
 
 class Inclusion:
@@ -208,6 +211,9 @@ def reduced_attention(
         weight = torch.cat([kept[g].log_weight, torch.zeros(len(later))])
         key = inputs.k[batch, g, index].to(torch.float32)
         value = inputs.v[batch, g, index].to(torch.float32)
+        other = kept[g].values
+        if other is not None:
+            value[: len(other)] = other
         mine = slice(g * group, (g + 1) * group)
         logits = inputs.q[batch, mine].to(torch.float32) @ key.T * inputs.scaling
         if inputs.softcap is not None:

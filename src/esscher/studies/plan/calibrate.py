@@ -35,8 +35,8 @@ from esscher.engine.models import LayerInputs, LoadedModel, attention_override
 from esscher.engine.reading import PassageReader
 from esscher.engine.text import Passage
 from esscher.studies.plan.effects import (
-    LARGEST,
     LayerEffects,
+    effects_for,
     layer_effects,
     no_effects,
     swept_effects,
@@ -78,7 +78,7 @@ class PassageEffects:
 
     def chosen(self, layers: NDArray[np.int64], selection: SelectionKind) -> PassageEffects:
         """The effects of some layers and one kind of selection."""
-        which = slice(LARGEST, None) if selection == "topk" else slice(LARGEST)
+        which = effects_for(selection)
         return PassageEffects(
             self.effect[layers][:, :, which], self.square[layers][:, :, which], self.norm[layers]
         )

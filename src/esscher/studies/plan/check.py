@@ -157,14 +157,10 @@ class PassageCheck:
         return (PURPOSE, self.observed.reader.passage.number)
 
     def _sample(self, layer: int, scores: Tensor, budgets: Budgets, draw: int) -> list[Kept]:
-        named, draws = self._named, self._draws
-        return [
-            budgets.select(
-                layer, g, own, self.observed.certain,
-                starts(named, self._seed, layer, g, draws)[draw],
-            )
-            for g, own in enumerate(scores)
-        ]  # fmt: skip
+        named, draws, prompt = self._named, self._draws, self.observed.prompt
+        drawn = [starts(named, self._seed, layer, g, draws)[draw] for g in range(len(scores))]
+        fit = None if prompt is None else prompt.fit(layer)
+        return budgets.select_layer(layer, scores, self.observed.certain, drawn, fit)
 
     def _errors(self, found: Pass) -> list[float]:
         """Relative error of every layer's attention output."""

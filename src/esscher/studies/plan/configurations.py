@@ -7,6 +7,7 @@ their own, and forget what they do not keep. Layers with a sliding window are le
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from esscher.core.streams import random_stream
 from esscher.engine.cache.budgets import POWERS, SelectionKind
+from esscher.engine.cache.fitting import Fit
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import Profile, Rule
 from esscher.engine.cache.selection import Kept, select_largest, select_sample, spread_starts
@@ -44,11 +46,28 @@ class Budgets:
     def select(
         self, layer: int, g: int, scores: Tensor, certain: NDArray[np.bool_], start: float
     ) -> Kept:
-        """Choose the keys of one key head; ``start`` is the randomness of a sample."""
+        """Choose the keys of one key head, not fitted; ``start`` is the randomness of a sample."""
         tokens = int(self.tokens[layer, g])
         if self.selection == "topk":
             return select_largest(scores, certain, tokens)
         return select_sample(scores, certain, tokens, POWERS[self.powers[layer, g]], start)
+
+    def select_layer(
+        self,
+        layer: int,
+        scores: Tensor,
+        certain: NDArray[np.bool_],
+        starts: Sequence[float],
+        fit: Fit | None,
+    ) -> list[Kept]:
+        """Choose the keys of all key heads of a layer, and fit them if that is the selection."""
+        kept = [
+            self.select(layer, g, own, certain, start)
+            for g, (own, start) in enumerate(zip(scores, starts, strict=True))
+        ]
+        if self.selection != "fitted" or fit is None:
+            return kept
+        return [fit.of(g, own) for g, own in enumerate(kept)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,10 +120,13 @@ def kept_layers(
     out: dict[str, KeptLayers] = {}
     for name, budgets in (("planned", chosen.planned), ("uniform", chosen.uniform)):
         out[name] = {
-            layer: [
-                budgets.select(layer, g, own, prompt.certain, *starts(named, seed, layer, g, 1))
-                for g, own in enumerate(scores)
-            ]
+            layer: budgets.select_layer(
+                layer,
+                scores,
+                prompt.certain,
+                [starts(named, seed, layer, g, 1)[0] for g in range(len(scores))],
+                prompt.fit(layer),
+            )
             for layer, scores in prompt.scores.items()
         }
     layers = prompt.looking.layers

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, Seed, option
-from esscher.engine.cache.budgets import Keeping, keeping_for
+from esscher.engine.cache.budgets import Keeping, SelectionKind, keeping_for
 from esscher.engine.models.outline import Outline
 from esscher.engine.text.documents import TextRecord, check_text
 from esscher.engine.text.tasks import TASKS
@@ -126,12 +126,13 @@ class PlanStudy(ModelStudy[Plan]):
         ),
     ] = "all"
     selection: Annotated[
-        Literal["sample", "topk"],
+        SelectionKind,
         option(
-            "Keep a weighted sample, or the tokens with the largest scores without weights, as "
-            "other runtimes do."
+            "Keep a weighted sample fitted to what the prompt's own queries get from all tokens "
+            "(default); the sample as it is (encoders); or the tokens with the largest scores "
+            "without weights, as other runtimes do."
         ),
-    ] = "sample"
+    ] = BY_MODEL
     against: Annotated[
         tuple[str, ...],
         option(
@@ -171,6 +172,7 @@ class PlanStudy(ModelStudy[Plan]):
             passages=self.passages or (PASSAGES if model.causal else ENCODER_PASSAGES),
             check_passages=self._checked_passages(model.causal),
             calibrate=self._calibrated(model, keys),
+            selection=self._selected(model),
             against=self._compared(model),
             tasks=self._asked(model),
         )
@@ -188,6 +190,15 @@ class PlanStudy(ModelStudy[Plan]):
                 + (f"is planned with {keys}" if model.causal else "is an encoder")
             )
         return tuple(kind for kind in KINDS if kind in self.calibrate)
+
+    def _selected(self, model: Outline) -> SelectionKind:
+        """How tokens are selected: an encoder has no queries to come that a sample is fitted to."""
+        if self.selection == "fitted" and not model.causal:
+            raise InputError(
+                f"selection is 'fitted', which is for decoders, and {model.name} is an encoder; "
+                "choose 'sample' or 'topk'"
+            )
+        return self.selection or ("fitted" if model.causal else "sample")
 
     def _compared(self, model: Outline) -> tuple[str, ...]:
         """Published rules, in the order of tables."""

@@ -41,7 +41,7 @@ from esscher.studies.plan.calibrate import (
 from esscher.studies.plan.check import PassageCheck
 from esscher.studies.plan.compare import check_items, check_results, check_tables
 from esscher.studies.plan.configurations import Budgets, Chosen
-from esscher.studies.plan.effects import SELECTIONS
+from esscher.studies.plan.effects import FITTED, SELECTIONS
 from esscher.studies.plan.predict import Predicted, plan_tolerance, plan_total, plan_uniform
 from esscher.studies.plan.records import PlanCell, Prediction, Shapes, Total
 from esscher.studies.plan.result import VERSION, Plan
@@ -207,8 +207,14 @@ def choose_budgets(
         planned = plan_total(parts, sizes, int(study.budget * study.prefix) * units, prose)
     # what rounding leaves over is part of the plan, so uniform budgets may have it as well
     uniform = plan_uniform(parts, sizes, int(planned.budgets.mean()), prose)
-    count = study.model_record.layers
-    return planned.among(layers, count, study.prefix), uniform.among(layers, count, study.prefix)
+    first = FITTED if study.selection == "fitted" else 0
+    planned, uniform = (
+        replace(found, powers=found.powers + first).among(
+            layers, study.model_record.layers, study.prefix
+        )
+        for found in (planned, uniform)
+    )
+    return planned, uniform
 
 
 def chosen_of(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Chosen:
