@@ -11,7 +11,8 @@ on. A prompt is read once for all that looks at it.
 - lengths: the same at one budget, for other lengths of the prompt;
 - tasks: questions about texts;
 - ablation: what is lost when a part of the plan is taken away;
-- small: predicted and realised KL of plans at small budgets.
+- small: realised KL of plans at small budgets, and what was predicted: KL on the calibration
+  passages themselves (FOLDER/trial), raised by what budgets cost more on other passages.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ CALIBRATION = "wikipedia-en.txt"
 #: Unseen texts; the one in which tasks hide their sentences.
 TEXTS = {"novel": "novel-en.txt", "biomedical": "biomedical-en.txt", "code": "demo:code"}
 HAYSTACK, HAYSTACK_PASSAGES = "novel", 4
+#: Name of the calibration text in a trial.
+CALIBRATION_TEXT = "calibration"
 PARTS = ("curves", "lengths", "tasks", "ablation", "small")
 SCORES: tuple[Score, ...] = ("all", "last", "repeat")
 #: Prefixes, budgets, and calibration passages: of tasks and other lengths there are fewer.
@@ -88,7 +91,7 @@ class Cell:
         if tokens != expected:
             raise AssertionError(f"{arm.name!r} kept {tokens:,} tokens, not {expected:,}")
         row = {"configuration": arm.name, "budget": arm.budget, "kept": tokens, **found}
-        self.rows.append(row if arm.predicted is None else row | {"predicted": arm.predicted})
+        self.rows.append(row if arm.optimism is None else row | {"optimism": arm.optimism})
 
     def write(self) -> None:
         """Bring the rows to the disk."""
@@ -134,6 +137,11 @@ class Comparison:
     def loaded(self) -> LoadedModel:
         """The model."""
         return self.sources.loaded
+
+    def trial(self, arms: Sequence[Arm], calibration: Calibration, count: int) -> None:
+        """Measure arms on the passages of prose that they were calibrated on."""
+        own = {CALIBRATION_TEXT: self.sources.text}
+        Comparison(self.sources, own, self.out).passages({"trial": arms}, calibration, count)
 
     def passages(
         self, arms: Mapping[str, Sequence[Arm]], calibration: Calibration, count: int
@@ -266,6 +274,7 @@ def run_parts(comparison: Comparison, parts: Sequence[str], options: argparse.Na
             together["curves"] = compared(calibration, options.curve_budgets)
         if "small" in parts:
             together["small"] = small(calibration, SMALL_BUDGETS)
+            comparison.trial(together["small"], calibration, passages_of(CALIBRATED)[0])
         if "ablation" in parts:
             plain: list[tuple[Score, float]] = [("all", budget) for budget in options.budgets]
             more = sources.calibration(options.prefix, max(options.prose), 0, plain)

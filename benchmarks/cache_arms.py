@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks.cache_plans import Calibration, scores_of
@@ -34,8 +33,8 @@ class Arm:
         Published rule that has to look on; None for plans.
     score
         By which queries tokens are scored.
-    predicted
-        What it is predicted to cost, if that is known: mean and interval.
+    optimism
+        How much more it costs on passages that its budgets were not made from, if that is known.
     """
 
     name: str
@@ -43,7 +42,7 @@ class Arm:
     keep: Callable[[ObservedPrompt, Named], KeptLayers]
     rule: Rule | None = None
     score: Score = "all"
-    predicted: Mapping[str, Any] | None = None
+    optimism: float | None = None
 
 
 def budgets_arm(
@@ -99,13 +98,7 @@ def planned_arm(calibration: Calibration, budget: float, score: Score = "all") -
         budgets,
         calibration,
         score,
-        predicted={
-            "effect": plan.effect,
-            "interval": plan.interval,
-            "retrieval": plan.retrieval,
-            "whole": int((plan.budgets == calibration.prefix).sum()),
-            "median": int(np.median(plan.budgets)),
-        },
+        optimism=plan.optimism,
     )
 
 
@@ -117,7 +110,7 @@ def uniform_arm(calibration: Calibration, budget: float) -> Arm:
         budget,
         budgets,
         calibration,
-        predicted={"effect": uniform.effect, "interval": uniform.interval},
+        optimism=uniform.optimism,
     )
 
 

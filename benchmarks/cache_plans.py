@@ -307,14 +307,13 @@ class Calibration:
         score: Score = "all",
         selection: SelectionKind = "fitted",
         prose: int | None = None,
-    ) -> tuple[list[PassageEffects], NDArray[np.bool_]]:
-        """Effects for one selection, and which passages are prose; or only so many of prose."""
+    ) -> list[PassageEffects]:
+        """Effects for one selection on all passages, or on only so many of prose."""
         own = self.effects[score, keeping_at(self.prefix, budget)]
         if prose is not None:
             own = {f"prose-{i}": own[f"prose-{i}"] for i in range(prose)}
         layers = np.arange(len(next(iter(own.values())).effect))
-        found = [one.chosen(layers, selection) for one in own.values()]
-        return found, np.array([name.startswith("prose") for name in own])
+        return [one.chosen(layers, selection) for one in own.values()]
 
     def plan(
         self,
@@ -324,20 +323,18 @@ class Calibration:
         prose: int | None = None,
     ) -> tuple[Budgets, Predicted]:
         """Make a plan, and say what it is predicted to cost."""
-        parts, kinds = self.parts(budget, score, selection, prose)
-        total = self.each(budget) * _units(parts)
-        found = plan_total(parts, self.sizes(budget), total, kinds)
+        parts = self.parts(budget, score, selection, prose)
+        found = plan_total(parts, self.sizes(budget), self.each(budget) * _units(parts))
         return budgets_of(found, selection), found
 
     def uniform(self, budget: float) -> tuple[Budgets, Predicted]:
         """Make equal budgets, selected as in a plan."""
-        parts, kinds = self.parts(budget)
-        found = plan_uniform(parts, self.sizes(budget), self.each(budget), kinds)
+        found = plan_uniform(self.parts(budget), self.sizes(budget), self.each(budget))
         return budgets_of(found, "fitted"), found
 
     def with_one_power(self, budget: float) -> Budgets:
         """Budgets of a plan in which all heads sample with power 1, not fitted."""
-        parts, _ = self.parts(budget, selection="sample")
+        parts = self.parts(budget, selection="sample")
         plain = [replace(p, effect=p.effect[:, :, [PLAIN]], square=p.square[:, :, [PLAIN]])
                  for p in parts]  # fmt: skip
         found = plan_total(plain, self.sizes(budget), self.each(budget) * _units(parts))
@@ -360,7 +357,7 @@ class Calibration:
 
     def by_output_error(self, budget: float) -> Budgets:
         """Budgets that minimise the squared output errors of heads, all weighted alike."""
-        parts, _ = self.parts(budget)
+        parts = self.parts(budget)
         mean, sizes = average_effects(parts), self.sizes(budget)
         layers, key_heads = mean.effect.shape[:2]
         square = mean.square.reshape(layers, key_heads, -1, *mean.square.shape[2:]).sum(axis=2)

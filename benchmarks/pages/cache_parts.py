@@ -87,16 +87,20 @@ def task_table(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(out)
 
 
-def small_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Predicted and realised KL, by budget, configuration and text."""
+def small_table(rows: pd.DataFrame, trial: pd.DataFrame) -> pd.DataFrame:
+    """Predicted and realised KL, by budget, configuration and text.
+
+    Predicted from a trial: KL on the calibration passages, times what budgets cost more elsewhere.
+    """
     out = []
     for (budget, name), both in rows.groupby(["budget", "configuration"], sort=False):
-        predicted = both["predicted"].iloc[0]
-        low, high = predicted["interval"] or (np.nan, np.nan)
+        tried = trial[(trial["budget"] == budget) & (trial["configuration"] == name)]
+        raised = tried["kl"].to_numpy(dtype=float) * tried["optimism"].to_numpy(dtype=float)
+        predicted = _mean(raised, "predicted", 0.0)
         for text in (*dict.fromkeys(both["text"]), ALL):
             own = both if text == ALL else both[both["text"] == text]
             realised = own["kl"].to_numpy(dtype=float)
-            ratio = paired_ratio(realised, np.full(len(realised), predicted["effect"]))
+            ratio = paired_ratio(realised, np.full(len(realised), predicted["predicted"]))
             ends = ratio.interval or (np.nan, np.nan)
             out.append(
                 {
@@ -104,10 +108,8 @@ def small_table(rows: pd.DataFrame) -> pd.DataFrame:
                     "configuration": name,
                     "text": text,
                     "passages": len(own),
-                    "predicted": predicted["effect"],
-                    "predicted_low": low,
-                    "predicted_high": high,
                 }
+                | predicted
                 | _mean(realised, "kl", 0.0)
                 | {
                     "over_predicted": ratio.mean,

@@ -39,6 +39,8 @@ def test_all_configurations_keep_the_same_number(asked):
         kept = json.loads(path.read_bytes())["about"].get("kept")
         if path.name.startswith("calibration"):
             assert kept is None
+        elif path.name.startswith("trial"):
+            assert kept == {"planned": total, "uniform": total}
         else:
             assert kept == dict.fromkeys(NAMES, total)
 

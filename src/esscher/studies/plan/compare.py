@@ -64,8 +64,7 @@ def check_results(
     for name in names:
         rows = [table[table["configuration"] == name] for table in tables]
         measures[name] = _measures(rows, cells, name, causal)
-        distance = _end(rows, "kl") if causal else 1 - _end(rows, "cosine")
-        distances[name] = np.maximum(distance, ROUNDING)
+        distances[name] = np.maximum(divergences(cells, name, causal), ROUNDING)
     planned, uniform = distances["planned"], distances["uniform"]
     ratios: dict[Configuration, Mean] = {
         name: paired_ratio(distances[name], planned) for name in names if name != "planned"
@@ -85,15 +84,17 @@ def check_results(
         passages_needed=passages_needed(uniform, planned) if verdict == "undecided" else None,
         best=tuple(best),
         over_best={n: paired_ratio(distances[n], nearest) for n in names if n != best[0]},
-        heads=_calibration(tables, predicted_error),
+        heads=_calibration(cells, predicted_error),
         # budgets are numbers of tokens: all passages take the same
         cache=cells[0].about.cache,
         **task_results(items),
     )
 
 
-def check_tables(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> None:
-    """Refuse stored passages that lack what the others have.
+def check_tables(
+    study: PlanStudy, cells: Mapping[str, Cell], run: CellRun, others: Sequence[str]
+) -> None:
+    """Refuse stored passages that lack measures of a plan, of uniform budgets or of others.
 
     Raises
     ------
@@ -101,7 +102,7 @@ def check_tables(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> N
         Naming the cell.
     """
     model, causal = study.model_record, study.causal
-    names = ["planned", "uniform", *(study.against if causal else ("heavy",))]
+    names = ["planned", "uniform", *others]
     layers = range(model.layers)
     wanted = {(name, layer, "error") for name in names for layer in layers}
     ends = ("kl", "top1", "nll") if causal else ("cosine",)
@@ -233,15 +234,26 @@ def _units(rows: Array) -> Array:
     return np.asarray(rows / np.linalg.norm(rows, axis=-1, keepdims=True))
 
 
-def _calibration(tables: list[pd.DataFrame], predicted: Array) -> HeadErrors:
-    """Predicted against realised relative error of every head, when only it is reduced."""
-    layers, heads = predicted.shape
-    squares = np.zeros((layers, heads))
-    for table in tables:
-        own = table[table["measure"] == "realised"]
+def divergences(cells: Sequence[Cell], name: Configuration, causal: bool) -> Array:
+    """Distance of a configuration from dense on every passage: KL, or 1 - cosine."""
+    rows = [cell.table[cell.table["configuration"] == name] for cell in cells]
+    return _end(rows, "kl") if causal else 1 - _end(rows, "cosine")
+
+
+def realised_errors(cells: Sequence[Cell]) -> Array:
+    """Relative error of every head when only it is reduced, [layers, heads]: over passages, rms."""
+    squares = []
+    for cell in cells:
+        own = cell.table[cell.table["measure"] == "realised"]
         head = own["configuration"].str.removeprefix("head ").astype(int)
-        squares[own["layer"], head] += own["value"].to_numpy() ** 2
-    realised = np.sqrt(squares / len(tables))
+        by_head = own.assign(head=head).pivot(index="layer", columns="head", values="value")
+        squares.append(by_head.to_numpy(dtype=np.float64) ** 2)
+    return np.asarray(np.sqrt(np.mean(squares, axis=0)))
+
+
+def _calibration(cells: Sequence[Cell], predicted: Array) -> HeadErrors:
+    """Predicted against realised relative error of every head, when only it is reduced."""
+    realised = realised_errors(cells)
     shown = (predicted > 0) & (realised > 0)
     ratio = realised[shown] / predicted[shown]
     within = float(np.mean((ratio < FACTOR) & (ratio > 1 / FACTOR))) if shown.any() else None

@@ -89,6 +89,11 @@ class Chosen:
     rules: tuple[Rule, ...] = ()
     profile: Profile | None = None
 
+    @property
+    def without_rules(self) -> Chosen:
+        """Budgets of the plan and equal ones alone."""
+        return Chosen(self.planned, self.uniform)
+
 
 #: Name of a text, and its number: the samples of another one are others.
 Named: TypeAlias = tuple[str, int]

@@ -1,15 +1,17 @@
 """From measured effects to budgets, and what they are predicted to cost.
 
-Budgets that minimise the mean effect over calibration passages look better on these passages than
-on others. So the prediction is cross-validated: for each passage, budgets are allocated from the
-others and their effect is read off this one. Its interval is Student's over passages.
+Effects are of first order, of one head at a time, and know nothing of a fit. They say how budgets
+should be shared out; what these cost is measured, on the calibration passages themselves, read with
+the cache of the plan. There budgets look better than on other passages: for each passage, budgets
+are also allocated from the others, and the effects of both compared. What was measured is raised by
+that factor. Its interval is Student's over passages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +19,24 @@ from scipy import stats
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
-from esscher.math.allocation import Allocation, EffectCurve, allocate, smallest_within
+from esscher.math.allocation import EffectCurve, allocate, smallest_within
 from esscher.math.statistics import LEVEL
 from esscher.studies.plan.calibrate import PassageEffects, average_effects
 
 #: Budgets and powers, [layers, key heads] each.
 Choice: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+class Cost(NamedTuple):
+    """Predicted effect on the model's end.
+
+    ``effect`` is that on prose, if there is any, and ``interval`` its 95% interval, None for one
+    passage; ``retrieval`` is the effect on retrieval passages, None without.
+    """
+
+    effect: float
+    interval: tuple[float, float] | None
+    retrieval: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +47,10 @@ class Predicted:
     ----------
     budgets, powers
         [layers, key heads]; ``powers`` are indices into ``POWERS``.
-    effect, interval
-        Predicted effect on the model's end, cross-validated; the interval is None for one passage.
-        On prose, if there is any among the passages.
-    retrieval
-        The same on retrieval passages; None if there are none.
-    head_error
-        Predicted relative error of every head's output, [layers, heads].
+    own
+        Effect of these budgets on every calibration passage, to first order.
+    validated
+        The same with budgets from the other passages (from itself if there is only one).
     price, gap
         What one more token would gain, and how far the budgets can be from the optimum of the
         model used (rounding only); None for budgets from a tolerance.
@@ -47,12 +58,10 @@ class Predicted:
 
     budgets: NDArray[np.int64]
     powers: NDArray[np.int64]
-    effect: float
-    interval: tuple[float, float] | None
-    retrieval: float | None
-    head_error: Array
-    price: float | None
-    gap: float | None
+    own: Array
+    validated: Array
+    price: float | None = None
+    gap: float | None = None
 
     def among(self, layers: NDArray[np.int64], count: int, prefix: int) -> Predicted:
         """The same for a model of ``count`` layers, of which these are planned.
@@ -69,15 +78,39 @@ class Predicted:
             self,
             budgets=placed(self.budgets, prefix),
             powers=placed(self.powers, 0),
-            head_error=placed(self.head_error, 0.0),
         )
+
+    @property
+    def optimism(self) -> float:
+        """How much more budgets cost on a passage that they were not made from, as a factor."""
+        own = float(self.own.sum())
+        return float(self.validated.sum()) / own if own > 0 else 1.0
+
+    def cost(self, realised: Array, prose: NDArray[np.bool_]) -> Cost:
+        """Predict what the budgets cost from what they did on the passages they were made from.
+
+        Parameters
+        ----------
+        realised
+            Divergence of every calibration passage from dense.
+        prose
+            Which of them are prose.
+        """
+        values = realised * self.optimism
+        retrieval = None if prose.all() else float(values[~prose].mean())
+        if prose.any():
+            values = values[prose]
+        interval = None
+        if len(values) > 1:
+            half = stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values)
+            interval = (max(0.0, float(values.mean() - half)), float(values.mean() + half))
+        return Cost(float(values.mean()), interval, retrieval)
 
 
 def plan_total(
     parts: Sequence[PassageEffects],
     sizes: NDArray[np.int64],
     total: int,
-    prose: NDArray[np.bool_] | None = None,
 ) -> Predicted:
     """Budgets of a given total, over all layers and key heads.
 
@@ -89,8 +122,6 @@ def plan_total(
         Budgets at which they are known.
     total
         Tokens of all key heads together.
-    prose
-        Which passages are prose; all if left out.
     """
     mean = average_effects(parts)
     curves = unit_curves(mean, sizes)
@@ -104,15 +135,14 @@ def plan_total(
         own = allocate(unit_curves(again, sizes), total).budgets.reshape(shape)
         return own, best_powers(again, sizes, own)
 
-    effects = _validated(parts, sizes, budgets, powers, refit)
-    return _predicted(mean, sizes, budgets, powers, effects, prose, found, found.gap(curves))
+    effects = _effects(parts, sizes, (budgets, powers), refit)
+    return Predicted(budgets, powers, *effects, price=found.price, gap=found.gap(curves))
 
 
 def plan_uniform(
     parts: Sequence[PassageEffects],
     sizes: NDArray[np.int64],
     each: int,
-    prose: NDArray[np.bool_] | None = None,
 ) -> Predicted:
     """The same budget for every key head, with the best power of each."""
     mean = average_effects(parts)
@@ -122,15 +152,13 @@ def plan_uniform(
     def refit(others: Sequence[PassageEffects]) -> Choice:
         return budgets, best_powers(average_effects(others), sizes, budgets)
 
-    effects = _validated(parts, sizes, budgets, powers, refit)
-    return _predicted(mean, sizes, budgets, powers, effects, prose)
+    return Predicted(budgets, powers, *_effects(parts, sizes, (budgets, powers), refit))
 
 
 def plan_tolerance(
     parts: Sequence[PassageEffects],
     sizes: NDArray[np.int64],
     tolerance: float,
-    prose: NDArray[np.bool_] | None = None,
 ) -> Predicted:
     """The smallest budgets that keep the relative output error of every head within a tolerance."""
     mean = average_effects(parts)
@@ -150,8 +178,7 @@ def plan_tolerance(
         return budgets, safest(average_effects(others))
 
     powers = safest(mean)
-    effects = _validated(parts, sizes, budgets, powers, refit)
-    return _predicted(mean, sizes, budgets, powers, effects, prose)
+    return Predicted(budgets, powers, *_effects(parts, sizes, (budgets, powers), refit))
 
 
 def _worst_squares(effects: PassageEffects) -> Array:
@@ -187,49 +214,20 @@ def _chosen(values: Array, powers: NDArray[np.int64]) -> Array:
     return np.asarray(np.take_along_axis(values, powers[..., None], axis=-1)[..., 0])
 
 
-def _validated(
+def _effects(
     parts: Sequence[PassageEffects],
     sizes: NDArray[np.int64],
-    budgets: NDArray[np.int64],
-    powers: NDArray[np.int64],
+    choice: Choice,
     refit: Callable[[Sequence[PassageEffects]], Choice],
-) -> Array:
-    """Effect on every passage of budgets from the others (from itself if there is only one)."""
-    out = []
+) -> tuple[Array, Array]:
+    """Effect on every passage of one choice, and of budgets from the other passages."""
+
+    def effect(part: PassageEffects, choice: Choice) -> float:
+        budgets, powers = choice
+        return float(_chosen(_at(part.effect, sizes, budgets), powers).sum())
+
+    validated = []
     for i, part in enumerate(parts):
         others = [other for j, other in enumerate(parts) if j != i]
-        own, how = refit(others) if others else (budgets, powers)
-        out.append(float(_chosen(_at(part.effect, sizes, own), how).sum()))
-    return np.array(out)
-
-
-def _predicted(
-    mean: PassageEffects,
-    sizes: NDArray[np.int64],
-    budgets: NDArray[np.int64],
-    powers: NDArray[np.int64],
-    effects: Array,
-    prose: NDArray[np.bool_] | None,
-    found: Allocation | None = None,
-    gap: float | None = None,
-) -> Predicted:
-    group = mean.norm.shape[1] // budgets.shape[1]
-    of_heads, power_of_heads = (np.repeat(a, group, axis=1) for a in (budgets, powers))
-    square = _chosen(_at(mean.square, sizes, of_heads), power_of_heads)
-    interval, retrieval = None, None
-    if prose is not None and not prose.all():
-        retrieval = float(effects[~prose].mean())
-        effects = effects[prose] if prose.any() else effects
-    if len(effects) > 1:
-        half = stats.t.ppf((1 + LEVEL) / 2, len(effects) - 1) * stats.sem(effects)
-        interval = (max(0.0, float(effects.mean() - half)), float(effects.mean() + half))
-    return Predicted(
-        budgets=budgets,
-        powers=powers,
-        effect=float(effects.mean()),
-        interval=interval,
-        retrieval=retrieval,
-        head_error=np.sqrt(square / mean.norm),
-        price=None if found is None else found.price,
-        gap=gap,
-    )
+        validated.append(effect(part, refit(others) if others else choice))
+    return np.array([effect(part, choice) for part in parts]), np.array(validated)

@@ -301,13 +301,18 @@ class PlanStudy(ModelStudy[Plan]):
         return [f"calibration-{i}" for i in range(self.passages)]
 
     @property
+    def trial_cells(self) -> list[str]:
+        """Names of the cells in which calibration passages are read under the plan."""
+        return [f"trial-{i}" for i in range(self.passages)]
+
+    @property
     def check_cells(self) -> list[str]:
         """Names of the cells of the second stage."""
         return [f"check-{i}" for i in range(self.check_passages)]
 
     def cells(self) -> list[str]:
         """One cell per passage, of calibration and of the check, and per item of a task."""
-        return self.calibration_cells + self.check_cells + self.task_cells
+        return self.calibration_cells + self.trial_cells + self.check_cells + self.task_cells
 
     def run(self) -> Plan:
         """Make the plan; it is also stored as a file of its own."""

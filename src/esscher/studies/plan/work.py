@@ -39,7 +39,13 @@ from esscher.studies.plan.calibrate import (
     profile_sizes,
 )
 from esscher.studies.plan.check import PassageCheck
-from esscher.studies.plan.compare import check_items, check_results, check_tables
+from esscher.studies.plan.compare import (
+    check_items,
+    check_results,
+    check_tables,
+    divergences,
+    realised_errors,
+)
 from esscher.studies.plan.configurations import Budgets, Chosen
 from esscher.studies.plan.effects import FITTED, SELECTIONS
 from esscher.studies.plan.predict import Predicted, plan_tolerance, plan_total, plan_uniform
@@ -130,17 +136,25 @@ class PlanWork:
             name: Task(name, _calibration_cell, (self.model, passage, i, study))
             for i, (name, passage) in enumerate(zip(names, self.calibration, strict=True))
         }
-        if not self.unseen or not run.missing(study.check_cells + study.task_cells):
+        if not run.missing(study.trial_cells + study.check_cells + study.task_cells):
             return
         found = {name: cell for name in names if (cell := run.read(name)) is not None}
-        choice = self.executor.share(chosen_of(study, found, run))
-        yield {
-            name: Task(name, _check_cell, (self.model, passage, choice, study))
-            for name, passage in zip(study.check_cells, self.unseen, strict=True)
-        } | {
-            name: Task(name, _item_cell, (self.model, item, choice, study))
-            for name, item in zip(study.task_cells, self.items, strict=True)
-        }
+        chosen = chosen_of(study, found, run)
+        choice, plain = self.executor.share(chosen), self.executor.share(chosen.without_rules)
+        yield (
+            {
+                name: Task(name, _check_cell, (self.model, passage, plain, study))
+                for name, passage in zip(study.trial_cells, self.calibration, strict=True)
+            }
+            | {
+                name: Task(name, _check_cell, (self.model, passage, choice, study))
+                for name, passage in zip(study.check_cells, self.unseen, strict=True)
+            }
+            | {
+                name: Task(name, _item_cell, (self.model, item, choice, study))
+                for name, item in zip(study.task_cells, self.items, strict=True)
+            }
+        )
 
 
 def _calibration_cell(model: AnyModel, passage: Passage, i: int, study: PlanStudy) -> Cell:
@@ -198,15 +212,14 @@ def choose_budgets(
     """Budgets of the plan, and uniform ones with as many tokens in all."""
     sizes = budget_sizes(study)
     parts = [part.chosen(layers, study.selection) for part in stored]
-    prose = np.array([kind == "prose" for kind in study.kinds])
     if study.tolerance is not None:
-        planned = plan_tolerance(parts, sizes, study.tolerance, prose)
+        planned = plan_tolerance(parts, sizes, study.tolerance)
     else:
         units = len(layers) * study.model_record.key_heads
         assert study.budget is not None
-        planned = plan_total(parts, sizes, int(study.budget * study.prefix) * units, prose)
+        planned = plan_total(parts, sizes, int(study.budget * study.prefix) * units)
     # what rounding leaves over is part of the plan, so uniform budgets may have it as well
-    uniform = plan_uniform(parts, sizes, int(planned.budgets.mean()), prose)
+    uniform = plan_uniform(parts, sizes, int(planned.budgets.mean()))
     first = FITTED if study.selection == "fitted" else 0
     planned, uniform = (
         replace(found, powers=found.powers + first).among(
@@ -270,25 +283,30 @@ def assemble(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Plan:
     stored = effects_of(study, cells, run)
     layers = planned_layers(study, cells)
     planned, uniform = choose_budgets(study, stored, layers)
-    unseen = {name: cells[name] for name in study.check_cells}
-    items = {name: cells[name] for name in study.task_cells}
-    check_tables(study, unseen, run)
+    trial, unseen, items = (
+        {name: cells[name] for name in names}
+        for names in (study.trial_cells, study.check_cells, study.task_cells)
+    )
+    check_tables(study, trial, run, () if study.causal else ("heavy",))
+    check_tables(study, unseen, run, study.against if study.causal else ("heavy",))
     check_items(study, items, run)
+    prose = np.array([kind == "prose" for kind in study.kinds])
+    tried = list(trial.values())
+    cost = planned.cost(divergences(tried, "planned", study.causal), prose)
+    head_error = realised_errors(tried)
     check = None
     if unseen:
-        check = check_results(
-            list(unseen.values()), planned.head_error, study.causal, list(items.values())
-        )
+        check = check_results(list(unseen.values()), head_error, study.causal, list(items.values()))
     counted = planned.budgets[layers]
     total = Total(tokens=int(counted.sum()), ratio=float(counted.mean() / study.prefix))
     predicted = Prediction(
         unit="KL in nats per token" if study.causal else "1 - cosine",
-        effect=planned.effect,
-        interval=planned.interval,
-        uniform_effect=uniform.effect,
+        effect=cost.effect,
+        interval=cost.interval,
+        uniform_effect=uniform.cost(divergences(tried, "uniform", study.causal), prose).effect,
         uniform_powers=_grid(np.array(POWERS)[uniform.powers]),
-        retrieval=planned.retrieval,
-        head_error=_grid(planned.head_error),
+        retrieval=cost.retrieval,
+        head_error=_grid(head_error),
         price=planned.price,
         gap=planned.gap,
     )

@@ -1,0 +1,247 @@
+"""Words and cells of the page on caches: what is not ahead is said first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.cache import CALIBRATION, TEXTS
+from benchmarks.pages.cache_parts import ALL
+from esscher.engine.cache.published import RULES
+from esscher.studies.plan.words import name_of
+
+#: How the parts of plans are called.
+CALLED = {
+    "planned": "planned",
+    "planned:last": "planned, score last",
+    "planned:repeat": "planned, score repeat",
+    "dense": "dense",
+}
+
+
+def called(configuration: str) -> str:
+    """What a configuration is called."""
+    return CALLED.get(configuration) or name_of(configuration)
+
+
+def passages(rows: pd.DataFrame) -> str:
+    """How many passages of each text."""
+    counts = rows.groupby("text", sort=False)["passage"].nunique()
+    return ", ".join(f"{n} passage{'s' * (n > 1)} of {text}" for text, n in counts.items())
+
+
+def count(table: pd.DataFrame, text: str) -> str:
+    counts = sorted(set(table[table["text"] == text]["passages"]))
+    return " to ".join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))
+
+
+def not_ahead(table: pd.DataFrame) -> str:
+    """Where the plan is not ahead beyond the interval: said before anything else."""
+    others = table[(table["configuration"] != "planned") & (table["text"] == ALL)]
+    ahead = others[others["over_planned_high"] < 1]
+    tied = others[(others["over_planned_low"] <= 1) & (others["over_planned_high"] >= 1)]
+    single = table[(table["text"] != ALL) & (table["over_planned"] <= 1)]
+    said = [
+        f"**{words}**: {places(own)}."
+        for words, own in (
+            ("Closer to dense than the plan", ahead),
+            ("Not told apart from the plan", tied),
+            ("Closer than the plan in the mean over the passages of one text", single),
+        )
+        if len(own)
+    ]
+    if not said:
+        said.append("Nothing was closer to dense than the plan, or not told apart from it.")
+    behind = len(others) - len(ahead) - len(tied)
+    said.append(
+        f"Over the passages of all texts, the plan is closer to dense beyond the interval in "
+        f"{behind} of {len(others)} comparisons."
+    )
+    return " ".join(said)
+
+
+def places(table: pd.DataFrame) -> str:
+    """Configurations with their ratios, budget by budget."""
+    said = []
+    for budget, own in table.groupby("budget"):
+        names = [
+            called(row["configuration"])
+            + (f" on {row['text']}" if row["text"] != ALL else "")
+            + f" {ratio(row)}"
+            for _, row in own.iterrows()
+        ]
+        said.append(f"at {100 * float(str(budget)):g}% {', '.join(names)}")
+    return "; ".join(said)
+
+
+def no_loss(table: pd.DataFrame, budget: float) -> str:
+    """Parts without which nothing is lost, as far as these passages tell."""
+    own = table[(table["budget"] == budget) & ~table["variant"].str.startswith("seed")]
+    tied = own[(own["over_planned_low"] <= 1) & (own["over_planned_high"] >= 1)]
+    ahead = own[own["over_planned_high"] < 1]
+    lost = own[own["over_planned_low"] > 1]
+    said = [
+        f"{words}: {'; '.join(f'{r.variant} ({ratio(r._asdict())})' for r in found.itertuples())}."
+        for words, found in (
+            ("Closer to dense than the plan", ahead),
+            ("Not told apart from it", tied),
+            ("Farther", lost),
+        )
+        if len(found)
+    ]
+    return f"At {100 * budget:g}%: " + " ".join(said)
+
+
+def seeds(table: pd.DataFrame) -> str:
+    own = table[table["variant"].str.startswith("seed") & table["spread"].notna()]
+    if not len(own):
+        return ""
+    said = [
+        f"{100 * row['budget']:g}%: {row['spread']:.2f}"
+        for _, row in own.drop_duplicates("budget").iterrows()
+    ]
+    return (
+        "Another seed of the samples changes the KL of a passage by a factor (exponential of the "
+        "standard deviation of its logarithm over 4 seeds, mean over passages) of "
+        + "; ".join(said)
+        + "."
+    )
+
+
+def right(table: pd.DataFrame) -> str:
+    """Which others have as many right answers as the plan, or more."""
+    said = []
+    for words, better in (("More right answers than the plan", True), ("As many", False)):
+        tasks = []
+        for task, own in table.groupby("task", sort=False):
+            others = own[~own["configuration"].isin(["planned", "dense"])]
+            plan = float(own[own["configuration"] == "planned"]["score"].iloc[0])
+            found = others[others["score"] > plan if better else others["score"] == plan]
+            if len(found) and (better or plan > 0):
+                tasks.append(f"{task}: {', '.join(called(n) for n in found['configuration'])}")
+        if tasks:
+            said.append(f"**{words}**: {'; '.join(tasks)}.")
+    return " ".join(said)
+
+
+def cannot(table: pd.DataFrame) -> str:
+    dense = table[table["configuration"] == "dense"]
+    bad = dense[dense["score"] < 0.5]
+    if not len(bad):
+        return ""
+    names = ", ".join(str(task) for task in bad["task"])
+    return f"Dense cannot: {names} (below one half; such columns say nothing about caches)."
+
+
+def task_verdict(table: pd.DataFrame) -> str:
+    """Where another is not behind the plan, said first."""
+    others = table[~table["configuration"].isin(["planned", "dense"])]
+    known = others[others["difference_low"].notna()]
+    ahead = known[known["difference_low"] > 0]
+    tied = known[(known["difference_low"] <= 0) & (known["difference_high"] >= 0)]
+    behind = known[known["difference_high"] < 0]
+    said = []
+    for words, own in (("Ahead of the plan", ahead), ("Not told apart from it", tied)):
+        if len(own):
+            where = [f"{called(r.configuration)} on {r.task}" for r in own.itertuples()]
+            said.append(f"**{words}**: {', '.join(where)}.")
+    said.append(f"Behind the plan in {len(behind)} of {len(known)} comparisons with an interval.")
+    return " ".join(said)
+
+
+def task_wide(table: pd.DataFrame, shown: Any) -> pd.DataFrame:
+    heads = table.drop_duplicates("task")
+    names = {row.task: f"{row.task} ({items(row.n)})" for row in heads.itertuples()}
+    return pd.DataFrame(
+        [
+            {"configuration": called(str(name))}
+            | {names[row["task"]]: shown(row) for _, row in own.iterrows()}
+            for name, own in table.groupby("configuration", sort=False)
+        ]
+    )
+
+
+def items(count: int) -> str:
+    return f"{count} item{'s' * (count != 1)}"
+
+
+def wide(table: pd.DataFrame, shown: Any) -> pd.DataFrame:
+    rows = []
+    for name, own in table.groupby("configuration", sort=False):
+        cells = {f"{100 * row['budget']:g}%": shown(row) for _, row in own.iterrows()}
+        if any(cells.values()):
+            rows.append({"configuration": called(str(name))} | cells)
+    return pd.DataFrame(rows)
+
+
+def closest(table: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    for (text, budget), own in table.groupby(["text", "budget"], sort=False):
+        by = own.set_index("configuration", drop=False)
+        rules = by.drop(index=["planned", "uniform"])
+        nearest = rules["over_planned"].idxmin()
+        rows.append(
+            {
+                "text": text,
+                "kept": f"{100 * float(str(budget)):g}%",
+                "passages": int(by["passages"].iloc[0]),
+                "planned": kl(by.loc["planned"]),
+                "closest rule": called(str(nearest)),
+                "its KL": kl(by.loc[nearest]),
+                "over the plan's": ratio(by.loc[nearest]),
+                "uniform over the plan's": ratio(by.loc["uniform"]),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def pyramid(table: pd.DataFrame) -> str:
+    wide = table[table["text"] == ALL].pivot(index="budget", columns="configuration", values="kl")
+    same = [f"{100 * budget:g}%" for budget in wide.index[wide["pyramid"] == wide["snapkv"]]]
+    if not same:
+        return ""
+    return (
+        f"PyramidKV keeps what SnapKV does at {', '.join(same)}: its smallest layer would have "
+        "fewer tokens than SnapKV's window of 64, and it then falls back to equal budgets, as in "
+        "kvpress."
+    )
+
+
+def unmeasured(table: pd.DataFrame) -> str:
+    names = [called(name) for name in RULES if name not in set(table["configuration"])]
+    return f"Not measured here: {', '.join(names)}." if names else ""
+
+
+def command(budget: str, prefix: int, passages: int, more: str = "", against: str = "all") -> str:
+    line = (
+        f"esscher plan demo:smollm2 --text {CALIBRATION} --check {TEXTS['novel']} --budget "
+        f"{budget} --prefix {prefix} --check-passages {passages} --against {against} {more}"
+    )
+    return f"One row again (texts as in the data folder):\n\n```sh\n{line.strip()}\n```"
+
+
+def ratio(row: Any) -> str:
+    if row["configuration"] == "planned":
+        return ""
+    return ends(row["over_planned"], row["over_planned_low"], row["over_planned_high"])
+
+
+def kl(row: Any) -> str:
+    return ends(row["kl"], row["kl_low"], row["kl_high"])
+
+
+def score(row: Any) -> str:
+    return f"{100 * row['score']:.0f}% ({100 * row['low']:.0f} to {100 * row['high']:.0f})"
+
+
+def difference(row: Any) -> str:
+    return ends(row["difference"], row["difference_low"], row["difference_high"], ".2f")
+
+
+def ends(value: float, low: float, high: float, form: str = ".3g") -> str:
+    def shown(x: float) -> str:
+        return f"{float(f'{x:.3g}'):,.0f}" if form == ".3g" and abs(x) >= 1000 else f"{x:{form}}"
+
+    return shown(value) + ("" if np.isnan(low) else f" ({shown(low)} to {shown(high)})")
