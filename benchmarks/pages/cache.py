@@ -16,6 +16,7 @@ from benchmarks.pages.cache_parts import (
     curve_table,
     small_table,
     task_table,
+    topk_table,
 )
 from benchmarks.pages.cache_words import (
     called,
@@ -28,6 +29,7 @@ from benchmarks.pages.cache_words import (
     kl,
     no_loss,
     not_ahead,
+    other_runtimes,
     passages,
     pyramid,
     ratio,
@@ -201,6 +203,7 @@ def _tasks(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
 
 
 def _ablation(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
+    rows, curves = rows[rows["part"] == "ablation"], rows[rows["part"] == "curves"]
     table = ablation_table(rows)
     prefix = int(rows["prefix"].iloc[0])
     budgets = sorted(set(table["budget"]), reverse=True)
@@ -223,6 +226,7 @@ def _ablation(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
         "**KL over that of the plan**",
         markdown_table(wide),
         seeds(table),
+        other_runtimes(topk_table(rows, curves)),
         "*Sparing three heads*: the three key heads to which the plan gives most keep everything, "
         "the others share the rest equally. *By output error*: budgets that minimise the summed "
         "squared errors of the heads' outputs, unweighted. *Planned for samples*: nothing is "
@@ -271,7 +275,7 @@ def _small(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
 
 
 #: Parts of which sections need the results as well.
-WITH = {"small": ("trial",)}
+WITH = {"small": ("trial",), "ablation": ("curves",)}
 SECTIONS = {
     "curves": _curves,
     "lengths": _lengths,

@@ -58,6 +58,26 @@ def ablation_table(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(out)
 
 
+def topk_table(rows: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    """Published rules that keep the largest scores over a plan for that, where both are known."""
+    out = []
+    planned = rows[rows["configuration"] == "planned for largest scores"]
+    for budget in sorted(set(planned["budget"]) & set(curves.get("budget", ())), reverse=True):
+        own = planned[planned["budget"] == budget]
+        for name in ("snapkv", "adakv", "criticalkv", "lukv"):
+            other = curves[(curves["budget"] == budget) & (curves["configuration"] == name)]
+            both = own.merge(other, on=["text", "passage"], suffixes=("", "_other"))
+            if len(both):
+                ratio = paired_ratio(*(both[x].to_numpy(dtype=float) for x in ("kl_other", "kl")))
+                low, high = ratio.interval or (np.nan, np.nan)
+                out.append(
+                    {"budget": budget, "configuration": name, "passages": len(both),
+                     "over_planned": ratio.mean, "over_planned_low": low,
+                     "over_planned_high": high}
+                )  # fmt: skip
+    return pd.DataFrame(out)
+
+
 def task_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Exact match and log-probability of every task and configuration, and against the plan."""
     out = []

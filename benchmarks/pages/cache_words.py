@@ -110,6 +110,21 @@ def seeds(table: pd.DataFrame) -> str:
     )
 
 
+def other_runtimes(table: pd.DataFrame) -> str:
+    """What a plan for the largest scores gains over published rules that keep these."""
+    said = [
+        f"at {100 * float(str(budget)):g}% "
+        + ", ".join(f"{called(r['configuration'])} {ratio(r)}" for _, r in own.iterrows())
+        for budget, own in (table.groupby("budget", sort=False) if len(table) else ())
+    ]
+    if not said:
+        return ""
+    return (
+        "For runtimes that know no weights: how many times farther from dense published rules are "
+        f"than a plan made for the largest scores (`--selection topk`): {'; '.join(said)}."
+    )
+
+
 def right(table: pd.DataFrame) -> str:
     """Which others have as many right answers as the plan, or more."""
     said = []

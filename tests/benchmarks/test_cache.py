@@ -37,7 +37,7 @@ def run(model, texts, tmp_path_factory):
     out = tmp_path_factory.mktemp("cache") / "tiny"
     sources = Sources(model, [random_words()], out / "calibration", queries=12)
     comparison = Comparison(sources, texts, out)
-    parts = ("curves", "lengths", "tasks", "ablation")
+    parts = ("curves", "lengths", "tasks", "ablation", "small")
     run_parts(comparison, parts, arguments().parse_args(OPTIONS))
     return comparison
 
@@ -84,7 +84,11 @@ def test_what_is_there_is_not_done_again(run):
 def test_the_page(run, tmp_path):
     finding = cache_finding([run.out])
     page = finding.write(tmp_path, formats=("png",)).read_text()
-    assert set(finding.tables) == {f"tiny-{p}" for p in ("curves", "lengths", "tasks", "ablation")}
+    parts = ("curves", "lengths", "tasks", "ablation", "small")
+    assert set(finding.tables) == {f"tiny-{p}" for p in parts}
+    small = finding.tables["tiny-small"]
+    assert (small["predicted"] > 0).all()
+    assert "a plan made for the largest scores (`--selection topk`): at 50% SnapKV" in page
     table = finding.tables["tiny-curves"]
     every = table[(table["text"] == "all") & (table["configuration"] == "uniform")]
     assert set(every["passages"]) == {4}
