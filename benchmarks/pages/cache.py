@@ -19,6 +19,7 @@ from benchmarks.pages.cache_parts import (
     topk_table,
 )
 from benchmarks.pages.cache_words import (
+    CALLED,
     called,
     cannot,
     closest,
@@ -43,6 +44,7 @@ from benchmarks.pages.cache_words import (
 )
 from esscher.core.errors import InputError
 from esscher.core.untrusted.documents import read_json
+from esscher.engine.cache.published import RULES
 from esscher.show.drawing import Plot
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
@@ -87,6 +89,9 @@ def stored_rows(folder: Path) -> pd.DataFrame:
         rows += [{**found, **row} for row in own]
     if not rows:
         raise InputError(f"there are no results in {folder}; make them with benchmarks.cache")
+    # plans first, whenever they were measured; what has no place of its own stays in its order
+    order = {name: i for i, name in enumerate((*CALLED, "uniform", *RULES))}
+    rows.sort(key=lambda row: order.get(row["configuration"], len(order)))
     return pd.DataFrame(rows)
 
 
@@ -220,7 +225,7 @@ def _ablation(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
     parts = [
         f"## {rows['model'].iloc[0]}: what the parts of the plan are worth",
         f"Prompts of {prefix:,} tokens, {passages(rows)}. The plan has budgets by Fisher effects, "
-        "a weighted sample with power 1.5, fitted to what queries of the prompt get from all of "
+        "a weighted sample with power 1, fitted to what queries of the prompt get from all of "
         "it, scores by all queries, and four passages of prose and two of retrieval as its "
         "calibration. " + " ".join(no_loss(table, budget) for budget in budgets),
         "**KL over that of the plan**",
