@@ -74,3 +74,21 @@ def save(folder, name="bert", **options):
         loaded.model.save_pretrained(folder)
     encoder_tokenizer().save_pretrained(folder)
     return loaded
+
+
+def letter_tokenizer():
+    """One token per letter, after a token for the beginning."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    # the space and the line break are the last two
+    alphabet = [*(chr(i) for i in range(33, 127)), "Ġ", "Ċ"]
+    vocabulary = {word: i for i, word in enumerate(["<s>", "</s>", *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 0)]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>"
+    )

@@ -12,7 +12,7 @@ from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.math.laws import standard_law
 from esscher.math.theory import (
-    Reach,
+    Planted,
     cloud_noise,
     law_noise,
     leading_reach,
@@ -88,7 +88,7 @@ def test_tiny_clouds_by_enumeration(scale: float, beside: float | None) -> None:
 def test_gaussian_rules() -> None:
     """Half-weight length, best scale and limit, and how far off they are."""
     z, s = 6.0, 1.2
-    reach = Reach(standard_law("gaussian", 1), s, z)
+    reach = Planted(standard_law("gaussian", 1), s, z)
     rule = reach.leading(1.0)
     assert rule.half_length == pytest.approx(z - s**2 / 2, abs=1e-9)
     assert rule.best_scale == pytest.approx(z / s**2, rel=1e-6)
@@ -105,12 +105,12 @@ def test_gaussian_rules() -> None:
 def test_bounded_keys_never_beat_a_large_needle() -> None:
     rule = leading_reach(law_noise(standard_law("cube", 1)), 2.0)
     assert rule.best_scale == rule.limit == np.inf
-    reach = Reach(standard_law("signs", 1), 1.0, 2.0)
+    reach = Planted(standard_law("signs", 1), 1.0, 2.0)
     assert reach.best_scale(1e6) == (np.inf, 1.0)
 
 
 def test_phases() -> None:
-    reach = Reach(standard_law("gaussian", 1), 1.0, 5.0)
+    reach = Planted(standard_law("gaussian", 1), 1.0, 5.0)
     assert reach.phase(1e4, 0.5) == "averaging"
     assert reach.phase(1e4, 3.5) == "retrieving"
     assert reach.phase(1e4, 8.0) == "frozen"

@@ -24,7 +24,7 @@ from esscher.math.theory.predicting import constants, log_burn_in, predict
 from esscher.math.theory.prediction import Constants, Prediction
 from esscher.math.theory.reach import NeedleTable, needle_table
 from esscher.math.theory.reach_noise import NoiseLogits, cloud_noise, law_noise
-from esscher.math.theory.reach_phases import LeadingReach, Reach, leading_reach
+from esscher.math.theory.reach_phases import LeadingReach, Planted, leading_reach
 from esscher.math.theory.regimes import Boundaries, Regime, boundaries, head_regime, regime
 from esscher.math.theory.sharp_exponents import Exponents, exponents
 from esscher.math.theory.softmax_mean import SoftmaxMoments, softmax_moments
@@ -40,9 +40,9 @@ __all__ = [
     "NeedlePrediction",
     "NeedleTable",
     "NoiseLogits",
+    "Planted",
     "PointwiseError",
     "Prediction",
-    "Reach",
     "Regime",
     "SimulatedNeedle",
     "SoftmaxMoments",

@@ -13,7 +13,7 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_positive, as_seed, as_sizes
 from esscher.math.laws import Law, as_law
 from esscher.math.theory.reach import needle_table
-from esscher.math.theory.reach_phases import LeadingReach, Reach
+from esscher.math.theory.reach_phases import LeadingReach, Planted
 
 #: Probabilities of the quantiles of a weight.
 PROBABILITIES = (0.05, 0.5, 0.95)
@@ -119,7 +119,7 @@ def predict_needle(
         For a scale or spread that is not positive, and for sizes that are no numbers of keys.
     """
     n, b = as_sizes(sizes, smallest=1), as_positive(scale, "scale")
-    reach = Reach(as_law(law), spread, advantage)
+    reach = Planted(as_law(law), spread, advantage)
     noise = reach.noise(b, float(n[-1]))
     table = needle_table(noise, reach.advantage, b, most=float(n[-1]))
     weight = table.weight(n)

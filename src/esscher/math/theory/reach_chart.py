@@ -11,7 +11,7 @@ from altair.typing import ChartType
 from esscher.math.laws import Law
 from esscher.math.theory.needle import NeedlePrediction, SimulatedNeedle
 from esscher.math.theory.reach import expected_weight
-from esscher.math.theory.reach_phases import PHASES, STEEP, Reach, phase_edges
+from esscher.math.theory.reach_phases import PHASES, STEEP, Planted, phase_edges
 from esscher.math.theory.regimes import CONTEXT_WINDOWS
 from esscher.show.chart import bands, figure, guides, lines, panel, points
 from esscher.show.drawing import Plot
@@ -29,7 +29,7 @@ def draw_needle(
     prediction: NeedlePrediction, law: Law, simulated: SimulatedNeedle | None = None
 ) -> Plot:
     """Draw phases and weights over the range of n of a prediction."""
-    reach = Reach(law, prediction.spread, prediction.advantage)
+    reach = Planted(law, prediction.spread, prediction.advantage)
     n = np.unique(np.round(np.geomspace(max(prediction.sizes[0], 2), prediction.sizes[-1], PLACES)))
     title = (
         f"A needle of advantage z = {prediction.advantage:g} among n {prediction.law} keys of "
@@ -40,7 +40,7 @@ def draw_needle(
     return Plot(figure(panels, title, note=note, least=WIDE, apart=True))
 
 
-def _phases(reach: Reach, n: Any, scale: float) -> ChartType:
+def _phases(reach: Planted, n: Any, scale: float) -> ChartType:
     found, frozen = phase_edges(reach, n)
     low = 0.2 * min(scale, float(np.nanmin([*found, *frozen])))
     high = 1.5 * max(scale, float(np.nanmax(frozen)))
@@ -69,7 +69,7 @@ def _phases(reach: Reach, n: Any, scale: float) -> ChartType:
 
 
 def _weights(
-    reach: Reach, n: Any, prediction: NeedlePrediction, simulated: SimulatedNeedle | None
+    reach: Planted, n: Any, prediction: NeedlePrediction, simulated: SimulatedNeedle | None
 ) -> ChartType:
     rule = prediction.leading.best_scale
     scales = {f"b = {prediction.scale:g}": prediction.scale}

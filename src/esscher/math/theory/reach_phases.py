@@ -80,7 +80,7 @@ def is_frozen(noise: NoiseLogits, n: float, scale: float) -> bool:
     return _missing_entropy(noise, math.log(n), b) > 0
 
 
-class Reach:
+class Planted:
     """A needle among keys of a law: exact weights at any scale, half-weight lengths, best scales.
 
     Parameters
@@ -157,7 +157,7 @@ class Reach:
         return "retrieving" if weight >= HALF else "averaging"
 
 
-def phase_edges(reach: Reach, sizes: Array) -> tuple[Array, Array]:
+def phase_edges(reach: Planted, sizes: Array) -> tuple[Array, Array]:
     """Scales from which the needle has half of the attention, and from which keys are frozen.
 
     The first exactly, nan where no scale does so; the second to leading order.

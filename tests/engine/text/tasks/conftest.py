@@ -5,26 +5,8 @@ from __future__ import annotations
 import pytest
 
 from esscher.engine.models import wrap_model
-from tests.engine.models.folders import random_words
-from tests.engine.models.tiny import tiny_model, transformers
-
-
-def letter_tokenizer():
-    """One token per letter, after a token for the beginning."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-
-    # the space and the line break are the last two
-    alphabet = [*(chr(i) for i in range(33, 127)), "Ġ", "Ċ"]
-    vocabulary = {word: i for i, word in enumerate(["<s>", "</s>", *alphabet])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 0)]
-    )
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>"
-    )
+from tests.engine.models.folders import letter_tokenizer, random_words
+from tests.engine.models.tiny import tiny_model
 
 
 @pytest.fixture(scope="session")
