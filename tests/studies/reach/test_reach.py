@@ -121,11 +121,12 @@ def test_grown_weights_are_those_of_drawn_keys() -> None:
 def test_budgets_keep_their_promise_on_light_tails_and_not_on_heavy_ones() -> None:
     rng = random_stream(0, "budgets")
     light = dict(budget_coverage(rng.uniform(1.0, 2.0, size=4000), 0.0, rng))
-    heavy = dict(budget_coverage(rng.pareto(0.5, size=4000), 0.0, rng))
+    # three keys with most of the weight, which pilot samples of 80 keys miss
+    heavy = dict(budget_coverage(np.append(np.ones(3997), [3000.0] * 3), 0.0, rng))
     noise = np.sqrt(DELTA * (1 - DELTA) / TRIALS)
     assert light["coverage"] > 1 - DELTA - 3 * noise
     assert heavy["coverage"] < 1 - DELTA - 3 * noise
-    assert heavy["coverage_top"] >= heavy["coverage"]
+    assert heavy["coverage_top"] == 1.0
 
 
 def test_heads_are_judged_by_shares() -> None:
