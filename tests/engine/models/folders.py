@@ -92,3 +92,18 @@ def letter_tokenizer():
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>"
     )
+
+
+def letter_decoder(positions: int):
+    """A decoder that reads letters, so that every text can be read back."""
+    loaded = tiny_model(
+        "llama", strength=15.0, vocab_size=98, max_position_embeddings=positions, bos_token_id=0,
+        eos_token_id=1,
+    )  # fmt: skip
+    return wrap_model(loaded.model, letter_tokenizer(), name="letters")
+
+
+def random_sentences(count: int) -> str:
+    """Sentences of random words, nine each."""
+    words = random_words(count).split()
+    return " ".join(" ".join(words[i : i + 9]).capitalize() + "." for i in range(0, count, 9))

@@ -21,7 +21,7 @@ from esscher.studies.reach.budgets import DELTA, TRIALS, budget_coverage
 from esscher.studies.reach.growth import grown_weights
 from esscher.studies.reach.heads import judge, ratio_of_means
 from esscher.studies.reach.measure import answer_item, measure_item, needed_keys, other_keys
-from tests.engine.models.folders import encoder_tokenizer, letter_tokenizer, random_words
+from tests.engine.models.folders import encoder_tokenizer, letter_decoder, random_sentences
 from tests.engine.models.tiny import tiny_model
 
 ASKED = {"lengths": (200, 320), "tasks": ("needle",), "items": 2, "check_lengths": (260,),
@@ -30,17 +30,12 @@ ASKED = {"lengths": (200, 320), "tasks": ("needle",), "items": 2, "check_lengths
 
 @pytest.fixture(scope="module")
 def decoder():
-    loaded = tiny_model(
-        "llama", strength=15.0, vocab_size=98, max_position_embeddings=640, bos_token_id=0,
-        eos_token_id=1,
-    )  # fmt: skip
-    return wrap_model(loaded.model, letter_tokenizer(), name="letters")
+    return letter_decoder(640)
 
 
 @pytest.fixture(scope="module")
 def text() -> list[str]:
-    words = random_words(1200).split()
-    return [" ".join(" ".join(words[i : i + 9]).capitalize() + "." for i in range(0, 1200, 9))]
+    return [random_sentences(1200)]
 
 
 @pytest.fixture(scope="module")
@@ -253,9 +248,8 @@ def test_bad_input(decoder, text, change: dict[str, object], said: str) -> None:
 
 
 def test_models_without_room_or_questions(text) -> None:
-    small = tiny_model("llama", vocab_size=98, max_position_embeddings=80)
     with pytest.raises(InputError, match="reads at most 80 tokens; a text with a needle"):
-        esscher.reach(wrap_model(small.model, letter_tokenizer()), text)
+        esscher.reach(letter_decoder(80), text)
     bert = wrap_model(tiny_model("bert").model, encoder_tokenizer())
     with pytest.raises(InputError, match="is an encoder"):
         esscher.reach(bert, text)

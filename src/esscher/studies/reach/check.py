@@ -7,13 +7,13 @@ from contextlib import nullcontext
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from esscher.engine.models import LoadedModel
 from esscher.engine.models.scaling import LogitScale, scaled_attention
 from esscher.engine.models.transformers_library import transformers_module
 from esscher.engine.reading import surprise
 from esscher.engine.text.tasks import TaskItem
+from esscher.engine.text.tasks.asking import next_laws
 from esscher.studies.reach.records import ArmScore
 
 #: Tokens at the end of a text at which a model's surprise is measured, those of needles left out.
@@ -29,7 +29,8 @@ def check_item(
     """
     found = {}
     for name, scale in scales.items():
-        with nullcontext() if scale is None else scaled_attention(loaded, scale):
+        scaled = nullcontext() if scale is None else scaled_attention(loaded, scale)
+        with torch.no_grad(), scaled:
             found[name] = _arm(loaded, item)
     return found
 
@@ -37,7 +38,7 @@ def check_item(
 def _arm(loaded: LoadedModel, item: TaskItem) -> ArmScore:
     cache = transformers_module().DynamicCache(config=loaded.model.config)
     count = min(READ, len(item.context) - 1)
-    laws = _read(loaded, item.context, cache, count + 1)[:-1]
+    laws = next_laws(loaded, cache, item.context, count + 1)[:-1].cpu()
     places = np.arange(len(item.context) - count, len(item.context))
     text = np.ones(count, dtype=bool)
     for start, end in item.needles:
@@ -46,19 +47,9 @@ def _arm(loaded: LoadedModel, item: TaskItem) -> ArmScore:
     surprised = surprise(laws[text], following[text])
     answer = torch.from_numpy(item.answer_ids)
     ids = np.concatenate([item.question, item.answer_ids[:-1]])
-    said = _read(loaded, ids, cache, len(answer))
+    said = next_laws(loaded, cache, ids, len(answer)).cpu()
     return ArmScore(
         surprise=surprised,
         log_probability=-surprise(said, answer),
         right=bool((said.argmax(dim=-1) == answer).all()),
     )
-
-
-def _read(loaded: LoadedModel, ids: np.ndarray, cache: object, last: int) -> Tensor:
-    """Log-probabilities of what follows each of the last tokens."""
-    with torch.no_grad():
-        output = loaded.model(
-            input_ids=torch.from_numpy(ids)[None].to(loaded.device),
-            past_key_values=cache, use_cache=True, logits_to_keep=last,
-        )  # fmt: skip
-    return torch.log_softmax(output.logits[0, -last:].float(), dim=-1).cpu()
