@@ -13,8 +13,8 @@ from esscher.core.streams import random_stream
 from esscher.math.laws import standard_law
 from esscher.math.theory import (
     Planted,
-    cloud_noise,
-    law_noise,
+    cloud_logits,
+    law_logits,
     leading_reach,
     needle_table,
     predict_needle,
@@ -32,7 +32,7 @@ FACTOR = 4.5
 @pytest.mark.parametrize("scale", SCALES)
 def test_weight_is_that_of_the_simulation(name: str, scale: float) -> None:
     law, z = standard_law(name, 1), 3.0
-    noise = law_noise(law, scale=scale, most=1e5, advantage=z)
+    noise = law_logits(law, scale=scale, most=1e5, advantage=z)
     for n, replicates in ((10, 2000), (1000, 1000), (100_000, 60)):
         found = simulate_needle(law, z, [n], scale=scale, replicates=replicates, seed=1)
         exact = needle_table(noise, z, scale, most=1e5).weight([n])
@@ -44,7 +44,7 @@ def test_weight_is_that_of_the_simulation(name: str, scale: float) -> None:
 @pytest.mark.parametrize("scale", [0.5, 3.0])
 def test_everything_else_is_that_of_the_simulation(name: str, scale: float) -> None:
     law, z, n, replicates = standard_law(name, 1), 2.0, 300, 3000
-    table = needle_table(law_noise(law, scale=scale, most=n, advantage=z), z, scale, most=n)
+    table = needle_table(law_logits(law, scale=scale, most=n, advantage=z), z, scale, most=n)
     keys = law.sample(n * replicates, random_stream(2, "reach"))[:, 0].reshape(replicates, n)
     logits = scale * np.column_stack([np.full(replicates, z), keys])
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -70,7 +70,7 @@ def test_everything_else_is_that_of_the_simulation(name: str, scale: float) -> N
 @pytest.mark.parametrize("beside", [None, 0.4])
 def test_tiny_clouds_by_enumeration(scale: float, beside: float | None) -> None:
     logits, z, n = np.array([-1.0, 0.2, 0.5, 1.9]), 1.1, 4
-    noise = cloud_noise(logits)
+    noise = cloud_logits(logits)
     others = np.array(list(product(noise.values, repeat=n)))
     weights = np.exp(scale * np.column_stack([np.full(len(others), z), others]))
     extra = 0.0 if beside is None else np.exp(beside)
@@ -103,7 +103,7 @@ def test_gaussian_rules() -> None:
 
 
 def test_bounded_keys_never_beat_a_large_needle() -> None:
-    rule = leading_reach(law_noise(standard_law("cube", 1)), 2.0)
+    rule = leading_reach(law_logits(standard_law("cube", 1)), 2.0)
     assert rule.best_scale == rule.limit == np.inf
     reach = Planted(standard_law("signs", 1), 1.0, 2.0)
     assert reach.best_scale(1e6) == (np.inf, 1.0)
@@ -141,4 +141,4 @@ def test_bad_input(change: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):
         predict_needle(standard_law("gaussian", 1), **arguments)
     with pytest.raises(InputError, match="logits is empty"):
-        cloud_noise([])
+        cloud_logits([])

@@ -23,7 +23,7 @@ from esscher.math.theory.pointwise import PointwiseError, pointwise_error
 from esscher.math.theory.predicting import constants, log_burn_in, predict
 from esscher.math.theory.prediction import Constants, Prediction
 from esscher.math.theory.reach import NeedleTable, needle_table
-from esscher.math.theory.reach_noise import NoiseLogits, cloud_noise, law_noise
+from esscher.math.theory.reach_noise import NoiseLogits, cloud_logits, law_logits
 from esscher.math.theory.reach_phases import LeadingReach, Planted, leading_reach
 from esscher.math.theory.regimes import Boundaries, Regime, boundaries, head_regime, regime
 from esscher.math.theory.sharp_exponents import Exponents, exponents
@@ -48,7 +48,7 @@ __all__ = [
     "SoftmaxMoments",
     "ball_bound",
     "boundaries",
-    "cloud_noise",
+    "cloud_logits",
     "constants",
     "cov_constant",
     "exponents",
@@ -57,7 +57,7 @@ __all__ = [
     "hardmax_leading",
     "head_ball_bound",
     "head_regime",
-    "law_noise",
+    "law_logits",
     "leading_reach",
     "log_burn_in",
     "map_constant",

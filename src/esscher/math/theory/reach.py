@@ -73,8 +73,8 @@ class NeedleTable:
         Grid of ln l.
     log_phi
         ``ln E e^{-lw}``.
-    first, second, logs
-        ``l E[w e^{-lw}]``, ``l^2 E[w^2 e^{-lw}]``, ``l E[w ln w e^{-lw}]``.
+    second, logs
+        ``l^2 E[w^2 e^{-lw}]`` and ``l E[w ln w e^{-lw}]``.
     """
 
     noise: NoiseLogits
@@ -83,7 +83,6 @@ class NeedleTable:
     beside: float
     ell: Array
     log_phi: Array
-    first: Array
     second: Array
     logs: Array
 
@@ -269,24 +268,20 @@ def needle_table(
     low, high = log_weights_window(noise, z, b, max(largest, 1.0))
     ell = _grid(low, high)
     log_w = b * noise.values
-    columns = np.stack([noise.shares, noise.shares * log_w], axis=1)
+    logs_of = noise.shares * log_w
     parts: list[Array] = []
     rows = max(1, BLOCK // len(log_w))
     for start in range(0, len(ell), rows):
-        weight = np.exp(np.minimum(ell[start : start + rows, None] + log_w, 700.0))
-        decay = np.exp(-weight)
+        exponent = ell[start : start + rows, None] + log_w
+        weight = np.exp(np.minimum(exponent, 700.0))
         gap = -np.expm1(-weight) @ noise.shares
-        weight *= decay  # 0 where e^{-lw} is
-        one = weight @ columns
-        # (l w)^2 e^{-lw}: the exponent again, since the weight may have become 0
-        two = np.exp(
-            np.minimum(2 * (ell[start : start + rows, None] + log_w), 1400.0)
-            - np.exp(np.minimum(ell[start : start + rows, None] + log_w, 700.0))
-        )
-        parts.append(np.column_stack([gap, one, two @ noise.shares]))
-    gap, first, logs, second = np.concatenate(parts).T
+        # l w e^{-lw} and its square, by exponents: a factor alone may overflow
+        logs = np.exp(exponent - weight) @ logs_of
+        second = np.exp(2 * exponent - weight) @ noise.shares
+        parts.append(np.column_stack([gap, second, logs]))
+    gap, second, logs = np.concatenate(parts).T
     log_phi = np.log1p(-np.minimum(gap, 1 - 1e-16))
-    return NeedleTable(noise, z, b, beside, ell, log_phi, first, second, logs)
+    return NeedleTable(noise, z, b, beside, ell, log_phi, second, logs)
 
 
 def expected_weight(

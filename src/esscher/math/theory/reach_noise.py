@@ -72,7 +72,7 @@ class NoiseLogits:
         return float(weight @ self.values / weight.sum())
 
 
-def cloud_noise(logits: ArrayLike, name: str = "cloud") -> NoiseLogits:
+def cloud_logits(logits: ArrayLike, name: str = "cloud") -> NoiseLogits:
     """Logits of a cloud of keys, less their mean; all are equally likely.
 
     Raises
@@ -192,7 +192,7 @@ _MARGINALS: dict[type[Law], Callable[..., _Marginal]] = {
 }
 
 
-def law_noise(
+def law_logits(
     law: Law,
     spread: float = 1.0,
     *,

@@ -25,7 +25,7 @@ from scipy.optimize import brentq
 from esscher.core.validation import Array, as_finite, as_positive
 from esscher.math.laws import Law
 from esscher.math.theory.reach import expected_weight
-from esscher.math.theory.reach_noise import NoiseLogits, law_noise
+from esscher.math.theory.reach_noise import NoiseLogits, law_logits
 
 #: Names of the phases.
 PHASES = ("averaging", "retrieving", "frozen", "lost")
@@ -100,7 +100,7 @@ class Planted:
 
     def noise(self, scale: float, most: float) -> NoiseLogits:
         """Logits of the other keys, resolved for a scale and a number of keys."""
-        return law_noise(self.law, self.spread, scale=scale, most=most, advantage=self.advantage)
+        return law_logits(self.law, self.spread, scale=scale, most=most, advantage=self.advantage)
 
     def weight(self, n: float, scale: float) -> float:
         """``E p`` with n other keys."""

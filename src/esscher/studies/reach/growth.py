@@ -14,7 +14,7 @@ from scipy import special
 
 from esscher.core.validation import Array
 from esscher.math.theory.reach import expected_weight
-from esscher.math.theory.reach_noise import cloud_noise
+from esscher.math.theory.reach_noise import cloud_logits
 
 #: Largest scale that is looked for, and halvings of the range.
 STEEPEST, HALVINGS = 4.0, 18
@@ -44,7 +44,7 @@ def grown_weights(others: Array, needed: float, fixed: Array, counts: tuple[int,
         Numbers of other keys, increasing.
     """
     mean = float(others.mean())
-    noise = cloud_noise(others)
+    noise = cloud_logits(others)
     beside = float(special.logsumexp(fixed - mean)) if len(fixed) else -np.inf
     weights = expected_weight(noise, needed - mean, 1.0, counts, beside)
     target = _mean_field(others, needed, fixed, len(others), 1.0)
