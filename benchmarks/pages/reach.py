@@ -88,8 +88,8 @@ def _rules() -> pd.DataFrame:
 def _needle_figure() -> Plot:
     law = standard_law("gaussian", 1)
     sizes = np.geomspace(1e3, 1e9, 13).round()
-    prediction = predict_needle(law, 6.0, sizes, spread=1.2, scale=2.0)
-    check = simulate_needle(law, 6.0, [1e3, 1e4, 1e5], spread=1.2, scale=2.0, replicates=200)
+    prediction = predict_needle(law, 6.0, sizes, spread=1.2, scale=3.0)
+    check = simulate_needle(law, 6.0, [1e3, 1e4, 1e5], spread=1.2, scale=3.0, replicates=200)
     return draw_needle(prediction, law, check)
 
 
@@ -117,9 +117,9 @@ def _section(found: Reach) -> str:
     lengths = ", ".join(f"{n:,}" for n in found.lengths)
     parts = [
         f"## {study.model_record.name} on {Path(study.text_record.source).name}",
-        f"Tasks: {', '.join(study.tasks)}; texts of {lengths} tokens; {study.items} questions per "
-        f"task and length, {found.scores[0].items} in all at {found.lengths[0]:,}, where heads are "
-        f"judged and from which all else is predicted; seed {study.seed}. {found.headline}",
+        f"Tasks: {', '.join(study.tasks)}; texts of {lengths} tokens; {_counts(found)} questions "
+        f"at these lengths; heads are judged at {found.lengths[0]:,}, from which all else is "
+        f"predicted; seed {study.seed}. {found.headline}",
         "Heads that add most to the answers. Adds: log-odds of an answer token that the copied "
         "token brings through the head, to first order, in nats; share of all positive ones; "
         "weight on the copied token; z and s: advantage and spread of logits.",
@@ -129,8 +129,9 @@ def _section(found: Reach) -> str:
         "stay; the others are drawn more often) and nothing else. Error: mean absolute logarithm "
         "of predicted over measured, beside that of weights that stay what they were.",
         markdown_table(_checks(found), 2) if found.weights else "No head was found to retrieve.",
+        _gaussian(found),
         "**Answers.** Share that is right with Wilson's interval, and log-probability per answer "
-        "token.",
+        "token; predicted and unchanged: from the same questions at the shortest length.",
         markdown_table(_scores(found)),
         f"**Budgets by the CLT** at {found.lengths[-1]:,} tokens: share of samples whose sum of "
         "weights is within 10%, promised 90%; of all other keys, and with the 32 largest kept.",
@@ -147,12 +148,36 @@ def _section(found: Reach) -> str:
             markdown_table(_scales(found)),
         ]
     parts.append(
-        f"**Weakest point.** {study.items} questions per task and length from one text; needles "
+        f"**Weakest point.** {_counts(found)} questions, from one text; needles "
         "are generated sentences, and the tasks are ones that the model can do. Intervals are over "
         "questions; heads of a model are not independent. Encoders answer no questions: "
         "all-MiniLM-L6-v2 is refused."
     )
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
+
+
+def _counts(found: Reach) -> str:
+    """Numbers of items along the lengths."""
+    return ", ".join(f"{one.items}" for one in found.scores)
+
+
+def _gaussian(found: Reach) -> str:
+    """What Gaussian phases make of the heads that retrieve, at the longest length."""
+    n, last = found.lengths[-1], [head.lengths[-1] for head in found.retrieving]
+    if not last:
+        return ""
+    lost = [one for one in last if one.advantage < one.spread * math.sqrt(2 * math.log(n))]
+    shown = ", ".join(f"{one.weight.value:.2f}" for one in lost)
+    return (
+        f"**Gaussian phases** would call {len(lost)} of the {len(last)} retrieving heads lost at "
+        f"{n:,} tokens (z below s sqrt(2 ln n))"
+        + (
+            f", where their measured weights are {shown}: logits of real keys are not Gaussian, "
+            "and the cloud that the prediction uses does not assume it."
+            if lost
+            else "."
+        )
+    )
 
 
 def _heads(found: Reach) -> pd.DataFrame:
@@ -253,7 +278,8 @@ def _growth(found: Reach) -> str:
     keys = [[np.median([one.certified[i] for one in end]) for i in (0, 1)] for end in ends]
     first, last = found.lengths[0], found.lengths[-1]
     return (
-        f"**What grows**, medians over all heads at {first:,} and {last:,} tokens: entropy "
+        f"**What grows**, medians over all heads at {first:,} and {last:,} tokens (other "
+        f"questions at the one than at the other): entropy "
         f"{medians('entropy')} nats, largest weight {medians('largest')}; keys within 1, 2, 4 and "
         f"8 of the largest logit {_list(gaps[0])} and {_list(gaps[1])}; keys that the worst query "
         f"needs for a total variation of 1% and 5%: {_list(keys[0])} and {_list(keys[1])}."

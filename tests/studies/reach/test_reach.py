@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from msgspec import structs
 
 import esscher
 from esscher.cli.program import main
@@ -21,6 +23,7 @@ from esscher.studies.reach.budgets import DELTA, TRIALS, budget_coverage
 from esscher.studies.reach.growth import grown_weights
 from esscher.studies.reach.heads import judge, ratio_of_means
 from esscher.studies.reach.measure import answer_item, measure_item, needed_keys, other_keys
+from esscher.studies.reach.result import chosen_scales
 from tests.engine.models.folders import encoder_tokenizer, letter_decoder, random_sentences
 from tests.engine.models.tiny import tiny_model
 
@@ -227,6 +230,23 @@ def test_apply(found: Reach, decoder) -> None:
         decoder, LogitScale(np.zeros((2, 2)), 10.0)
     ):  # fmt: skip
         pass
+
+
+def test_scales_of_retrieving_heads(found: Reach) -> None:
+    """Every head its own slope, and for all the mean by share."""
+    retrieving = {3: (0.3, 0.02), 7: (0.1, 0.06), 9: (0.2, None)}
+    heads = [
+        structs.replace(head, verdict="retrieves", share=retrieving[i][0], slope=retrieving[i][1])
+        if i in retrieving else structs.replace(head, verdict="does not")
+        for i, head in enumerate(found.heads)
+    ]  # fmt: skip
+    scales = chosen_scales(replace(found, heads=tuple(heads)))
+    own = scales["heads"].slopes.ravel()
+    assert own.nonzero()[0].tolist() == [3, 7]
+    assert own[[3, 7]].tolist() == [0.02, 0.06]
+    assert scales["whole"].slopes == pytest.approx(np.full((3, 4), 0.03))
+    assert scales["none"] is None
+    assert scales["log n"].slopes[0, 0] == pytest.approx(1 / np.log(200))
 
 
 @pytest.mark.parametrize(

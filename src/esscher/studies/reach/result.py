@@ -157,12 +157,12 @@ def chosen_scales(found: Reach) -> dict[str, LogitScale | None]:
 
     model, reference = found.study.model_record, float(found.study.lengths[0])
     shape = model.layers, model.heads
-    slopes, whole = np.zeros(shape), []
-    for head in found.retrieving:
-        if head.slope is not None:
-            slopes[head.layer, head.head] = head.slope
-            whole.append((head.share, head.slope))
-    mean = float(np.average(*reversed(list(zip(*whole, strict=True))))) if whole else 0.0
+    slopes = np.zeros(shape)
+    own = [(head, head.slope) for head in found.retrieving if head.slope is not None]
+    for head, slope in own:
+        slopes[head.layer, head.head] = slope
+    total = sum(head.share for head, _ in own)
+    mean = sum(head.share * slope for head, slope in own) / total if own else 0.0
     made = (
         None,
         LogitScale.logarithmic(*shape, reference),
