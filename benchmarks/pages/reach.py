@@ -149,9 +149,9 @@ def _section(found: Reach) -> str:
         ]
     parts.append(
         f"**Weakest point.** {_counts(found)} questions, from one text; needles "
-        "are generated sentences, and the tasks are ones that the model can do. Intervals are over "
-        "questions; heads of a model are not independent. Encoders answer no questions: "
-        "all-MiniLM-L6-v2 is refused."
+        "are generated sentences, and the tasks are ones that the model can do in short texts. "
+        "Intervals are over questions; heads of a model are not independent. Encoders answer no "
+        "questions: all-MiniLM-L6-v2 is refused."
     )
     return "\n\n".join(part for part in parts if part)
 

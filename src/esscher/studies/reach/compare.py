@@ -50,8 +50,12 @@ def scores(items: Items) -> tuple[Score, ...]:
                 items=len(own),
                 right=right / len(own),
                 right_interval=wilson(right, len(own)),
-                log_probability=estimate(np.array([one.log_probability for one in own])),
-                predicted=estimate(np.array([one.predicted[place[n]] for one in start])),
+                log_probability=estimate(
+                    np.array([one.log_probability for one in own]), highest=0.0
+                ),
+                predicted=estimate(
+                    np.array([one.predicted[place[n]] for one in start]), highest=0.0
+                ),
                 unchanged=float(np.mean([one.log_probability for one in start])),
             )
         )
