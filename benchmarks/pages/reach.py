@@ -18,6 +18,7 @@ from esscher.math.theory.reach_chart import draw_needle
 from esscher.runs.registry import load
 from esscher.show.drawing import Plot
 from esscher.studies.reach import Reach
+from esscher.studies.reach.compare import FEWEST
 from esscher.studies.reach.measure import RECENT, SINKS
 from esscher.studies.reach.printed import percent, tail_range
 from esscher.studies.reproduce.finding import Finding, markdown_table
@@ -144,7 +145,8 @@ def _section(found: Reach) -> str:
             f"{found.lengths[0]:,} keys: log n: `ln n / ln n0`; yarn: `(1 + 0.1 ln(n/n0))²`; "
             "heads: every retrieving head for which a scale keeps the weight it had, "
             f"{_scaled(found)}; whole: their mean on all heads. Changes against none, paired by "
-            "items. Surprise: lower is better.",
+            f"items. Surprise: lower is better. With fewer than {FEWEST} items nothing is decided, "
+            "whatever the intervals are.",
             markdown_table(_scales(found)),
         ]
     parts.append(

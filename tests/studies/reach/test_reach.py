@@ -20,9 +20,11 @@ from esscher.engine.models.scaling import LogitScale, scaled_attention
 from esscher.engine.text.tasks import task_items
 from esscher.studies.reach import Reach
 from esscher.studies.reach.budgets import DELTA, TRIALS, budget_coverage
+from esscher.studies.reach.compare import scale_checks
 from esscher.studies.reach.growth import grown_weights
 from esscher.studies.reach.heads import judge, ratio_of_means
 from esscher.studies.reach.measure import answer_item, measure_item, needed_keys, other_keys
+from esscher.studies.reach.records import ARMS, ArmScore, CheckCell
 from esscher.studies.reach.result import chosen_scales
 from tests.engine.models.folders import encoder_tokenizer, letter_decoder, random_sentences
 from tests.engine.models.tiny import tiny_model
@@ -230,6 +232,20 @@ def test_apply(found: Reach, decoder) -> None:
         decoder, LogitScale(np.zeros((2, 2)), 10.0)
     ):  # fmt: skip
         pass
+
+
+def test_verdicts_need_enough_items() -> None:
+    def cell(number: int, surprise: float) -> CheckCell:
+        score = ArmScore(surprise=2.0, log_probability=-0.5, right=True)
+        lower = ArmScore(surprise=surprise, log_probability=-0.5, right=True)
+        arms = dict.fromkeys(ARMS, score) | {"heads": lower}
+        return CheckCell(task="needle", number=number, length=300, arms=arms)
+
+    cells = [cell(i, 1.9 + 0.001 * i) for i in range(4)]
+    for count, verdict in ((2, "undecided"), (4, "better")):
+        (own,) = [one for one in scale_checks(cells[:count]) if one.arm == "heads"]
+        assert own.perplexity_verdict == verdict
+        assert own.needle_verdict == "undecided"
 
 
 def test_scales_of_retrieving_heads(found: Reach) -> None:

@@ -23,12 +23,15 @@ from esscher.studies.reach.records import (
 
 #: Ends of the ranges of k-hat: a half (finite variance), 0.7 (the rule of importance sampling), 1.
 TAILS = (None, 0.5, 0.7, 1.0, None)
+#: Fewest held-out items of which a scale is judged: an interval of two or three numbers rests on
+#: their being normal, and there are eight comparisons at every length.
+FEWEST = 4
 
 
-def compared(difference: Estimate, lower_is_better: bool) -> Compared:
-    """Judge a difference by its interval; without one nothing is decided."""
+def compared(difference: Estimate, lower_is_better: bool, enough: bool = True) -> Compared:
+    """Judge a difference by its interval; without one, or enough items, nothing is decided."""
     low, high = difference.interval
-    if low is None or high is None or low <= 0 <= high:
+    if not enough or low is None or high is None or low <= 0 <= high:
         return "undecided"
     return "better" if (high < 0) == lower_is_better else "worse"
 
@@ -145,8 +148,8 @@ def scale_checks(cells: Sequence[CheckCell]) -> tuple[ScaleCheck, ...]:
                     right=float(np.mean([one.right for one in scored])),
                     surprise_change=surprise,
                     log_probability_change=answer,
-                    perplexity_verdict=compared(surprise, lower_is_better=True),
-                    needle_verdict=compared(answer, lower_is_better=False),
+                    perplexity_verdict=compared(surprise, True, len(own) >= FEWEST),
+                    needle_verdict=compared(answer, False, len(own) >= FEWEST),
                 )
             )
     return tuple(found)
