@@ -21,6 +21,7 @@ from benchmarks.pages.cache import cache_finding
 from benchmarks.pages.deep import deep_finding
 from benchmarks.pages.domains import domains_finding
 from benchmarks.pages.manyheads import manyheads_finding
+from benchmarks.pages.reach import reach_finding
 from benchmarks.pages.regimes import regimes_finding
 from benchmarks.pages.sparse import sparse_finding
 from benchmarks.pages.tails import tails_finding
@@ -77,6 +78,13 @@ def commands(data: Path) -> dict[str, dict[str, list[str]]]:
             f"domains-{name}": ["domains", model, *texts, "--text=code=demo:code"]
             for name, model in MODELS.items()
         },
+        # encoders answer no questions
+        "reach": {
+            "reach-smollm2": [
+                *("reach", MODELS["smollm2"], f"--text={data / CORPORA['encyclopedia']}"),
+                *("--items", "3", "--check", "2048,4096", "--check-items", "2"),
+            ]
+        },
     }
 
 
@@ -99,6 +107,7 @@ WRITERS: dict[str, Callable[[Sequence[Path]], Finding]] = {
     "manyheads": manyheads_finding,
     "regimes": regimes_finding,
     "domains": domains_finding,
+    "reach": reach_finding,
     "budgets": budgets_finding,
     "cache": cache_finding,
 }

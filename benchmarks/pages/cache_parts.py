@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 
 from esscher.core.validation import Array
-from esscher.math.statistics.means import mean_and_interval
+from esscher.math.statistics.means import mean_and_interval, wilson
 from esscher.studies.plan.compare import ROUNDING, paired_ratio
-from esscher.studies.plan.scores import wilson
 
 #: The passages of all texts together.
 ALL = "all"

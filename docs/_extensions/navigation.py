@@ -43,6 +43,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/deep",
             "docs/tails",
             "docs/domains",
+            "docs/reach",
             "docs/rates",
             "docs/report",
             "docs/figures",

@@ -6,8 +6,20 @@ from esscher.studies.deep import Deep
 from esscher.studies.domains import Domains
 from esscher.studies.plan import Plan
 from esscher.studies.probe import Probe
+from esscher.studies.reach import Reach
 from esscher.studies.sparse import Sparse
 from esscher.studies.sweep import Sweep
 from esscher.studies.tails import Tails
 
-__all__ = ["Context", "Deep", "Domains", "Plan", "Probe", "Result", "Sparse", "Sweep", "Tails"]
+__all__ = [
+    "Context",
+    "Deep",
+    "Domains",
+    "Plan",
+    "Probe",
+    "Reach",
+    "Result",
+    "Sparse",
+    "Sweep",
+    "Tails",
+]

@@ -28,6 +28,7 @@ KINDS = (
     "domains",
     "plan",
     "context",
+    "reach",
 )
 
 

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from esscher.math.statistics.means import wilson
 from esscher.runs.cells import Cell
 from esscher.studies.plan.records import END, PlanCell
-from esscher.studies.plan.scores import task_results, wilson
+from esscher.studies.plan.scores import task_results
 
 
 def item(task, haystack, **answered):

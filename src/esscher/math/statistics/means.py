@@ -54,3 +54,12 @@ def exponentials(values: Array) -> dict[str, Any]:
         "mean": np.exp(np.array(found["mean"])).tolist(),
         "interval": [None if end is None else np.exp(np.array(end)).tolist() for end in ends],
     }
+
+
+def wilson(right: float, count: int) -> tuple[float, float]:
+    """Wilson's interval of a share; wide enough for items that are partly right, too."""
+    z2 = float(special.ndtri((1 + LEVEL) / 2)) ** 2
+    share = right / count
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = np.sqrt(z2 * (share * (1 - share) + z2 / (4 * count)) / count) / (1 + z2 / count)
+    return (max(0.0, float(middle - half)), min(1.0, float(middle + half)))

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from esscher.core.codec import Interval
 from esscher.core.validation import Array
-from esscher.math.statistics.means import LEVEL, mean_and_interval
+from esscher.math.statistics.means import mean_and_interval, wilson
 from esscher.runs.cells import Cell
 from esscher.studies.plan.records import Mean, TaskScore, TaskScores
 
@@ -53,15 +52,6 @@ def _scores(items: Sequence[Cell]) -> TaskScores:
             },
         )
     return found
-
-
-def wilson(right: float, count: int) -> Interval:
-    """Wilson's interval of a share; wide enough for items that are partly right, too."""
-    z2 = float(special.ndtri((1 + LEVEL) / 2)) ** 2
-    share = right / count
-    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
-    half = np.sqrt(z2 * (share * (1 - share) + z2 / (4 * count)) / count) / (1 + z2 / count)
-    return (max(0.0, float(middle - half)), min(1.0, float(middle + half)))
 
 
 def _difference(values: Array) -> Mean:

@@ -101,15 +101,27 @@ def ask(loaded: LoadedModel, cache: Any, item: TaskItem) -> Answer:
         )
     with torch.no_grad():
         cache = copy.deepcopy(cache)
-        law = _read(loaded, cache, item.question)
+        law = next_laws(loaded, cache, item.question)
         log_probability = _log_probability(loaded, copy.deepcopy(cache), law, item.answer_ids)
         new = _generate(loaded, cache, law, item.max_new)
     text = _text(loaded, item.question, new)
     return Answer(text=text, score=exact_match(item, text), log_probability=log_probability)
 
 
-def _read(loaded: LoadedModel, cache: Any, ids: Ids, last: int = 1) -> Tensor:
-    """Log-probabilities of what follows the last tokens, [last, vocabulary]."""
+def next_laws(loaded: LoadedModel, cache: Any, ids: Ids, last: int = 1) -> Tensor:
+    """Let a model read on; return log-probabilities of what follows the last tokens.
+
+    Parameters
+    ----------
+    loaded
+        A decoder with its next-token head.
+    cache
+        What it has read before; it grows.
+    ids
+        Tokens.
+    last
+        How many of them; the result has a row for each.
+    """
     output = loaded.model(
         input_ids=_batch(loaded, ids), past_key_values=cache, use_cache=True, logits_to_keep=last
     )
@@ -119,7 +131,7 @@ def _read(loaded: LoadedModel, cache: Any, ids: Ids, last: int = 1) -> Tensor:
 def _log_probability(loaded: LoadedModel, cache: Any, law: Tensor, answer: Ids) -> float:
     laws = [law]
     if len(answer) > 1:
-        laws.append(_read(loaded, cache, answer[:-1], len(answer) - 1))
+        laws.append(next_laws(loaded, cache, answer[:-1], len(answer) - 1))
     tokens = torch.from_numpy(answer).to(law.device)
     return float(torch.cat(laws).gather(1, tokens[:, None]).double().mean())
 
@@ -135,7 +147,7 @@ def _generate(loaded: LoadedModel, cache: Any, law: Tensor, count: int) -> list[
         new.append(token)
         if len(new) == count:
             return new
-        law = _read(loaded, cache, np.array([token]))
+        law = next_laws(loaded, cache, np.array([token]))
 
 
 def _ends(loaded: LoadedModel) -> set[int]:
