@@ -7,13 +7,8 @@ from pathlib import Path
 import click
 import numpy as np
 
-from esscher.cli.options import (
-    check_figure,
-    geometric_sizes,
-    plain_console,
-    plain_table,
-    print_json,
-)
+from esscher.cli.options import check_figure, geometric_sizes
+from esscher.cli.printing import plain_console, plain_table, print_json
 from esscher.cli.regimes import load_probes, print_regimes, regimes_dict, save_regimes
 from esscher.cli.synthetic import head_options, synthetic_head
 from esscher.cli.theory_simulation import (

@@ -19,8 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from esscher.core.validation import Array
 
@@ -177,7 +177,7 @@ def query_table(
         Smallest and largest number of keys.
     """
     count = len(logits)
-    log_w = _near(logits - logsumexp(logits) + np.log(count))
+    log_w = _near(logits - scipy.special.logsumexp(logits) + np.log(count))
     w = np.exp(log_w)
     node = float(np.exp(-max(float(np.log(most)), float(log_w.max())) - BELOW))
     gap = -np.expm1(-node * w).astype(np.float32)

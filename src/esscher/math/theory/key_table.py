@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.interpolate import CubicSpline
+import scipy
 
 from esscher.core.validation import Array
 from esscher.math.theory.softmax_mean import LaplaceTable
@@ -125,7 +125,7 @@ class KeyTable:
                 kernels[2] @ t.none.T,
             ]
         )
-        self._spline = CubicSpline(self._grid, table.step * values)
+        self._spline = scipy.interpolate.CubicSpline(self._grid, table.step * values)
 
     def __call__(self, log_weights: Array) -> Expectations:
         """Expectations at log-weights; the last axis of each runs over the sizes."""

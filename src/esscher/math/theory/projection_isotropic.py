@@ -8,8 +8,7 @@ has its second order too (``pair_influence``).
 from __future__ import annotations
 
 import numpy as np
-from scipy import special
-from scipy.interpolate import CubicSpline
+import scipy
 
 from esscher.core.validation import Array
 from esscher.math.coupling import Coupling
@@ -52,7 +51,7 @@ def isotropic_errors(
     for i, size in enumerate(n):
         square = float(size * np.dot(masses, mean[:, i] ** 2))
         rows["mean_rms"].append(float(np.sqrt(gain * (square + pairs[i]))))
-        lengths = CubicSpline(norms, mean[:, i])(fine)
+        lengths = scipy.interpolate.CubicSpline(norms, mean[:, i])(fine)
         rows["mean"].append(
             float(np.sqrt(gain))
             * expected_isotropic_norm(size, lengths, fine_masses, d, float(pairs[i]))
@@ -67,7 +66,7 @@ def isotropic_errors(
         noise = float(size * np.dot(masses, spread))
         rows["cov_rms"].append(gain * float(np.sqrt(d * bias**2 + noise)))
         if d == 1:
-            terms = CubicSpline(norms, along)(fine)
+            terms = scipy.interpolate.CubicSpline(norms, along)(fine)
             rows["cov"].append(gain * expected_absolute(size, terms, fine_masses, bias))
     return {name: np.array(values) for name, values in rows.items() if values}
 
@@ -109,7 +108,7 @@ def _cosine_rule(d: int) -> tuple[Array, Array]:
     if d == 1:
         return np.array([-1.0, 1.0]), np.array([0.5, 0.5])
     power = (d - 3) / 2
-    x, w = special.roots_jacobi(ANGLE_NODES, power, power)
+    x, w = scipy.special.roots_jacobi(ANGLE_NODES, power, power)
     return np.asarray(x), np.asarray(w / w.sum())
 
 

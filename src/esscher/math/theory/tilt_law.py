@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from esscher.core.validation import Array
 from esscher.math.coupling import Coupling
@@ -101,7 +101,7 @@ class TiltLaw:
         target = float(np.log(x - self.shift))
         while excess(-span) < 0 or excess(span) > 0:
             span *= 2
-        return top * -float(np.expm1(optimize.brentq(excess, -span, span, xtol=1e-13)))
+        return top * -float(np.expm1(scipy.optimize.brentq(excess, -span, span, xtol=1e-13)))
 
     def density(self, x: float) -> tuple[float, float]:
         """Density of ``|a|^2`` at x, and the same weighted by ``a'Wa``."""
