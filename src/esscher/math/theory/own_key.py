@@ -134,7 +134,7 @@ def _components(query: QueryLaw, law: TiltLaw, rule: TiltRule, n: Array) -> list
         return []
     share = np.cumsum(_heavy(rule, n))
     strengths = [rule.strengths[np.searchsorted(share, p * share[-1])] for p in SHARES]
-    thetas = [0.0, *(law.saddle(float(s) ** 2) for s in strengths)]
+    thetas = [0.0, *law.saddles(np.asarray(strengths) ** 2)]
     tau, out = query.tau[query.active], []
     for theta in thetas:
         gap = 1 - 2 * theta * query.variances
