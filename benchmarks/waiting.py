@@ -61,8 +61,8 @@ ROWS = {
     "completion": _esscher("completion bash"),
     "help of a command": _esscher("sweep --help"),
     "sweep": _esscher(SWEEP, against="textbook", repeats=3),
-    "sweep, passes": _esscher(SWEEP, against="gemm", repeats=3),
-    "probe, one layer": _esscher("probe demo:minilm --text demo:docs --layers 0", repeats=1),
+    "passes of the sweep": _esscher(SWEEP, against="gemm", repeats=3),
+    "probe of a layer": _esscher("probe demo:minilm --text demo:docs --layers 0", repeats=1),
     "probe": _esscher("probe demo:minilm --text demo:docs", repeats=1),
     "tails": _esscher("tails demo:minilm --text demo:docs", repeats=1),
     "context": _esscher("context demo:smollm2 --text demo:docs", repeats=1),
@@ -153,16 +153,16 @@ def gemm_seconds() -> float:
     return float(np.median(seconds)) * flops / (2 * GEMM**3)
 
 
-def references(folder: str) -> dict[str, Callable[[], float]]:
+def references(folder: str, repeats: int) -> dict[str, Callable[[], float]]:
     """How seconds of what rows are compared with are measured."""
     script = [sys.executable, "-m", "benchmarks.waiting", "--textbook"]
 
-    def median(words: Sequence[str], repeats: int) -> float:
+    def median(words: Sequence[str]) -> float:
         return float(np.median([spent(words, folder)[0] for _ in range(repeats)]))
 
     return {
-        "torch": lambda: median([sys.executable, "-c", "import torch"], 5),
-        "textbook": lambda: median(script, 3),
+        "torch": lambda: median([sys.executable, "-c", "import torch"]),
+        "textbook": lambda: median(script),
         "gemm": gemm_seconds,
     }
 
@@ -207,7 +207,9 @@ def read_stored(path: Path) -> dict[str, Measured]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default=None, help="rows, by their names, with commas")
-    parser.add_argument("--repeats", type=int, default=None, help="runs of every command")
+    parser.add_argument(
+        "--repeats", type=int, default=None, help="runs of every command, and of references"
+    )
     parser.add_argument("--store", action="store_true", help=f"keep the rows in {RESULTS.name}")
     parser.add_argument("--textbook", action="store_true", help="run the textbook's sweep only")
     options = parser.parse_args()
@@ -217,7 +219,7 @@ def main() -> None:
     names = list(ROWS) if options.only is None else options.only.split(",")
     stored, found, known = read_stored(RESULTS), {}, {}
     with tempfile.TemporaryDirectory() as folder:
-        measure = references(folder)
+        measure = references(folder, options.repeats or 3)
         for name in names:
             row = ROWS[name]
             if row.against not in known:
