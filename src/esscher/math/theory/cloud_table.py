@@ -16,7 +16,8 @@ weights are moved together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,8 +96,8 @@ class KeyColumns:
 
 
 @dataclass(frozen=True, eq=False)
-class MixedSums:
-    """Weighted sums over the columns ``mixed`` of :class:`KeyColumns`, [row, column].
+class _KeySums:
+    """Weighted sums over columns of :class:`KeyColumns`, [row, column]: pairs, v, others, and 1.
 
     ``dim`` is that of the values.
     """
@@ -105,41 +106,9 @@ class MixedSums:
     dim: int
     pairs: Pairs
 
-    def combined(self, factors: Array) -> MixedSums:
+    def combined(self, factors: Array) -> Self:
         """Sums with weights that are sums of these, with factors [new row, row]."""
-        return MixedSums(factors @ self.total, self.dim, self.pairs)
-
-    @property
-    def shift(self) -> Array:
-        """Sums of u."""
-        return self.total[:, len(self.pairs[0]) + self.dim : -1]
-
-    def about(self, y: Array) -> Array:
-        """Sums of ``r = v - y``."""
-        first = len(self.pairs[0])
-        value = self.total[:, first : first + self.dim]
-        return np.asarray(value - self.total[:, -1:] * y)
-
-    def along(self, y: Array) -> Array:
-        """Sums of ``r_a u_b + r_b u_a`` along the pairs."""
-        (a, b), shift = self.pairs, self.shift
-        return np.asarray(self.total[:, : len(a)] - shift[:, a] * y[b] - shift[:, b] * y[a])
-
-
-@dataclass(frozen=True, eq=False)
-class SquaredSums:
-    """Weighted sums over the columns ``squared`` of :class:`KeyColumns`, [row, column].
-
-    ``dim`` is that of the values.
-    """
-
-    total: Array
-    dim: int
-    pairs: Pairs
-
-    def combined(self, factors: Array) -> SquaredSums:
-        """Sums with weights that are sums of these, with factors [new row, row]."""
-        return SquaredSums(factors @ self.total, self.dim, self.pairs)
+        return replace(self, total=factors @ self.total)
 
     @property
     def value(self) -> Array:
@@ -151,6 +120,28 @@ class SquaredSums:
     def one(self) -> Array:
         """Sums of the weights."""
         return self.total[:, -1]
+
+
+class MixedSums(_KeySums):
+    """Sums over the columns ``mixed``."""
+
+    @property
+    def shift(self) -> Array:
+        """Sums of u."""
+        return self.total[:, len(self.pairs[0]) + self.dim : -1]
+
+    def about(self, y: Array) -> Array:
+        """Sums of ``r = v - y``."""
+        return np.asarray(self.value - self.one[:, None] * y)
+
+    def along(self, y: Array) -> Array:
+        """Sums of ``r_a u_b + r_b u_a`` along the pairs."""
+        (a, b), shift = self.pairs, self.shift
+        return np.asarray(self.total[:, : len(a)] - shift[:, a] * y[b] - shift[:, b] * y[a])
+
+
+class SquaredSums(_KeySums):
+    """Sums over the columns ``squared``."""
 
     def norms_about(self, y: Array) -> Array:
         """Sums of ``|r|^2``, ``r = v - y``."""
