@@ -71,6 +71,7 @@ test-all: lint browser
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.waiting
 	$(BIN)/python -m benchmarks.ragged
 	$(BIN)/python -m benchmarks.decode
 	$(BIN)/python -m benchmarks.calibration

@@ -254,7 +254,7 @@ def main() -> None:
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         machine = {
-            "processor": _processor(),
+            "processor": processor(),
             "capability": torch.backends.cpu.get_cpu_capability(),
             "kernel": kernel_name(),
             "threads": threads,
@@ -266,7 +266,7 @@ def main() -> None:
         print(f"written to {out}")
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

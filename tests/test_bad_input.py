@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import esscher
-from esscher.core.errors import EsscherError, InputError
+from esscher.core.errors import EsscherError, InputError, out_of_memory
 from esscher.core.validation import (
     as_array,
     as_dim,
@@ -18,7 +18,6 @@ from esscher.core.validation import (
     as_seed,
     as_sizes,
     check_memory,
-    out_of_memory,
 )
 
 #: Neither heads, laws, models, plans, runs nor names of anything.

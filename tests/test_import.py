@@ -1,29 +1,70 @@
-"""Starting: what every command waits for is what ``import esscher`` brings with it."""
+"""Starting: nobody waits for packages that what was asked for does not need."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pkgutil import walk_packages
+
+import pytest
 
 import esscher
 
 #: Each takes a good part of a second, and few commands need all of them.
 LATER = (
-    "torch", "transformers", "pandas", "pyarrow", "scipy.stats", "matplotlib", "xarray", "altair",
-    "vl_convert",
+    "torch", "transformers", "pandas", "pyarrow", "scipy.stats", "scipy.optimize", "matplotlib",
+    "xarray", "altair", "vl_convert",
 )  # fmt: skip
+#: Of these, help needs none.
+NUMERICAL = ("numpy", "scipy", "torch", "transformers", "pandas", "pyarrow", "xarray", "altair")
+
+
+def brought(code: str, names: Sequence[str], **environment: str) -> list[str]:
+    """Which of some packages are there after a piece of code has run in a new process."""
+    asked = (
+        f"import json, sys\n{code}\nprint(json.dumps([n for n in {names!r} if n in sys.modules]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", asked],
+        capture_output=True, text=True, check=True, env=os.environ | environment,
+    )  # fmt: skip
+    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def test_heavy_packages_are_loaded_when_used():
-    code = (
-        "import sys, esscher.cli\n"
-        "esscher.gaussian_head(horizon=0.5), esscher.exponents(0.5), esscher.sweep\n"
-        f"print([name for name in {LATER!r} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    used = "esscher.gaussian_head(horizon=0.5), esscher.exponents(0.5), esscher.sweep"
+    assert brought(f"import esscher.cli\n{used}", LATER) == []
+
+
+def test_the_package_alone_brings_nothing_numerical():
+    assert brought("import esscher", NUMERICAL) == []
+
+
+#: The command line with the words that are put in.
+COMMAND = "from esscher.cli import main\ntry: main({words}, 'esscher')\nexcept SystemExit: print()"
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["completion", "bash"], ["--no-such-option"]], ids=" ".join
+)
+def test_help_brings_nothing_numerical(words):
+    assert brought(COMMAND.format(words=words), NUMERICAL) == []
+
+
+def test_the_tab_key_brings_nothing_numerical():
+    asked = {"COMP_WORDS": "esscher\npr", "COMP_CWORD": "1", "_ESSCHER_COMPLETE": "bash_complete"}
+    assert brought(COMMAND.format(words=[]), NUMERICAL, **asked) == []
+
+
+@pytest.mark.parametrize("name", ["sweep", "probe", "theory", "ls"])
+def test_help_of_a_command_needs_no_part_of_scipy(name):
+    parts = (*LATER, "scipy.special", "scipy.linalg")
+    assert brought(COMMAND.format(words=[name, "--help"]), parts) == []
 
 
 def test_dir_lists_every_public_name():

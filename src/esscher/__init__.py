@@ -18,22 +18,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from esscher.core.errors import EsscherError, InputError, UndefinedError
-from esscher.math.heads import Head, array_head, gaussian_head, law_head, weight_head
-from esscher.math.limits import limit_map, limit_moments
-from esscher.math.statistics import fit_rate
-from esscher.math.theory import exponents, predict
-from esscher.runs.study import Interrupted
-from esscher.studies.sweep import sweep
 
 if TYPE_CHECKING:
     from esscher import laws, patterns, results, theory
     from esscher.engine.cache.saved import load_cache
     from esscher.engine.models import LoadedModel, load_model, wrap_model
     from esscher.engine.text import read_text
+    from esscher.math.heads import Head, array_head, gaussian_head, law_head, weight_head
+    from esscher.math.limits import limit_map, limit_moments
+    from esscher.math.statistics import fit_rate
+    from esscher.math.theory import exponents, predict
     from esscher.runs.cluster import connect_cluster
     from esscher.runs.cluster_file import start_cluster
     from esscher.runs.registry import load
     from esscher.runs.report import report
+    from esscher.runs.study import Interrupted
     from esscher.studies.context import context
     from esscher.studies.deep import deep, deep_stack
     from esscher.studies.domains import domains
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from esscher.studies.reach import reach
     from esscher.studies.reproduce import reproduce
     from esscher.studies.sparse import sparse, sparse_law
+    from esscher.studies.sweep import sweep
     from esscher.studies.tails import tails
 
 __all__ = [
@@ -88,15 +88,21 @@ __all__ = [
 ]
 
 
-#: What brings torch and transformers with it, by package: imported when it is first asked for.
+#: Public names by package, imported when they are first asked for: numpy and scipy take longer than
+#: most commands, torch and transformers longer than all others together.
 _LAZY = {
     "esscher.engine.cache.saved": ("load_cache",),
     "esscher.engine.models": ("LoadedModel", "load_model", "wrap_model"),
     "esscher.engine.text": ("read_text",),
+    "esscher.math.heads": ("Head", "array_head", "gaussian_head", "law_head", "weight_head"),
+    "esscher.math.limits": ("limit_map", "limit_moments"),
+    "esscher.math.statistics": ("fit_rate",),
+    "esscher.math.theory": ("exponents", "predict"),
     "esscher.runs.cluster": ("connect_cluster",),
     "esscher.runs.cluster_file": ("start_cluster",),
     "esscher.runs.registry": ("load",),
     "esscher.runs.report": ("report",),
+    "esscher.runs.study": ("Interrupted",),
     "esscher.studies.context": ("context",),
     "esscher.studies.deep": ("deep", "deep_stack"),
     "esscher.studies.domains": ("domains",),
@@ -105,6 +111,7 @@ _LAZY = {
     "esscher.studies.reach": ("reach",),
     "esscher.studies.reproduce": ("reproduce",),
     "esscher.studies.sparse": ("sparse", "sparse_law"),
+    "esscher.studies.sweep": ("sweep",),
     "esscher.studies.tails": ("tails",),
 }
 _NAMESPACES = ("laws", "patterns", "results", "theory")

@@ -10,10 +10,25 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli import main
+from esscher.cli.commands import SENTENCES, STUDIES, listed
 from esscher.cli.describe import EXIT_CODES, describe, describe_all
 from esscher.cli.endings import REQUEUE, STOPPED, TERMINATED, UNREAD
+from esscher.runs import registry
 
 COMMANDS = list(main.commands)
+
+
+def test_the_list_says_what_the_commands_say() -> None:
+    """``--help`` shows first sentences without importing the commands that they are of."""
+    assert list(listed().commands) == COMMANDS == list(SENTENCES)
+    for name, command in main.commands.items():
+        assert listed().commands[name].get_short_help_str(60) == command.get_short_help_str(60)
+        assert command.get_short_help_str(1000) == SENTENCES[name]
+        assert not command.hidden
+
+
+def test_every_study_has_a_command() -> None:
+    assert list(STUDIES) == list(registry.STUDIES)
 
 
 def parameters(name: str) -> list[click.Parameter]:

@@ -20,9 +20,9 @@ from tests.engine.models.folders import WORDS, save
 
 @pytest.fixture
 def guide(tmp_path, monkeypatch):
-    """The guide's module as a file that other processes find, and its line in the registry."""
+    """The guide's module as a file that other processes find, and its two lines."""
     page = (ROOT / "docs/guides/add-a-study.md").read_text(encoding="utf-8")
-    code, line = (block.text for block in blocks(page) if block.language == "python")
+    code, line, sentence = (block.text for block in blocks(page) if block.language == "python")
     (tmp_path / "norms_guide").mkdir()
     (tmp_path / "norms_guide" / "study.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -31,7 +31,9 @@ def guide(tmp_path, monkeypatch):
     assert entry == {"norms": "esscher.studies.norms.study:NormsStudy"}
     monkeypatch.setitem(registry.STUDIES, "norms", "norms_guide.study:NormsStudy")
     registry.study_named.cache_clear()
-    monkeypatch.setitem(main.commands, "norms", study_command("norms"))
+    command = study_command("norms")
+    assert eval(f"{{{sentence}}}") == {"norms": command.get_short_help_str(1000)}
+    monkeypatch.setitem(main.commands, "norms", command)
     yield sys.modules["norms_guide.study"]
     registry.study_named.cache_clear()
     for name in ("norms_guide", "norms_guide.study"):

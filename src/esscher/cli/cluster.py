@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from esscher.cli.options import Command
 from esscher.runs.executors import CellExecutor, chosen_executor
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: Options that say on which cluster to run: names, and settings of click.
 CLUSTER: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -70,16 +70,23 @@ class ColonBash(BashComplete):
 add_completion_class(ColonBash)
 
 
-def complete_values(group: click.Group) -> None:
-    """Let the parameters of all commands offer values, by what they stand for."""
-    for command in group.commands.values():
-        for parameter in command.params:
-            offer = _offer(group, parameter)
-            if offer is not None:
-                vars(parameter)["shell_complete"] = offer  # in place of click's own method
+def complete_values(command: click.Command, commands: Iterable[str]) -> None:
+    """Let the parameters of a command offer values, by what they stand for.
+
+    Parameters
+    ----------
+    command
+        The command.
+    commands
+        Names of all commands: some take one of them.
+    """
+    for parameter in command.params:
+        offer = _offer(parameter, commands)
+        if offer is not None:
+            vars(parameter)["shell_complete"] = offer  # in place of click's own method
 
 
-def _offer(group: click.Group, parameter: click.Parameter) -> Complete | None:
+def _offer(parameter: click.Parameter, commands: Iterable[str]) -> Complete | None:
     if isinstance(parameter, click.Option):
         if parameter.name == "law":
             return _names(_laws, files=False)
@@ -92,7 +99,7 @@ def _offer(group: click.Group, parameter: click.Parameter) -> Complete | None:
     if metavar == "NAME":
         return _names(_experiments, files=False)
     if metavar == "[COMMAND]":
-        return _names(lambda: group.commands, files=False)
+        return _names(lambda: commands, files=False)
     if "MODEL" in metavar or "LAW" in metavar:
         return _names(lambda: _subjects(metavar.split("|")))
     return None

@@ -20,10 +20,8 @@ from typing import Any
 
 import click
 
-from esscher.cli.options import print_json
+from esscher.cli.printing import print_json
 from esscher.core.errors import EsscherError, InputError
-from esscher.runs.executors import SchedulerLost
-from esscher.runs.study import Interrupted
 
 #: Exit code of a command whose reader has gone, as of one that SIGPIPE ends: 128 + 13.
 UNREAD = 141
@@ -144,6 +142,10 @@ def requeue_code() -> int:
 
 def how_to_resume(stop: BaseException, out: Path | None) -> str:
     """What to tell a user whose command was stopped."""
+    # not at the top: --help ends without a run, and need not wait for what runs bring with them
+    from esscher.runs.executors import SchedulerLost
+    from esscher.runs.study import Interrupted
+
     why = ""
     if isinstance(stop, Interrupted):
         why = f"{stop.reason}. " if stop.reason else ""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from esscher.cli.options import check_output, plain_console, plain_table, print_json
+from esscher.cli.options import check_output
+from esscher.cli.printing import plain_console, plain_table, print_json
 from esscher.core.errors import InputError
 from esscher.core.memory import PeakMemory
 from esscher.core.shown import byte_count, counted, plain_count, printable

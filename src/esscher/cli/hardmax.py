@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from esscher.cli.options import geometric_sizes, plain_console, plain_table, print_json
+from esscher.cli.options import geometric_sizes
+from esscher.cli.printing import plain_console, plain_table, print_json
 from esscher.core.errors import InputError
 from esscher.core.shown import plain_count
 from esscher.math.simulation import hardmax_curve

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from esscher.cli.options import plain_console, plain_table
+from esscher.cli.printing import plain_console, plain_table
 from esscher.core.errors import InputError
 from esscher.core.shown import about, plain_count, with_error
 from esscher.core.validation import Array, as_finite, as_positive

@@ -1,20 +1,16 @@
-"""How the command line reads grids and lists of numbers, and how it prints results."""
+"""How the command line reads grids, lists of numbers, and names of files."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
-import click
 import numpy as np
 
 from esscher.core.atomic import check_writable
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_sizes
-from esscher.show.tables import PlainConsole, PlainTable
 
 #: Endings of figures.
 FORMATS = (".png", ".svg", ".pdf")
@@ -23,8 +19,6 @@ FORMATS = (".png", ".svg", ".pdf")
 _WHOLE = re.compile(r"[0-9]{1,9}")
 #: Numbers that a list or a range may stand for.
 MOST = 100_000
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def geometric_sizes(text: str, smallest: int = 2, option: str = "--sizes") -> Array:
@@ -129,18 +123,3 @@ def _number(text: str, option: str) -> float:
     if not np.isfinite(value):
         raise InputError(f"{option}: {text!r} is not finite")
     return value
-
-
-def print_json(value: dict[str, Any]) -> None:
-    """Print one JSON object; a number that JSON cannot hold is an error here, not in the reader."""
-    click.echo(json.dumps(value, indent=2, allow_nan=False))
-
-
-def plain_console() -> PlainConsole:
-    """Where commands print: names and notes of stored runs may hold anything."""
-    return PlainConsole()
-
-
-def plain_table(title: str, least: Sequence[str] = ()) -> PlainTable:
-    """Return an empty table in the style of all commands; ``least`` are the columns to go first."""
-    return PlainTable(title, least)

@@ -5,32 +5,38 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from esscher import __version__
-from esscher.cli.completion import complete_values, completion
+from esscher.cli.commands import Commands, listed
 from esscher.cli.endings import quiet_if_unread, terminable
-from esscher.cli.figure import figure
-from esscher.cli.generate import generate
-from esscher.cli.hardmax import hardmax
-from esscher.cli.man import man
-from esscher.cli.report import report
-from esscher.cli.reproduce import reproduce
-from esscher.cli.runs import list_runs, show
-from esscher.cli.schema import schema
-from esscher.cli.study import study_command
-from esscher.cli.theory import theory
-from esscher.core.errors import EsscherError
-from esscher.core.untrusted import printable
-from esscher.core.validation import out_of_memory
-from esscher.runs.provenance import started_by
-from esscher.runs.registry import STUDIES
+from esscher.core.command import started_by
+from esscher.core.errors import EsscherError, out_of_memory
+from esscher.core.shown import printable
 
 #: Where a context keeps the words of the command line.
 _WORDS = "esscher.words"
 
 
 class _Group(click.Group):
-    """Turns errors that the user can put right into usage errors."""
+    """Turns errors that the user can put right into usage errors; imports what a command needs."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(commands=Commands(), **settings)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands for ``--help``, without importing them."""
+        listed().format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer commands at the Tab key, without importing them, and options."""
+        inside = listed().commands.items()
+        found = [
+            CompletionItem(name, help=command.get_short_help_str())
+            for name, command in sorted(inside)
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the words of the command line: runs remember which command made them."""
@@ -72,21 +78,3 @@ def main() -> None:
     Example:
       esscher theory --horizon 1.5 --sizes 1e3:1e12
     """  # noqa: D301 - click's mark for verbatim lines
-
-
-for command in (
-    *map(study_command, STUDIES),
-    generate,
-    theory,
-    hardmax,
-    reproduce,
-    list_runs,
-    show,
-    report,
-    figure,
-    schema,
-    man,
-    completion,
-):
-    main.add_command(command)
-complete_values(main)

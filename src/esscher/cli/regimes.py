@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from esscher.cli.options import plain_console, plain_table
+from esscher.cli.printing import plain_console, plain_table
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign
 from esscher.math.theory.regimes import CONTEXT_WINDOWS, REGIMES, head_regime, typical_strength

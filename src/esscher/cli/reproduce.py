@@ -10,7 +10,7 @@ from rich.markdown import Markdown
 
 from esscher.cli.cluster import chosen_cluster, executor_options
 from esscher.cli.endings import report_line, resumable
-from esscher.cli.options import plain_console, print_json
+from esscher.cli.printing import plain_console, print_json
 from esscher.core.errors import InputError
 from esscher.runs.folder import CONFIG
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from esscher.cli.endings import finish
-from esscher.cli.options import plain_console, plain_table, print_json
+from esscher.cli.printing import plain_console, plain_table, print_json
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign

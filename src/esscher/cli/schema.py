@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from esscher.cli.options import print_json
+from esscher.cli.printing import print_json
 from esscher.runs.registry import schema_named
 
 

@@ -20,9 +20,9 @@ from esscher.cli.options import (
     geometric_sizes,
     named_sources,
     numbers,
-    plain_console,
     whole_numbers,
 )
+from esscher.cli.printing import plain_console
 from esscher.cli.synthetic import HEAD, head_parameters, synthetic_head
 from esscher.core.options import Option, options_of
 from esscher.math.laws import STANDARD_LAWS

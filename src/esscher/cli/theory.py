@@ -8,13 +8,8 @@ import click
 import numpy as np
 
 from esscher.cli.needle import FoundNeedle, asked_needle, find_needle, print_needle
-from esscher.cli.options import (
-    check_figure,
-    geometric_sizes,
-    plain_console,
-    plain_table,
-    print_json,
-)
+from esscher.cli.options import check_figure, geometric_sizes
+from esscher.cli.printing import plain_console, plain_table, print_json
 from esscher.cli.regimes import load_probes, print_regimes, regimes_dict, save_regimes
 from esscher.cli.synthetic import head_options, synthetic_head
 from esscher.cli.theory_simulation import (

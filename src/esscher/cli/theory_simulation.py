@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from esscher.cli.options import plain_table
+from esscher.cli.printing import plain_table
 from esscher.core.errors import InputError
 from esscher.core.shown import plain_count, with_error
 from esscher.math.simulation import SimulatedMap, SimulatedMean, simulate_map, simulate_mean

@@ -101,12 +101,6 @@ def check_memory(size: float, what: str) -> None:
         )
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Tell whether an exception means that memory ran out; torch has no class for its own."""
-    said = ("not enough memory", "can't allocate memory", "out of memory")
-    return isinstance(error, MemoryError) or any(words in str(error) for words in said)
-
-
 def as_kind(value: object, kind: type[Kind], name: str, remedy: str) -> Kind:
     """Return ``value`` if it is an object of this class.
 

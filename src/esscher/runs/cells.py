@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from esscher.core.atomic import clean_leftovers, write_atomically
 from esscher.core.codec import Hash, Name, Record, as_json, as_record, as_tree
+from esscher.core.command import command
 from esscher.core.errors import InputError
 from esscher.core.untrusted import (
     check_folder,
@@ -48,7 +49,7 @@ from esscher.runs.folder import (
     read_about,
     run_lock,
 )
-from esscher.runs.provenance import command, git_revision, versions
+from esscher.runs.provenance import git_revision, versions
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,17 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
-
-#: Words of the command that is at work; None when Esscher is called from Python.
-_COMMAND: ContextVar[tuple[str, ...] | None] = ContextVar("command", default=None)
 
 
 def versions() -> dict[str, str | None]:
@@ -67,22 +61,3 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-@contextmanager
-def started_by(words: Sequence[str]) -> Iterator[None]:
-    """Say within a block which command is at work, so that the runs it makes remember it."""
-    before = _COMMAND.set(tuple(words))
-    try:
-        yield
-    finally:
-        _COMMAND.reset(before)
-
-
-def command() -> list[str] | None:
-    """Words of the command that is at work; None when Esscher is called from Python.
-
-    Provenance only: it is no part of a configuration, and resuming does not compare it.
-    """
-    words = _COMMAND.get()
-    return None if words is None else list(words)

@@ -16,13 +16,14 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
-import scipy.linalg  # noqa: F401 - so that its library is among those that are found
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 
 @cache
 def _libraries() -> Any:
     """The linear algebra of numpy and scipy; finding it takes milliseconds, so it is done once."""
+    import scipy.linalg  # noqa: F401 - so that its library is among those that are found
+
     return ThreadpoolController()
 
 

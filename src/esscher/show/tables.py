@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from esscher.core.untrusted import printable
+from esscher.core.shown import printable
 
 if TYPE_CHECKING:
     import pandas as pd

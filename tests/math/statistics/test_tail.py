@@ -30,9 +30,14 @@ def test_exact_generalised_pareto_samples(k: float) -> None:
 def test_it_is_the_estimate_of_arviz() -> None:
     from arviz_stats.base import array_stats
 
+    rng = random_stream(1, "test tail")
+    for k, size in ((0.4, 900), (-0.3, 900), (1.2, 900), (0.4, 30), (0.0, 200_000)):
+        values = stats.genpareto.rvs(k, size=size, random_state=rng)
+        theirs = array_stats.pareto_khat(values[None], r_eff=1, tail="right")
+        assert tail_shape(values).k == pytest.approx(float(theirs), rel=1e-12)
     values = stats.genpareto.rvs(0.4, size=900, random_state=random_stream(1, "test tail"))
-    theirs = array_stats.pareto_khat(values[None], r_eff=1, tail="right")
-    assert tail_shape(values).k == float(theirs)
+    theirs = array_stats.pareto_khat(values[None], r_eff=9 * 900 / 60.5**2, tail="right")
+    assert tail_shape(values, 60).k == pytest.approx(float(theirs), rel=1e-12)
     assert tail_shape(values).count == tail_count(900) == 90
     # A tail of m values is that of the largest m: values below the cut do not matter.
     changed = np.where(values < np.sort(values)[-61], 1e-3, values)

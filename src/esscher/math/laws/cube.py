@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import roots_legendre
+import scipy
 
 from esscher.core.validation import Array, as_dim
 from esscher.math.laws.product import ProductLaw
@@ -83,7 +83,7 @@ class Cube(ProductLaw):
 
     def marginal_rule(self, points: int) -> tuple[Array, Array]:
         """Gauss-Legendre rule for the uniform law on [-half_width, half_width]."""
-        nodes, weights = roots_legendre(as_dim(points, "points"))
+        nodes, weights = scipy.special.roots_legendre(as_dim(points, "points"))
         return self._scale * np.asarray(nodes), np.asarray(weights) / np.sum(weights)
 
     def _unit_log_mgf(self, x: Array) -> Array:

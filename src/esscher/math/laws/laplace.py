@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import roots_laguerre
+import scipy
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_dim
@@ -44,7 +44,7 @@ class Laplace(ProductLaw):
         count = as_dim(points, "points")
         if count > MOST_POINTS:
             raise InputError(f"points is {points}; a Laplace rule has at most {MOST_POINTS} a side")
-        nodes, weights = roots_laguerre(count)
+        nodes, weights = scipy.special.roots_laguerre(count)
         half = np.asarray(weights) / (2.0 * np.sum(weights))
         positive = self._scale * np.asarray(nodes)
         return np.concatenate([-positive[::-1], positive]), np.concatenate([half[::-1], half])

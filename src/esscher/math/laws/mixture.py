@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array, as_covariance
@@ -115,14 +115,16 @@ class GaussianMixture(Law):
 
     def _tilted_weights(self, t: Array) -> Array:
         logits = self._excess(t)
-        return np.asarray(np.exp(logits - logsumexp(logits, axis=-1, keepdims=True)))
+        return np.asarray(np.exp(logits - scipy.special.logsumexp(logits, axis=-1, keepdims=True)))
 
     def _component_mean(self, c: int, t: Array) -> Array:
         return np.asarray(self._means[c] + t @ self._covariances[c])
 
     def _log_mgf(self, t: Array) -> Array:
         slope = self._means[0] + 0.5 * (t @ self._covariances[0])
-        return np.asarray(np.sum(t * slope, axis=-1) + logsumexp(self._excess(t), axis=-1))
+        return np.asarray(
+            np.sum(t * slope, axis=-1) + scipy.special.logsumexp(self._excess(t), axis=-1)
+        )
 
     def _tilted_mean(self, t: Array) -> Array:
         weights = self._tilted_weights(t)

@@ -8,8 +8,8 @@ correlated only if they share their column j.
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import roots_legendre
 
 from esscher.core.validation import Array
 from esscher.math.laws import Cube, ProductLaw
@@ -87,7 +87,7 @@ def _rule(law: ProductLaw, slopes: Array, bias: Array, points: int) -> Rule:
     if not isinstance(law, Cube):
         return law.marginal_rule(points)
     edges = _panels(law.half_width, slopes, bias)
-    nodes, weights = roots_legendre(points)
+    nodes, weights = scipy.special.roots_legendre(points)
     half = np.diff(edges)[:, None] / 2
     middle = (edges[:-1, None] + edges[1:, None]) / 2
     return (middle + half * nodes).ravel(), (half * weights / (2 * law.half_width)).ravel()

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.linalg import eigh_tridiagonal
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array, as_dim, as_positive
@@ -213,7 +213,7 @@ def _golub_welsch(diagonal: Array, off: Array) -> Rule:
     """Nodes and weights from the Jacobi matrix of a probability law."""
     if len(diagonal) == 1:
         return diagonal.copy(), np.ones(1)
-    nodes, vectors = eigh_tridiagonal(diagonal, off)
+    nodes, vectors = scipy.linalg.eigh_tridiagonal(diagonal, off)
     weights = np.asarray(vectors[0] ** 2)
     return np.asarray(nodes), weights / weights.sum()
 

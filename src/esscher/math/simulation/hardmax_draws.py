@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import gammaincc, gammainccinv, ndtri
+import scipy
 
 from esscher.core.errors import UndefinedError
 from esscher.core.validation import Array
@@ -49,7 +49,7 @@ def absolute_means(n: float, count: int, queries: str, rng: np.random.Generator)
 def _half_normal_maximum(count: Array, rng: np.random.Generator) -> Array:
     """Maximum of ``count`` half normals: ``P(|X| > max)`` is the minimum of ``count`` uniforms."""
     survival = -np.expm1(-rng.standard_exponential(count.shape) / count)
-    return np.asarray(-ndtri(survival / 2))
+    return np.asarray(-scipy.special.ndtri(survival / 2))
 
 
 def draw_outer_keys(n: float, dim: int, rng: np.random.Generator) -> tuple[Array, float]:
@@ -58,18 +58,18 @@ def draw_outer_keys(n: float, dim: int, rng: np.random.Generator) -> tuple[Array
     r0 is such that about ``CANDIDATES`` keys have a projection beyond r0 on any given direction,
     unless that takes more than ``MOST_KEYS`` keys.
     """
-    radius = -float(ndtri(min(CANDIDATES / n, 0.5)))
-    outside = float(gammaincc(dim / 2, radius**2 / 2))
+    radius = -float(scipy.special.ndtri(min(CANDIDATES / n, 0.5)))
+    outside = float(scipy.special.gammaincc(dim / 2, radius**2 / 2))
     if n * outside > MOST_KEYS:
         outside = MOST_KEYS / n
-        radius = math.sqrt(2 * float(gammainccinv(dim / 2, outside)))
+        radius = math.sqrt(2 * float(scipy.special.gammainccinv(dim / 2, outside)))
     if n <= LARGEST_BINOMIAL:
         count = int(rng.binomial(int(n), outside))
     else:
         count = int(rng.poisson(n * outside))
     # 1 - U lies in (0, 1]: never a survival of 0, whose radius would be infinite.
     survival = outside * (1.0 - rng.random(count))
-    norms = np.sqrt(2.0 * gammainccinv(dim / 2, survival))
+    norms = np.sqrt(2.0 * scipy.special.gammainccinv(dim / 2, survival))
     return norms[:, None] * _directions(count, dim, rng), radius
 
 

@@ -20,8 +20,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import ndtr, ndtri
 
 from esscher.core.errors import UndefinedError
 from esscher.core.streams import random_stream
@@ -154,7 +154,7 @@ class Bulk:
         self.tilts = tau + step * np.arange(-steps, steps + 1)
         density = np.exp(-0.5 * ((self.tilts - tau) / horizon) ** 2)
         self.shares = density / density.sum()
-        edge = -float(ndtri(1 / n))
+        edge = -float(scipy.special.ndtri(1 / n))
         # units of the weights at each tilt, so that nothing overflows
         strengths = np.abs(self.tilts)
         self.units = np.where(strengths < edge, 0.5 * self.tilts**2, strengths * edge)
@@ -162,7 +162,7 @@ class Bulk:
         drawn, self.non_normality = extremes_needed(n, probe, tolerance)
         # K extremes on either side; all n tokens lie beyond a cut of 0
         self.outside = min(2 * drawn / n, 1.0) if drawn < n else 1.0
-        self.cut = -float(ndtri(self.outside / 2)) if self.outside < 1 else 0.0
+        self.cut = -float(scipy.special.ndtri(self.outside / 2)) if self.outside < 1 else 0.0
         self.expected = n * self.outside
         level = max(horizon, 1.0)
         x2 = (1 + 8 / level**2) ** -0.5
@@ -182,7 +182,7 @@ class Bulk:
         half = np.diff(edges)[:, None] / 2
         x = ((edges[:-1] + edges[1:])[:, None] / 2 + half * nodes).ravel()
         density = (half * weights).ravel() * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-        inside = float(ndtr(c) - ndtr(-c))
+        inside = float(scipy.special.ndtr(c) - scipy.special.ndtr(-c))
         self.probabilities = density / inside
         values = np.exp(np.multiply.outer(x, a) - self.units)
         ends = np.exp(-a * c - self.units) - np.exp(a * c - self.units)
@@ -207,7 +207,7 @@ class Bulk:
             ranks = np.append(ranks, math.exp(self.log_high - self.depth * rng.random()))
         low = math.exp(self.log_high - self.depth)
         ratio = 0.5 + 0.5 * float(np.sum(1 / ranks[ranks > low])) / self.depth
-        x = -ndtri(ranks / (2 * self.n))
+        x = -scipy.special.ndtri(ranks / (2 * self.n))
         return np.where(rng.random(len(x)) < 0.5, x, -x), 1 / ratio
 
     def mean_error(self, rng: np.random.Generator) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import log_ndtr, ndtri
+import scipy
 
 from esscher.core.errors import UndefinedError
 from esscher.core.validation import Array
@@ -57,7 +57,7 @@ def largest_normals(n: float, count: int, first: Array, rng: np.random.Generator
     # n + 1 - count further exponentials, as one gamma variable
     total = arrivals[:, -1] + rng.standard_gamma(n + 1 - count, len(first))
     arrivals /= total[:, None]
-    return np.asarray(-ndtri(arrivals))
+    return np.asarray(-scipy.special.ndtri(arrivals))
 
 
 class BulkMoments(NamedTuple):
@@ -159,7 +159,7 @@ def bulk_non_normality(n: float, strengths: Array, count: int) -> Array:
     rest = n - count
     if rest <= 0:
         return np.zeros(len(strengths))
-    cut, top = (-float(ndtri(k / n)) for k in (count, 1.0))
+    cut, top = (-float(scipy.special.ndtri(k / n)) for k in (count, 1.0))
     moments = bulk_moments(np.full(len(strengths), cut), strengths, third=True)
     spread = np.sqrt(np.einsum("rii->ri", moments.covariance)[:, :2])
     varies = spread > 0  # without tilt the weights do not
@@ -192,4 +192,4 @@ def extremes_needed(n: float, strengths: Array, tolerance: float) -> tuple[int, 
 
 def log_survival(x: Array) -> Array:
     """``ln P(normal > x)``, far into the tail."""
-    return np.asarray(log_ndtr(-x))
+    return np.asarray(scipy.special.log_ndtr(-x))

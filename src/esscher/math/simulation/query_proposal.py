@@ -68,7 +68,7 @@ class QueryProposal:
         if typical >= top:
             return []
         strengths = np.linspace(typical, top, GRID)[1:]
-        thetas = np.array([self._law.saddle(float(s) ** 2) for s in strengths])
+        thetas = self._law.saddles(strengths**2)
         log_density = self._law.log_transform(thetas) - thetas * strengths**2
         best = int(np.argmax(log_density + log_square_error(n, strengths)))
         if best < GRID // 16:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import least_squares
+import scipy
 
 from esscher.core.validation import Array
 from esscher.math.statistics.noise import least_squares_forms
@@ -102,7 +102,7 @@ def fit_floor(x: Array, y: Array, covariance: Array) -> tuple[Array, Array, Arra
     for share in STARTS:
         above = np.log(np.maximum(np.exp(y) - share * smallest, 1e-3 * smallest))
         slope, start = np.polyfit(x, above, 1)
-        found = least_squares(
+        found = scipy.optimize.least_squares(
             distance,
             [start, float(np.clip(-slope, 0.01, STEEPEST - 0.01)), share],
             change,

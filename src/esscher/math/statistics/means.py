@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import special
+import scipy
 
 from esscher.core.validation import Array
 from esscher.math.statistics.records import finite_list
@@ -32,7 +32,7 @@ def mean_and_interval(
         nothing = [None] * len(mean)
         return {"mean": finite_list(mean), "standard_error": nothing, "interval": nothing}
     error = values.std(axis=0, ddof=1) / np.sqrt(count)
-    half = special.stdtrit(count - 1, (1 + LEVEL) / 2) * error
+    half = scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2) * error
     return {
         "mean": finite_list(mean),
         "standard_error": finite_list(error),

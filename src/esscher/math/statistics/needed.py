@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import special
+import scipy
 
 from esscher.math.statistics.means import LEVEL
 
@@ -33,6 +33,6 @@ def replicates_needed(distance: float, spread: float) -> int | None:
         None if the distance is so small that no reasonable number decides, or not known.
     """
     n = np.arange(2, MOST + 1)
-    quantiles = special.stdtrit(n - 1, (1 + LEVEL) / 2) + special.stdtrit(n - 1, POWER)
+    quantiles = scipy.special.stdtrit(n - 1, (1 + LEVEL) / 2) + scipy.special.stdtrit(n - 1, POWER)
     enough = abs(distance) > quantiles * spread / np.sqrt(n)
     return int(n[np.argmax(enough)]) if enough.any() else None

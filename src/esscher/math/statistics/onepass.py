@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from esscher.core.codec import as_tree
 from esscher.core.errors import InputError
@@ -191,7 +191,7 @@ def received_exponent(
         )
     shape, clusters = tail_shape(others), tail_clusters(others)
     error = (1 + max(shape.k, 0.0)) / math.sqrt(clusters.effective + PRIOR)
-    critical = float(special.stdtrit(max(clusters.count - 1, 1), (1 + level) / 2))
+    critical = float(scipy.special.stdtrit(max(clusters.count - 1, 1), (1 + level) / 2))
     low, high = shape.k - critical * error, shape.k + critical * error
     needed = _minimum_size(shape, clusters, critical)
     why = _reasons(shape, clusters, len(others), critical * error, needed, queries, burn_in)

@@ -20,8 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
@@ -89,7 +89,9 @@ class Resamples:
         if self.n_replicates < 2:
             return np.full(len(forms), np.inf)
         if self.n_replicates < FEWEST:
-            return np.full(len(forms), special.stdtrit(self.n_replicates - 1, (1 + level) / 2))
+            return np.full(
+                len(forms), scipy.special.stdtrit(self.n_replicates - 1, (1 + level) / 2)
+            )
         return np.asarray(np.quantile(np.abs(self.deviations(forms)), level, axis=0))
 
     def intervals(self, forms: Array, level: float) -> tuple[Array, Array, Array]:

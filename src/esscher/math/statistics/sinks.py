@@ -22,8 +22,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
@@ -130,4 +130,4 @@ def _scale(excess: Array, k: float, mean: float) -> float:
     def distance(log_scale: float) -> float:
         return float(np.mean(np.log1p(k * excess / math.exp(log_scale)))) / k - mean
 
-    return math.exp(brentq(distance, middle - 30, middle + 30))
+    return math.exp(scipy.optimize.brentq(distance, middle - 30, middle + 30))

@@ -15,8 +15,8 @@ make the score of tau vary more than independent tokens would (quasi-likelihood)
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
@@ -94,7 +94,7 @@ def compare_tails(
     best = int(np.argmax(profile))
     inflation = _inflation(y, float(b[best]), float(TAUS[best]), group)
     inside = len(np.unique(group))
-    quantile = float(special.stdtrit(max(inside - 1, 1), (1 + level) / 2))
+    quantile = float(scipy.special.stdtrit(max(inside - 1, 1), (1 + level) / 2))
     lighter = profile - profile[best] >= -inflation * quantile**2 / 2
     weibull = profile[:TWO].max()
     k, pareto = _pareto(y - 1)
@@ -147,7 +147,9 @@ def _log_integral(b: Array) -> Array:
 def _log_scaled_gamma(a: Array, b: Array) -> Array:
     """``ln [Gamma(a, b) e^b b^-a]``, by its asymptotic series where Gamma(a, b) underflows."""
     with np.errstate(divide="ignore"):
-        direct = special.gammaln(a) + np.log(special.gammaincc(a, b)) + b - a * np.log(b)
+        direct = (
+            scipy.special.gammaln(a) + np.log(scipy.special.gammaincc(a, b)) + b - a * np.log(b)
+        )
     # two terms of the series; beyond b = 300 and for a <= 10 they are good to (a/b)^3 < 4e-5
     far = np.maximum(b, 300.0)
     series = -np.log(far) + np.log1p((a - 1) / far * (1 + (a - 2) / far))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from esscher.core.codec import Estimate
 from esscher.core.errors import InputError
@@ -160,7 +160,7 @@ def _kurtosis(projection: Array, groups: NDArray[np.int64]) -> Estimate:
     sums, sizes = sums_by_group(influence[:, None], groups)
     count = len(sizes)
     error = float(np.sqrt(np.sum(sums**2) * count / (count - 1))) / len(projection)
-    reach = float(special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
+    reach = float(scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
     return Estimate(value=value - 3, interval=(value - 3 - reach, value - 3 + reach))
 
 
@@ -201,5 +201,5 @@ def _jackknifed(
     except InputError:
         return Estimate(value=None, interval=(None, None))
     error = float(np.sqrt((count - 1) / count * np.sum((without - without.mean()) ** 2)))
-    reach = float(special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
+    reach = float(scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
     return Estimate(value=value, interval=(value - reach, value + reach))

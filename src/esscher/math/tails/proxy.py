@@ -12,8 +12,8 @@ reported is the smallest s on that range.
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
@@ -64,7 +64,7 @@ def variance_proxy(
     # value of a resample would be so twice.
     resampled = _ratio(draws.astype(np.float64), sizes, first, moments, t)[:, best]
     value = max(1.0, float(ratio[best]))
-    reach = float(special.stdtrit(len(sizes) - 1, (1 + level) / 2)) * float(resampled.std())
+    reach = float(scipy.special.stdtrit(len(sizes) - 1, (1 + level) / 2)) * float(resampled.std())
     return VarianceProxy(
         value=value,
         interval=(max(1.0, value - reach), value + reach),

@@ -26,7 +26,7 @@ import numpy as np
 
 from esscher.core.validation import Array
 from esscher.math.theory.cloud_query import QueryErrors
-from esscher.math.theory.cloud_table import KeyColumns, KeySums
+from esscher.math.theory.cloud_table import KeyColumns, MixedSums, Single, SquaredSums
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,15 +65,15 @@ class QueryNoise:
         at
             Its errors.
         keys, sums
-            The keys, and sums over them with the weights ``squares`` and ``products`` of ``at``.
+            The keys, and the weights ``squares`` and ``products`` of them with sums over them.
         """
         self.output[i] = at.square - np.sum(at.mean**2, axis=1)
         trace = np.trace(at.crossed, axis1=1, axis2=2) + sums.squares.norms_about(y)
-        trace = trace - 2 * (at.products @ keys.inner - sums.products.shift @ y)
+        trace = trace - 2 * (sums.by_products @ keys.inner - sums.products.shift @ y)
         self.shifted[i] = np.maximum(trace - np.sum(mean**2, axis=1), 0.0)
         single = y.astype(np.float32)
         r, u = keys.values @ single - np.float32(y @ y), keys.shifts @ single
-        along = at.crossed @ y @ y + at.squares @ (r * r) - 2 * (at.products @ (r * u))
+        along = at.crossed @ y @ y + sums.by_squares @ (r * r) - 2 * (sums.by_products @ (r * u))
         self.along[i] = np.maximum(along - (mean @ y) ** 2, 0.0)
         self.level[i] = np.sum((y + mean) ** 2, axis=1)
 
@@ -85,10 +85,12 @@ class QueryNoise:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Sums over keys with the two weights of a query's errors."""
+    """The two weights of keys in a query's errors, [size, key], and sums over keys with them."""
 
-    squares: KeySums
-    products: KeySums
+    by_squares: Single
+    by_products: Single
+    squares: SquaredSums
+    products: MixedSums
 
 
 def dimension_of(matrices: Array) -> Array:

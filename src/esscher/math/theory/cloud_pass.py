@@ -25,7 +25,14 @@ from esscher.math.theory.cloud_query import (
 )
 from esscher.math.theory.cloud_sampling import Calibrated, choose, near_order
 from esscher.math.theory.cloud_shape import Redrawn
-from esscher.math.theory.cloud_table import KeyColumns, Pairs, Single, query_table
+from esscher.math.theory.cloud_table import (
+    KeyColumns,
+    Pairs,
+    QueryTable,
+    Room,
+    Single,
+    query_table,
+)
 
 Rows = NDArray[np.int64]
 
@@ -124,6 +131,7 @@ class CloudPass:
         self.z = choose(self._shares(influence), effort.tokens, rng)
         self.pairs, self.chosen_pairs = self._choose_pairs(effort.pairs, rng)
         self._keys = KeyColumns.of(self.values, self.shifts, self.pairs)
+        self._room = Room()
         members = self.z.members
         self.keys = self._own[np.concatenate([members, self.rows])] if self.tokens else members
         groups, s, p = effort.groups, len(n), len(self.pairs[0])
@@ -277,12 +285,13 @@ class CloudPass:
         shared = Shared(np.zeros((s, d)), np.zeros(s))
         squares, products = np.zeros((2, s, len(self.values)), dtype=np.float32)
         for i in members:
-            more, above, at = self._query(int(i), group)
+            more, above, sums = self._query(int(i), group)
             share = float(self.share[i])
             columns.append((more[0], np.float32(share) * more[1]))
             shared = shared + above.scaled(share)
-            squares += np.float32(share) * at.squares
-            products += np.float32(share) * at.products
+            for total, found in ((squares, sums.by_squares), (products, sums.by_products)):
+                np.multiply(found, np.float32(share), out=found)
+                total += found
         seen, weights = (np.concatenate(parts) for parts in zip(*columns, strict=True))
         influence = Influence.of(seen.T @ weights, shared, d)
         factor = (self.n - 1 if self.tokens else self.n)[:, None]
@@ -309,12 +318,12 @@ class CloudPass:
         self.on_mean[group] += many[0] - few[0]
         self.on_products[group] += many[1] - few[1]
 
-    def _query(self, i: int, group: int) -> tuple[tuple[Single, Single], Shared, QueryErrors]:
+    def _query(self, i: int, group: int) -> tuple[tuple[Single, Single], Shared, Sums]:
         """Add a query; return what its group sums over tokens and over keys."""
         row, n = int(self.rows[i]), self.n
         y = self.outputs[row]
         ends = min(n[0], self.grid[0]), max(n[-1], self.grid[-1])
-        table = query_table(self._logits[i], self._keys, y, *ends)
+        table = query_table(self._logits[i], self._keys, y, *ends, room=self._room)
         own = OwnKey.none(table, len(y))
         if self.tokens:
             key = int(self._own[row])
@@ -325,13 +334,25 @@ class CloudPass:
         others = self.grid - 1 if self.tokens else self.grid
         self.map_squares[i] = square_errors(table, own, others)
         crossed = at.crossed + symmetric(y[:, None] * self.mean[i][:, None, :])
-        squares, products = self._keys.sums(at.squares), self._keys.sums(at.products)
-        self.noise.put(i, y, self.mean[i], at, self._keys, Sums(squares, products))
-        along = squares.squares_along(y) - products.mixed_along(y)
+        sums = self._weigh(table, at)
+        squares, products = sums.squares, sums.products
+        self.noise.put(i, y, self.mean[i], at, self._keys, sums)
+        along = squares.along(y) - products.along(y)
         self.products[i] = crossed[:, *self.pairs] + along
         # but for v v' and v u', whose matrices are the same for all queries
         linear = symmetric((products.shift - squares.value)[:, :, None] * y)
         linear = linear + squares.one[:, None, None] * np.outer(y, y)
         self.second[group] += self.share[i] * (crossed + linear)
         weights, shared = coefficients(table, own, n, self._others - 1, y, self.pairs)
-        return (features(table, self.keys), weights), shared, at
+        return (features(table, self.keys), weights), shared, sums
+
+    def _weigh(self, table: QueryTable, at: QueryErrors) -> Sums:
+        """Weights of the keys in a query's errors, in memory that the next query takes over."""
+        by = []
+        for name, factors, rows in (
+            ("squares", at.squares, table.square), ("products", at.products, table.weight),
+        ):  # fmt: skip
+            room = self._room.rows(name, len(factors), rows.shape[1])
+            by.append(np.matmul(factors.astype(np.float32), rows, out=room))
+        squares = table.by_square.combined(at.squares)
+        return Sums(by[0], by[1], squares, table.by_weight.combined(at.products))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from esscher.core.validation import Array, as_sizes
-from esscher.math.theory.cloud_table import STEP, KeyColumns, QueryTable, Single, query_table
+from esscher.math.theory.cloud_table import STEP, KeyColumns, QueryTable, query_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,14 +60,15 @@ class QueryErrors:
     crossed
         [size, d, d].
     squares, products
-        [size, key].
+        Factors of ``table.square`` and ``table.weight``, whose sums over the nodes are the weights
+        ``squares_j`` and ``products_j`` of the keys, [size, node].
     """
 
     mean: Array
     square: Array
     crossed: Array
-    squares: Single
-    products: Single
+    squares: Array
+    products: Array
 
 
 def square_errors(table: QueryTable, own: OwnKey, others: Array) -> Array:
@@ -149,15 +150,13 @@ def query_errors(
     shared = shared + (m * (one * weight) @ h)[:, None, :] * r[:, None]
     shared = shared + np.matmul((m * (m - 1) * two)[:, None, :] * g.T, h)
     common = (np.outer(u, u) + others[:, None, None] * spread) / n**2
-    per_key = (m * one).astype(np.float32) / np.float32(len(table.weights))
+    per_key = m * one / len(table.weights)
     return QueryErrors(
         mean=alone * r + rest,
         square=square_errors(table, own, others),
         crossed=squares - symmetric(shared) / n + common,
-        squares=(per_key @ table.square).astype(np.float32, copy=False),
-        products=((per_key / n[..., 0]).astype(np.float32) @ table.weight).astype(
-            np.float32, copy=False
-        ),
+        squares=per_key,
+        products=per_key / n[..., 0],
     )
 
 

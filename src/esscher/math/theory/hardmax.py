@@ -23,9 +23,8 @@ import math
 from functools import lru_cache
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.linalg import eigh_tridiagonal
-from scipy.special import erf, erfc, expit, gammaln, log_ndtr, ndtr, ndtri, ndtri_exp
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_dim, as_positive, as_queries, as_sizes
@@ -98,7 +97,9 @@ def _half_normal_log_cdf(x: Array) -> Array:
     """``log P(|X| <= x)``; each branch where it loses nothing."""
     y = x / math.sqrt(2.0)
     small, large = np.minimum(y, 1.0), np.maximum(y, 1.0)
-    return np.asarray(np.where(y < 1.0, np.log(erf(small)), np.log1p(-erfc(large))))
+    return np.asarray(
+        np.where(y < 1.0, np.log(scipy.special.erf(small)), np.log1p(-scipy.special.erfc(large)))
+    )
 
 
 def _mean_population(n: float) -> float:
@@ -106,14 +107,16 @@ def _mean_population(n: float) -> float:
 
     Written as ``int_0^inf [Phi^n - (2 Phi - 1)^n] + int_0^inf (1 - Phi)^n``: positive terms only.
     """
-    low = -float(ndtri_exp(math.log(CUT / n))) if CUT / n < 0.5 else 0.0
-    x, w = panels(np.linspace(low, -float(ndtri_exp(-CUT - math.log(n))), 17), 20)
-    log_cdf = log_ndtr(x)
+    low = -float(scipy.special.ndtri_exp(math.log(CUT / n))) if CUT / n < 0.5 else 0.0
+    x, w = panels(np.linspace(low, -float(scipy.special.ndtri_exp(-CUT - math.log(n))), 17), 20)
+    log_cdf = scipy.special.log_ndtr(x)
     gap = _half_normal_log_cdf(x) - log_cdf
     total = float(w @ (np.exp(n * log_cdf) * -np.expm1(n * gap)))
     if n <= ONE_SIDED:
-        x, w = panels(np.linspace(0.0, -float(ndtri_exp(-math.log(2.0) - CUT / n)), 9), 20)
-        total += float(w @ np.exp(n * log_ndtr(-x)))
+        x, w = panels(
+            np.linspace(0.0, -float(scipy.special.ndtri_exp(-math.log(2.0) - CUT / n)), 9), 20
+        )
+        total += float(w @ np.exp(n * scipy.special.log_ndtr(-x)))
     return total
 
 
@@ -125,7 +128,9 @@ def binomial_rule(n: float) -> tuple[Array, Array]:
     """
     count = int(min(n + 1, SIGN_NODES))
     k = np.arange(1.0, count)
-    nodes, vectors = eigh_tridiagonal(np.zeros(count), np.sqrt(k * (1.0 - (k - 1.0) / n)))
+    nodes, vectors = scipy.linalg.eigh_tridiagonal(
+        np.zeros(count), np.sqrt(k * (1.0 - (k - 1.0) / n))
+    )
     return np.clip(n / 2 + math.sqrt(n) / 2 * nodes, 0.0, n), vectors[0] ** 2
 
 
@@ -152,8 +157,8 @@ def _range(count: float) -> tuple[float, float]:
     """Interval outside which the maximum of ``count`` half normals never falls (to exp(-CUT))."""
     if count <= 0:
         return 0.0, 0.0
-    low = -float(ndtri(-math.expm1(-CUT / count) / 2))
-    return max(low, 0.0), -float(ndtri_exp(-CUT - math.log(2.0 * max(count, 1.0))))
+    low = -float(scipy.special.ndtri(-math.expm1(-CUT / count) / 2))
+    return max(low, 0.0), -float(scipy.special.ndtri_exp(-CUT - math.log(2.0 * max(count, 1.0))))
 
 
 def rms_exact(n: float, dim: int) -> float:
@@ -184,8 +189,9 @@ def maxima_covariance(n: float, theta: float) -> float:
     ``(1/2 pi) int_theta^{pi/2} exp(-m^2/(1+cos a) - t^2/(4(1-cos a))) da``: nothing cancels.
     """
     log_n = math.log(n)
-    low = -float(ndtri_exp(math.log(CUT / n))) if CUT / n < 1e-3 else float(ndtri_exp(-CUT / n))
-    width = -float(ndtri_exp(-CUT - log_n)) - low
+    quantile = scipy.special.ndtri_exp
+    low = -float(quantile(math.log(CUT / n))) if CUT / n < 1e-3 else float(quantile(-CUT / n))
+    width = -float(quantile(-CUT - log_n)) - low
     # At small angles the joint law changes over |t| ~ theta: without grading the ridge is missed.
     edges = [0.0, theta / 3, theta, 2 * theta, 4 * theta, 8 * theta, width / 8, width / 3, width]
     t, t_weight = panels(np.unique(np.minimum(edges, width)), 8)
@@ -198,7 +204,7 @@ def maxima_covariance(n: float, theta: float) -> float:
     # exp(-m^2/(1+c)) dominates; n multiplies inside the exponential because 1/n may be 1e-300.
     exponent = -(m[..., None] ** 2) / (1 + cosine) - t[:, None, None] ** 2 / (4 * (1 - cosine))
     excess = np.exp(log_n + exponent) @ a_weight / (2 * math.pi)
-    log_single = log_ndtr(x) + log_ndtr(y)
+    log_single = scipy.special.log_ndtr(x) + scipy.special.log_ndtr(y)
     ratio = np.maximum(excess / n * np.exp(-log_single), -1.0 + 1e-16)
     gain = n * np.log1p(ratio)
     single = np.exp(n * log_single)
@@ -220,7 +226,8 @@ def _correlation_path(theta: float, log_n: float) -> tuple[Array, Array]:
 
 def _log_angle_mass(dim: int) -> float:
     """``log int_0^pi sin(theta)^{dim-2}``: the angle of two uniform directions, normalised."""
-    return float(math.log(math.pi) / 2 + gammaln((dim - 1) / 2) - gammaln(dim / 2))
+    gammas = scipy.special.gammaln((dim - 1) / 2) - scipy.special.gammaln(dim / 2)
+    return float(math.log(math.pi) / 2 + gammas)
 
 
 @lru_cache(maxsize=64)
@@ -250,8 +257,9 @@ def rms_leading_constant(dim: int) -> float:
             45.0,
         ]
         t, w = panels(np.unique(edges), 16)
-        share = expit(t)
-        deficit = share * ndtr(-lam - t / (2 * lam)) + expit(-t) * ndtr(t / (2 * lam) - lam)
+        share, rest = scipy.special.expit(t), scipy.special.expit(-t)
+        below, above = scipy.special.ndtr([-lam - t / (2 * lam), t / (2 * lam) - lam])
+        deficit = share * below + rest * above
         total -= weight * lam ** (dim - 2) * 2.0 * float(w @ np.log1p(-deficit))
     log_factor = (dim - 3) / 2 * math.log(2.0) - _log_angle_mass(dim)
     return dim * math.sqrt(total * math.exp(log_factor))

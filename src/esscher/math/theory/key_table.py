@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.interpolate import CubicSpline
+import scipy
 
 from esscher.core.validation import Array
 from esscher.math.theory.softmax_mean import LaplaceTable
@@ -91,6 +91,11 @@ class KeyTable:
         Numbers of tokens n.
     own_logit
         Logit of the query's own key, or None when the query is not one of the tokens.
+
+    Attributes
+    ----------
+    fields
+        Names of the expectations that are not zero, in the order of ``values``.
     """
 
     def __init__(self, table: LaplaceTable, sizes: Array, own_logit: float | None) -> None:
@@ -108,16 +113,17 @@ class KeyTable:
         weight = np.exp(np.minimum(sums, CUT))
         decay = np.exp(-weight)
         kernels = [
-            np.lib.stride_tricks.sliding_window_view(x, span)[:, ::ratio]
+            # copied: products of overlapping rows do not go through the library
+            np.ascontiguousarray(np.lib.stride_tricks.sliding_window_view(x, span)[:, ::ratio])
             for x in (decay, weight * decay, weight * weight * decay)
         ]
         plain = [t.rest, t.along, t.across]
         once = [t.none, t.rest]
-        self._fields = [*PLAIN, *ONCE, "key_key"]
+        self.fields: tuple[str, ...] = (*PLAIN, *ONCE, "key_key")
         if own_logit is not None:
             plain += [t.own, t.own_own, t.own_rest]
             once += [t.own]
-            self._fields = [*PLAIN, *PLAIN_OWN, *ONCE, *ONCE_OWN, "key_key"]
+            self.fields = (*PLAIN, *PLAIN_OWN, *ONCE, *ONCE_OWN, "key_key")
         values = np.hstack(
             [
                 kernels[0] @ np.concatenate(plain).T,
@@ -125,15 +131,18 @@ class KeyTable:
                 kernels[2] @ t.none.T,
             ]
         )
-        self._spline = CubicSpline(self._grid, table.step * values)
+        self._spline = scipy.interpolate.CubicSpline(self._grid, table.step * values)
 
     def __call__(self, log_weights: Array) -> Expectations:
         """Expectations at log-weights; the last axis of each runs over the sizes."""
-        inside = np.clip(log_weights, self._grid[0], self._grid[-1])
-        parts = np.split(self._spline(inside), len(self._fields), axis=-1)
-        found = dict(zip(self._fields, parts, strict=True))
+        parts = np.split(self.values(log_weights), len(self.fields), axis=-1)
+        found = dict(zip(self.fields, parts, strict=True))
         absent = np.zeros_like(parts[0])
         return Expectations(*(found.get(name, absent) for name in Expectations._fields))
+
+    def values(self, log_weights: Array) -> Array:
+        """The same in one array, whose last axis runs over ``fields`` and, in each, the sizes."""
+        return np.asarray(self._spline(np.clip(log_weights, self._grid[0], self._grid[-1])))
 
     def without_key(self) -> Expectations:
         """The same when no key is fixed: n keys (or n - 1 and the own one), all averaged out."""

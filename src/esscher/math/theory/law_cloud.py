@@ -12,7 +12,7 @@ The cloud lacks the rarest tokens of the law: for n near N its errors are too sm
 from __future__ import annotations
 
 import numpy as np
-from scipy import special
+import scipy
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
@@ -26,9 +26,6 @@ from esscher.math.theory.curve import Curve
 PER_TOKEN, SMALLEST, LARGEST = 4, 2048, 16_384
 #: Clouds that are drawn.
 CLOUDS = 4
-#: The spread of so few is uncertain: standard errors are widened by Student's quantile over the
-#: normal one (at 95%), so that intervals of twice the error hold what they promise.
-WIDER = float(special.stdtrit(CLOUDS - 1, 0.975) / special.ndtri(0.975))
 #: Queries whose attention to a whole cloud is held at a time.
 BLOCK = 512
 
@@ -107,5 +104,8 @@ def _together(errors: list[Array], noise: list[Array]) -> tuple[Array, Array]:
     error = np.sqrt(squares.mean(axis=0))
     if len(errors) == 1:
         return error, np.asarray(noise[0])
-    spread = WIDER * squares.std(axis=0, ddof=1) / np.sqrt(len(errors))
+    # The spread of so few is uncertain: it is widened by Student's quantile over the normal one (at
+    # 95%), so that intervals of twice the error hold what they promise.
+    wider = float(scipy.special.stdtrit(CLOUDS - 1, 0.975) / scipy.special.ndtri(0.975))
+    spread = wider * squares.std(axis=0, ddof=1) / np.sqrt(len(errors))
     return error, np.asarray(spread / np.maximum(2 * error, 1e-300))

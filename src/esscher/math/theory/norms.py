@@ -7,7 +7,7 @@ laws and the second moment says little about the typical size.
 from __future__ import annotations
 
 import numpy as np
-from scipy import special
+import scipy
 
 from esscher.core.validation import Array
 
@@ -54,7 +54,9 @@ def expected_isotropic_norm(
     body = 1 - power * np.exp(-(omega**2) * extra / (2 * dim))
     body[-1] /= 2  # end of the trapezoidal rule; beyond it body = 1
     constant = (
-        2 / np.sqrt(np.pi) * np.exp(special.gammaln((dim + 1) / 2) - special.gammaln(dim / 2))
+        2
+        / np.sqrt(np.pi)
+        * np.exp(scipy.special.gammaln((dim + 1) / 2) - scipy.special.gammaln(dim / 2))
     )
     return float(constant * (LOG_STEP * np.sum(body / omega) + 1 / omega[-1]))
 
@@ -90,7 +92,7 @@ def radial_gap(x: Array, dim: int) -> Array:
     a = dim / 2
     near = q / a * (1 - q / (2 * (a + 1)) * (1 - q / (3 * (a + 2)) * (1 - q / (4 * (a + 3)))))
     small = q < 1e-3
-    return np.where(small, near, 1 - special.hyp0f1(a, -np.where(small, 1.0, q)))
+    return np.where(small, near, 1 - scipy.special.hyp0f1(a, -np.where(small, 1.0, q)))
 
 
 def _sine_gap(x: Array) -> Array:

@@ -21,8 +21,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
-from scipy.interpolate import CubicSpline
+import scipy
 
 from esscher.core.errors import UndefinedError
 from esscher.core.streams import random_stream
@@ -135,7 +134,7 @@ def _components(query: QueryLaw, law: TiltLaw, rule: TiltRule, n: Array) -> list
         return []
     share = np.cumsum(_heavy(rule, n))
     strengths = [rule.strengths[np.searchsorted(share, p * share[-1])] for p in SHARES]
-    thetas = [0.0, *(law.saddle(float(s) ** 2) for s in strengths)]
+    thetas = [0.0, *law.saddles(np.asarray(strengths) ** 2)]
     tau, out = query.tau[query.active], []
     for theta in thetas:
         gap = 1 - 2 * theta * query.variances
@@ -164,7 +163,7 @@ def _shape(points: Array, components: list[_Component]) -> tuple[Array, list[Arr
     drawn = np.concatenate([p @ root.T for p, root in zip(points, roots, strict=True)])
     unit = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
     # the uniform law on the sphere has the density Gamma(k/2) / (2 pi^{k/2})
-    surface = float(special.gammaln(rank / 2) - np.log(2) - 0.5 * rank * np.log(np.pi))
+    surface = float(scipy.special.gammaln(rank / 2) - np.log(2) - 0.5 * rank * np.log(np.pi))
     logs = []
     for root in roots:
         inner = np.linalg.solve(root, unit.T)
@@ -197,7 +196,9 @@ def _rule_directions(query: QueryLaw, components: list[_Component]) -> _Directio
         )
         masses = np.repeat(mass / 2, ANGLES) / ANGLES
     unit, logs = _shape(np.tile(points, (len(components), 1, 1)), components)
-    return _Directions(unit, np.log(np.tile(masses, len(logs))) - special.logsumexp(logs, 0), None)
+    return _Directions(
+        unit, np.log(np.tile(masses, len(logs))) - scipy.special.logsumexp(logs, 0), None
+    )
 
 
 def _drawn_directions(
@@ -208,7 +209,7 @@ def _drawn_directions(
 
     rng = random_stream(seed, "own key", index)
     sobol = qmc.Sobol(query.rank + 1, scramble=True, rng=rng)
-    normal = special.ndtri(np.clip(sobol.random(POINTS), 1e-16, 1 - 1e-16))
+    normal = scipy.special.ndtri(np.clip(sobol.random(POINTS), 1e-16, 1 - 1e-16))
     # consecutive points, not every eighth: those would share the leading digit of a coordinate
     blocks = normal.reshape(len(components), POINTS // len(components), -1)
     unit, logs = _shape(blocks[:, :, :-1], components)
@@ -218,7 +219,7 @@ def _drawn_directions(
     wider = [0.5 * (np.log(v) - scores**2 * (1 - 1 / v)) for v in variances]
     mixture = [density - score for density, score in zip(logs, wider, strict=True)]
     count = np.log(len(unit) / len(components))
-    return _Directions(unit, -special.logsumexp(mixture, axis=0) - count, scores)
+    return _Directions(unit, -scipy.special.logsumexp(mixture, axis=0) - count, scores)
 
 
 def _integrate(
@@ -324,4 +325,4 @@ def _own_expectations(table: LaplaceTable, n: Array, log_weights: Array) -> Arra
             kernels[2] @ np.concatenate([rest, m * table.w2 * phi1]).T,
         ]
     )
-    return np.asarray(CubicSpline(grid, table.step * columns)(inside))
+    return np.asarray(scipy.interpolate.CubicSpline(grid, table.step * columns)(inside))

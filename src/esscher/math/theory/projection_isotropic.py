@@ -7,13 +7,14 @@ has its second order too (``pair_influence``).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-from scipy import special
-from scipy.interpolate import CubicSpline
+import scipy
 
 from esscher.core.validation import Array
 from esscher.math.coupling import Coupling
-from esscher.math.theory.key_table import Expectations, KeyTable
+from esscher.math.theory.key_table import KeyTable
 from esscher.math.theory.norms import expected_absolute, expected_isotropic_norm
 from esscher.math.theory.pair_influence import NODES, pair_variance
 from esscher.math.theory.softmax_mean import STRONGEST, laplace_table
@@ -52,7 +53,7 @@ def isotropic_errors(
     for i, size in enumerate(n):
         square = float(size * np.dot(masses, mean[:, i] ** 2))
         rows["mean_rms"].append(float(np.sqrt(gain * (square + pairs[i]))))
-        lengths = CubicSpline(norms, mean[:, i])(fine)
+        lengths = scipy.interpolate.CubicSpline(norms, mean[:, i])(fine)
         rows["mean"].append(
             float(np.sqrt(gain))
             * expected_isotropic_norm(size, lengths, fine_masses, d, float(pairs[i]))
@@ -67,7 +68,7 @@ def isotropic_errors(
         noise = float(size * np.dot(masses, spread))
         rows["cov_rms"].append(gain * float(np.sqrt(d * bias**2 + noise)))
         if d == 1:
-            terms = CubicSpline(norms, along)(fine)
+            terms = scipy.interpolate.CubicSpline(norms, along)(fine)
             rows["cov"].append(gain * expected_absolute(size, terms, fine_masses, bias))
     return {name: np.array(values) for name, values in rows.items() if values}
 
@@ -89,18 +90,17 @@ def _pair_shares(coupling: Coupling, h: float, n: Array, queries: str) -> Array:
 
 def _norm_range(d: int, largest_n: float) -> tuple[float, float]:
     """Norms of a standard normal vector that matter, out to the extremes of n draws."""
-    from scipy import stats  # here: it takes half a second
-
-    law = stats.chi2(d)
-    low = 0.0 if d <= 3 else float(np.sqrt(law.ppf(1e-14)))
-    return low, float(np.sqrt(law.isf(max(1e-9 / largest_n, 1e-300))))
+    # its square is twice a gamma variable; scipy.stats would take half a second to say so
+    low = 0.0 if d <= 3 else float(np.sqrt(2 * scipy.special.gammaincinv(d / 2, 1e-14)))
+    outside = max(1e-9 / largest_n, 1e-300)
+    return low, float(np.sqrt(2 * scipy.special.gammainccinv(d / 2, outside)))
 
 
 def _norm_rule(d: int, nodes: Array, weights: Array) -> tuple[Array, Array]:
     """Turn a rule for integrals over norms into one for averages over a standard normal vector."""
-    from scipy import stats  # here: it takes half a second
-
-    masses = np.exp(np.log(2 * nodes) + stats.chi2(d).logpdf(nodes * nodes)) * weights
+    # the density of a norm is r^(d-1) e^(-r^2/2); its factor goes in what follows
+    logs = (d - 1) * np.log(nodes) - nodes * nodes / 2
+    masses = np.exp(logs - logs.max()) * weights
     return nodes, masses / masses.sum()
 
 
@@ -109,7 +109,7 @@ def _cosine_rule(d: int) -> tuple[Array, Array]:
     if d == 1:
         return np.array([-1.0, 1.0]), np.array([0.5, 0.5])
     power = (d - 3) / 2
-    x, w = special.roots_jacobi(ANGLE_NODES, power, power)
+    x, w = scipy.special.roots_jacobi(ANGLE_NODES, power, power)
     return np.asarray(x), np.asarray(w / w.sum())
 
 
@@ -126,6 +126,7 @@ def _influence(
     tokens = queries == "tokens"
     rule = TiltLaw(coupling).rule(float(n.max()))
     cosines, angle_masses = _cosine_rule(d)
+    powers = angle_masses * cosines ** np.arange(3)[:, None]
     total = np.zeros((3, len(norms), len(n)))
     for s, mass in zip(rule.strengths, rule.weights, strict=True):
         if mass < LIGHT:
@@ -139,24 +140,45 @@ def _influence(
         )
         log_weights = strength * norms[:, None] * cosines - strength**2 / 2
         parts = _conditional(
-            table(log_weights),
+            _Moments.of(table.values(log_weights), table.fields, powers),
             n,
             float(s),
             own_key if tokens else None,
-            norms[:, None, None],
-            cosines[None, :, None],
+            norms[:, None],
             d,
         )
-        total += mass * np.stack([np.einsum("rcn,c->rn", x, angle_masses) for x in parts])
+        total += mass * np.stack(parts)
     if tokens:
         total = total * (n - 1) / n + _own_query(h, n, norms, d) / n
     return total[0], total[1], total[2]
 
 
+@dataclass(frozen=True, eq=False)
+class _Moments:
+    """Averages over the cosine c of ``c^k E[...]``, k = 0, 1, 2: axes [k, norm, size].
+
+    By the name of an expectation of :mod:`key_table`. What is wanted of them is of second order in
+    c and linear in them, so that the average comes first: a hundredth of the arithmetic.
+    """
+
+    found: dict[str, Array]
+    one: Array
+
+    @classmethod
+    def of(cls, values: Array, fields: tuple[str, ...], powers: Array) -> _Moments:
+        """Average values [norm, cosine, field and size] with weights [k, cosine]."""
+        averaged = np.moveaxis(powers @ values, 1, 0)
+        parts = np.split(averaged, len(fields), axis=-1)
+        return cls(dict(zip(fields, parts, strict=True)), powers.sum(axis=1)[:, None, None])
+
+    def __getitem__(self, name: str) -> Array:
+        return self.found.get(name, np.zeros((1, 1, 1)))
+
+
 def _conditional(
-    given: Expectations, n: Array, s: float, own_key: float | None, r: Array, c: Array, d: int
+    given: _Moments, n: Array, s: float, own_key: float | None, r: Array, d: int
 ) -> tuple[Array, Array, Array]:
-    """Error given a key eta of norm r at cosine c to a tilt of strength s.
+    """Error given a key eta of norm r, averaged over its cosine c to a tilt of strength s.
 
     The query's own key lies on the tilt's axis u, at ``own_key`` (None: it is not among the keys).
     Returns the component of the error along the fixed key, then the eigenvalues along and across it
@@ -169,35 +191,27 @@ def _conditional(
                           - E[p_key (eta - Gamma_n) + p_own (own - Gamma_n)] a'.
     """
     own, others = (0.0, n - 1) if own_key is None else (own_key, n - 2)
-    lean = own - s
-    pull = given.own * lean + given.rest
-    key_pull = given.key_own * lean + given.key_rest
-    along = given.own_own * lean**2 + 2 * given.own_rest * lean + given.along
-    mean = given.key * (r - s * c) + pull * c
+    lean, one = own - s, given.one
+    key, key_own, twice = given["key"], given["key_own"], given["key_key"]
+    pull = given["own"] * lean + given["rest"]
+    key_pull = key_own * lean + given["key_rest"]
+    along = given["own_own"] * lean**2 + 2 * given["own_rest"] * lean + given["along"]
     # E[Gamma_n] = key eta + tilt u, and p_key (eta - Gamma_n) + p_own (own - Gamma_n) likewise
-    tilt = s * (1 - given.key) + pull
-    left_key = given.key - given.key_key - given.key_own
-    left_tilt = (
-        (given.own - given.own_own) * lean
-        - given.own_rest
-        - s * (given.key - given.key_key - given.key_own)
-        - key_pull
-    )
+    tilt = s * (one - key) + pull
+    left_key = key - twice - key_own
+    left_tilt = (given["own"] - given["own_own"]) * lean - given["own_rest"]
+    left_tilt = left_tilt - s * left_key - key_pull
     # coefficients of eta eta', of (eta u' + u eta'), of u u' and of the identity
-    key_key = given.key_key - 2 * given.key / n + 1 / n**2
-    key_tilt = key_pull + s * given.key - s * given.key_key
-    key_tilt = key_tilt - (given.key * own - left_key * s + tilt) / n + own / n**2
-    tilt_tilt = (
-        s * s * given.key_key
-        - 2 * s * (key_pull + s * given.key)
-        + along
-        + 2 * s * pull
-        - given.across
-    )
-    tilt_tilt = tilt_tilt - 2 * (tilt * own - left_tilt * s) / n + own**2 / n**2
-    level = given.across - 2 * (1 - given.key - given.own) / n + others / n**2
-    radial = key_key * r * r + 2 * key_tilt * r * c + tilt_tilt * c * c + level
-    transverse = tilt_tilt * (1 - c * c) / max(d - 1, 1) + level
+    key_key = twice - 2 * key / n + one / n**2
+    key_tilt = key_pull + s * key - s * twice
+    key_tilt = key_tilt - (key * own - left_key * s + tilt) / n + one * own / n**2
+    tilt_tilt = s * s * twice - 2 * s * (key_pull + s * key) + along + 2 * s * pull
+    tilt_tilt = tilt_tilt - given["across"]
+    tilt_tilt = tilt_tilt - 2 * (tilt * own - left_tilt * s) / n + one * own**2 / n**2
+    level = given["across"] - 2 * (one - key - given["own"]) / n + one * others / n**2
+    mean = key[0] * r + (pull - s * key)[1]
+    radial = key_key[0] * r * r + 2 * key_tilt[1] * r + tilt_tilt[2] + level[0]
+    transverse = (tilt_tilt[0] - tilt_tilt[2]) / max(d - 1, 1) + level[0]
     return mean, radial, transverse
 
 
@@ -209,7 +223,10 @@ def _own_query(h: float, n: Array, norms: Array, d: int) -> Array:
         s = abs(h) * float(r)
         strength = min(s, STRONGEST)
         table = KeyTable(laplace_table(strength, float(n.max()), STEP), n, None)
-        given = table(np.array(strength * sign * r - strength**2 / 2))
-        mean, radial, transverse = _conditional(given, n, s, None, np.array(r), np.array(sign), d)
+        values = table.values(np.array([[strength * sign * r - strength**2 / 2]]))
+        powers = np.array([[1.0], [sign], [1.0]])
+        moments = _Moments.of(values, table.fields, powers)
+        parts = _conditional(moments, n, s, None, np.array([[r]]), d)
+        mean, radial, transverse = (part[0] for part in parts)
         out[:, i] = h * r + mean, h * h * (r * r - 1) + radial, transverse - h * h
     return out

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+import scipy
 
 from esscher.core.errors import UndefinedError
 from esscher.core.streams import random_stream
@@ -148,7 +148,7 @@ def _antithetic(widest: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     chosen = rng.integers(COMPONENTS, size=count)
     x = rng.standard_normal((count, len(widest))) * np.sqrt(variances[chosen])
     log_ratio = 0.5 * (x**2 @ (1 - 1 / variances).T - np.log(variances).sum(axis=1))
-    weights = np.exp(-special.logsumexp(log_ratio, axis=1)) * COMPONENTS
+    weights = np.exp(-scipy.special.logsumexp(log_ratio, axis=1)) * COMPONENTS
     return np.concatenate([x, -x]), np.concatenate([weights, weights])
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+import scipy
 
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
@@ -137,7 +137,7 @@ def _towards(head: WeightHead, tilts: Array, rng: np.random.Generator) -> tuple[
     drawn = tilted_draws(law, chosen[:, None] * lean, rng)
     along = np.sum(lean * drawn, axis=1)
     logs = [scale * along - law.log_mgf(scale * lean) for scale in scales]
-    return drawn, np.asarray(np.log(len(scales)) - special.logsumexp(logs, axis=0))
+    return drawn, np.asarray(np.log(len(scales)) - scipy.special.logsumexp(logs, axis=0))
 
 
 def _pair_terms(head: WeightHead, first: Array, second: Array, log_weights: Array) -> Array:

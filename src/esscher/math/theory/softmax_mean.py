@@ -35,6 +35,8 @@ REACH = 9.5
 NEGLIGIBLE = 45.0
 #: Beyond this strength attention is frozen at every n of interest and moments are extrapolated.
 STRONGEST = 80.0
+#: Most nodes in x for each node in ell.
+MOST_SHARES = 16
 #: Entries of a (lambda, x) table evaluated at a time, which bounds the memory.
 BLOCK = 2_000_000
 
@@ -81,10 +83,14 @@ def laplace_table(strength: float, largest_n: float, step: float = STEP) -> Lapl
     # No key beyond ``extreme`` occurs among n tokens, up to a probability of e^-45.
     extreme = float(np.sqrt(2 * (log_n + NEGLIGIBLE)))
     top = min(2 * s, extreme) + REACH
+    finest = min(0.3 * s, step)
     # Where attention is frozen the grid in ell follows the extremes and may be coarser: everything
     # is smooth on the scale s.
-    h = min(0.3, step / s) if s > 0 else 0.3
     step = step * max(1.0, s / 25)
+    # lambda w depends on ell + s x alone: with a spacing in s x that divides the step in ell, few
+    # values occur in the whole table. Only for the weakest tilts that spacing would be too small.
+    ratio = int(np.ceil(step / finest)) if finest * MOST_SHARES > step else 0
+    h = step / (ratio * s) if ratio else 0.3
     low = s * s / 2 - s * extreme - 4
     if s < 12:
         low = min(low, -(log_n + NEGLIGIBLE / 2))
@@ -101,13 +107,10 @@ def laplace_table(strength: float, largest_n: float, step: float = STEP) -> Lapl
     gaps, firsts, squares = [], [], []
     rows = max(1, BLOCK // len(x))
     for start in range(0, len(ell), rows):
-        # lambda w, cut where exp(-lambda w) vanishes in double precision
-        weight = np.exp(np.minimum(ell[start : start + rows, None] + log_w, 6.6))
-        decay = np.exp(-weight)
-        gaps.append(-np.expm1(-weight) @ gap_weights)
-        weight_decay = weight * decay
+        gap, weight_decay, square_decay = _kernels(ell[start : start + rows], log_w, ratio)
+        gaps.append(gap @ gap_weights)
         firsts.append(weight_decay @ (plain * (x - s)))
-        squares.append((weight * weight_decay) @ square_weights)
+        squares.append(square_decay @ square_weights)
     one_minus_phi, y_gap = np.concatenate(gaps).T
     y2, w2 = np.concatenate(squares).T
     # E[y] = 0: while lambda is small, E[y e^{-lambda w}] is a small difference from that
@@ -116,6 +119,27 @@ def laplace_table(strength: float, largest_n: float, step: float = STEP) -> Lapl
     # phi = 1 - (1 - phi) may round to nothing; no token then has a small enough weight to survive
     log_phi = np.log1p(-np.minimum(one_minus_phi, 1 - 1e-16))
     return LaplaceTable(s, ell, step, log_phi, y1, y2, w2)
+
+
+def _kernels(ell: Array, log_w: Array, ratio: int) -> list[Array]:
+    """``1 - e^-z``, ``z e^-z`` and ``z^2 e^-z`` at ``z = lambda w``, rows of ell by columns of w.
+
+    ``ratio`` is that of the steps of the two uniform grids; 0 if they have none.
+    """
+    if ratio:
+        spacing = (log_w[-1] - log_w[0]) / (len(log_w) - 1)
+        sums = ell[0] + log_w[0] + spacing * np.arange(ratio * (len(ell) - 1) + len(log_w))
+    else:
+        sums = ell[:, None] + log_w
+    # cut where exp(-lambda w) vanishes in double precision
+    weight = np.exp(np.minimum(sums, 6.6))
+    weight_decay = weight * np.exp(-weight)
+    found = [-np.expm1(-weight), weight_decay, weight * weight_decay]
+    if not ratio:
+        return found
+    # copied: products of overlapping rows do not go through the library
+    windows = (np.lib.stride_tricks.sliding_window_view(x, len(log_w))[::ratio] for x in found)
+    return [np.ascontiguousarray(x) for x in windows]
 
 
 @dataclass(frozen=True, eq=False)

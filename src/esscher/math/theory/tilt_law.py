@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize
 
 from esscher.core.validation import Array
 from esscher.math.coupling import Coupling
@@ -21,6 +20,8 @@ from esscher.math.coupling import Coupling
 CONTOUR_STEP, CONTOUR_NODES = 0.11, 110
 #: Panels and points per panel of the Gauss-Legendre rule over strengths.
 PANELS, POINTS = 8, 12
+#: Halvings of the interval that holds a saddle point: a span of 64 ends below rounding.
+BISECTIONS = 60
 #: Drop in natural logarithms after which a strength is left out of the rule.
 NEGLIGIBLE = 42.0
 
@@ -89,23 +90,31 @@ class TiltLaw:
         third = np.sum(8 * count * g**3 / gap**3 + 24 * tau2 * g**2 / gap**4)
         return float(first), float(second), float(third)
 
-    def saddle(self, x: float) -> float:
-        """Solve ``K'(theta) = x`` below the cut."""
+    def saddles(self, x: Array) -> Array:
+        """Solve ``K'(theta) = x`` below the cut, for all x at once."""
         top = 1 / (2 * float(self._g[-1]))
+        target = np.log(x - self.shift)
+
+        def excess(v: Array) -> Array:
+            gap = 1 + 2 * self._g * top * np.expm1(v)[:, None]
+            slope = np.sum(self._count * self._g / gap + self._tau2 / gap**2, axis=-1)
+            return np.asarray(np.log(slope - self.shift) - target)
+
         # in v = ln(1 - theta/top) the equation is monotone and has no singular end
-        span = 4.0
+        span = np.full(len(x), 4.0)
+        while (short := (excess(-span) < 0) | (excess(span) > 0)).any():
+            span[short] *= 2
+        low, high = -span, span
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            right = excess(middle) > 0
+            low, high = np.where(right, middle, low), np.where(right, high, middle)
+        return np.asarray(top * -np.expm1((low + high) / 2))
 
-        def excess(v: float) -> float:
-            return float(np.log(self._cumulants(top * -np.expm1(v))[0] - self.shift)) - target
-
-        target = float(np.log(x - self.shift))
-        while excess(-span) < 0 or excess(span) > 0:
-            span *= 2
-        return top * -float(np.expm1(optimize.brentq(excess, -span, span, xtol=1e-13)))
-
-    def density(self, x: float) -> tuple[float, float]:
-        """Density of ``|a|^2`` at x, and the same weighted by ``a'Wa``."""
-        theta = self.saddle(x)
+    def density(self, x: float, theta: float | None = None) -> tuple[float, float]:
+        """Density of ``|a|^2`` at x, and the same weighted by ``a'Wa``; ``theta`` is x's saddle."""
+        if theta is None:
+            theta = float(self.saddles(np.array([x]))[0])
         _, second, third = self._cumulants(theta)
         width = second**-0.5
         bend = third * width / (6 * second)
@@ -137,7 +146,9 @@ class TiltLaw:
         half = np.diff(edges)[:, None] / 2
         s = ((edges[:-1] + edges[1:])[:, None] / 2 + half * nodes).ravel()
         ds = (half * weights).ravel()
-        density, gram = np.array([self.density(x) for x in s**2]).T
+        saddles = self.saddles(s**2)
+        pairs = [self.density(x, theta) for x, theta in zip(s**2, saddles, strict=True)]
+        density, gram = np.array(pairs).T
         return TiltRule(s, 2 * s * ds * density, 2 * ds * gram / s, ds)
 
     def _range(self, log_n: float) -> tuple[float, float]:
@@ -147,7 +158,7 @@ class TiltLaw:
         top = np.sqrt(typical + 10 * np.sqrt(spread)) + 2 * np.sqrt(log_n)
         while True:
             s = np.linspace(floor, top, 401)[1:]
-            logs = np.array([self._log_saddle_density(x) for x in s**2]) + np.log(s)
+            logs = self._log_saddle_density(s**2) + np.log(s)
             heavy = logs + np.minimum(s**2, log_n)
             keep = (logs > logs.max() - NEGLIGIBLE) | (heavy > heavy.max() - NEGLIGIBLE)
             if not keep[-1]:
@@ -156,8 +167,8 @@ class TiltLaw:
         first, last = np.flatnonzero(keep)[[0, -1]]
         return floor if first == 0 else float(s[first - 1]), float(s[min(last + 1, len(s) - 1)])
 
-    def _log_saddle_density(self, x: float) -> float:
+    def _log_saddle_density(self, x: Array) -> Array:
         """Leading saddle-point approximation, good enough to choose a range."""
-        theta = self.saddle(x)
-        log_value = float(self.log_transform(np.array(theta)))
-        return log_value - theta * x - 0.5 * float(np.log(self._cumulants(theta)[1]))
+        theta = self.saddles(x)
+        second = np.array([self._cumulants(at)[1] for at in theta])
+        return np.asarray(self.log_transform(theta) - theta * x - 0.5 * np.log(second))

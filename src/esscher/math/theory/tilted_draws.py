@@ -7,7 +7,7 @@ hardly ever drawn. Drawn from the tilted law they are plain averages of f.
 from __future__ import annotations
 
 import numpy as np
-from scipy import special
+import scipy
 
 from esscher.core.validation import Array
 from esscher.math.laws import Cube, FiniteTokens, Gaussian, Law, Signs, Sphere
@@ -29,7 +29,7 @@ def tilted_draws(law: Law, tilts: Array, rng: np.random.Generator) -> Array:
         noise = law.sample(len(tilts), rng) - law.mean
         return np.asarray(law.tilted_mean(tilts) + noise)
     if isinstance(law, Signs):
-        up = rng.random(tilts.shape) < special.expit(2 * law.scale * tilts)
+        up = rng.random(tilts.shape) < scipy.special.expit(2 * law.scale * tilts)
         return np.where(up, law.scale, -law.scale)
     if isinstance(law, Cube):
         return _in_cube(law.half_width, tilts, rng)
@@ -58,7 +58,7 @@ def _on_sphere(radius: float, tilts: Array, rng: np.random.Generator) -> Array:
     axis[length == 0, 0] = 1.0
     kappa = radius * length
     if d == 1:
-        up = rng.random(count) < special.expit(2 * kappa)
+        up = rng.random(count) < scipy.special.expit(2 * kappa)
         return np.asarray(radius * axis * np.where(up, 1.0, -1.0)[:, None])
     b = (d - 1) / (2 * kappa + np.sqrt(4 * kappa**2 + (d - 1) ** 2))
     x = (1 - b) / (1 + b)

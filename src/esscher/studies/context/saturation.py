@@ -24,8 +24,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from esscher.core.codec import Record
 from esscher.core.streams import random_stream
@@ -155,7 +155,7 @@ def saturation(
     ends = (np.nan, np.nan)
     if count > 1:
         level = (1 + LEVEL) / 2
-        quantiles = special.stdtrit(count - 1, level) / special.ndtri(level)
+        quantiles = scipy.special.stdtrit(count - 1, level) / scipy.special.ndtri(level)
         factor = float(quantiles * np.sqrt(count / (count - 1)))
         base = np.log(np.maximum(relative, SMALLEST))
         rng = random_stream(seed, "saturation")

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+import scipy
 from msgspec.structs import replace
-from scipy import stats
 
 from esscher.core.shown import counted
 from esscher.core.validation import Array
@@ -205,7 +205,7 @@ def compare_with_recursion(
         if count > 1:
             error = measured[:, i].std(axis=0, ddof=1) / np.sqrt(count)
             scores = (measured[:, i].mean(axis=0) - exact) / error
-            bound = float(stats.t.ppf(1 - (1 - LEVEL) / (2 * entries), count - 1))
+            bound = float(scipy.stats.t.ppf(1 - (1 - LEVEL) / (2 * entries), count - 1))
             largest = float(np.abs(scores).max())
             variance = float(np.trace(limit.covariances[i + 1])) / limit.means.shape[1]
             agrees, why = _agrees(measured[:, i] - exact, error, bound, variance)

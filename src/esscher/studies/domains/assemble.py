@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from esscher.core.codec import Estimate
 from esscher.core.validation import Array
@@ -173,7 +173,7 @@ def _interval(blocks: Array, fdr: float) -> tuple[float, float, float]:
     """Lower end, mean and upper end of Student's interval over blocks (last axis)."""
     middle, count = float(blocks.mean()), len(blocks)
     error = float(blocks.std(ddof=1)) / np.sqrt(count)
-    half = float(stats.t.ppf(1 - fdr / 2, count - 1)) * error
+    half = float(scipy.stats.t.ppf(1 - fdr / 2, count - 1)) * error
     return middle - half, middle, middle + half
 
 

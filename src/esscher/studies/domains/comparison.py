@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
@@ -220,7 +220,7 @@ class Pairs:
 
     def intervals(self, level: float) -> tuple[Array, Array]:
         """Lower and upper ends."""
-        half = stats.t.ppf((1 + level) / 2, self.freedom) * self.standard_error
+        half = scipy.stats.t.ppf((1 + level) / 2, self.freedom) * self.standard_error
         return self.difference - half, self.difference + half
 
 
@@ -260,7 +260,7 @@ def welch(
     )
     moved = np.abs(difference) > CONSTANT * np.maximum(np.abs(first), np.abs(second))
     t = np.divide(difference, error, out=np.zeros_like(error), where=error > 0)
-    p = 2 * stats.t.sf(np.abs(t), freedom)
+    p = 2 * scipy.stats.t.sf(np.abs(t), freedom)
     # two constants: the only evidence is that the blocks fell apart into their corpora
     p = np.where(error > 0, p, np.where(moved, 2 / math.comb(2 * count, count), np.nan))
     p = np.where(np.isfinite(difference), p, np.nan)

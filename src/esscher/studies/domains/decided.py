@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import special, stats
+import scipy
 
 from esscher.core.validation import Array
 from esscher.math.statistics.multiple import discoveries
@@ -78,7 +78,7 @@ def same_p(pairs: Pairs, margins: Array) -> Array:
         reach, pairs.standard_error,
         out=np.where(reach > 0, np.inf, -np.inf), where=pairs.standard_error > 0,
     )  # fmt: skip
-    p = np.asarray(stats.t.sf(t, pairs.freedom))
+    p = np.asarray(scipy.stats.t.sf(t, pairs.freedom))
     # a pair that was not tested (both the same constant) differs by nothing
     p = np.where(np.isfinite(pairs.difference), p, np.nan)
     return np.asarray(p.max(axis=1))
@@ -99,13 +99,13 @@ def power(values: Array, margins: Array, level: float, smallest: float) -> Array
 
 def _power(variance: Array, margins: Array, corpora: int, blocks: int, level: float) -> Array:
     top, bottom = corpora - 1, corpora * (blocks - 1)
-    critical = stats.f.isf(level, top, bottom)
+    critical = scipy.stats.f.isf(level, top, bottom)
     found = np.full(len(variance), np.nan)
     known = np.isfinite(variance) & (variance > 0)
     # the sum of squares of one mean that is off by the margin
     apart = blocks * margins[known] ** 2 * top / corpora / variance[known]
     # beyond 1e4 the law is far above every critical value, and the function slow
-    found[known] = 1 - special.ncfdtr(top, bottom, np.minimum(apart, 1e4), critical)
+    found[known] = 1 - scipy.special.ncfdtr(top, bottom, np.minimum(apart, 1e4), critical)
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from esscher.core.validation import Array
 from esscher.studies.domains.comparison import half_splits
@@ -18,7 +18,7 @@ TWICE = 2.0
 
 def spearman(first: Array, second: Array) -> float:
     """Rank correlation; ``nan`` if one side is constant."""
-    a, b = stats.rankdata(first), stats.rankdata(second)
+    a, b = scipy.stats.rankdata(first), scipy.stats.rankdata(second)
     a, b = a - a.mean(), b - b.mean()
     size = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / size if size > 0 else float("nan")
@@ -67,7 +67,7 @@ def _fisher(found: float, left_out: Array) -> Ends:
     z = np.arctanh(np.clip(left_out, -0.999999, 0.999999))
     spread = float(np.sqrt((count - 1) ** 2 / count * z.var(ddof=1)))
     centre = float(np.arctanh(np.clip(found, -0.999999, 0.999999)))
-    half = float(stats.t.ppf(0.975, count - 1)) * spread
+    half = float(scipy.stats.t.ppf(0.975, count - 1)) * spread
     return float(np.tanh(centre - half)), float(np.tanh(centre + half))
 
 
@@ -104,7 +104,7 @@ def plan_transfer(logs: Array, names: Sequence[str], fdr: float, seed: int) -> T
         one, two = texts[a].var(ddof=1) / blocks, texts[b].var(ddof=1) / blocks
         total = one + two
         freedom = (blocks - 1) * total**2 / (one**2 + two**2) if total > 0 else blocks - 1
-        half = stats.t.ppf(1 - fdr / (2 * count), freedom) * np.sqrt(total)
+        half = scipy.stats.t.ppf(1 - fdr / (2 * count), freedom) * np.sqrt(total)
         ratio = texts[b].mean() - texts[a].mean()
         single = middle[:, b] - middle[:, a]
         pairs.append(

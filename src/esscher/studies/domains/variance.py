@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from esscher.core.validation import Array
 from esscher.studies.domains.records import Shares, Variance
@@ -73,7 +73,7 @@ def components(values: Array) -> Components | None:
     interval = (0.0, np.inf)
     if np.isfinite(ratio) and np.isfinite(ratios).all() and ratio > 0 and ratios.min() > 0:
         spread = float(np.sqrt(scale * np.log(ratios).var(ddof=1)))
-        reach = float(np.exp(stats.t.ppf(0.975, blocks - 1) * spread))
+        reach = float(np.exp(scipy.stats.t.ppf(0.975, blocks - 1) * spread))
         interval = (ratio / reach, ratio * reach)
     return Components(
         tuple(float(x) for x in found),

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import scipy
 from msgspec import structs
-from scipy.special import stdtr
 
 from esscher.core.validation import Array
 from esscher.engine.sampled.layer import METRICS
@@ -157,12 +157,12 @@ def _number(value: float | None) -> float:
 def _below(found: Array, bar: float) -> list[int]:
     """Which exponents [head, (value, error, freedom)] are below a bar, over all of them."""
     values, noise, freedom = found.T
-    return _adjusted(stdtr(freedom, (values - bar) / _positive(noise)))
+    return _adjusted(scipy.special.stdtr(freedom, (values - bar) / _positive(noise)))
 
 
 def _apart(differences: Array, noise: Array, freedom: Array) -> list[int]:
     """Which differences are not 0, over all of them."""
-    return _adjusted(2 * stdtr(freedom, -np.abs(differences) / _positive(noise)))
+    return _adjusted(2 * scipy.special.stdtr(freedom, -np.abs(differences) / _positive(noise)))
 
 
 def _positive(noise: Array) -> Array:

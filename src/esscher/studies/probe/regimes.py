@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import spearmanr
+import scipy
 
 from esscher.core.errors import InputError
 from esscher.math.theory.regimes import (
@@ -98,7 +98,7 @@ def order_check(probe: Probe) -> dict[str, float]:
     table = head_strengths(probe)
     if len(table) < 4:
         raise InputError(f"a rank correlation needs at least 4 heads; there are {len(table)}")
-    found = spearmanr(table["S"] / np.sqrt(2 * np.log(table["n"])), table["ess"])
+    found = scipy.stats.spearmanr(table["S"] / np.sqrt(2 * np.log(table["n"])), table["ess"])
     # Fisher's transform, with the variance of Spearman's coefficient (Bonett and Wright)
     value = float(found.statistic)
     width = 1.96 * float(np.sqrt((1 + value**2 / 2) / (len(table) - 3)))

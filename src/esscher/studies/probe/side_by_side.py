@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy
 from altair.typing import ChartType
-from scipy.stats import binom, spearmanr
 
 from esscher.show.chart import diagonal, figure, panel, points
 from esscher.show.content import Column, Compared, Drawn, Part, Table
@@ -154,7 +154,7 @@ def _ranks(a: Any, b: Any) -> dict[str, float | None]:
     """Spearman's correlation; the interval by Fisher's transform, variance 1.06 / (n - 3)."""
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return {}
-    rank = float(spearmanr(a, b).statistic)
+    rank = float(scipy.stats.spearmanr(a, b).statistic)
     middle = np.arctanh(np.clip(rank, -0.999999, 0.999999))
     half = 1.96 * np.sqrt(1.06 / (len(a) - 3))
     return {
@@ -167,6 +167,6 @@ def _ranks(a: Any, b: Any) -> dict[str, float | None]:
 def _typical(change: Any) -> dict[str, float | None]:
     """The median; its interval between order statistics, which assumes no law."""
     ordered, count = np.sort(change), len(change)
-    k = int(binom.ppf(0.025, count, 0.5))
+    k = int(scipy.stats.binom.ppf(0.025, count, 0.5))
     ends = (None, None) if k < 1 else (float(ordered[k - 1]), float(ordered[count - k]))
     return {"change": float(np.median(ordered)), "low": ends[0], "high": ends[1]}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+import scipy
 
 from esscher.core.validation import Array
 from esscher.math.theory.reach import expected_weight

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import special
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
@@ -112,8 +112,8 @@ def band(exponents: Array, moved: Array, horizons: Array, seed: int) -> JointExp
     both = np.column_stack([moved, moved @ form])
     error = both.std(axis=0, ddof=1) / np.sqrt(count)
     if count < FEWEST:
-        band = float(special.stdtrit(count - 1, 1 - (1 - LEVEL) / 2 / scales))
-        along = float(special.stdtrit(count - 1, (1 + LEVEL) / 2))
+        band = float(scipy.special.stdtrit(count - 1, 1 - (1 - LEVEL) / 2 / scales))
+        along = float(scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2))
     else:
         scores = _scores(both, random_stream(seed, "joint exponents", count))
         band = float(np.quantile(scores[:, :-1].max(axis=1), LEVEL))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from scipy import special
+import scipy
 
 from esscher.math.heads import law_head
 from esscher.math.laws import standard_law
@@ -79,7 +79,7 @@ def _describe(table: pd.DataFrame) -> str:
     rows = []
     others = table[table["study"] != "gaussian"]
     # largest of so many that noise stays below with probability 95% (Bonferroni)
-    bound = float(special.ndtri(1 - (1 - LEVEL) / 2 / max(len(others), 1)))
+    bound = float(scipy.special.ndtri(1 - (1 - LEVEL) / 2 / max(len(others), 1)))
     for law in LAWS[1:]:
         part = table[table["study"] == law]
         for metric in ("mean", "cov", "map"):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import scipy
 from msgspec.structs import replace
-from scipy import special
 
 from esscher.core.validation import Array
 from esscher.engine.patterns import BASELINE, PATTERNS, Corrected
@@ -283,7 +283,7 @@ def _bias(curves: Curves, pattern: int, budgets: Array) -> tuple[BiasCurve, Bias
     mean = cells.mean(axis=0)
     noise = cells.std(axis=0, ddof=1) / np.sqrt(len(cells))
     # cells are what is independent: heads and budgets of a cell share tokens and choices
-    quantile = float(special.stdtrit(len(cells) - 1, (1 + LEVEL) / 2))
+    quantile = float(scipy.special.stdtrit(len(cells) - 1, (1 + LEVEL) / 2))
     share, half = mean / error, quantile * noise / error
     seen = mean > quantile * noise
     exponent, interval = None, None

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+import scipy
 
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL, Resamples, resample
@@ -168,7 +168,7 @@ def student_draws(resamples: Resamples) -> Array:
     if count < 2:
         return resamples.draws
     level = (1 + LEVEL) / 2
-    quantiles = special.stdtrit(count - 1, level) / special.ndtri(level)
+    quantiles = scipy.special.stdtrit(count - 1, level) / scipy.special.ndtri(level)
     factor = quantiles * math.sqrt(count / (count - 1))
     return np.asarray(resamples.log_errors + factor * (resamples.draws - resamples.log_errors))
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy import linalg, signal
 
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
@@ -167,7 +167,7 @@ class Sequences:
             return self.law.sample(self.tokens, rng)
         sequence, queries = self._together(rng)
         # Gaussian conditioning: a path that had other queries, moved by what they tell about it
-        weights = linalg.cho_solve((self._factor, True), self.queries - queries)
+        weights = scipy.linalg.cho_solve((self._factor, True), self.queries - queries)
         return np.asarray(sequence + self._cross @ weights)
 
     def _together(self, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -175,7 +175,7 @@ class Sequences:
         rho, scale = self.correlation, np.sqrt(1 - self.correlation**2)
         noise = rng.standard_normal((self.tokens, self.law.dim))
         noise[0] /= scale  # the first token has the stationary law
-        sequence = np.asarray(signal.lfilter([scale], [1.0, -rho], noise, axis=0))
+        sequence = np.asarray(scipy.signal.lfilter([scale], [1.0, -rho], noise, axis=0))
         beside = rng.standard_normal((len(self.positions), self.law.dim))
         return sequence, rho * sequence[self.positions] + scale * beside
 
@@ -191,4 +191,4 @@ class Sequences:
         rho = self.correlation
         distance = np.abs(self.positions[:, None] - self.positions)
         matrix = rho ** (distance + 2.0) + (1 - rho**2) * np.eye(len(self.positions))
-        return np.asarray(linalg.cholesky(matrix, lower=True))
+        return np.asarray(scipy.linalg.cholesky(matrix, lower=True))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
-from scipy import special
+import scipy
 
 from esscher.core.codec import Count
 from esscher.core.errors import InputError
@@ -223,7 +223,7 @@ class Sparse(WithHeads[SparseHead], Result["AnySparse"]):
 
 def student(found: Sparse) -> float:
     """Standard errors to each side of a 95% interval over the replicates."""
-    return float(special.stdtrit(max(found.replicates - 1, 1), (1 + LEVEL) / 2))
+    return float(scipy.special.stdtrit(max(found.replicates - 1, 1), (1 + LEVEL) / 2))
 
 
 def count_heads(heads: Sequence[SparseHead], pattern: str) -> dict[AgainstRandom, int]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import special
+import scipy
 
 from esscher.core.validation import Array
 from esscher.engine.patterns import BASELINE
@@ -123,8 +123,8 @@ def against_random(logs: Array) -> list[tuple[float, Ends, AgainstRandom]]:
     if count < 2:
         return [(math.exp(m), (None, None), "undecided") for m in mean]
     error = np.maximum(logs.std(axis=1, ddof=1) / np.sqrt(count), np.finfo(float).tiny)
-    half = special.stdtrit(count - 1, (1 + LEVEL) / 2) * error
-    p = 2 * special.stdtr(count - 1, -np.abs(mean) / error)
+    half = scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2) * error
+    p = 2 * scipy.special.stdtr(count - 1, -np.abs(mean) / error)
     decided = family_wise(p) <= 1 - LEVEL
     return [
         (
@@ -143,6 +143,6 @@ def slope_over_passages(errors: Array, budgets: Array) -> tuple[float, Ends]:
     exponent = float(own.mean())
     if len(own) < 2:
         return exponent, (None, None)
-    quantile = special.stdtrit(len(own) - 1, (1 + LEVEL) / 2)
+    quantile = scipy.special.stdtrit(len(own) - 1, (1 + LEVEL) / 2)
     half = float(quantile * own.std(ddof=1) / np.sqrt(len(own)))
     return exponent, (exponent - half, exponent + half)

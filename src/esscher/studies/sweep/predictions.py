@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.interpolate import CubicSpline
+import scipy
 
 from esscher.core.codec import Record
 from esscher.core.errors import UndefinedError
@@ -114,5 +114,5 @@ def _at(sizes: Array, curve: Curve) -> tuple[float, ...]:
     """A curve at all sizes, interpolated in log-log coordinates."""
     if len(curve.sizes) == len(sizes):
         return tuple(float(error) for error in curve.error)
-    spline = CubicSpline(np.log(curve.sizes), np.log(curve.error))
+    spline = scipy.interpolate.CubicSpline(np.log(curve.sizes), np.log(curve.error))
     return tuple(float(error) for error in np.exp(spline(np.log(sizes))))
