@@ -1,4 +1,4 @@
-"""Guides for people with a model of their own: their commands, one after the other, on a tiny Llama."""
+"""Guides for people with a model of their own: their commands in turn, on a tiny Llama."""
 
 from __future__ import annotations
 
