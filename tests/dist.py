@@ -27,10 +27,10 @@ NEEDED = ("py.typed", "show/page/vendor/vega.min.js", "engine/attention/compiled
 KERNEL = "from esscher.engine.attention.compiled.kernel import kernel_name; print(kernel_name())"
 #: Commands that need no model, each with words that it must print.
 SMOKE = (
-    ("theory --horizon 0.5 --sizes 1e3:1e6", "1e+06"),
-    ("sweep gaussian --horizon 0.5 --sizes 50:200:3 --replicates 8 --out run", "n"),
+    ("theory --horizon 0.5 --sizes 1e3:1e6", "1,000,000"),
+    ("sweep gaussian --horizon 0.5 --sizes 50:200:3 --replicates 8 --out run", "Run: run"),
     ("ls .", "sweep"),
-    ("report run -o report.html", "report.html"),
+    ("report run -o report.html", "Report: report.html"),
 )
 
 
