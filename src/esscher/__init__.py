@@ -12,7 +12,7 @@ beta and C, and says from which n on they hold.
 
 from __future__ import annotations
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import special
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array, as_finite, as_positive, as_sizes
@@ -189,7 +189,7 @@ class NeedleTable:
         """``P(S <= y)`` by the Euler sum."""
         k = np.arange(2 * TERMS + 1)
         roots = TERMS * math.log(10) / 3 + 1j * math.pi * k
-        tail = np.cumsum(special.binom(TERMS, np.arange(TERMS))) * 2.0**-TERMS
+        tail = np.cumsum(scipy.special.binom(TERMS, np.arange(TERMS))) * 2.0**-TERMS
         signs = np.concatenate([[0.5], np.ones(TERMS), tail[::-1]]) * (-1.0) ** k
         out = np.empty(len(log_y))
         for i, at in enumerate(log_y):
@@ -217,18 +217,18 @@ class NeedleTable:
         varied = math.sqrt(moments[0] / n) / mean
         if varied < NARROW:
             skew = moments[1] / (moments[0] ** 1.5 * math.sqrt(n)) if moments[0] > 0 else 0.0
-            x = special.ndtri(1 - wanted)
+            x = scipy.special.ndtri(1 - wanted)
             sums = n * mean * (1 + varied * (x + skew * (x**2 - 1) / 6))
             log_rest = np.logaddexp(np.log(sums) + log_w.max(), self.beside)
-            return np.asarray(special.expit(b * z - log_rest))
+            return np.asarray(scipy.special.expit(b * z - log_rest))
         # ln S lies between n keys at their lowest and n at their highest
         ends = [b * z - np.logaddexp(v + math.log(n), self.beside) for v in (log_w[-1], log_w[0])]
         low, high = (np.full(len(wanted), end) for end in ends)
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            under = self.below(n, special.expit(middle)) < wanted
+            under = self.below(n, scipy.special.expit(middle)) < wanted
             low, high = np.where(under, middle, low), np.where(under, high, middle)
-        return np.asarray(special.expit((low + high) / 2))
+        return np.asarray(scipy.special.expit((low + high) / 2))
 
     def _check_alone(self, what: str) -> None:
         if self.beside > -math.inf:

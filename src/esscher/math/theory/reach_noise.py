@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import special
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array, as_nonnegative, as_positive
@@ -63,7 +63,7 @@ class NoiseLogits:
 
     def log_mgf(self, scale: float) -> float:
         """``K(b) = ln E e^{b X}``."""
-        return float(special.logsumexp(scale * self.values, b=self.shares))
+        return float(scipy.special.logsumexp(scale * self.values, b=self.shares))
 
     def tilted_mean(self, scale: float) -> float:
         """``K'(b)``, where the keys are that carry the sum of the weights."""
@@ -109,7 +109,9 @@ def _normal(x: Array, mean: float = 0.0, sd: float = 1.0) -> Array:
 def _gaussian(law: Gaussian) -> _Marginal:
     sd = math.sqrt(float(law.covariance[0, 0]))
     return _Marginal(
-        lambda x: _normal(x, 0.0, sd), lambda x: float(special.ndtr(-x / sd)), width=WIDEST * sd
+        lambda x: _normal(x, 0.0, sd),
+        lambda x: float(scipy.special.ndtr(-x / sd)),
+        width=WIDEST * sd,
     )
 
 
@@ -122,7 +124,7 @@ def _mixture(law: GaussianMixture) -> _Marginal:
         lambda x: np.asarray(sum(w * _normal(x, m, s) for w, m, s in parts)),
         # both sides: a mixture need not be symmetric
         lambda x: float(sum(
-            w * (special.ndtr((m - x) / s) + special.ndtr((-m - x) / s)) for w, m, s in parts
+            w * (scipy.special.ndtr((m - x) / s) + scipy.special.ndtr((-m - x) / s)) for w, m, s in parts
         )),
         width=WIDEST * float(spreads.min()),
     )  # fmt: skip
@@ -145,11 +147,11 @@ def _laplace(law: Laplace) -> _Marginal:
 
 def _student(law: StudentT) -> _Marginal:
     df, c = law.df, law.scale
-    log_constant = float(special.gammaln((df + 1) / 2) - special.gammaln(df / 2))
+    log_constant = float(scipy.special.gammaln((df + 1) / 2) - scipy.special.gammaln(df / 2))
     constant = math.exp(log_constant) / (math.sqrt(df * math.pi) * c)
     return _Marginal(
         lambda x: np.asarray(constant * (1 + (x / c) ** 2 / df) ** (-(df + 1) / 2)),
-        lambda x: float(special.stdtr(df, -x / c)),
+        lambda x: float(scipy.special.stdtr(df, -x / c)),
         width=WIDEST * c,
     )
 
@@ -168,7 +170,7 @@ def _sphere(law: Sphere) -> _Marginal:
             "3 or more"
         )
     power = (d - 3) / 2
-    log_constant = special.gammaln(d / 2) - special.gammaln((d - 1) / 2)
+    log_constant = scipy.special.gammaln(d / 2) - scipy.special.gammaln((d - 1) / 2)
     constant = math.exp(float(log_constant)) / (math.sqrt(math.pi) * radius)
 
     def density(x: Array) -> Array:
@@ -176,7 +178,7 @@ def _sphere(law: Sphere) -> _Marginal:
 
     def tail(x: float) -> float:
         share = min(x / radius, 1.0) ** 2
-        return float(0.5 * special.betaincc(0.5, (d - 1) / 2, share))
+        return float(0.5 * scipy.special.betaincc(0.5, (d - 1) / 2, share))
 
     return _Marginal(density, tail, end=radius, width=WIDEST * radius / math.sqrt(d))
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 
 from esscher.core.validation import Array, as_finite, as_positive
 from esscher.math.laws import Law
@@ -70,7 +70,9 @@ def leading_reach(noise: NoiseLogits, advantage: float, scale: float = 1.0) -> L
     end = 1.0 / noise.spread
     while noise.tilted_mean(end) < z and end < 1e6 / noise.spread:
         end *= 2
-    best = float(brentq(lambda at: noise.tilted_mean(at) - z, 1e-9 / noise.spread, end))
+    best = float(
+        scipy.optimize.brentq(lambda at: noise.tilted_mean(at) - z, 1e-9 / noise.spread, end)
+    )
     return LeadingReach(half, best, best * z - noise.log_mgf(best))
 
 
@@ -180,7 +182,9 @@ def _missing_entropy(noise: NoiseLogits, log_n: float, scale: float) -> float:
 
 def _root(function: Callable[[float], float], end: float) -> float:
     """Where an increasing function of a scale is 0; the end if it is nowhere below it."""
-    return float(brentq(function, 1e-6, end, rtol=1e-3)) if function(end) > 0 else end
+    return (
+        float(scipy.optimize.brentq(function, 1e-6, end, rtol=1e-3)) if function(end) > 0 else end
+    )
 
 
 def _half_length(weight: Callable[[float], float]) -> float:

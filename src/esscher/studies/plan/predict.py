@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
@@ -102,7 +102,7 @@ class Predicted:
             values = values[prose]
         interval = None
         if len(values) > 1:
-            half = stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values)
+            half = scipy.stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * scipy.stats.sem(values)
             interval = (max(0.0, float(values.mean() - half)), float(values.mean() + half))
         return Cost(float(values.mean()), interval, retrieval)
 

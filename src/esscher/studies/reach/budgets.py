@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from scipy import special
+import scipy
 
 from esscher.core.validation import Array
 
@@ -53,7 +53,7 @@ def _coverage(weights: Array, beside: float, rng: np.random.Generator) -> tuple[
     pilot = weights[rng.integers(n, size=(TRIALS, size))]
     spread = pilot.std(axis=1, ddof=1)
     guess = beside + n * pilot.mean(axis=1)
-    z = float(special.ndtri(1 - DELTA / 2))
+    z = float(scipy.special.ndtri(1 - DELTA / 2))
     budget = np.ceil((z * n * spread / (EPSILON * guess)) ** 2)
     budget = np.clip(budget, size, n).astype(np.int64)
     right = 0

@@ -45,7 +45,7 @@ def grown_weights(others: Array, needed: float, fixed: Array, counts: tuple[int,
     """
     mean = float(others.mean())
     noise = cloud_logits(others)
-    beside = float(special.logsumexp(fixed - mean)) if len(fixed) else -np.inf
+    beside = float(scipy.special.logsumexp(fixed - mean)) if len(fixed) else -np.inf
     weights = expected_weight(noise, needed - mean, 1.0, counts, beside)
     target = _mean_field(others, needed, fixed, len(others), 1.0)
     scales = [_kept(others, needed, fixed, count, target) for count in counts]

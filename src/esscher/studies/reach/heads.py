@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+import scipy
 
 from esscher.core.codec import Estimate
 from esscher.core.validation import Array
@@ -116,7 +116,7 @@ def ratio_of_means(over: Array, under: Array) -> Estimate:
         return Estimate(value=math.exp(log), interval=(None, None))
     logs = np.log(left[0] / left[1])
     error = math.sqrt((count - 1) / count * float(((logs - logs.mean()) ** 2).sum()))
-    half = float(special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
+    half = float(scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
     ends = tuple(math.exp(min(x, 700.0)) for x in (log - half, log + half))
     return Estimate(value=math.exp(log), interval=(ends[0], ends[1]))
 
@@ -170,8 +170,8 @@ def judge(effects: Array) -> list[Verdict]:
     mean, error = shares.mean(axis=0), shares.std(axis=0, ddof=1) / math.sqrt(count)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(error > 0, mean / error, np.where(mean > 0, np.inf, 0.0))
-    p = discoveries(special.stdtr(count - 1, -t))
-    upper = mean + special.stdtrit(count - 1, (1 + LEVEL) / 2) * error
+    p = discoveries(scipy.special.stdtr(count - 1, -t))
+    upper = mean + scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2) * error
     return [
         "retrieves" if p[i] <= RATE and mean[i] >= SHARE
         else "does not" if upper[i] < SHARE else "undecided"
