@@ -58,7 +58,7 @@ def exponentials(values: Array) -> dict[str, Any]:
 
 def wilson(right: float, count: int) -> tuple[float, float]:
     """Wilson's interval of a share; wide enough for items that are partly right, too."""
-    z2 = float(special.ndtri((1 + LEVEL) / 2)) ** 2
+    z2 = float(scipy.special.ndtri((1 + LEVEL) / 2)) ** 2
     share = right / count
     middle = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = np.sqrt(z2 * (share * (1 - share) + z2 / (4 * count)) / count) / (1 + z2 / count)

@@ -124,7 +124,8 @@ def _mixture(law: GaussianMixture) -> _Marginal:
         lambda x: np.asarray(sum(w * _normal(x, m, s) for w, m, s in parts)),
         # both sides: a mixture need not be symmetric
         lambda x: float(sum(
-            w * (scipy.special.ndtr((m - x) / s) + scipy.special.ndtr((-m - x) / s)) for w, m, s in parts
+            w * (scipy.special.ndtr((m - x) / s) + scipy.special.ndtr((-m - x) / s))
+            for w, m, s in parts
         )),
         width=WIDEST * float(spreads.min()),
     )  # fmt: skip
