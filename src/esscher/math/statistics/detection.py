@@ -246,13 +246,23 @@ def _floor_scores(curves: Curves, shares: Array) -> tuple[Array, Array]:
 
 
 def best_weights(covariance: Array, shift: Array) -> Array:
-    """Weights, none negative, of correlated numbers that move by ``shift``: best seen together."""
+    """Weights, none negative, of correlated numbers that move by ``shift``: best seen together.
+
+    A number without variance says nothing, and has no weight beside one that varies.
+    """
     from scipy.optimize import nnls
 
+    varies = np.diag(covariance) > 0
+    if not varies.all():
+        weights = np.ones(len(shift))
+        if varies.any():
+            weights = np.zeros(len(shift))
+            weights[varies] = best_weights(covariance[np.ix_(varies, varies)], shift[varies])
+        return weights
     wanted = np.maximum(shift, 0.0)
     if not wanted.any():
         wanted = np.ones_like(shift)
-    scale = np.sqrt(np.maximum(np.diag(covariance), np.finfo(float).tiny))
+    scale = np.sqrt(np.diag(covariance))
     correlation = covariance / np.outer(scale, scale) + 1e-6 * np.eye(len(scale))
     root = np.linalg.cholesky(correlation)
     # maximises w.shift / sqrt(w C w): the minimum of |L^T w - L^-1 shift|^2
