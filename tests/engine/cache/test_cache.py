@@ -281,6 +281,22 @@ def test_a_prompt_in_pieces_is_the_prompt(name, lengths):
     same(logits_of(found), logits_of(dense))
 
 
+@pytest.mark.parametrize("decode", ["keep", "budget"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
+def test_pieces_are_fitted_with_padding(name, decode):
+    """Also where all of a text is padding so far."""
+    loaded, batch = model(name), padded(prompts((90, 5, 37)))
+    budgets = budgets_for(loaded, 0.4, selection="fitted")
+    cache = planned_cache(loaded, budgets, chunk=20, decode=decode)
+    found = generated(loaded, batch, past_key_values=cache)
+    assert bool(torch.isfinite(logits_of(found)).all())
+    plain = planned_cache(loaded, budgets_for(loaded, 0.4), chunk=20, decode=decode)
+    generated(loaded, batch, past_key_values=plain)
+    assert cache.kept.tolist() == plain.kept.tolist()
+    for layer in cache.reduced:
+        assert bool(torch.isfinite(layer.segments.values).all())
+
+
 @pytest.mark.parametrize("selection", ["sample", "fitted"])
 def test_pieces_are_reduced_as_they_come(selection):
     loaded, text = model(), prompts([180])[0][None]

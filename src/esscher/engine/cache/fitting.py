@@ -161,7 +161,7 @@ def fitted(
     Parameters
     ----------
     kept
-        Of the keys; returned as it is if it is all of them.
+        Of the keys; returned as it is if it is all of them, or none.
     asked
         What queries get from all of them.
     keys, values
@@ -172,7 +172,7 @@ def fitted(
         Of the fit: 0 would follow the queries as far as possible.
     """
     others = 0 if beside is None else len(beside)
-    if len(kept.index) + others >= len(keys):
+    if not len(kept.index) or len(kept.index) + others >= len(keys):
         return kept
     index, weight = kept.index.to(keys.device), kept.log_weight.to(keys.device)
     old, shares = _seen(asked, keys, values, index, weight)
