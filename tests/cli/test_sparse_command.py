@@ -127,15 +127,18 @@ def test_stopped_and_resumed(tmp_path: Path) -> None:
     command = [sys.executable, str(script), "sparse-law", "gaussian", *SMALL, "--out", str(out)]
     # so many that it cannot end before it is interrupted, however late that is
     command[command.index("--replicates") + 1] = "100000"
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env=os.environ | {"OMP_NUM_THREADS": "1"})  # fmt: skip
-    end = time.monotonic() + 60
-    while len(list((out / "parts").glob("*.json"))) < 2:
-        assert time.monotonic() < end
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    stderr = process.communicate(timeout=60)[1]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:  # fmt: skip
+        try:
+            end = time.monotonic() + 240  # starting takes long on a machine that is busy
+            while len(list((out / "parts").glob("*.json"))) < 2:
+                assert time.monotonic() < end
+                assert process.poll() is None
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            stderr = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
     assert process.returncode == 130, stderr
     assert "Run the same command again to resume" in stderr
     assert "Traceback" not in stderr
