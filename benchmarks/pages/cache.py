@@ -108,7 +108,8 @@ def _legend() -> str:
         "are calibrated (LU-KV and DuoAttention style) saw "
         f"`{CALIBRATION}` alone. Weakest points: one small model; few passages, from one source of "
         "each kind; the power of the sample and the ridge of its fit were chosen with the first "
-        "two passages of each of these texts in view, which flatters the plan there; the published "
+        "two passages of each of these texts and three of the quotes in view, which flatters the "
+        "plan there; the published "
         "rules are our own versions of them; many comparisons stand here, and no interval is "
         "corrected for that."
     )
