@@ -119,10 +119,8 @@ def observe(inputs: LayerInputs, window: int = WINDOW, batch: int = 0) -> Observ
     logits = capped(
         query.reshape(key_heads, group * len(rows), -1) @ keys.mT * inputs.scaling, inputs.softcap
     ).view(key_heads * group, len(rows), -1)
-    if inputs.bias is not None:
-        bias = (
-            inputs.bias[min(batch, len(inputs.bias) - 1)] if inputs.bias.ndim == 4 else inputs.bias
-        )
+    bias = inputs.text_bias(batch)
+    if bias is not None:
         logits += bias[:, rows]
     # in a causal text without padding all rows see what lies before the first of them
     plain = inputs.causal and inputs.visible_mask is None and inputs.window is None
@@ -253,10 +251,8 @@ def moves(rotation: Rotation, away: Tensor) -> tuple[Tensor, Tensor]:
 
 def last_bias(inputs: LayerInputs, batch: int, own: Tensor, there: Tensor) -> Tensor | None:
     """What is added to the logits of the last query, [heads or 1, keys]."""
-    if inputs.bias is None:
-        return None
-    bias = inputs.bias[min(batch, len(inputs.bias) - 1)] if inputs.bias.ndim == 4 else inputs.bias
-    return bias[:, own[-1], there].to(torch.float32)
+    bias = inputs.text_bias(batch)
+    return None if bias is None else bias[:, own[-1], there].to(torch.float32)
 
 
 def combined(first: Tensor, second: Tensor, count: Tensor | None = None) -> Tensor:

@@ -218,10 +218,8 @@ def reduced_attention(
         logits = inputs.q[batch, mine].to(torch.float32) @ key.T * inputs.scaling
         if inputs.softcap is not None:
             logits = torch.tanh(logits / inputs.softcap) * inputs.softcap
-        if inputs.bias is not None:
-            bias = inputs.bias
-            if bias.ndim == 4:
-                bias = bias[min(batch, len(bias) - 1)]
+        bias = inputs.text_bias(batch)
+        if bias is not None:
             logits = logits + (bias if len(bias) == 1 else bias[mine])[..., index]
         seen = inputs.visible()
         seen = seen[min(batch, len(seen) - 1)]

@@ -99,6 +99,12 @@ class LayerInputs:
             return torch.arange(self.q.shape[2], device=self.q.device)
         return torch.nonzero(valid[batch])[:, 0]
 
+    def text_bias(self, batch: int = 0) -> Tensor | None:
+        """What is added to the logits of one text, [heads or 1, n_q, n_k], if something is."""
+        if self.bias is None or self.bias.ndim == 3:
+            return self.bias
+        return self.bias[min(batch, len(self.bias) - 1)]
+
     def visible(self, queries: slice = slice(None)) -> Tensor:
         """Who sees whom, bool [batch or 1, heads or 1, queries, n_k], as the model decides it."""
         if self.visible_mask is not None:
@@ -129,8 +135,8 @@ class LayerInputs:
         logits = q @ self.k[batch, head // self.group].to(dtype).T * self.scaling
         if self.softcap is not None:
             logits = torch.tanh(logits / self.softcap) * self.softcap
-        if self.bias is not None:
-            bias = self.bias[min(batch, len(self.bias) - 1)] if self.bias.ndim == 4 else self.bias
+        bias = self.text_bias(batch)
+        if bias is not None:
             logits = logits + bias[min(head, len(bias) - 1), queries].to(dtype)
         seen = self.visible(queries)
         seen = seen[min(batch, len(seen) - 1)]
