@@ -221,7 +221,7 @@ def measure(
     """Effects of budgets on one calibration passage, of several kinds from one reading."""
     scores = list(dict.fromkeys(score for score, _ in kinds))
     rules = [RULES["lukv"], *watchers(scores)]
-    observed = ObservedPassage(loaded, passage, prefix, kinds[0][1], "all", rules)
+    observed = ObservedPassage(loaded, passage, prefix, kinds[0][1], "all", rules, asks=False)
     assert observed.prompt is not None
     own = {score: scores_of(observed.prompt, score) for score in scores}
     bits = random_stream(SEED, "plan gradients", number).integers(2**62)

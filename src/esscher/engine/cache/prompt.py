@@ -36,6 +36,8 @@ class ObservedPrompt:
         By which queries tokens are scored.
     rules
         Published rules that look on.
+    asks
+        Whether queries ask all tokens, so that what is kept can be fitted.
 
     Attributes
     ----------
@@ -54,6 +56,7 @@ class ObservedPrompt:
         keeping: Keeping,
         score: Score = "all",
         rules: Sequence[Rule] = (),
+        asks: bool = True,
     ) -> None:
         self.loaded = loaded
         self.scores: dict[int, Tensor] = {}
@@ -66,7 +69,8 @@ class ObservedPrompt:
             if inputs.window is None:
                 rotation = rotation_of(loaded, inputs.layer)
                 self.scores[inputs.layer] = prompt_scores(inputs, score, rotation)
-                self._asked[inputs.layer] = ask_prompt(inputs, rotation)
+                if asks:
+                    self._asked[inputs.layer] = ask_prompt(inputs, rotation)
 
         tokens = torch.from_numpy(ids)
         self.cache = read_prompt(loaded, tokens, watch)

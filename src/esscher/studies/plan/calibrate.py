@@ -95,7 +95,7 @@ class ObservedPassage:
         Length of a decoder's cache; ignored for an encoder, whose keys are the whole passage.
     keeping
         What is kept for certain.
-    score, rules
+    score, rules, asks
         Of a decoder: as for :class:`~esscher.engine.cache.prompt.ObservedPrompt`.
 
     Attributes
@@ -116,11 +116,12 @@ class ObservedPassage:
         keeping: Keeping,
         score: Score = "all",
         rules: Sequence[Rule] = (),
+        asks: bool = True,
     ) -> None:
         self.loaded = loaded
         self.prompt: ObservedPrompt | None = None
         if loaded.causal:
-            self.prompt = ObservedPrompt(loaded, passage.ids[:prefix], keeping, score, rules)
+            self.prompt = ObservedPrompt(loaded, passage.ids[:prefix], keeping, score, rules, asks)
             self.reader = PassageReader(loaded, passage, prefix, self.prompt.cache)
             self.certain = self.prompt.certain
         else:

@@ -161,7 +161,10 @@ def _calibration_cell(model: AnyModel, passage: Passage, i: int, study: PlanStud
     # a profile is measured with the scores of the one rule that is calibrated by them
     rules = [RULES["lukv"]] if any(rule.calibrated for rule in rules_of(study)) else []
     with opened_model(model) as loaded:
-        observed = ObservedPassage(loaded, passage, study.prefix, study.keeping, study.score, rules)
+        # effects are those of the sample: nothing is fitted yet
+        observed = ObservedPassage(
+            loaded, passage, study.prefix, study.keeping, study.score, rules, asks=False
+        )
         bits = random_stream(study.seed, "plan gradients", i).integers(2**62)
         generator = torch.Generator().manual_seed(int(bits))
         effects = measure_effects(observed, budget_sizes(study), generator, study.sampled)
