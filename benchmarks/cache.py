@@ -179,7 +179,7 @@ class Comparison:
         every = [arm for arms in missing.values() for arm in arms]
         prompt = read_prompt(loaded, passage.ids[:prefix], calibration, every)
         reader = PassageReader(loaded, passage, prefix, prompt.cache)
-        units = loaded.shape.layers * loaded.shape.key_heads
+        units = reduced_heads(prompt)
         known: dict[int, dict[str, float]] = {}
         with torch.no_grad():
             dense = reader.end()
@@ -228,7 +228,7 @@ class Comparison:
     def _item(self, item: Any, calibration: Calibration, cell: Cell, arms: Sequence[Arm]) -> None:
         began = time.monotonic()
         prompt = read_prompt(self.loaded, item.context, calibration, arms)
-        units = self.loaded.shape.layers * self.loaded.shape.key_heads
+        units = reduced_heads(prompt)
         cell.about["dense"] = _answered(ask(self.loaded, prompt.cache, item))
         for arm in arms:
             kept = arm.keep(prompt, (f"task {item.task} {item.haystack}", item.number))
@@ -236,6 +236,11 @@ class Comparison:
             cell.add(arm, kept, calibration.each(arm.budget) * units, **_answered(found))
         cell.write()
         print(f"{cell.path.parent}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+def reduced_heads(prompt: ObservedPrompt) -> int:
+    """Key heads that are reduced: those of layers without a sliding window."""
+    return sum(len(scores) for scores in prompt.scores.values())
 
 
 def fingerprint(kept: KeptLayers) -> int:

@@ -58,15 +58,16 @@ def budgets_arm(
     certain = calibration.certain(budget)
 
     def keep(prompt: ObservedPrompt, named: Named) -> KeptLayers:
+        # budgets have a row for every layer that is reduced
         return {
             layer: budgets.select_layer(
-                layer,
+                row,
                 scores,
                 certain,
                 [starts(named, seed, layer, g, 1)[0] for g in range(len(scores))],
                 prompt.fit(layer),
             )
-            for layer, scores in scores_of(prompt, score).items()
+            for row, (layer, scores) in enumerate(scores_of(prompt, score).items())
         }
 
     return Arm(name, budget, keep, score=score, **about)

@@ -218,7 +218,10 @@ def passages_of(count: int) -> tuple[int, int]:
 def measure(
     loaded: LoadedModel, passage: Passage, prefix: int, number: int, kinds: Sequence[Kind]
 ) -> dict[Kind, PassageEffects]:
-    """Effects of budgets on one calibration passage, of several kinds from one reading."""
+    """Effects of budgets on one calibration passage, of several kinds from one reading.
+
+    They are those of the layers that are reduced: layers with a sliding window are not.
+    """
     scores = list(dict.fromkeys(score for score, _ in kinds))
     rules = [RULES["lukv"], *watchers(scores)]
     observed = ObservedPassage(loaded, passage, prefix, kinds[0][1], "all", rules, asks=False)
@@ -234,6 +237,8 @@ def measure(
     profiles = []
 
     def look(inputs: LayerInputs) -> None:
+        if inputs.window is not None:
+            return
         profiles.append(observed.profile(inputs, every))
         for score, keeping in kinds:
             certain = certain_keys(prefix, keeping.sinks, keeping.recent)

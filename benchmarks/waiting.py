@@ -70,7 +70,9 @@ ROWS = {
     "domains": _esscher(
         "domains demo:minilm --text prose=demo:docs --text code=demo:code", repeats=1
     ),
-    "plan": _esscher("plan demo:smollm2 --text demo:docs --prefix 2048 --passages 4", repeats=1),
+    "plan": _esscher(
+        "plan demo:smollm2 --text demo:docs --budget 0.25 --prefix 2048 --passages 4", repeats=1
+    ),
 }
 
 

@@ -55,6 +55,23 @@ def test_the_same_as_a_plan_and_its_check(run, model, texts):
     assert curves["kept"].nunique() == 1
 
 
+def test_layers_with_a_window_are_left_alone(texts, tmp_path):
+    model = tiny("gemma3_text", max_position_embeddings=640, strength=12.0)
+    sources = Sources(model, [random_words()], tmp_path / "calibration", queries=12)
+    comparison = Comparison(sources, {"novel": texts["novel"]}, tmp_path)
+    run_parts(comparison, ("curves",), arguments().parse_args(OPTIONS))
+    plan = esscher.plan(
+        model, [random_words()], check=texts["novel"], budget=0.5, prefix=PREFIX, query_count=12,
+        check_passages=2, against="snapkv",
+    )  # fmt: skip
+    assert plan.sliding
+    rows = stored_rows(tmp_path)
+    rows = rows[rows["budget"] == 0.5]
+    for name, found in plan.check.configurations.items():
+        own = rows[rows["configuration"] == name]
+        assert own["kl"].mean() == pytest.approx(found.kl.mean, rel=1e-4)
+
+
 def test_the_same_as_the_tasks_of_a_plan(run, model, texts):
     plan = esscher.plan(
         model, [random_words()], check=texts["novel"], budget=0.5, prefix=PREFIX, query_count=12,

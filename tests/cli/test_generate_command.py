@@ -16,8 +16,9 @@ from click.testing import CliRunner, Result
 import esscher
 from esscher.cli.program import main
 from esscher.core.errors import InputError
+from esscher.engine.text.documents import read_text
 from esscher.runs import open_run
-from esscher.studies.plan.generate import read_plan, read_prompt
+from esscher.studies.plan.generate import DEMO_PROMPT, PARAGRAPH, read_plan, read_prompt
 from esscher.studies.plan.page import summary
 from esscher.studies.plan.savings import SAVINGS, read_savings
 from tests.cli.printed import table_of
@@ -312,6 +313,16 @@ def test_ctrl_c_ends_it(here: Path) -> None:
     assert process.returncode == 130, err
     assert out == ""
     assert err.strip() == "Stopped."
+
+
+def test_a_demo_text_is_a_prompt():
+    whole = "".join(piece.text for piece in read_text("demo:code", limit_chars=DEMO_PROMPT))
+    text = read_prompt("demo:code")
+    assert len(text) > DEMO_PROMPT / 2
+    assert whole.startswith(text + PARAGRAPH)
+    assert PARAGRAPH not in whole[len(text) + len(PARAGRAPH) :]
+    with pytest.raises(InputError, match="there is no text 'demo:nothing'"):
+        read_prompt("demo:nothing")
 
 
 def test_prompts_of_any_length_are_not_read(tmp_path: Path) -> None:

@@ -41,7 +41,10 @@ OF_CACHE = {
     help="Plan: its file, or the directory of its run. Needed unless --dense is given.",
 )
 @click.option(
-    "--prompt", metavar="FILE", required=True, help="Text to go on from; - for standard input."
+    "--prompt",
+    metavar="FILE",
+    required=True,
+    help="Text to continue; - for standard input; demo:code or demo:docs for their beginning.",
 )
 @click.option(
     "--max-new-tokens", type=int, default=128, show_default=True, help="Tokens to generate at most."

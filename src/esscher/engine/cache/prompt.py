@@ -83,6 +83,12 @@ class ObservedPrompt:
         """Number of tokens."""
         return len(self.certain)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values, which are most of what it holds."""
+        held = (x for layer in self.cache.layers for x in (layer.keys, layer.values))
+        return sum(x.nbytes for x in held)
+
     def _repeat(self, tokens: Tensor) -> None:
         """Score the tokens by the queries that repeat them, too."""
         found: dict[int, list[Repetition]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from esscher.engine.models.checks import (
 )
 from esscher.engine.models.completeness import asked_shapes, check_complete, check_size, numbers_in
 from esscher.engine.models.families import family_of
+from esscher.engine.models.gguf_reading import gguf_read_once
 from esscher.engine.models.loaded import LoadedModel, wrap_model
 from esscher.engine.models.outline import cached_config, check_dtype, checked_source
 from esscher.engine.models.sources import ModelSource
@@ -61,11 +63,11 @@ def load_model(
     place = as_device(device)
     source = checked_source(name, revision=revision, allow_remote_code=allow_remote_code)
     held = _held(source, allow_pickle=allow_pickle)
-    config = load_config(source, revision=revision, allow_remote_code=allow_remote_code)
-    family = family_of(config.model_type, source.name)
     options = _options(source, revision, allow_remote_code)
     transformers = transformers_module()
-    with quiet():
+    with _reading(source), quiet():
+        config = load_config(source, revision=revision, allow_remote_code=allow_remote_code)
+        family = family_of(config.model_type, source.name)
         auto = transformers.AutoModelForCausalLM if family.decoder else transformers.AutoModel
         asked = _attempt(auto, source, options, lambda: asked_shapes(auto, config))
         if held is not None:
@@ -222,6 +224,14 @@ def _explained(
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+def _reading(source: ModelSource) -> contextlib.AbstractContextManager[None]:
+    """What holds while the files of a model are read."""
+    if source.gguf is None:
+        return contextlib.nullcontext()
+    _check_gguf()
+    return gguf_read_once()
 
 
 def _check_gguf() -> None:

@@ -44,6 +44,8 @@ from esscher.studies.plan.effects import (
 
 #: Backward passes per passage: token sequences drawn from the model, or directions.
 DRAWS = 4
+#: Bytes of keys and values of calibration passages that are held until there is a plan.
+HELD_BYTES = 2**29
 #: Budgets at which effects are computed; between them they are interpolated.
 CORNERS = 40
 #: The same where they are measured by drawing samples.
@@ -153,6 +155,37 @@ class ObservedPassage:
         if self.prompt is not None:
             return self.prompt.scores[inputs.layer]
         return observe(inputs).score(inputs.v[0])
+
+
+class HeldPassages:
+    """Passages of a decoder that were read, as many as there is room for, until they are taken.
+
+    A calibration passage is looked at twice, before there is a plan and under it. Reading it again
+    would take as long as everything else.
+
+    Parameters
+    ----------
+    room
+        Bytes of keys and values at most.
+    """
+
+    def __init__(self, room: int = HELD_BYTES) -> None:
+        self._room = room
+        self._held: dict[int, ObservedPassage] = {}
+
+    def put(self, number: int, observed: ObservedPassage) -> None:
+        """Hold a passage if there is room."""
+        prompt = observed.prompt
+        if prompt is not None and prompt.nbytes <= self._room:
+            self._room -= prompt.nbytes
+            self._held[number] = observed
+
+    def take(self, number: int) -> ObservedPassage | None:
+        """Give a passage away, if it is here."""
+        found = self._held.pop(number, None)
+        if found is not None and found.prompt is not None:
+            self._room += found.prompt.nbytes
+        return found
 
 
 def measure_effects(

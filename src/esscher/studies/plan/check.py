@@ -8,7 +8,7 @@ the tokens that receive most attention.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from esscher.studies.plan.calibrate import ObservedPassage
 from esscher.studies.plan.configurations import (
     Budgets,
     Chosen,
+    KeptLayers,
     Named,
     count_kept,
     kept_layers,
@@ -54,6 +55,9 @@ class PassageCheck:
     ) -> None:
         self.observed, self.chosen, self._seed, self._draws = observed, chosen, seed, draws
         self.dense = observed.reader.read(lambda inputs: None)
+        self._kept: dict[str, KeptLayers] = {}
+        if observed.prompt is not None:
+            self._kept = kept_layers(observed.prompt, chosen, self._named, seed)
 
     def cell(self) -> Cell:
         """Measure all configurations; the table has (configuration, layer, measure, value)."""
@@ -78,9 +82,8 @@ class PassageCheck:
         prompt = self.observed.prompt
         assert prompt is not None
         found: dict[str, list[Pass]] = {}
-        kept = kept_layers(prompt, self.chosen, self._named, self._seed)
         taken = None
-        for name, own in kept.items():
+        for name, own in self._kept.items():
             cache = prompt.reduced(own)
             if name == "planned":
                 taken = CacheBytes(planned=cache.nbytes, dense=cache.dense_nbytes)
@@ -89,7 +92,7 @@ class PassageCheck:
             passage=about.passage,
             dense_nll=surprise(self.dense.end, self.observed.reader.next_tokens),
             cache=taken,
-            kept={name: count_kept(own) for name, own in kept.items()},
+            kept={name: count_kept(own) for name, own in self._kept.items()},
         )
 
     def _encoder(self, about: PlanCell) -> tuple[dict[str, list[Pass]], PlanCell]:
@@ -140,10 +143,9 @@ class PassageCheck:
                 found.append(np.zeros(inputs.q.shape[1]))
                 return
             own = inputs.own()[0].to(torch.float32)
-            scores = self.observed.scores(inputs)
             square = torch.zeros(len(own))
             for draw in range(self._draws):
-                kept = self._sample(inputs.layer, scores, self.chosen.planned, draw)
+                kept = self._planned(inputs, draw)
                 reduced = reduced_attention(inputs, kept, self.observed.keys)
                 square += (reduced - own).square().sum(-1).mean(-1) / self._draws
             norm = own.square().sum(-1).mean(-1)
@@ -156,11 +158,19 @@ class PassageCheck:
     def _named(self) -> Named:
         return (PURPOSE, self.observed.reader.passage.number)
 
+    def _planned(self, inputs: LayerInputs, draw: int) -> Sequence[Kept]:
+        """What a layer keeps under the plan: a decoder's prompt has one sample."""
+        if self._kept:
+            return self._kept["planned"][inputs.layer]
+        scores = self.observed.scores(inputs)
+        return self._sample(inputs.layer, scores, self.chosen.planned, draw)
+
     def _sample(self, layer: int, scores: Tensor, budgets: Budgets, draw: int) -> list[Kept]:
-        named, draws, prompt = self._named, self._draws, self.observed.prompt
-        drawn = [starts(named, self._seed, layer, g, draws)[draw] for g in range(len(scores))]
-        fit = None if prompt is None else prompt.fit(layer)
-        return budgets.select_layer(layer, scores, self.observed.certain, drawn, fit)
+        """One of the samples of an encoder's layer."""
+        drawn = [
+            starts(self._named, self._seed, layer, g, self._draws)[draw] for g in range(len(scores))
+        ]
+        return budgets.select_layer(layer, scores, self.observed.certain, drawn, None)
 
     def _errors(self, found: Pass) -> list[float]:
         """Relative error of every layer's attention output."""

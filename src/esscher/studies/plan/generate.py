@@ -20,6 +20,7 @@ from esscher.core.validation import as_dim, as_positive, as_seed
 from esscher.engine.models.choice import ModelChoice
 from esscher.engine.models.families import HookFamily
 from esscher.engine.models.outline import Outline
+from esscher.engine.text.documents import read_text
 from esscher.engine.text.files import decoded, file_chunks, stream_chunks
 from esscher.runs.registry import load
 from esscher.studies.plan.result import Plan
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from esscher.engine.generation import Comparison, Generation
     from esscher.engine.models import LoadedModel
 
-#: Name of a prompt that comes from standard input.
-STANDARD_INPUT = "-"
+#: Name of a prompt that comes from standard input, and how the names of demo texts begin.
+STANDARD_INPUT, DEMO = "-", "demo:"
+#: Most characters of a demo text that are a prompt, some 2,000 tokens; it ends with a paragraph.
+DEMO_PROMPT, PARAGRAPH = 8_000, "\n\n"
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -52,12 +55,12 @@ def read_plan(path: str | Path) -> Plan:
 
 
 def read_prompt(source: str, most: int = limits.TEXT_ROW) -> str:
-    """Read a prompt, as it is, from a file or from standard input.
+    """Read a prompt, as it is, from a file, from standard input, or from a demo text.
 
     Parameters
     ----------
     source
-        The file; ``-`` for standard input.
+        The file; ``-`` for standard input; ``demo:code`` for the beginning of that text.
     most
         Characters that are read at most.
 
@@ -66,13 +69,16 @@ def read_prompt(source: str, most: int = limits.TEXT_ROW) -> str:
     InputError
         If it is not there, no UTF-8 text, empty, or longer than any model reads.
     """
+    if source.startswith(DEMO):
+        text = "".join(piece.text for piece in read_text(source, limit_chars=DEMO_PROMPT))
+        return text[: text.rindex(PARAGRAPH)]
     standard = source == STANDARD_INPUT
     name = "standard input" if standard else source
     path = Path(source).expanduser()
     if not standard and not path.exists():
         raise InputError(
-            f"there is no file {source!r} to read the prompt from; give a text file, or - for "
-            "standard input"
+            f"there is no file {source!r} to read the prompt from; give a text file, - for "
+            "standard input, or demo:code"
         )
     if not standard and path.is_dir():
         raise InputError(f"the prompt {source!r} is a directory; give a text file")

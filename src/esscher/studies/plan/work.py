@@ -31,6 +31,7 @@ from esscher.studies.plan.asked import item_cell, with_question
 from esscher.studies.plan.calibrate import (
     CORNERS,
     SWEPT_CORNERS,
+    HeldPassages,
     ObservedPassage,
     PassageEffects,
     budget_grid,
@@ -132,8 +133,9 @@ class PlanWork:
         # an executor stays in this process
         study = replace(self.study, out=None, executor=None)
         names = study.calibration_cells
+        held = None if self.executor.remote else HeldPassages()
         yield {
-            name: Task(name, _calibration_cell, (self.model, passage, i, study))
+            name: Task(name, _calibration_cell, (self.model, passage, i, study, held))
             for i, (name, passage) in enumerate(zip(names, self.calibration, strict=True))
         }
         if not run.missing(study.trial_cells + study.check_cells + study.task_cells):
@@ -143,8 +145,10 @@ class PlanWork:
         choice, plain = self.executor.share(chosen), self.executor.share(chosen.without_rules)
         yield (
             {
-                name: Task(name, _check_cell, (self.model, passage, plain, study))
-                for name, passage in zip(study.trial_cells, self.calibration, strict=True)
+                name: Task(name, _trial_cell, (self.model, passage, i, plain, study, held))
+                for i, (name, passage) in enumerate(
+                    zip(study.trial_cells, self.calibration, strict=True)
+                )
             }
             | {
                 name: Task(name, _check_cell, (self.model, passage, choice, study))
@@ -157,17 +161,27 @@ class PlanWork:
         )
 
 
-def _calibration_cell(model: AnyModel, passage: Passage, i: int, study: PlanStudy) -> Cell:
+def _calibration_cell(
+    model: AnyModel, passage: Passage, i: int, study: PlanStudy, held: HeldPassages | None
+) -> Cell:
     # a profile is measured with the scores of the one rule that is calibrated by them
     rules = [RULES["lukv"]] if any(rule.calibrated for rule in rules_of(study)) else []
     with opened_model(model) as loaded:
-        # effects are those of the sample: nothing is fitted yet
+        # nothing is fitted before there is a plan
         observed = ObservedPassage(
-            loaded, passage, study.prefix, study.keeping, study.score, rules, asks=False
+            loaded,
+            passage,
+            study.prefix,
+            study.keeping,
+            study.score,
+            rules,
+            asks=held is not None,
         )
         bits = random_stream(study.seed, "plan gradients", i).integers(2**62)
         generator = torch.Generator().manual_seed(int(bits))
         effects = measure_effects(observed, budget_sizes(study), generator, study.sampled)
+    if held is not None:
+        held.put(i, observed)
     # one row per number; axes are kept beside them
     arrays = {name: own for name in ARRAYS if (own := getattr(effects, name)) is not None}
     table = pd.concat(
@@ -176,6 +190,21 @@ def _calibration_cell(model: AnyModel, passage: Passage, i: int, study: PlanStud
     )
     shapes = Shapes(**{name: tuple(a.shape) for name, a in arrays.items()})
     return Cell(PlanCell(shapes=shapes, sliding=effects.sliding), table)
+
+
+def _trial_cell(
+    model: AnyModel,
+    passage: Passage,
+    i: int,
+    chosen: Chosen,
+    study: PlanStudy,
+    held: HeldPassages | None,
+) -> Cell:
+    observed = None if held is None else held.take(i)
+    if observed is None:
+        return _check_cell(model, passage, chosen, study)
+    with opened_model(model):
+        return PassageCheck(observed, chosen, study.seed, study.draws).cell()
 
 
 def _check_cell(model: AnyModel, passage: Passage, chosen: Chosen, study: PlanStudy) -> Cell:

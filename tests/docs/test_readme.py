@@ -1,0 +1,77 @@
+"""The README: its numbers come from stored results, its commands and its code run as they stand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from benchmarks.front import CURVES, DECODE
+from benchmarks.pages.cache_parts import ALL
+
+from tests.docs.pages import ROOT, blocks, command_lines
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+#: Share of the tokens that the README's table is about.
+BUDGET = 0.25
+
+
+def row(start: str) -> str:
+    """The row of a table that begins so."""
+    return next(line for line in README.splitlines() if line.startswith(f"| {start}"))
+
+
+def test_quality_is_that_of_the_finding() -> None:
+    table = pd.read_csv(CURVES)
+    own = table[(table["text"] == ALL) & (table["budget"] == BUDGET)].set_index("configuration")
+    planned, uniform = own.loc["planned"], own.loc["uniform"]
+    rules = own.drop(index=["planned", "uniform"])
+    closest = rules["over_planned"].astype(float).idxmin()
+    assert closest == "adakv"
+    said = row("distance from the full cache")
+    assert f"{planned['kl']:.2g} nats" in said
+    assert f"{uniform['over_planned']:.2g} times closer than equal budgets" in said
+    assert f"{own.loc[closest, 'over_planned']:.2g} times closer than AdaKV" in said
+    assert f"{planned['top1']:.1%}" in row("same most likely")
+    # every published rule is farther away, beyond its interval
+    assert (rules["over_planned_low"] > 1).all()
+
+
+def test_speed_and_bytes_are_those_of_the_benchmark() -> None:
+    stored = json.loads(DECODE.read_text(encoding="utf-8"))
+    times = {(found["batch"], found["length"]): found for found in stored["tokens"]["found"]}
+    one, four, short = times[1, 8192], times[4, 8192], times[1, 1024]
+    said = row("a token after it")
+    for key in ("dense_ms", "planned_ms"):
+        assert f"{one[key]:.0f} / {four[key]:.0f} ms" in said
+    assert f"{short['dense_ms']:.0f} ms | {short['planned_ms']:.0f} ms" in row(
+        "a token after 1,024"
+    )
+    dense = stored["memory"]["found"]["dense_cache_mb"]
+    assert f"{dense:.0f} MB | {dense * one['bytes']:.0f} MB" in row("cache after a prompt")
+
+
+@pytest.mark.slow
+def test_commands_and_code_run_in_an_empty_folder(tmp_path: Path) -> None:
+    names = ("A.txt", "B.txt")
+    commands = [words for _, words in command_lines(README) if not set(names) & set(words)]
+    assert [words[0] for words in commands] == [
+        "plan", "generate", "report", "probe", "report", "theory",
+    ]  # fmt: skip
+    for words in commands:
+        ran = subprocess.run(
+            [sys.executable, "-m", "esscher", *words], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert ran.returncode == 0, ran.stderr
+        if words[0] == "plan":
+            assert "earned its place" in ran.stdout
+    for made in ("report.html", "heads.html", "heads.png", "curves.png"):
+        assert (tmp_path / made).stat().st_size > 10_000, made
+    (code,) = (b.text for b in blocks(README) if b.language == "python" and ">>>" not in b.text)
+    (tmp_path / "long.txt").write_text("A cache holds keys and values of all tokens. " * 120)
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "bytes instead of" in ran.stdout
