@@ -2,7 +2,7 @@
 
     python -m benchmarks.predictors runs/minilm-wikipedia runs/smollm2-wikipedia ...
 
-Prints Markdown tables (docs/probe.md has them) and writes
+Prints Markdown tables (docs/predictions.md has them) and writes
 ``benchmarks/results/predictors.json``:
 
 * mean absolute error of every predicted exponent, per run and over all heads, beside "always 1/2",

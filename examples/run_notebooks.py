@@ -1,7 +1,11 @@
-"""Run the notebooks of this folder and keep their outputs: ``make notebooks``."""
+"""Run the notebooks of this folder and keep their outputs: ``make notebooks``.
+
+``python examples/run_notebooks.py first-steps`` runs one of them.
+"""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -13,8 +17,10 @@ PATIENCE = 600
 
 
 def main() -> None:
-    """Run every notebook in an empty folder, without the times of its cells."""
+    """Run the notebooks in an empty folder each, without the times of their cells."""
     for path in sorted(Path(__file__).parent.glob("*.ipynb")):
+        if sys.argv[1:] and path.stem not in sys.argv[1:]:
+            continue
         book = nbformat.read(path, 4)
         with tempfile.TemporaryDirectory() as folder:
             NotebookClient(

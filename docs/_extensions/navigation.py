@@ -11,7 +11,25 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[2]
-LANDING, FINDINGS = "docs/index", "docs/findings/index"
+LANDING = "docs/index"
+#: Pages that carry a list of further pages, and those pages: names as below.
+CHAPTERS: dict[str, tuple[str, ...]] = {
+    "docs/theory": (
+        "docs/theory/heads",
+        "docs/theory/limit",
+        "docs/theory/one-query",
+        "docs/theory/map-error",
+        "docs/theory/mean-and-covariance",
+        "docs/theory/constants",
+        "docs/theory/exponents",
+        "docs/theory/uniform-bounds",
+        "docs/theory/hardmax",
+        "docs/theory/one-pass",
+        "docs/theory/budgets",
+        "docs/theory/*",
+    ),
+    "docs/findings/index": ("docs/findings/*/*",),
+}
 #: Caption and pages, in order; a name with a star stands for all files that match it. Pages that do
 #: not exist are passed over.
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -23,6 +41,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/first-steps",
             "examples/first-steps",
             "examples/probe-to-plan",
+            "examples/paper-figures",
             "examples/*",
             "docs/faq",
         ),
@@ -33,35 +52,33 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/guides/my-model",
             "docs/guides/plan-a-cache",
             "docs/guides/probe-a-model",
+            "docs/guides/million-tokens",
             "docs/guides/long-contexts",
             "docs/guides/cluster",
             "docs/guides/faults",
             "docs/guides/security",
-            "docs/guides/add-a-study",
-            "docs/guides/add-a-law",
-            "docs/guides/add-a-model-family",
-            "docs/guides/*",
         ),
     ),
     (
         "What it measures",
         (
-            "docs/probe",
             "docs/plan",
             "docs/cache",
+            "docs/probe",
+            "docs/predictions",
+            "docs/reach",
             "docs/sparse",
             "docs/deep",
-            "docs/tails",
             "docs/domains",
-            "docs/reach",
+            "docs/tails",
             "docs/rates",
             "docs/report",
             "docs/figures",
             "docs/reproduce",
         ),
     ),
-    ("Why it is so", ("docs/theory", "docs/extreme-lengths", "docs/accuracy", "docs/related")),
-    ("What came out", (FINDINGS,)),
+    ("Theory", ("docs/theory", "docs/extreme-lengths", "docs/accuracy", "docs/related")),
+    ("Findings", ("docs/findings/index",)),
     (
         "Reference",
         (
@@ -71,7 +88,18 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/glossary",
         ),
     ),
-    ("Project", ("docs/architecture", "CONTRIBUTING", "SECURITY", "CHANGELOG")),
+    (
+        "Extend it",
+        (
+            "docs/architecture",
+            "docs/guides/add-a-study",
+            "docs/guides/add-a-law",
+            "docs/guides/add-a-pattern",
+            "docs/guides/add-a-model-family",
+            "docs/guides/*",
+        ),
+    ),
+    ("Project", ("CONTRIBUTING", "SECURITY", "CHANGELOG")),
 )
 #: The API reference exists in the site only, so the landing page names it without a link.
 API_REFERENCE = (
@@ -84,15 +112,23 @@ SUFFIXES = (".md", ".rst", ".ipynb")
 def pages() -> list[tuple[str, list[str]]]:
     """Caption and existing pages of every section."""
     seen = {LANDING}
-    found = []
-    for caption, names in SECTIONS:
-        section: list[str] = []
-        for name in names:
-            section += [page for page in _matching(name) if page not in seen]
-            seen |= set(section)
-        found.append((caption, section))
-    found.append(("More", [page for page in _matching("docs/*") if page not in seen]))
+    found = [(caption, _listed(names, seen)) for caption, names in SECTIONS]
+    found.append(("More", _listed(("docs/*",), seen)))
     return [(caption, section) for caption, section in found if section]
+
+
+def chapters() -> dict[str, list[str]]:
+    """The pages that are listed on other pages, by these."""
+    return {page: _listed(names, {page}) for page, names in CHAPTERS.items()}
+
+
+def _listed(names: tuple[str, ...], seen: set[str]) -> list[str]:
+    """Existing pages of these names that have not been seen, in order."""
+    section: list[str] = []
+    for name in names:
+        section += [page for page in _matching(name) if page not in seen]
+        seen |= set(section)
+    return section
 
 
 def _matching(name: str) -> list[str]:
@@ -110,14 +146,13 @@ def _append(app: Sphinx, name: str, source: list[str]) -> None:
     if name == LANDING:
         source[0] = source[0].replace(*API_REFERENCE)
         source[0] += "".join(_tree(caption, section) for caption, section in pages())
-    elif name == FINDINGS:
-        folders = [page for page in _matching("docs/findings/*/*") if page != name]
-        source[0] += _tree("Findings", folders)
+    elif name in CHAPTERS:
+        source[0] += _tree("Pages", chapters()[name])
 
 
 def _always_read(app: Sphinx, env: object, *changes: set[str]) -> list[str]:
     """Pages made of more than their own file are read anew in every build."""
-    return [LANDING, FINDINGS, "docs/reference/commands"]
+    return [LANDING, *CHAPTERS, "docs/reference/commands"]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

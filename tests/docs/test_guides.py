@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from tests.docs.pages import ROOT, blocks
@@ -32,3 +35,39 @@ def test_the_family_of_the_guide_reads_attention(monkeypatch: pytest.MonkeyPatch
         own = capture.output.double()  # type: ignore[attr-defined]
         error = (capture.attend(torch.float64) - own).abs().max()  # type: ignore[attr-defined]
         assert error < 2e-6 * own.abs().max()
+
+
+def test_the_pattern_of_the_guide_keeps_its_budget_and_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The guide's dilated window: as many keys as it may see, its own test, a study with it."""
+    from esscher.core.streams import random_stream
+    from esscher.engine.patterns import PATTERNS, View
+    from tests.engine.patterns.seen import seen_keys
+
+    text = (ROOT / "docs/guides/add-a-pattern.md").read_text(encoding="utf-8")
+    code, script, own_test = (b.text for b in blocks(text) if b.language == "python")
+    space: dict[str, Any] = {}
+    exec(compile(code, "add-a-pattern.md", "exec"), space)
+    monkeypatch.setitem(PATTERNS, "dilated", space["Dilated"]())
+
+    def chosen(name: str, view: View, budget: int) -> list[set[int]]:
+        sight = PATTERNS[name].select(view, budget, random_stream(0, "choice"))
+        return [set(seen_keys(sight, i).tolist()) for i in range(len(view.queries))]  # type: ignore[arg-type]
+
+    space |= {"chosen": chosen, "ENCODER": View.of([80, 120], 200)}
+    space["DECODER"] = View.of([150, 199], 200, causal=True)
+    exec(compile(own_test, "add-a-pattern.md", "exec"), space)
+    space["test_dilated_windows_have_every_second_key"]()
+    for causal, window in [(False, None), (True, None), (True, 50), (False, 35)]:
+        view = View.of(np.arange(60, 90, 4), 90, causal=causal, window=window)
+        for budget in (2, 9, 30, int(view.counts.min()) - 1):
+            for keys, first, stop in zip(
+                chosen("dilated", view, budget), view.first, view.stop, strict=True
+            ):
+                assert len(keys) == budget
+                assert first <= min(keys)
+                assert max(keys) < stop
+    exec(compile(script, "add-a-pattern.md", "exec"), space)
+    assert list(space["found"].patterns) == ["random", "dilated"]
+    assert "dilated" in capsys.readouterr().out
