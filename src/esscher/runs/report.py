@@ -111,8 +111,8 @@ def read_results(
             found.append(measured(source))
         else:
             raise InputError(
-                f"{type(source).__name__} is nothing that can be reported; give the directory of a "
-                "run, or what a study such as esscher.probe returned"
+                f"cannot report on {type(source).__name__}; give the directory of a run, or what a "
+                "study such as esscher.probe returned"
             )
     if len(found) > MOST:
         raise InputError(f"there are {len(found)} runs; one report takes at most {MOST}")
@@ -127,9 +127,7 @@ def measured(found: Result[Any]) -> Result[Any]:
 
 
 def _nothing_yet(place: str) -> NotFinished:
-    return NotFinished(
-        f"{place} has no results yet; run the command that began it again, it resumes"
-    )
+    return NotFinished(f"{place} has no results yet; run its command again, it resumes")
 
 
 def _below(path: Path, say: Callable[[str], None] | None) -> list[Result[Any]]:
