@@ -6,7 +6,12 @@ from pathlib import Path
 
 import click
 
+from esscher.cli.next_steps import say_next
 from esscher.cli.options import check_output
+from esscher.core.next_steps import Step
+
+#: A file that every run has.
+CONFIG = "config.json"
 
 
 @click.command()
@@ -39,3 +44,13 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
         list(runs), output, force=force, say=lambda text: click.echo(text, err=True)
     )
     click.echo(f"Report: {path}")
+    click.echo("Open it in a browser; it needs no network.")
+    if (runs[0] / CONFIG).is_file():
+        steps = [
+            Step(
+                "figure",
+                "Which figures can be drawn for a paper?",
+                {"RUN": str(runs[0]), "--list": True},
+            )
+        ]
+        say_next(steps)

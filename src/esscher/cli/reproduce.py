@@ -10,10 +10,13 @@ from rich.markdown import Markdown
 
 from esscher.cli.cluster import chosen_cluster, executor_options
 from esscher.cli.endings import report_line, resumable
+from esscher.cli.next_steps import say_next
 from esscher.cli.printing import plain_console, print_json
 from esscher.core.errors import InputError
+from esscher.core.next_steps import Step, once_more
 from esscher.runs.folder import CONFIG
 
+SCALES = ("quick", "standard", "paper")
 EXPERIMENTS = ("gaussian", "ablation", "sphere", "ball", "hardmax", "universality", "onepass")
 
 
@@ -21,7 +24,7 @@ EXPERIMENTS = ("gaussian", "ablation", "sphere", "ball", "hardmax", "universalit
 @click.argument("name", metavar="NAME")
 @click.option(
     "--scale",
-    type=click.Choice(["quick", "standard", "paper"]),
+    type=click.Choice(SCALES),
     default="quick",
     show_default=True,
     help="Under a minute each, minutes, or the sizes of the paper.",
@@ -89,6 +92,20 @@ def reproduce(
                 _print(finding.title, finding.text, folder, chosen)
     if as_json:
         print_json({"scale": scale, "seed": seed, "experiments": done})
+        return
+    say_next(_next_steps(name, scale))
+
+
+def _next_steps(name: str, scale: str) -> list[Step]:
+    """The next experiment, and the same one at a larger scale."""
+    steps = []
+    place = EXPERIMENTS.index(name) + 1 if name in EXPERIMENTS else len(EXPERIMENTS)
+    if place < len(EXPERIMENTS):
+        steps.append(Step("reproduce", "The next experiment.", {"NAME": EXPERIMENTS[place]}, True))
+    if scale != SCALES[-1]:
+        larger = SCALES[SCALES.index(scale) + 1]
+        steps.append(once_more("reproduce", "The same with more tokens.", scale=larger))
+    return steps
 
 
 def _print(title: str, text: str, folder: Path, name: str) -> None:

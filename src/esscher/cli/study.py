@@ -13,6 +13,7 @@ import click
 
 from esscher.cli.cluster import CLUSTER, chosen_cluster
 from esscher.cli.endings import finish, resumable
+from esscher.cli.next_steps import say_next
 from esscher.cli.options import (
     check_figure,
     check_output,
@@ -26,7 +27,7 @@ from esscher.cli.printing import plain_console
 from esscher.cli.synthetic import HEAD, head_parameters, synthetic_head
 from esscher.core.options import Option, options_of
 from esscher.math.laws import STANDARD_LAWS
-from esscher.runs.model_study import said_of_other
+from esscher.runs.model_study import WithModel, said_of_other
 from esscher.runs.registry import has_part, part_of, study_named
 from esscher.runs.result import Result
 from esscher.runs.study import Study
@@ -86,13 +87,17 @@ class _Command(click.Command):
 
 
 def print_result(found: Result[Any], everything: bool = False) -> None:
-    """Print a result for people: as its study does, or the headline and the tables."""
+    """Print a result for people: the question, the answer, and what its study prints, or tables."""
     console = plain_console()
+    if found.study.asks:
+        console.say(found.study.asks)
+    console.say(found.answer(), "bold")
+    if isinstance(found.study, WithModel):
+        console.say_note(found.study.model_record.note)
     if has_part(found.study.name, "printed"):
         more = [everything] if found.study.abridged else []
         part_of(found.study.name, "printed").print_result(found, console, *more)
         return
-    console.say(found.headline, "bold")
     for frame in found.shown():
         console.print(as_table(frame))
 
@@ -197,6 +202,7 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
             as_json,
             out,
             {"Figure": figure, "Result": save},
+            lambda: say_next(found.next_steps(), run=out, saved=save),
         )
 
     return call

@@ -63,6 +63,25 @@ def about(number: float) -> str:
     return plain_count(float(f"{number:.3g}"))
 
 
+def two_digits(number: float) -> str:
+    """A measured number in two significant digits, in plain digits between 0.0001 and 10^15."""
+    if not math.isfinite(number) or number == 0:
+        return f"{number:g}"
+    rounded = float(f"{number:.1e}")
+    if not 1e-4 <= abs(rounded) < 1e15:
+        return f"{rounded:.1e}".replace("e+", "e").replace("e-0", "e-").replace("e0", "e")
+    places = max(0, 1 - math.floor(math.log10(abs(rounded))))
+    return f"{rounded:,.{places}f}"
+
+
+def between(value: float, ends: tuple[float | None, float | None] | None) -> str:
+    """A measured number in two digits, with the ends of its interval if it has one."""
+    low, high = (None, None) if ends is None else ends
+    if low is None or high is None:
+        return two_digits(value)
+    return f"{two_digits(value)} ({two_digits(low)} to {two_digits(high)})"
+
+
 def with_error(value: float, error: float | None, decimals: int | None = None) -> str:
     """Return a value with its error in brackets, in units of the last digit, such as 0.076(2).
 

@@ -104,6 +104,8 @@ class Study(ABC, Generic[R_co]):
     cell: ClassVar[Any]
     #: What comes of it.
     result: ClassVar[type[Result[Any]]]
+    #: The question that it answers: the first line that a terminal shows.
+    asks: ClassVar[str] = ""
     #: Lines that ``--help`` shows.
     examples: ClassVar[tuple[str, ...]] = ()
     #: Whether what is printed leaves something out, which ``--all`` prints.

@@ -41,6 +41,7 @@ class ContextStudy(ModelStudy[Context]):
     """
 
     name = "context"
+    asks = "How long a context does each head use?"
     abridged = True
     unit = "passages"
     cell = PassageCell

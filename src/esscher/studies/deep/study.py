@@ -50,6 +50,7 @@ class DeepStudy(ModelStudy[Deep]):
     """
 
     name = "deep"
+    asks = "What becomes of a model whose layers attend to n keys only?"
     cell = DeepCell
     result = Deep
     examples = (
@@ -140,6 +141,7 @@ class DeepStackStudy(Study[Deep]):
     """
 
     name = "deep-stack"
+    asks = "How does the error grow from layer to layer?"
     unit = "replicates"
     cell = StackCell
     result = Deep

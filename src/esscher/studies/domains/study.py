@@ -76,6 +76,7 @@ class DomainsStudy(WithModel[Domains]):
     """
 
     name = "domains"
+    asks = "Do heads behave differently on different text?"
     abridged = True
     unit = "blocks"
     cell = BlockCell

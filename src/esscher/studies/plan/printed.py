@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from esscher.core.shown import with_error
 from esscher.show.tables import PlainConsole, PlainTable
+from esscher.studies.plan.next_steps import next_steps
 from esscher.studies.plan.records import Check, Mean, TaskScore
 from esscher.studies.plan.result import Plan
 from esscher.studies.plan.words import cache_sentence
+
+__all__ = ["next_steps", "print_result"]
 
 #: Key heads that the table shows unless all are asked for.
 SHOWN = 12
@@ -21,9 +24,7 @@ TITLES = {
 
 
 def print_result(found: Plan, console: PlainConsole, everything: bool = False) -> None:
-    """Print the headline, the check, and the budgets."""
-    console.say(found.headline, style="bold")
-    console.say_note(found.model.note)
+    """Print the check, and the budgets."""
     if found.check is not None:
         _print_check(console, found.check)
     frame = found.table().sort_values("tokens", ascending=False, kind="stable")

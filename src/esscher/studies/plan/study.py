@@ -66,6 +66,7 @@ class PlanStudy(ModelStudy[Plan]):
     """
 
     name = "plan"
+    asks = "How many tokens can each head drop, and what does it cost?"
     abridged = True
     unit = "passages"
     cell = PlanCell

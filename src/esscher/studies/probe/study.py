@@ -50,6 +50,7 @@ class ProbeStudy(ModelStudy[Probe]):
     """
 
     name = "probe"
+    asks = "How many tokens does each head need?"
     abridged = True
     cell = ProbeCell
     result = Probe

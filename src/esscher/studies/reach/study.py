@@ -45,6 +45,7 @@ class ReachStudy(ModelStudy[Reach]):
     """
 
     name = "reach"
+    asks = "How long a text can the heads search?"
     abridged = True
     unit = "items"
     cell = ItemCell | CheckCell

@@ -56,6 +56,7 @@ class SparseStudy(ModelStudy[Sparse]):
     """
 
     name = "sparse"
+    asks = "Which sparse patterns come close to dense attention?"
     unit = "passages"
     cell = SparseCell
     result = Sparse
@@ -128,6 +129,7 @@ class SparseLawStudy(LawStudy[Sparse]):
     """
 
     name = "sparse-law"
+    asks = "Which sparse patterns come close to dense attention?"
     cell = SparseCell
     result = Sparse
     examples = (

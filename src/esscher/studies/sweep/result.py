@@ -11,6 +11,7 @@ from msgspec import structs
 
 from esscher.core.codec import Count, Record
 from esscher.core.errors import InputError
+from esscher.core.shown import between, two_digits
 from esscher.core.validation import Array, as_sizes
 from esscher.math.statistics import LEVEL, Rate
 from esscher.math.statistics.joint import untested_law
@@ -297,6 +298,24 @@ class Sweep(Result["SweepStudy"]):
             for s, scale in enumerate(self.scales)
         )
         return super(Sweep, replace(self, scales=scales)).to_dict()
+
+    def answer(self) -> str:
+        """Say how fast the error of the mean output falls, at the smallest and largest scale."""
+        if not self.has_fits:
+            return self.headline
+        order = sorted(range(len(self.scales)), key=lambda s: self.scales[s].horizon)
+        return " ".join(self._falls(s) for s in dict.fromkeys((order[0], order[-1])))
+
+    def _falls(self, s: int) -> str:
+        fit, scale = self.fit("mean", s), self.scales[s]
+        last = scale.mean.mean[-1]
+        predicted = "" if fit.predicted is None else f", predicted {two_digits(fit.predicted)}"
+        return (
+            f"At H = {scale.horizon:.3g} the error of the mean output falls with exponent "
+            f"{between(fit.exponent, fit.interval)}{predicted}"
+            + ("" if last is None else f"; it is {two_digits(last)} at n = {self.sizes[-1]:,}")
+            + ("." if fit.trusted else ". The exponent is not to be trusted: see *.")
+        )
 
     def with_cells(self, cells: Mapping[str, Cell], run: CellRun) -> Self:
         """Return the result with the raw errors."""

@@ -57,6 +57,7 @@ class SweepStudy(Study[Sweep]):
     """
 
     name = "sweep"
+    asks = "How fast does attention over n tokens reach its limit?"
     unit = "replicates"
     cell = SweepCell
     result = Sweep

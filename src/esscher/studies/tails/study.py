@@ -35,6 +35,7 @@ class TailsStudy(ModelStudy[Tails]):
     """
 
     name = "tails"
+    asks = "Are the keys sub-Gaussian, as theory assumes?"
     abridged = True
     unit = "layers"
     cell = LayerTails
