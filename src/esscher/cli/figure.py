@@ -22,12 +22,14 @@ FEWEST, MOST = 30, 2400
 
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--kind", metavar="NAME", help="Which figure (default: the run's main one).")
+@click.option(
+    "--kind", metavar="NAME", help="Name of the figure (default: the main one; --list shows all)."
+)
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="File: .png, .svg or .pdf (default: RUN-NAME.png here).",
+    help="File to write: .png, .svg or .pdf (default: RUN-NAME.png here).",
 )
 @click.option(
     "--head", "heads", metavar="LAYER.HEAD", multiple=True, help="A head to draw; may be repeated."
@@ -39,8 +41,8 @@ FEWEST, MOST = 30, 2400
     help="single (3.4 in) or double (7 in) column of a paper, or inches.",
 )
 @click.option("--dpi", type=int, default=200, show_default=True, help="Dots per inch of a PNG.")
-@click.option("--title/--no-title", default=True, help="Whether to say what was measured above it.")
-@click.option("--list", "listing", is_flag=True, help="List the figures that this run offers.")
+@click.option("--title/--no-title", default=True, help="Whether a title says what was measured.")
+@click.option("--list", "listing", is_flag=True, help="List the figures of this run.")
 def figure(
     run: Path,
     kind: str | None,
@@ -51,7 +53,7 @@ def figure(
     title: bool,
     listing: bool,
 ) -> None:
-    """Draw a figure of a stored run, in the quality of a paper.
+    """Draw a figure of a stored run, ready for a paper.
 
     \b
     Examples:

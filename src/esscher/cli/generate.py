@@ -40,15 +40,20 @@ OF_CACHE = {
 @click.option(
     "--plan",
     type=click.Path(path_type=Path),
-    help="Plan: its file, or the directory of its run. Needed unless --dense is given.",
+    help="Plan: its file or the directory of its run; required unless --dense is given.",
 )
 @click.option(
-    "--prompt", metavar="FILE", required=True, help="Text to go on from; - for standard input."
+    "--prompt",
+    metavar="FILE",
+    required=True,
+    help="File with the text to continue; - for standard input.",
 )
 @click.option(
-    "--max-new-tokens", type=int, default=128, show_default=True, help="Tokens to generate at most."
+    "--max-new-tokens", type=int, default=128, show_default=True, help="Most tokens to generate."
 )
-@click.option("--dense", is_flag=True, help="Keep all tokens: transformers' own cache, no plan.")
+@click.option(
+    "--dense", is_flag=True, help="Keep all tokens: transformers' own cache, without a plan."
+)
 @click.option(
     "--compare", "comparing", is_flag=True, help="Generate both ways, dense first, and compare."
 )
@@ -57,33 +62,44 @@ OF_CACHE = {
     type=click.Choice(["keep", "budget"]),
     default="keep",
     show_default=True,
-    help="Keep all generated tokens, or let them share the plan's budgets.",
+    help="Keep all generated tokens, or fit them into the plan's budgets too.",
 )
-@click.option("--length", type=int, help="Budgets are shares of so many tokens at most.")
-@click.option("--chunk", type=int, help="Read the prompt in pieces of so many tokens.")
+@click.option("--length", type=int, help="Take budgets as shares of at most this many tokens.")
+@click.option("--chunk", type=int, help="Read the prompt in pieces of this many tokens.")
 @click.option(
     "--score",
     type=click.Choice(["all", "last", "repeat"]),
-    help="Queries that score tokens, as for esscher plan (default: as the plan was made).",
+    help="Which queries score tokens, as for esscher plan (default: as in the plan).",
 )
 @click.option(
     "--chat", is_flag=True, help="The prompt is a user's message: use the model's chat template."
 )
 @click.option(
-    "--temperature", type=float, help="Draw tokens at this temperature (default: the likeliest)."
+    "--temperature",
+    type=float,
+    help="Sample at this temperature (default: always the most likely token).",
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of what is kept, and of draws."
+    "--seed", type=int, default=0, show_default=True, help="Seed of what is kept and of sampling."
 )
 @click.option(
-    "--save-cache", type=click.Path(path_type=Path), help="File for the plan's cache in the end."
+    "--save-cache",
+    type=click.Path(path_type=Path),
+    help="Write the plan's cache into this file at the end.",
 )
-@click.option("--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch.")
-@click.option("--dtype", default="float32", show_default=True, help="Type of the model's weights.")
+@click.option(
+    "--device", default="cpu", show_default=True, help="Device of PyTorch, such as cpu or cuda."
+)
+@click.option(
+    "--dtype",
+    default="float32",
+    show_default=True,
+    help="Data type of the model's weights, such as bfloat16.",
+)
 @click.option("--revision", help="Revision of a model from a hub.")
-@click.option("--allow-pickle", is_flag=True, help="Also load weights that can run code.")
+@click.option("--allow-pickle", is_flag=True, help="Also load pickled weights, which can run code.")
 @click.option("--allow-remote-code", is_flag=True, help="Run code that comes with the model.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.pass_context
 def generate(
     context: click.Context,
@@ -102,7 +118,7 @@ def generate(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Generate text with a cache that keeps what a plan says, and tell what it took.
+    """Generate text under a plan, and report speed and memory.
 
     The text goes to standard output; speed, cache and memory go to standard error.
 

@@ -14,9 +14,13 @@ from esscher.math.simulation import hardmax_curve
 
 
 @click.command()
-@click.option("--sizes", metavar="A:B[:K]", default="1e2:1e12", show_default=True, help="Sizes n.")
+@click.option(
+    "--sizes", metavar="A:B[:K]", default="1e2:1e12", show_default=True, help="Numbers of keys n."
+)
 @click.option("--dim", type=int, default=1, show_default=True, help="Dimension of the tokens.")
-@click.option("--scale", type=float, default=1.0, show_default=True, help="Standard deviation.")
+@click.option(
+    "--scale", type=float, default=1.0, show_default=True, help="Standard deviation of the tokens."
+)
 @click.option(
     "--replicates", type=int, help="Simulated samples (default 100000 for d = 1, else 200)."
 )
@@ -26,9 +30,9 @@ from esscher.math.simulation import hardmax_curve
     type=click.Choice(["population", "tokens"]),
     default="population",
     show_default=True,
-    help="Queries independent of the keys, or the tokens themselves.",
+    help="Queries: independent of the keys, or the tokens themselves.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def hardmax(
     sizes: str,
     dim: int,
@@ -38,11 +42,11 @@ def hardmax(
     queries: str,
     as_json: bool,
 ) -> None:
-    """Print the error of the mean output of hardmax attention: exact, leading, simulated.
+    """Print the error of hardmax attention, exact and simulated.
 
-    The tilt is infinite, so that each query picks one key. In one dimension the error is
-    E|mean output|; in more it is the root mean square. The leading term is that of population
-    queries.
+    Hardmax is softmax at an infinite tilt: each query picks one key. The error is that of the mean
+    output: E|mean output| in one dimension, the root mean square in more. The leading term is that
+    of population queries.
 
     \b
     Examples:

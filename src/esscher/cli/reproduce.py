@@ -27,7 +27,7 @@ EXPERIMENTS = ("gaussian", "ablation", "sphere", "ball", "hardmax", "universalit
     type=click.Choice(SCALES),
     default="quick",
     show_default=True,
-    help="Under a minute each, minutes, or the sizes of the paper.",
+    help="quick: under a minute each; standard: minutes; paper: the sizes of the paper.",
 )
 @click.option(
     "--out",
@@ -36,9 +36,9 @@ EXPERIMENTS = ("gaussian", "ablation", "sphere", "ball", "hardmax", "universalit
     show_default=True,
     help="Directory for runs, tables, figures and findings.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random streams.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
 @executor_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def reproduce(
     name: str,
     scale: str,
@@ -49,7 +49,9 @@ def reproduce(
     cluster: Path | None,
     as_json: bool,
 ) -> None:
-    """Redo an experiment of the published synthetic study: NAME, or all.
+    """Repeat an experiment of the published synthetic study.
+
+    NAME is all, or one of these:
 
     \b
     gaussian      exponents against the horizon
@@ -58,9 +60,9 @@ def reproduce(
     ball          the supremum over a ball, and its bound
     hardmax       infinite tilt, up to 10^12 tokens
     universality  the same spectrum under other token laws
-    onepass       the exponent from one pass, against the swept one
+    onepass       the exponent from one pass, against the measured one
 
-    Stopped or killed, the same command resumes.
+    If interrupted, run the same command again to resume.
 
     \b
     Examples:

@@ -24,9 +24,9 @@ from esscher.runs.result import Header, Result, read_stored
 
 @click.command(name="ls")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path), default=Path())
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def list_runs(folder: Path, as_json: bool) -> None:
-    """List the runs below a directory.
+    """List the runs in a directory and below it.
 
     \b
     Example:
@@ -61,9 +61,9 @@ def list_runs(folder: Path, as_json: bool) -> None:
 
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def show(run: Path, as_json: bool) -> None:
-    """Print the results of a stored run, complete or not.
+    """Print the result of a stored run, complete or not.
 
     \b
     Example:

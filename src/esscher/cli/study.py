@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import MISSING
 from inspect import cleandoc, get_annotations
@@ -39,13 +40,19 @@ LISTS, NAMED = ("LIST", "A:B:K"), "NAME=SOURCE"
 OPTIONS: tuple[click.Parameter, ...] = (
     *(click.Option([name], **settings) for name, settings in CLUSTER),
     click.Option(
-        ["--figure"], type=click.Path(path_type=Path), help="Main figure: .png, .svg or .pdf."
+        ["--figure"],
+        type=click.Path(path_type=Path),
+        help="Draw the main figure into this file: .png, .svg or .pdf.",
     ),
-    click.Option(["--save"], type=click.Path(path_type=Path), help="File for the result, as JSON."),
-    click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object."),
+    click.Option(
+        ["--save"],
+        type=click.Path(path_type=Path),
+        help="Write the result into this file, as JSON.",
+    ),
+    click.Option(["--json", "as_json"], is_flag=True, help="Print JSON instead of tables."),
 )
 EVERYTHING = click.Option(
-    ["--all", "everything"], is_flag=True, help="Print everything, not the worst."
+    ["--all", "everything"], is_flag=True, help="Print all rows, not only the first."
 )
 
 
@@ -105,13 +112,18 @@ def print_result(found: Result[Any], everything: bool = False) -> None:
 def _help(study: type[Study[Any]]) -> str:
     """The study's docstring, how to resume, and examples as they are."""
     subjects = [
-        f"{option.metavar}: {option.help}" for option in options_of(study) if _is_argument(option)
+        f"{option.metavar}: {_said(option)}" for option in options_of(study) if _is_argument(option)
     ]
     if _has_head(study):
         subjects.insert(0, f"LAW: Law of the tokens: {', '.join(STANDARD_LAWS)}.")
-    resumes = "Stopped or killed, the same command with --out resumes."
+    resumes = "With --out a run can be interrupted: run the same command again to resume."
     examples = "\n".join(["\b", "Examples:", *(f"  {line}" for line in study.examples)])
     return "\n\n".join([cleandoc(study.__doc__ or ""), *subjects, resumes, examples])
+
+
+def _said(option: Option) -> str:
+    """What an option means on the command line: not what it may be in Python besides."""
+    return re.sub(r"; in Python [^;]*\.$", ".", option.help)
 
 
 def _is_argument(option: Option) -> bool:
@@ -135,7 +147,7 @@ def _parameter(option: Option, study: type[Study[Any]]) -> click.Parameter | Non
     default = study.command_defaults.get(option.name, option.default)
     kind = _plain_type(option.type)
     flag = option.flag
-    settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    settings: dict[str, Any] = {"help": _said(option), "metavar": option.metavar}
     if option.metavar == NAMED:
         return click.Option([flag, option.name], multiple=True, **settings)
     if _is_argument(option):

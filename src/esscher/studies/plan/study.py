@@ -57,12 +57,12 @@ SMALLEST_TOLERANCE = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class PlanStudy(ModelStudy[Plan]):
-    """Plan how many tokens every key head of a model keeps, and check the plan.
+    """Plan how many tokens each head keeps, and check the plan.
 
-    One dense pass over the calibration text predicts what every budget of every head costs;
-    budgets are allocated optimally; the check compares planned with uniform budgets and with
-    published methods at the same number of tokens, on text the plan has not seen.
-    (How long a context each head uses: esscher context.)
+    A pass over the calibration text predicts what each budget costs each head, and budgets are
+    chosen to cost least in all. With --check the plan is compared on held-out text with uniform
+    budgets and with published methods, all keeping the same number of tokens. (How long a context
+    each head uses: esscher context.)
     """
 
     name = "plan"
@@ -79,7 +79,7 @@ class PlanStudy(ModelStudy[Plan]):
 
     check: Annotated[
         TextSource | None,
-        option("Text on which the plan is checked; without it there is no check."),
+        option("Held-out text to check the plan on; without it the plan is not checked."),
     ] = None
     budget: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
@@ -87,12 +87,12 @@ class PlanStudy(ModelStudy[Plan]):
     ] = None
     tolerance: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
-        option("Or: relative error that no head may exceed."),
+        option("Instead of a budget: relative error that no head may exceed, such as 0.1."),
     ] = None
     prefix: Annotated[
         int,
         option(
-            "Tokens of a decoder's cache, or of an encoder's passage (default 4096; encoders 512).",
+            "Tokens in a decoder's cache, or in an encoder's passage (default 4096; encoders 512).",
             ge=1,
             le=10**15,
         ),
@@ -100,7 +100,7 @@ class PlanStudy(ModelStudy[Plan]):
     query_count: Annotated[
         int,
         option(
-            "Tokens after a decoder's cache (default 128); encoders have none.", ge=0, le=10**15
+            "Tokens after the cache at which a decoder is measured (default 128).", ge=0, le=10**15
         ),
     ] = BY_MODEL
     passages: Annotated[
@@ -111,33 +111,34 @@ class PlanStudy(ModelStudy[Plan]):
             le=10**6,
         ),
     ] = BY_MODEL
-    check_passages: Annotated[int, option("Unseen passages.", ge=0, le=10**6)] = 16
+    check_passages: Annotated[int, option("Held-out passages to check on.", ge=0, le=10**6)] = 16
     calibrate: Annotated[
         tuple[str, ...],
         option(
-            "Calibration passages of a decoder: prose, retrieval (facts hidden in the text or in "
-            "noise, and asked for; one passage of three), or both (default)."
+            "Calibration passages of a decoder: prose, retrieval (questions about facts hidden in "
+            "text or noise), or both, one passage in three being retrieval (default)."
         ),
     ] = BY_MODEL
     score: Annotated[
         Literal["all", "last", "repeat"],
         option(
-            "Queries that score a decoder's tokens: all of the prompt, moved behind it; its last "
-            "64 (faster, forgets more); or also those that repeat it (reads the prompt twice)."
+            "Which queries score a decoder's tokens: all of the prompt, as if they came after it; "
+            "its last 64 (faster, forgets more); or also those of a repetition of the prompt "
+            "(reads it twice)."
         ),
     ] = "all"
     selection: Annotated[
         SelectionKind,
         option(
-            "Keep a weighted sample fitted to what the prompt's own queries get from all tokens "
-            "(default); the sample as it is (encoders); or the tokens with the largest scores "
-            "without weights, as other runtimes do."
+            "fitted: keep a weighted sample, fitted to what the prompt's own queries get from all "
+            "tokens (default; decoders only); sample: without the fit (default of encoders); topk: "
+            "keep the tokens with the largest scores, without weights, as other runtimes do."
         ),
     ] = BY_MODEL
     against: Annotated[
         tuple[str, ...],
         option(
-            "Published methods that a decoder's plan is compared with (default snapkv,streaming; "
+            "Published methods to compare a decoder's plan with (default snapkv,streaming; "
             f"all: {', '.join(PUBLISHED)}; also adakv:expected and the like)."
         ),
     ] = BY_MODEL
@@ -146,15 +147,15 @@ class PlanStudy(ModelStudy[Plan]):
         option(f"Also ask questions about texts: all, or some of {', '.join(TASKS)}."),
     ] = ()
     task_items: Annotated[
-        int, option("Texts and questions of each task, half of them in noise.", ge=2, le=10**5)
+        int, option("Questions per task, half of them about texts of noise.", ge=2, le=10**5)
     ] = 20
     question: Annotated[
         Literal["after", "in"],
-        option("The question comes after the text was reduced, or is in it."),
+        option("Ask after the text was reduced, or put the question into the text."),
     ] = "after"
     sampled: Annotated[
         bool,
-        option("Measure what budgets cost by drawing samples, not from one pass (slower)."),
+        option("Measure what budgets cost by sampling, instead of from one pass (slower)."),
     ] = False
     seed: Seed = 0
 

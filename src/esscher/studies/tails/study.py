@@ -27,11 +27,11 @@ CONTEXT = 512
 
 @dataclass(frozen=True, kw_only=True)
 class TailsStudy(ModelStudy[Tails]):
-    """Test whether the keys of a model are sub-Gaussian.
+    """Test whether the keys of a model have light tails.
 
-    For every head: the worst direction of its keys (searched for in one half of the passages,
-    judged on the other), their sub-Gaussian parameter, kurtosis, type of tail, and k-hat of norms
-    and logits.
+    Theory assumes that they are sub-Gaussian. For every head: the direction in which its keys have
+    the heaviest tail (found on one half of the passages, judged on the other), their sub-Gaussian
+    parameter, kurtosis, type of tail, and k-hat of norms and logits.
     """
 
     name = "tails"
@@ -45,8 +45,8 @@ class TailsStudy(ModelStudy[Tails]):
         "esscher tails ./my-model --text corpus.jsonl --column text --layers 0-3",
     )
 
-    tokens: Annotated[int, option("Text tokens in all.", ge=FEWEST, le=10**15)] = 16_384
-    context: Annotated[int, option("Tokens of a passage (default 512).", ge=1)] = BY_MODEL
+    tokens: Annotated[int, option("Tokens to read.", ge=FEWEST, le=10**15)] = 16_384
+    context: Annotated[int, option("Tokens per passage (default 512).", ge=1)] = BY_MODEL
     layers: Layers = BY_MODEL
     heads: Heads = BY_MODEL
     seed: Seed = 0
