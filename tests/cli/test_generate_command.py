@@ -20,7 +20,7 @@ from esscher.runs import open_run
 from esscher.studies.plan.generate import read_plan, read_prompt
 from esscher.studies.plan.page import summary
 from esscher.studies.plan.savings import SAVINGS, read_savings
-from tests.cli.printed import table_of
+from tests.cli.printed import before_next, table_of
 from tests.engine.models.folders import decoder_tokenizer, random_words
 from tests.engine.models.folders import save as save_model
 
@@ -81,7 +81,8 @@ def test_text_alone_on_standard_output(here: Path) -> None:
     assert "Generated: 12 tokens in" in said
     assert f" dense; {found['kept']:.1%} of the tokens are kept\n" in said
     assert "Peak memory: " in said
-    assert len(said.splitlines()) == 4
+    assert len(before_next(said).splitlines()) == 4
+    assert "\nNext: esscher generate model --plan plan.json --prompt prompt.txt" in said
 
 
 def test_the_object(here: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import click
@@ -55,7 +57,9 @@ def given_by(words: Sequence[str]) -> Given:
     except click.UsageError:
         return Given()
     # click marks what was left out by None, or by an object of its own
-    return Given(name, {k: v for k, v in values.items() if isinstance(v, str | bool | list)})
+    return Given(
+        name, {k: v for k, v in values.items() if isinstance(v, str | bool | list | tuple)}
+    )
 
 
 def given_now() -> Given:
@@ -92,9 +96,14 @@ def say_next(
     known = given_now() if given is None else given
     lines = ((step.why, command_line(step, known, run, saved)) for step in steps)
     shown = [(why, words) for why, words in lines if words is not None]
+    width = shutil.get_terminal_size().columns
     for lead, (why, words) in zip(LEADS, shown, strict=False):
+        # a command is never broken into lines, so that it can be copied
         click.echo(printable(f"{lead}: {shlex.join(words)}"), err=err)
-        click.echo(printable(f"{' ' * len(lead)}  {why}"), err=err)
+        blank = " " * (len(lead) + 2)
+        click.echo(
+            fill(printable(why), width, initial_indent=blank, subsequent_indent=blank), err=err
+        )
 
 
 def command_line(
@@ -126,7 +135,7 @@ def command_line(
         if isinstance(parameter, click.Option):
             options += [] if value is None else _words(parameter, value)
         elif value is not None:
-            arguments.append(str(value))
+            arguments += value if isinstance(value, tuple) else [str(value)]
         elif parameter.required:
             return None
     return ["esscher", step.command, *arguments, *options]
