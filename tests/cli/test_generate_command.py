@@ -215,7 +215,7 @@ BAD = [
     (("--prompt", "empty.txt"), "'empty.txt' has no text in it"),
     (("--prompt", "model"), "'model' is a directory"),
     (("--prompt", "binary.txt"), "is not"),
-    (("--plan", "nowhere.json"), "nowhere.json is not there"),
+    (("--plan", "nowhere.json"), "nowhere.json does not exist"),
     (("--plan", "broken.json"), "broken.json"),
     (("--plan", "sweep.json"), "sweep.json holds a result of esscher sweep, not a plan"),
     (("--plan", "other"), "other"),
@@ -257,7 +257,7 @@ def test_bad_requests(here: Path, no_weights: None, options: tuple[str, ...], sa
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("encoder", "'encoder' is an encoder, which generates no text"),
+        ("encoder", "'encoder' is an encoder, which cannot generate text"),
         ("layers", "the plan is for 'model' (Llama: 3 layers"),
         ("nowhere", "nowhere"),
     ],

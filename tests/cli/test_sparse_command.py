@@ -88,7 +88,7 @@ def test_wrong_input_is_one_message(arguments: tuple[str, ...], message: str, tm
         # laws have a command of their own, whatever is given with them
         (("gaussian",), "esscher sparse-law (in Python esscher.sparse_law)"),
         (("gaussian", "--horizon", "1"), "esscher sparse-law (in Python esscher.sparse_law)"),
-        (("--horizon", "1", "student"), "'student' is no model"),
+        (("--horizon", "1", "student"), "'student' is not a model"),
         (("demo:minilm", "--horizon", "1"), "No such option '--horizon'"),
     ],
 )

@@ -108,7 +108,7 @@ def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:
     done = len(list((tmp_path / "b" / "parts").glob("replicate-*.json")))
     assert [rows[1][key] for key in ("done", "asked", "precision")] == [done, None, 0.001]
     names = ("run", "kind", "of", "horizon", "sizes", "replicates", "state")
-    assert [tuple(row[name] for name in names) for row in table_of(table, "Runs below")] == [
+    assert [tuple(row[name] for name in names) for row in table_of(table, "Runs in")] == [
         ("a/one", "sweep", "sphere", "0.5", "10:90:3", "3 of 3", "complete"),
         ("b", "sweep", "signs", "0.25:0.5:2", "10:90:3", f"{done} for +-0.001", "stopped"),
         ("c", "sweep", "cube", "0.5", "10:90:3", "3 of 3", "running"),

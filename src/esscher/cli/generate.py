@@ -195,15 +195,15 @@ def _check_options(context: click.Context, plan: Path | None, dense: bool, compa
         return
     if comparing:
         raise InputError(
-            "--compare runs both ways, and --dense only one; give --compare with --plan, or "
+            "--compare generates both ways, --dense only one; give --compare with --plan, or "
             "--dense alone"
         )
     given = ParameterSource.COMMANDLINE
     cache = [flag for name, flag in OF_CACHE.items() if context.get_parameter_source(name) == given]
     if cache:
         raise InputError(
-            f"{', '.join(cache)}: --dense has no cache of a plan, which this is about; leave it "
-            "out, or give --plan in place of --dense"
+            f"{', '.join(cache)}: only for the cache of a plan, which --dense does not have; leave "
+            "it out, or give --plan instead of --dense"
         )
 
 

@@ -57,8 +57,8 @@ class _Group(click.Group):
             if not out_of_memory(error):
                 raise
             raise click.UsageError(
-                f"this machine has too little memory ({printable(str(error)) or 'none is left'}); "
-                "ask for fewer tokens, smaller sizes, a lower dimension or a shorter context"
+                f"not enough memory ({printable(str(error)) or 'none is left'}); "
+                "use fewer tokens, smaller sizes, a lower dimension or a shorter context"
             ) from error
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""

@@ -39,11 +39,11 @@ def list_runs(folder: Path, as_json: bool) -> None:
         print_json({"runs": rows})
         return
     if not rows:
-        click.echo(f"There are no runs below {folder}.")
+        click.echo(f"There are no runs in {folder}.")
         options: dict[str, Value] = {"MODEL": "demo:minilm", "--out": str(folder / "minilm")}
         say_next([Step("probe", "How many tokens does each head of a small model need?", options)])
         return
-    table = plain_table(f"Runs below {folder}", least=("horizon", "sizes", "of", "replicates"))
+    table = plain_table(f"Runs in {folder}", least=("horizon", "sizes", "of", "replicates"))
     for name in ("run", "kind", "of", "horizon", "sizes", "replicates", "state"):
         # names may be long and fold, numbers must not
         table.add_column(name, no_wrap=name not in ("run", "of"))

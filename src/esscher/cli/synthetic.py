@@ -72,7 +72,7 @@ def synthetic_head(
     if law not in STANDARD_LAWS:
         raise InputError(f"there is no law {law!r}; choose from {', '.join(STANDARD_LAWS)}")
     if (horizon is None) == (spectrum is None):
-        raise InputError("give either --horizon or --spectrum, e.g. --horizon 1.5")
+        raise InputError("give either --horizon or --spectrum, such as --horizon 1.5")
     values = None if spectrum is None else numbers(spectrum, "--spectrum")
     size = as_dim(dim, "--dim") if dim is not None else (1 if values is None else len(values))
     if values is not None and len(values) != size:

@@ -130,10 +130,10 @@ def theory(
     alone = horizon is None and spectrum is None and (regimes is not None or bool(probes))
     if alone and (sizes is not None or check or extremes or figure is not None):
         raise InputError(
-            "--sizes, --check, --simulate and --figure need a head, e.g. --horizon 1.5"
+            "--sizes, --check, --simulate and --figure need a head, such as --horizon 1.5"
         )
     if (check or extremes or figure) and sizes is None:
-        raise InputError("--check, --simulate and --figure need --sizes")
+        raise InputError("--check, --simulate and --figure need --sizes, such as 1e3:1e12")
     if extremes:
         check_simulated(law, replicates)
     head = None if alone else synthetic_head(law, horizon, dim, spectrum, tau, df)

@@ -289,7 +289,7 @@ def read_result(run: CellRun, study: Study[Any]) -> Any:
         said = str(error)
         said = said if "is damaged" in said else f"{path} is damaged ({said})"
         raise InputError(
-            f"{said}; delete {RESULTS} and run the same command again, which computes it anew "
+            f"{said}; delete {RESULTS} and run the same command again, which recomputes it "
             "from the parts"
         ) from error
 

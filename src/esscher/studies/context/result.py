@@ -81,7 +81,9 @@ class Context(WithHeads[HeadContext], Result["ContextStudy"]):
             if len(head.change) != len(self.lengths) - 1 or len(head.rest) != len(self.lengths):
                 raise InputError(f"head {head.layer}.{head.head} does not have all lengths")
             if not head.change or head.open != (head.length is None):
-                raise InputError(f"head {head.layer}.{head.head} has no end, and none that is open")
+                raise InputError(
+                    f"head {head.layer}.{head.head} has neither a length nor an open end"
+                )
 
     def table(self) -> pd.DataFrame:
         """Return a data frame, one row per head.

@@ -70,8 +70,8 @@ class ContextStudy(ModelStudy[Context]):
         """Choose a context that the model reads."""
         if not model.causal:
             raise InputError(
-                f"{model.name!r} is an encoder, which reads a passage as a whole; context lengths "
-                "are for decoders"
+                f"{model.name!r} is an encoder, which reads passages as a whole; esscher context "
+                "is for decoders"
             )
         queries = self.query_count or max(1, min(QUERIES, model.max_positions // 4))
         possible = model.max_positions - queries + 1

@@ -187,8 +187,7 @@ class DomainsStudy(WithModel[Domains]):
             return default_sizes(keys, FIRST, COUNT, 4)
         needed = needed_context(model)
         raise InputError(
-            f"a context of {self.context} leaves {keys} keys, and it takes {FEWEST_KEYS} to "
-            "measure exponents; "
+            f"a context of {self.context} leaves {keys} keys, but exponents need {FEWEST_KEYS}; "
             + (
                 f"give a context of at least {needed}, or leave exponents out"
                 if needed <= model.max_positions
@@ -202,7 +201,7 @@ class DomainsStudy(WithModel[Domains]):
         streams = [name for name, source in named.items() if source == "-"]
         if len(streams) > 1:
             raise InputError(
-                f"standard input (-) is given as {' and '.join(streams)}; once is enough"
+                f"standard input (-) is given as {' and '.join(streams)}; give it once"
             )
         for name, source in named.items():
             try:
@@ -293,7 +292,7 @@ def named_texts(texts: Texts) -> dict[str, TextSource]:
         raise InputError("two corpora have the same name; give each its own")
     if len(found) < 2:
         raise InputError(
-            f"there {'is only one corpus' if found else 'are no corpora'}; comparing takes at "
+            f"there {'is only one corpus' if found else 'are no corpora'}; a comparison needs at "
             "least two, such as --text wiki=a.txt --text code=demo:code"
         )
     return found

@@ -66,7 +66,7 @@ def _others(tokens: list[int], shown: int) -> str:
 def _print_check(console: PlainConsole, check: Check) -> None:
     measures = [name for name in TITLES if getattr(check.planned, name) is not None]
     table = PlainTable(
-        f"The same number of tokens in all, {check.passages} unseen passages",
+        f"The same number of tokens in all, {check.passages} held-out passages",
         least=("outputs", "top-1", "neighbour"),
     )
     table.add_column("", no_wrap=True)
@@ -82,9 +82,9 @@ def _print_check(console: PlainConsole, check: Check) -> None:
     heads = check.heads
     if heads.within_factor is not None:
         console.say(
-            f"Predicted head errors: {heads.within_factor:.0%} within a factor of "
-            f"{heads.factor:g} of what they were; realised over predicted "
-            f"{heads.median_ratio:.2f} in the median."
+            f"Predicted head errors: {heads.within_factor:.0%} came true within a factor of "
+            f"{heads.factor:g}; the median realised error is {heads.median_ratio:.2f} times the "
+            "predicted one."
         )
     meanings = (
         "KL: from the dense next-token law, nats; top-1: same most likely token; perplexity: over "

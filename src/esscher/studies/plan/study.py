@@ -197,7 +197,7 @@ class PlanStudy(ModelStudy[Plan]):
         """How tokens are selected: an encoder has no queries to come that a sample is fitted to."""
         if self.selection == "fitted" and not model.causal:
             raise InputError(
-                f"selection is 'fitted', which is for decoders, and {model.name} is an encoder; "
+                f"selection is 'fitted', which is for decoders, but {model.name} is an encoder; "
                 "choose 'sample' or 'topk'"
             )
         return self.selection or ("fitted" if model.causal else "sample")
@@ -207,7 +207,7 @@ class PlanStudy(ModelStudy[Plan]):
         if not model.causal:
             for name in ("against", "score"):
                 if getattr(self, name) not in (None, (), "all"):
-                    raise InputError(f"{name} is for decoders, and {model.name} is an encoder")
+                    raise InputError(f"{name} is for decoders, but {model.name} is an encoder")
             return ()
         if self.against is None:
             return () if self.check is None else ("snapkv", "streaming")
@@ -226,7 +226,7 @@ class PlanStudy(ModelStudy[Plan]):
             return ()
         _check_names("tasks", self.tasks, tuple(TASKS), "all")
         if not model.causal:
-            raise InputError(f"tasks are for decoders, and {model.name} is an encoder")
+            raise InputError(f"tasks are for decoders, but {model.name} is an encoder")
         if self.check is None:
             raise InputError("tasks are part of a check; give a text with --check")
         return tuple(task for task in TASKS if task in self.tasks or "all" in self.tasks)
@@ -236,21 +236,24 @@ class PlanStudy(ModelStudy[Plan]):
         if self.budget is not None and self.budget < least / keys:
             smallest = math.ceil(least / keys * 1e4) / 1e4
             raise InputError(
-                f"budget is {self.budget:g}; every head keeps {keeping.count} tokens of {keys} for "
-                f"certain and at least one more, so the smallest possible budget is {smallest:g}, "
+                f"budget is {self.budget:g}; every head always keeps {keeping.count} of {keys} "
+                f"tokens and at least one more, so the smallest possible budget is {smallest:g}, "
                 "the largest 1"
             )
         if self.tolerance is not None and self.tolerance < SMALLEST_TOLERANCE:
             raise InputError(
                 f"tolerance is {self.tolerance:g}; errors below {SMALLEST_TOLERANCE:g} cannot be "
-                f"told from rounding, so the smallest possible tolerance is {SMALLEST_TOLERANCE:g}"
+                "distinguished from rounding, so the smallest possible tolerance is "
+                f"{SMALLEST_TOLERANCE:g}"
             )
 
     def _checked_passages(self, causal: bool) -> int:
         if self.check is None:
             return 0
         if not self.check_passages:
-            raise InputError("check_passages is 0, and there is a text to check on; give some")
+            raise InputError(
+                "check_passages is 0, but there is a text to check on; give at least 1"
+            )
         if not causal and self.check_passages < NEIGHBOURS:
             raise InputError(
                 f"check_passages is {self.check_passages}; an encoder's check asks whether a "
@@ -354,9 +357,9 @@ def _check_names(
     for name in given:
         if name not in known and name != everything:
             choices = known if everything is None else (everything, *known)
-            raise InputError(f"{option} has {name!r}; choose among {', '.join(choices)}")
+            raise InputError(f"{option} has {name!r}; choose from {', '.join(choices)}")
     if not given:
-        raise InputError(f"{option} is empty; choose among {', '.join(known)}")
+        raise InputError(f"{option} is empty; choose from {', '.join(known)}")
 
 
 def _query_count(model: Outline, asked: int | None) -> int:
@@ -388,5 +391,5 @@ def _keys(model: Outline, prefix: int | None, queries: int) -> int:
             f"tokens at a time; the longest possible prefix is {longest}"
         )
     if keys < FEWEST_KEYS:
-        raise InputError(f"prefix is {keys}; budgets need room: give at least {FEWEST_KEYS}")
+        raise InputError(f"prefix is {keys}; it must be at least {FEWEST_KEYS}")
     return keys

@@ -164,9 +164,9 @@ class ProbeStudy(ModelStudy[Probe]):
 def _too_few(model: Outline, mode: Mode, tokens: int, context: int, keys: int) -> str:
     """What to do about a request that leaves too few keys."""
     if mode == "pooled":
-        return f"tokens is {tokens}; it takes at least {FEWEST_KEYS} for a curve: give as many"
+        return f"tokens is {tokens}; a curve needs at least {FEWEST_KEYS}"
     needed = needed_context(model)
-    what = f"context is {context}, which leaves {keys} keys; it takes {FEWEST_KEYS} for a curve"
+    what = f"context is {context}, which leaves {keys} keys; a curve needs {FEWEST_KEYS}"
     if needed > model.max_positions:
         return (
             f"{what}, and {model.name} reads at most {model.max_positions} tokens: measure it in "

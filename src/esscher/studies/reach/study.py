@@ -86,7 +86,8 @@ class ReachStudy(ModelStudy[Reach]):
         """Choose lengths that the model reads."""
         if not model.causal:
             raise InputError(
-                f"{model.name!r} is an encoder, which answers no questions; reach is for decoders"
+                f"{model.name!r} is an encoder, which cannot answer questions; esscher reach "
+                "is for decoders"
             )
         model.check_supported()
         if model.window is not None:

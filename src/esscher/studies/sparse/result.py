@@ -92,7 +92,7 @@ class Sparse(WithHeads[SparseHead], Result["AnySparse"]):
         if not self.patterns:
             return
         if self.visible is None or RANDOM not in self.patterns:
-            raise InputError("random selection was not measured, or nobody knows how many keys")
+            raise InputError("random selection was not measured, or the number of keys is missing")
         curves: list[tuple[float, ...] | None] = []
         for found in self.patterns.values():
             curves += [found.bias.square, found.bias.standard_error, found.bias.share]
@@ -106,7 +106,7 @@ class Sparse(WithHeads[SparseHead], Result["AnySparse"]):
                     curves += [curve.mean, curve.median, curve.standard_error]
         for unit in (*self.heads, *self.layers):
             if unit.patterns.keys() != self.patterns.keys():
-                raise InputError("its heads and layers have not all patterns")
+                raise InputError("its heads and layers lack some patterns")
             curves += [p.error for u in unit.patterns.values() for p in (u.mean, u.cov, u.map)]
         if not self.budgets or any(c is not None and len(c) != len(self.budgets) for c in curves):
             raise InputError("its curves do not have one number per budget")

@@ -224,12 +224,10 @@ class SweepStudy(Study[Sweep]):
         """Replicates that a precision may cost."""
         if self.precision is None:
             if self.max_replicates is not None:
-                raise InputError(
-                    "max_replicates goes with precision; give both, or replicates alone"
-                )
+                raise InputError("max_replicates needs a precision; give both, or replicates alone")
             return None
         if len(sizes) < 2:
-            raise InputError("precision is about a slope, which needs at least 2 sizes")
+            raise InputError("precision needs at least 2 sizes: it is that of a slope")
         most = self.max_replicates or PATIENCE * self.replicates
         if most < self.replicates:
             raise InputError(

@@ -58,10 +58,10 @@ class TailsStudy(ModelStudy[Tails]):
         context = model.context(self.context, min(CONTEXT, longest))
         if context > longest:
             raise InputError(
-                f"tokens is {self.tokens} and context {context}; it takes at least "
-                f"{FEWEST_PASSAGES} passages, half of them to judge what was found in the others: "
-                f"give at least {(FEWEST_PASSAGES - 1) * context + 1} tokens, or a context of at "
-                f"most {longest}"
+                f"tokens is {self.tokens} and context {context}; at least {FEWEST_PASSAGES} "
+                "passages are needed, half of them to judge what was found in the others: give "
+                f"at least {(FEWEST_PASSAGES - 1) * context + 1} tokens, or a context of at most "
+                f"{longest}"
             )
         return replace(
             self,
