@@ -109,7 +109,8 @@ class Result(ABC, Generic[S]):
 
         if not has_part(self.study.name, "printed"):
             return ()
-        found: Sequence[Step] = part_of(self.study.name, "printed").next_steps(self)
+        next_steps = getattr(part_of(self.study.name, "printed"), "next_steps", None)
+        found: Sequence[Step] = () if next_steps is None else next_steps(self)
         return found
 
     def with_cells(self, cells: Mapping[str, Cell], run: CellRun) -> Self:

@@ -45,7 +45,7 @@ def print_result(found: Probe, console: PlainConsole, everything: bool = False) 
         )
     console.print(table)
     if hidden:
-        console.say(f"{counted(hidden, 'more head')} with fewer tokens; --all shows all.")
+        console.say(f"{counted(hidden, 'more head')}, which need fewer tokens; --all shows all.")
     _print_flags(console, found, [(row["layer"], row["head"]) for row in frame.to_dict("records")])
     if not found.study.predict:
         _print_predictors(console, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -314,8 +315,16 @@ class Sweep(Result["SweepStudy"]):
             f"At H = {scale.horizon:.3g} the error of the mean output falls with exponent "
             f"{between(fit.exponent, fit.interval)}{predicted}"
             + ("" if last is None else f"; it is {two_digits(last)} at n = {self.sizes[-1]:,}")
-            + ("." if fit.trusted else ". The exponent is not to be trusted: see *.")
+            + f".{'' if fit.trusted else self._doubt(s)}"
         )
+
+    def _doubt(self, s: int) -> str:
+        """Why an exponent is not to be trusted, if it can be said in a few words."""
+        burn_in = self.predictions[s].log_burn_in if self.predictions else -math.inf
+        if burn_in > math.log(self.sizes[-1]):
+            needed = two_digits(math.exp(burn_in)) if burn_in < 34 else f"e^{burn_in:.0f}"
+            return f" n is too small to see the asymptotic rate: that takes about {needed} tokens."
+        return " The exponent is not to be trusted: see *."
 
     def with_cells(self, cells: Mapping[str, Cell], run: CellRun) -> Self:
         """Return the result with the raw errors."""
