@@ -9,8 +9,8 @@ from esscher.cli.options import geometric_sizes
 from esscher.cli.printing import plain_console, plain_table, print_json
 from esscher.core.errors import InputError
 from esscher.core.next_steps import Step
-from esscher.core.shown import plain_count
-from esscher.math.simulation import hardmax_curve
+from esscher.core.shown import plain_count, two_digits
+from esscher.math.simulation import HardmaxCurve, hardmax_curve
 
 
 @click.command()
@@ -66,6 +66,9 @@ def hardmax(
     if as_json:
         print_json(curve.to_dict())
         return
+    console = plain_console()
+    console.say("How fast does hardmax attention converge?")
+    console.say(_answer(curve), "bold")
     table = plain_table(
         f"Hardmax attention, d = {dim}, queries: {queries}", least=("leading term",)
     )
@@ -79,9 +82,20 @@ def hardmax(
             _cell(row["simulated"]),
             f"{row['standard_error']:.1g}",
         )
-    plain_console().print(table)
+    console.print(table)
     why = "How fast does softmax attention converge, at a finite tilt?"
     say_next([Step("theory", why, {"--horizon": 1.5, "--sizes": "1e3:1e12", "--dim": dim})])
+
+
+def _answer(curve: HardmaxCurve) -> str:
+    """The answer in words."""
+    rows = curve.table().to_dict("records")
+    first, last = (
+        f"{two_digits(row['simulated'])} at n = {plain_count(row['n'])}"
+        for row in (rows[0], rows[-1])
+    )
+    falls = f", from {first} to {last}" if len(rows) > 1 else f"; it is {first}"
+    return f"The error of its mean output falls only like (ln n)^-{curve.exponent:g}{falls}."
 
 
 def _cell(value: float | None) -> str:
