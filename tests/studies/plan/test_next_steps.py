@@ -40,7 +40,10 @@ def check(verdict="undecided", causal=True, distance=0.2, needed=None, within=0.
     )  # fmt: skip
 
 
-def plan(found=None, causal=True, budgets=((50, 200),), ratio=0.25, **options) -> Plan:
+def plan(
+    found=None, causal=True, budgets=((50, 200),), ratio=0.25, selection="", **options
+) -> Plan:
+    selection = selection or ("fitted" if causal else "sample")
     model = ModelRecord(
         name="m", family="", architecture="", layers=1, heads=2, key_heads=2, head_dim=1,
         hidden=1, causal=causal, max_positions=4096, dtype="float32",
@@ -57,7 +60,7 @@ def plan(found=None, causal=True, budgets=((50, 200),), ratio=0.25, **options) -
     for name, value in {
         "study": PlanStudy(model, text, **asked), "model": model, "prefix": 500,
         "keeping": Keeping(sinks=1, recent=1), "budgets": budgets, "predicted": predicted,
-        "check": found, "total": Total(tokens=250, ratio=ratio),
+        "check": found, "selection": selection, "total": Total(tokens=250, ratio=ratio),
     }.items():  # fmt: skip
         object.__setattr__(made, name, value)
     return made
@@ -109,6 +112,12 @@ def test_heads_that_are_alike_leave_nothing_to_choose():
     _, options, why = first(plan(check("worse"), budgets=((100, 110),)))
     assert options == {"--budget": 0.125}
     assert "about the same share" in why
+
+
+def test_another_selection_may_be_closer():
+    assert first(plan(check("worse"), selection="topk"))[1] == {"--selection": "fitted"}
+    encoder = plan(check("worse", causal=False), causal=False, selection="topk")
+    assert first(encoder)[1] == {"--selection": "sample"}
 
 
 def test_a_tolerance_is_changed_instead_of_a_budget():

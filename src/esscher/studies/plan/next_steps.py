@@ -91,7 +91,16 @@ def _change(found: Plan, check: Check) -> list[Step]:
             "The difference is too small to tell: with fewer tokens it matters more which are kept."
         )
         steps.append(once_more("plan", why, **smaller))
-    return [*steps, more]
+    return [*steps, *_selections(found), more]
+
+
+def _selections(found: Plan) -> list[Step]:
+    """The way of keeping tokens that is usually closest to dense, if it is another one."""
+    best = "fitted" if found.model.causal else "sample"
+    if found.selection == best:
+        return []
+    why = f"Tokens are kept by {found.selection}: {best} usually comes closer to dense."
+    return [once_more("plan", why, selection=best)]
 
 
 def _calibrate(found: Plan, why: str = "") -> Step:
