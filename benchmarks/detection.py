@@ -171,7 +171,9 @@ def dependent_cells(passes: int) -> list[Row]:
         for correlation in CORRELATIONS:
             for h in (0.5, 1.0, 2.0):
                 found = [
-                    received_exponent(_received(dim, correlation, h, seed))
+                    received_exponent(
+                        _received(dim, correlation, h, seed), burn_in=np.exp(dim * h * h)
+                    )
                     for seed in range(passes)
                 ]
                 k = h * h / (1 + h * h)

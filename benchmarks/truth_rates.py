@@ -130,7 +130,11 @@ def khat(scale: float) -> Iterator[Row]:
     passes = int(scale * 300)
     for dim, correlation, h in ((1, 0.0, 1.0), (1, 0.5, 1.0), (1, 0.9, 2.0), (1, 0.95, 1.0),
                                 (4, 0.0, 1.0), (4, 0.95, 2.0), (1, 0.99, 1.0)):  # fmt: skip
-        found = [received_exponent(received(dim, correlation, h, rng)) for _ in range(passes)]
+        burn_in = np.exp(dim * h * h)
+        found = [
+            received_exponent(received(dim, correlation, h, rng), burn_in=burn_in)
+            for _ in range(passes)
+        ]
         k = h * h / (1 + h * h)
         inside = [one.interval[0] <= k <= one.interval[1] for one in found]
         where = f"AR(1) {correlation:g}, d = {dim}, H = {h:g}, n = 3,000"

@@ -2,7 +2,7 @@
 
 Softmax attention over n tokens is a Monte Carlo estimate of an infinite-token limit, the Esscher
 transform of the token law. Its error falls like C n^-beta. Esscher computes the limit, predicts
-beta and C, and says from which n on they hold.
+beta and C, and says how large n must be.
 
 >>> import esscher
 >>> head = esscher.gaussian_head(horizon=0.5, dim=8)

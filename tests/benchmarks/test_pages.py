@@ -121,7 +121,7 @@ def test_sparse(tmp_path):
     assert (tmp_path / "page" / "independent-curves.csv").exists()
     with pytest.raises(InputError, match="same name"):
         sparse_finding([runs[0], runs[0]])
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         sparse_finding([tmp_path / "nothing"])
 
 

@@ -33,6 +33,11 @@ def table_of(output: str, title: str) -> list[dict[str, str]]:
     ]
 
 
+def before_next(output: str) -> str:
+    """What a command printed before it said what to do next."""
+    return output.partition("\nNext: ")[0]
+
+
 def _columns(lines: list[str]) -> list[tuple[int, int]]:
     """Where columns begin and end: at two places or more that are blank in all lines."""
     width = max(map(len, lines))

@@ -80,7 +80,7 @@ def test_too_little_memory_is_a_message(error, monkeypatch):
     monkeypatch.setattr("esscher.cli.hardmax.hardmax_curve", fail)
     result = CliRunner().invoke(main, ["hardmax"])
     assert result.exit_code == 2
-    assert "too little memory" in result.output
+    assert "not enough memory" in result.output
     assert str(error) in result.output
 
 

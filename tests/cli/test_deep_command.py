@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from esscher.cli.program import main
 from esscher.runs.executors import Task
+from tests.cli.printed import before_next
 from tests.engine.models.folders import save, words
 
 STACK = ("--depth", "3", "--dim", "2", "--horizon", "0.5", "--residual", "1",
@@ -38,7 +39,7 @@ def test_a_stack(tmp_path: Path) -> None:
     assert figure.stat().st_size > 10_000
     shown = run("show", str(out))
     assert shown.exit_code == 0
-    assert shown.output.strip() in result.output
+    assert before_next(shown.output) in result.output
     found = json.loads(run("deep-stack", *STACK, "--out", str(out), "--json").stdout)
     assert found == json.loads(run("show", str(out), "--json").stdout)
     assert [layer["layer"] for layer in found["layers"]] == [0, 1, 2]

@@ -69,7 +69,7 @@ def test_json(place):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--text", "a=@a.txt"], "there is only one corpus; comparing takes at least two"),
+        (["--text", "a=@a.txt"], "there is only one corpus; a comparison needs at least two"),
         ([], "there are no corpora"),
         (["--text", "@a.txt", "--text", "b=@b.txt"], "has no name"),
         (["--text", "=@a.txt", "--text", "b=@b.txt"], "has no name"),

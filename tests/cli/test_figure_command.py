@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli.program import main
+from tests.cli.printed import before_next
 from tests.runs.made import make
 
 
@@ -39,7 +40,7 @@ def test_the_main_figure_here(swept: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = run(swept, "--dpi", 60, "--width", "single")
     assert result.exit_code == 0, result.output
-    assert result.output == "Figure: my sweep-curve.png\n"
+    assert before_next(result.output) == "Figure: my sweep-curve.png"
     assert [path.name for path in tmp_path.iterdir()] == ["my sweep-curve.png"]
     # PNG: width in bytes 16 to 20
     header = (tmp_path / "my sweep-curve.png").read_bytes()[:24]

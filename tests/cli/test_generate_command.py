@@ -21,7 +21,7 @@ from esscher.runs import open_run
 from esscher.studies.plan.generate import DEMO_PROMPT, PARAGRAPH, read_plan, read_prompt
 from esscher.studies.plan.page import summary
 from esscher.studies.plan.savings import SAVINGS, read_savings
-from tests.cli.printed import table_of
+from tests.cli.printed import before_next, table_of
 from tests.engine.models.folders import decoder_tokenizer, random_words
 from tests.engine.models.folders import save as save_model
 
@@ -82,7 +82,8 @@ def test_text_alone_on_standard_output(here: Path) -> None:
     assert "Generated: 12 tokens in" in said
     assert f" dense; {found['kept']:.1%} of the tokens are kept\n" in said
     assert "Peak memory: " in said
-    assert len(said.splitlines()) == 4
+    assert len(before_next(said).splitlines()) == 4
+    assert "\nNext: esscher generate model --plan plan.json --prompt prompt.txt" in said
 
 
 def test_the_object(here: Path) -> None:
@@ -215,7 +216,7 @@ BAD = [
     (("--prompt", "empty.txt"), "'empty.txt' has no text in it"),
     (("--prompt", "model"), "'model' is a directory"),
     (("--prompt", "binary.txt"), "is not"),
-    (("--plan", "nowhere.json"), "nowhere.json is not there"),
+    (("--plan", "nowhere.json"), "nowhere.json does not exist"),
     (("--plan", "broken.json"), "broken.json"),
     (("--plan", "sweep.json"), "sweep.json holds a result of esscher sweep, not a plan"),
     (("--plan", "other"), "other"),
@@ -257,7 +258,7 @@ def test_bad_requests(here: Path, no_weights: None, options: tuple[str, ...], sa
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("encoder", "'encoder' is an encoder, which generates no text"),
+        ("encoder", "'encoder' is an encoder, which cannot generate text"),
         ("layers", "the plan is for 'model' (Llama: 3 layers"),
         ("nowhere", "nowhere"),
     ],

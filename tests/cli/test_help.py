@@ -98,3 +98,20 @@ def test_exit_codes_are_those_of_the_program() -> None:
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)] == sorted(codes)
     assert CliRunner().invoke(main, ["theory", "--horizon", "-1"]).exit_code == 2 in codes
     assert CliRunner().invoke(main, ["theory", "--horizon", "0.5"]).exit_code == 0 in codes
+
+
+def test_the_list_of_commands_fits_a_terminal() -> None:
+    result = CliRunner().invoke(main, ["--help"], terminal_width=80, prog_name="esscher")
+    listed_there = result.output.partition("Commands:")[2]
+    assert "..." not in listed_there
+    assert max(map(len, listed_there.splitlines())) <= 80
+    # the purpose before the theory, and a first command to copy
+    assert result.output.index("esscher probe demo:minilm") < result.output.index("esscher theory")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_about_the_command_line(name: str) -> None:
+    """Options of studies are arguments in Python too; what is only there is not said here."""
+    text = CliRunner().invoke(main, [name, "--help"], terminal_width=100).output
+    for other in ("in Python", "In Python", ":func:", ":class:", "``"):
+        assert other not in text

@@ -71,7 +71,9 @@ def test_the_default_place_and_a_directory_of_runs(place: Path) -> None:
 def test_other_files_are_not_overwritten(place: Path) -> None:
     path = place / "notes.html"
     path.write_text("mine")
-    refused(run("report", place / "runs" / "one", "-o", path), "no report of Esscher", "--force")
+    refused(
+        run("report", place / "runs" / "one", "-o", path), "is not an Esscher report", "--force"
+    )
     assert path.read_text() == "mine"
     assert run("report", place / "runs" / "one", "-o", path, "--force").exit_code == 0
     assert GENERATOR in path.read_text("utf-8")
@@ -82,7 +84,7 @@ def test_what_is_no_run(place: Path) -> None:
     path = place / "page.html"
     (place / "empty").mkdir()
     (place / "file.txt").write_text("text")
-    refused(run("report", place / "nowhere", "-o", path), "nowhere", "is not there")
+    refused(run("report", place / "nowhere", "-o", path), "nowhere", "does not exist")
     refused(run("report", place / "empty", "-o", path), "empty", "not a run")
     refused(run("report", place / "file.txt", "-o", path), "file.txt", "JSON")
     refused(run("report", "-o", path), "RUN")

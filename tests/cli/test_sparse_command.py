@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from esscher.cli import main
+from tests.cli.printed import before_next
 
 SMALL = (
     "--horizon", "0.5", "--dim", "2", "--tokens", "400", "--replicates", "8", "--query-count", "12",
@@ -35,7 +36,7 @@ def test_tables_json_and_stored_runs_say_the_same(tmp_path: Path) -> None:
     assert figure.stat().st_size > 20_000
     shown = run("show", str(out))
     assert shown.exit_code == 0
-    assert shown.output.strip() in result.output
+    assert before_next(shown.output) in result.output
     stored = json.loads(run("show", str(out), "--json").stdout)
     again = run("sparse-law", "gaussian", *SMALL, "--out", str(out), "--json")
     assert json.loads(again.stdout) == stored
@@ -87,7 +88,7 @@ def test_wrong_input_is_one_message(arguments: tuple[str, ...], message: str, tm
         # laws have a command of their own, whatever is given with them
         (("gaussian",), "esscher sparse-law (in Python esscher.sparse_law)"),
         (("gaussian", "--horizon", "1"), "esscher sparse-law (in Python esscher.sparse_law)"),
-        (("--horizon", "1", "student"), "'student' is no model"),
+        (("--horizon", "1", "student"), "'student' is not a model"),
         (("demo:minilm", "--horizon", "1"), "No such option '--horizon'"),
     ],
 )

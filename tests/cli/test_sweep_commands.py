@@ -22,7 +22,7 @@ from esscher.runs.folder import run_lock
 from esscher.runs.registry import load
 from esscher.studies.sweep import sweep as run_sweep
 from esscher.studies.sweep import work
-from tests.cli.printed import table_of
+from tests.cli.printed import before_next, table_of
 
 SMALL = ("--dim", "2", "--horizon", "0.5", "--sizes", "10:90:3", "--replicates", "3")
 
@@ -53,13 +53,14 @@ def test_sweep_prints_a_table_and_show_the_same(tmp_path: Path) -> None:
     out = tmp_path / "runs" / "one"
     result = run("sweep", "gaussian", *SMALL, "--out", str(out))
     assert result.exit_code == 0, result.output
-    assert result.output.startswith(
-        "3 replicates of gaussian tokens, d = 2, queries: tokens, seed 0\n"
-    )
+    question, answer, about, *_ = result.output.splitlines()
+    assert question == "How fast does attention over n tokens reach its limit?"
+    assert answer.startswith("At H = 0.5 the error of the mean output falls with exponent ")
+    assert about == "3 replicates of gaussian tokens, d = 2, queries: tokens, seed 0"
     assert f"\nRun: {out}\n" in result.output
     shown = run("show", str(out))
     assert shown.exit_code == 0
-    assert result.output.startswith(shown.output)
+    assert result.output.startswith(before_next(shown.output))
     as_json = run("sweep", "gaussian", *SMALL, "--out", str(out), "--json")
     found = json.loads(as_json.stdout)
     assert found == json.loads(run("show", str(out), "--json").stdout)
@@ -107,7 +108,7 @@ def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:
     done = len(list((tmp_path / "b" / "parts").glob("replicate-*.json")))
     assert [rows[1][key] for key in ("done", "asked", "precision")] == [done, None, 0.001]
     names = ("run", "kind", "of", "horizon", "sizes", "replicates", "state")
-    assert [tuple(row[name] for name in names) for row in table_of(table, "Runs below")] == [
+    assert [tuple(row[name] for name in names) for row in table_of(table, "Runs in")] == [
         ("a/one", "sweep", "sphere", "0.5", "10:90:3", "3 of 3", "complete"),
         ("b", "sweep", "signs", "0.25:0.5:2", "10:90:3", f"{done} for +-0.001", "stopped"),
         ("c", "sweep", "cube", "0.5", "10:90:3", "3 of 3", "running"),

@@ -7,7 +7,17 @@ import sys
 
 import pytest
 
-from esscher.core.shown import about, announce, counted, plain_count, with_error
+from esscher.core.shown import (
+    about,
+    announce,
+    between,
+    cosine_between,
+    counted,
+    plain_count,
+    rates_said,
+    two_digits,
+    with_error,
+)
 
 
 @pytest.mark.parametrize(
@@ -73,3 +83,25 @@ def test_what_is_done_before_the_first_bar_is_said_on_a_terminal(capsys, monkeyp
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     announce("Loading demo:minilm")
     assert capsys.readouterr() == ("", "Loading demo:minilm ...\n")
+
+
+def test_two_digits() -> None:
+    numbers = (0.0, 0.03, 0.996, 1, 9.96, 12.34, 469.0, 65_659_969, -0.5, 1.14e-5, 3e20)
+    assert [two_digits(number) for number in numbers] == [
+        "0", "0.030", "1.0", "1.0", "10", "12", "470", "66,000,000", "-0.50", "1.1e-5", "3.0e20",
+    ]  # fmt: skip
+    assert two_digits(float("inf")) == "inf"
+
+
+def test_intervals() -> None:
+    assert between(1.834, (1.448, 2.321)) == "1.8 (1.4 to 2.3)"
+    assert between(1.834, (None, 2.0)) == between(1.834, None) == "1.8"
+    assert cosine_between(0.9984, (0.995, 1.0)) == "0.998 (0.995 to 1.000)"
+    assert cosine_between(0.9984, None) == "0.998"
+
+
+def test_rates_in_words() -> None:
+    counts = {"at 1/2": 1, "below": 2, "above": 0, "undecided": 3}
+    said = rates_said(counts, "head")
+    assert said == "like 1/sqrt(n) in 1 head, more slowly in 2, undecided in 3"
+    assert "faster in 4, undecided" in rates_said(counts | {"above": 4}, "head")

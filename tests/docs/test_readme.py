@@ -50,6 +50,8 @@ def test_speed_and_bytes_are_those_of_the_benchmark() -> None:
     assert f"{short['dense_ms']:.0f} ms | {short['planned_ms']:.0f} ms" in row(
         "a token after 1,024"
     )
+    reading = {found["length"]: 1 + found["share"] for found in stored["prefill"]["found"]}
+    assert f"{reading[2048]:.1f} / {reading[8192]:.1f} |" in row("reading a prompt")
     dense = stored["memory"]["found"]["dense_cache_mb"]
     assert f"{dense:.0f} MB | {dense * one['bytes']:.0f} MB" in row("cache after a prompt")
 

@@ -176,7 +176,7 @@ def test_prompts_that_cannot_be_read(loaded) -> None:
 def test_a_tokenizer_of_another_model(loaded) -> None:
     tokenizer = decoder_tokenizer()
     tokenizer.add_tokens([f"word{i}" for i in range(200)])
-    with pytest.raises(InputError, match="do not belong together"):
+    with pytest.raises(InputError, match="do not match"):
         prompt_ids(wrap_model(loaded.model, tokenizer, name="x"), "the word199", 1)
 
 

@@ -25,7 +25,7 @@ from esscher.show.numbers import between, shown, visible
 from esscher.show.render import as_data
 from esscher.studies.probe.charts import KEPT, by_need
 from esscher.studies.probe.side_by_side import _typical, side_by_side
-from tests.runs.made import HOSTILE, changed, make, wide_probe
+from tests.runs.made import HOSTILE, RUNS, changed, make, wide_probe
 
 DATA = re.compile(r'<script type="application/json" id="(data|charts)">(.*?)</script>', re.DOTALL)
 SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
@@ -117,14 +117,22 @@ def test_the_charts_of_a_page_are_those_of_the_result(tmp_path):
     charts = data_of(written(found, tmp_path))["charts"]["charts"]
     parts = [part for part in page_of(found).parts if isinstance(part, Drawn)]
     assert [part.title for part in parts] == [
-        "Every head", "Tokens for 10% output error", "Predicted against measured",
-        "Heads together",
+        "Every head", "Tokens for 10% output error", "Exponents and attention of every head",
+        "Predicted against measured", "Heads together",
     ]  # fmt: skip
     for part, chart in zip(parts, charts.values(), strict=True):
         rows = part.chart.to_dict()["datasets"]
         for name, columns in chart["datasets"].items():
             for key, values in columns.items():
                 assert values == [row.get(key) for row in rows[name]]
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if name != "theory"])
+def test_the_column_that_sorts_a_table_is_among_the_first(name):
+    for table in (part for part in page_of(make(name)[1]).parts if isinstance(part, Table)):
+        if table.sort is not None:
+            shown = [column.key for column in table.columns if column.shown]
+            assert table.sort[0] in shown[:5]
 
 
 def test_the_exponents_of_a_sweep_are_the_fitted_ones(tmp_path):
@@ -165,7 +173,7 @@ def test_a_large_model_gets_a_report_of_the_heads_that_matter(tmp_path):
             zip(zip(data["layer"], data["head"], strict=True), data["flag_evidence"], strict=True)
             if evidence is not None}  # fmt: skip
     assert told == neediest
-    assert "evidence is that of the 1,000 heads that need most tokens" in text
+    assert "evidence of flags only of the 1,000 heads that need most tokens" in text
 
 
 def test_a_report_that_is_too_large_is_refused_and_leaves_the_old_one(tmp_path, monkeypatch):

@@ -53,9 +53,51 @@ def test_a_report_opens_at_its_answer_and_draws_the_first_chart(browser, wide):
         # the machine may be busy with other tests: this only notices what is wrong by a factor
         assert first < 15_000
         assert place.get_attribute("data-chart") == "part-1-1"
-        assert place.locator("g.cells_3_marks path").count() == 270
-        # what is far below waits
-        assert page.locator("[data-part=table][data-drawn]").count() == 0
+        assert place.locator("g.cells_0_marks path").count() == 270
+        # the first map is the one with structure
+        assert "error at the context" in place.locator("g.concat_0_group").first.text_content()
+
+
+def test_the_whole_page_is_drawn_without_being_looked_at(browser, wide):
+    """Whoever captures all of it at once finds every chart and every table."""
+    _, path = wide
+    with looking(browser, viewport={"width": 1280, "height": 400}) as look:
+        page = look.open(path)
+        for place in ("[data-part]", ".chart"):
+            everything = page.locator(place).count()
+            assert everything > 2
+            page.wait_for_function(
+                "([place, all]) => document.querySelectorAll(place).length === all",
+                arg=[f"{place}[data-drawn]", everything],
+            )
+        assert page.evaluate("scrollY") == 0
+
+
+def test_a_tip_covers_no_neighbour_of_its_mark(browser, wide):
+    _, path = wide
+    for width in (1280, 390):
+        with looking(browser, viewport={"width": width, "height": 900}) as look:
+            page = look.open(path)
+            place = look.bring(EXPLORER)
+            cells = place.locator("g.cells_0_marks path")
+            for i in (0, 130, 269):
+                cells.nth(i).hover(force=True)
+                tip = page.locator(".chart-tip")
+                tip.wait_for(state="visible")
+                box = tip.bounding_box()
+                apart = [_apart(box, cells.nth(j).bounding_box()) for j in range(0, 270, 9)]
+                assert all(apart)
+                assert 0 <= box["x"] <= width - box["width"]
+                assert 0 <= box["y"] <= 900 - box["height"]
+
+
+def _apart(one, other):
+    """Whether two boxes do not overlap."""
+    return any(
+        a[axis] + a[size] <= b[axis]
+        for a, b in ((one, other), (other, one))
+        for axis, size in (("x", "width"), ("y", "height"))
+    )
 
 
 def test_the_keyboard_does_what_the_mouse_does(browser, wide):
@@ -195,6 +237,26 @@ def test_dark_and_narrow(browser, wide):
         page.reload()
         page.wait_for_selector("html[data-ready]", state="attached")
         assert page.evaluate(background) == light  # remembered
+
+
+def test_a_printed_report_is_light_and_as_wide_as_the_paper(browser, wide):
+    _, path = wide
+    with looking(browser, color_scheme="dark", viewport={"width": 718, "height": 1000}) as look:
+        page = look.open(path)
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws everything
+        page.emulate_media(media="print")
+        ink = page.evaluate("getComputedStyle(document.body).color")
+        assert sum(int(c) for c in ink[4:-1].split(",")) < 3 * 80
+        assert page.evaluate("document.documentElement.scrollWidth") <= 718
+        table = page.locator("[data-part=table]").last
+        seen = [cell for cell in table.locator("th").all() if cell.is_visible()]
+        columns = table.locator("th").count()
+        assert (
+            table.locator(".on-paper").inner_text()
+            == f"The first {len(seen)} of {columns} columns."
+        )
+        page.emulate_media(media="screen")
+        assert not table.locator(".on-paper").is_visible()
 
 
 def test_every_kind_of_run_is_drawn_in_full(browser, tmp_path):

@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from esscher.show.cells import heatmap
+from esscher.show.chart import figure
 from esscher.show.embed import chart_data, library, policy, script
 from esscher.show.layout import layout
 from esscher.show.theme import DOUBLE, SINGLE
@@ -46,19 +48,43 @@ def test_colours_become_variables_and_rows_stay_as_they_are():
     assert "var(--chart-orange)" in json.dumps(found)
 
 
-def test_charts_are_drawn_when_they_come_into_sight(browser, page):
+#: No time is idle in this page, as if it were always busy.
+BUSY = "globalThis.requestIdleCallback = () => 0;"
+
+
+def test_what_is_in_sight_is_drawn_first_and_the_rest_when_there_is_time(browser, page):
     with looking(browser, viewport={"width": 400, "height": 300}) as look:
+        look.page.add_init_script(BUSY)
         opened = look.open(page)
         look.bring(".chart[data-chart=curves]")
         assert opened.locator(".chart[data-chart=explorer][data-drawn]").count() == 0
         look.bring(".chart[data-chart=explorer]")
         assert "tokens n" in opened.locator(".chart[data-chart=curves]").inner_text()
+    with looking(browser, viewport={"width": 400, "height": 300}) as look:
+        opened = look.open(page)
+        for name in SAMPLES:
+            opened.wait_for_selector(f".chart[data-chart={name}][data-drawn]", state="attached")
+        assert opened.evaluate("scrollY") == 0
         # none is wider than the page
         assert opened.evaluate("document.documentElement.scrollWidth") <= 400
 
 
+def test_a_chart_of_very_many_marks_waits_until_it_is_seen(browser, tmp_path):
+    path = tmp_path / "charts.html"
+    heads = [(layer, head) for layer in range(90) for head in range(100)]
+    rows = [{"layer": layer, "head": head, "size": layer + 1} for layer, head in heads]
+    many = figure([heatmap(rows, "size", f"panel {i}") for i in range(3)])
+    path.write_text(chart_page({"first": costs(), "many": many, "last": costs()}), "utf-8")
+    with looking(browser, viewport={"width": 400, "height": 100}) as look:
+        opened = look.open(path)
+        opened.wait_for_selector(".chart[data-chart=last][data-drawn]", state="attached")
+        assert opened.locator(".chart[data-chart=many][data-drawn]").count() == 0
+        look.bring(".chart[data-chart=many]")
+
+
 def test_everything_is_drawn_when_it_is_printed(browser, page):
     with looking(browser, viewport={"width": 400, "height": 300}, color_scheme="dark") as look:
+        look.page.add_init_script(BUSY)
         opened = look.open(page)
         opened.pdf()
         assert opened.locator(".chart svg").count() == len(SAMPLES)

@@ -27,7 +27,7 @@ CLUSTER: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "metavar": "FILE",
             "type": click.Path(path_type=Path),
-            "help": "Start a cluster that this file describes (SLURM and others).",
+            "help": "Start the cluster described in this file (SLURM and others).",
         },
     ),
 )
@@ -38,7 +38,11 @@ def executor_options(command: Command) -> Command:
     for name, settings in reversed(CLUSTER):
         command = click.option(name, **settings)(command)
     workers = click.option(
-        "--workers", type=int, default=1, show_default=True, help="Worker processes."
+        "--workers",
+        type=int,
+        default=1,
+        show_default=True,
+        help="Worker processes on this machine.",
     )
     return workers(command)
 

@@ -16,53 +16,47 @@ from esscher.cli.completion import complete_values
 
 #: What a command does, and where it is: module and name. A study's command has its name.
 STUDIES = {
-    "probe": "Measure how every head of a model converges, and what one pass says about it.",
-    "sweep": "Measure how fast attention over n tokens converges to its limit.",
-    "deep": "Measure how the error of sampled attention travels through the layers of a model.",
-    "deep-stack": (
-        "Measure how the error of finite samples travels through a random stack of attention "
-        "layers."
-    ),
-    "sparse": "Measure sparse attention patterns in a model against dense attention.",
-    "sparse-law": "Measure sparse attention patterns on synthetic tokens against dense attention.",
-    "plan": "Plan how many tokens every key head of a model keeps, and check the plan.",
+    "probe": "Measure how many tokens each head of a model needs.",
+    "sweep": "Measure how fast attention over synthetic tokens converges.",
+    "deep": "Measure how errors of sampled attention grow through layers.",
+    "deep-stack": ("Measure how errors grow through a random stack of layers."),
+    "sparse": "Compare sparse attention with dense attention in a model.",
+    "sparse-law": "Compare sparse with dense attention on synthetic tokens.",
+    "plan": "Plan how many tokens each head keeps, and check the plan.",
     "context": "Measure how long a context each head of a decoder uses.",
-    "tails": "Test whether the keys of a model are sub-Gaussian.",
-    "domains": "Measure every head of a model on several corpora, and test what differs.",
-    "reach": (
-        "Measure how long a text the heads of a decoder can search, and predict it from a short "
-        "one."
-    ),
+    "tails": "Test whether the keys of a model have light tails.",
+    "domains": "Test whether heads behave differently on different text.",
+    "reach": ("Measure how long a text the heads of a decoder can search."),
 }
 OTHERS = {
     "generate": (
         "generate:generate",
-        "Generate text with a cache that keeps what a plan says, and tell what it took.",
+        "Generate text under a plan, and report speed and memory.",
     ),
     "theory": (
         "theory:theory",
-        "Print what theory says about a head: its limit, how fast and from which n it is reached.",
+        "Predict how fast a head converges, and how large n must be.",
     ),
     "hardmax": (
         "hardmax:hardmax",
-        "Print the error of the mean output of hardmax attention: exact, leading, simulated.",
+        "Print the error of hardmax attention, exact and simulated.",
     ),
     "reproduce": (
         "reproduce:reproduce",
-        "Redo an experiment of the published synthetic study: NAME, or all.",
+        "Repeat an experiment of the published synthetic study.",
     ),
-    "ls": ("runs:list_runs", "List the runs below a directory."),
-    "show": ("runs:show", "Print the results of a stored run, complete or not."),
+    "ls": ("runs:list_runs", "List the runs in a directory and below it."),
+    "show": ("runs:show", "Print the result of a stored run, complete or not."),
     "report": (
         "report:report",
-        "Write one HTML file about stored runs: the answer, then the evidence.",
+        "Write an HTML report about stored runs.",
     ),
-    "figure": ("figure:figure", "Draw a figure of a stored run, in the quality of a paper."),
-    "schema": ("schema:schema", "Print the JSON Schema of the files of a kind of run."),
-    "man": ("man:man", "Print the manual page of a command, for man to show."),
+    "figure": ("figure:figure", "Draw a figure of a stored run, ready for a paper."),
+    "schema": ("schema:schema", "Print the JSON Schema of the files of a run."),
+    "man": ("man:man", "Print the manual page of a command, in the format of man."),
     "completion": (
         "completion:completion",
-        "Print the script that teaches a shell to complete esscher's command lines.",
+        "Print the script by which a shell completes commands.",
     ),
 }
 #: First sentences by name, in the order of manual pages.

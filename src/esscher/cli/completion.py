@@ -32,10 +32,10 @@ Complete = Callable[[click.Context, str], list[CompletionItem]]
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print the script that teaches a shell to complete esscher's command lines.
+    """Print the script by which a shell completes commands.
 
-    It completes commands, options and their values, the names of the demo models and texts, of laws
-    and experiments, and folders that hold a run.
+    The Tab key then completes commands, options and their values, names of demo models, texts, laws
+    and experiments, and directories of runs.
 
     \b
     Examples:

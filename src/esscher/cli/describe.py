@@ -11,26 +11,26 @@ import click
 #: Exit codes of every command, and what they mean.
 EXIT_CODES = (
     (0, "An answer was printed; that there is no infinite-token limit is an answer."),
-    (2, "Wrong input: a message on standard error names the value, the place and the remedy."),
-    (75, "Stopped by SIGTERM, the run is stored: a batch system should queue the job again."),
+    (2, "Wrong input: a message on standard error says what is wrong and how to fix it."),
+    (75, "Stopped by SIGTERM with the run stored: a batch system should queue the job again."),
     (130, "Stopped by Ctrl-C; the message says how to resume."),
-    (141, "What it prints into was closed, as by head; what was stored is kept."),
+    (141, "Its output was closed, as by head; what was stored is kept."),
     (143, "Stopped by SIGTERM without --out: there is nothing to resume."),
 )
 #: Environment variables that change what a command does.
 ENVIRONMENT = (
-    ("HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE", "Set to 1, models are not looked for on the network."),
-    ("HF_HOME", "Folder in which models from a hub are kept."),
-    ("ESSCHER_REQUEUE_CODE", "Exit code to give instead of 75: that of the site's RequeueExit."),
-    ("OMP_NUM_THREADS", "Threads that the linear algebra of a process uses."),
-    ("COLUMNS", "Width of tables that do not go to a terminal."),
-    ("NO_COLOR", "Set to anything, tables have no colours."),
+    ("HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE", "If 1, models are not looked up on the network."),
+    ("HF_HOME", "Folder in which downloaded models are kept."),
+    ("ESSCHER_REQUEUE_CODE", "Exit code to use instead of 75: the RequeueExit of the site."),
+    ("OMP_NUM_THREADS", "Threads of linear algebra per process."),
+    ("COLUMNS", "Width of tables that are not printed to a terminal."),
+    ("NO_COLOR", "If set, tables have no colours."),
 )
 #: Files of a run, the folder given as --out.
 FILES = (
     ("RUN/config.json", "What was asked for, with versions of packages and the revision."),
-    ("RUN/parts/", "What was measured, one part per replicate or cell, with checksums."),
-    ("RUN/results.json", "What follows from it; what --json prints."),
+    ("RUN/parts/", "What was measured, one part per cell, with checksums."),
+    ("RUN/results.json", "The result, as --json prints it."),
     ("RUN/run.log", "Progress, a line a minute."),
     ("RUN/plan.json", "Of a plan: the budgets, as --save writes them."),
 )

@@ -23,6 +23,8 @@ import click
 from esscher.cli.printing import print_json
 from esscher.core.errors import EsscherError, InputError
 
+#: What a report is good for.
+SEE_ALL = "See all charts and tables in one page."
 #: Exit code of a command whose reader has gone, as of one that SIGPIPE ends: 128 + 13.
 UNREAD = 141
 
@@ -48,8 +50,9 @@ def finish(
     as_json: bool,
     out: Path | None,
     files: Mapping[str, Path | None] | None = None,
+    next_steps: Callable[[], None] | None = None,
 ) -> None:
-    """Print the results, then the places of what was written.
+    """Print the results, then the places of what was written, then what to do next.
 
     Parameters
     ----------
@@ -63,6 +66,8 @@ def finish(
         Directory of the run, if it was stored.
     files
         Other files that were written, by what they are.
+    next_steps
+        Prints what to do next.
     """
     if as_json:
         print_json(results())
@@ -73,6 +78,8 @@ def finish(
             click.echo(f"{name}: {place}")
     if out is not None:
         click.echo(report_line(out))
+    if next_steps is not None:
+        next_steps()
 
 
 def report_line(run: Path) -> str:

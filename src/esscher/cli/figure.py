@@ -7,9 +7,11 @@ from pathlib import Path
 
 import click
 
+from esscher.cli.next_steps import say_next
 from esscher.cli.options import check_figure
 from esscher.cli.printing import plain_console, plain_table
 from esscher.core.errors import InputError
+from esscher.core.next_steps import Step, Value
 from esscher.core.untrusted import foreign
 from esscher.runs.registry import load
 from esscher.show.save import as_points
@@ -20,12 +22,14 @@ FEWEST, MOST = 30, 2400
 
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--kind", metavar="NAME", help="Which figure (default: the run's main one).")
+@click.option(
+    "--kind", metavar="NAME", help="Name of the figure (default: the main one; --list shows all)."
+)
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="File: .png, .svg or .pdf (default: RUN-NAME.png here).",
+    help="File to write: .png, .svg or .pdf (default: RUN-NAME.png here).",
 )
 @click.option(
     "--head", "heads", metavar="LAYER.HEAD", multiple=True, help="A head to draw; may be repeated."
@@ -37,8 +41,8 @@ FEWEST, MOST = 30, 2400
     help="single (3.4 in) or double (7 in) column of a paper, or inches.",
 )
 @click.option("--dpi", type=int, default=200, show_default=True, help="Dots per inch of a PNG.")
-@click.option("--title/--no-title", default=True, help="Whether to say what was measured above it.")
-@click.option("--list", "listing", is_flag=True, help="List the figures that this run offers.")
+@click.option("--title/--no-title", default=True, help="Whether a title says what was measured.")
+@click.option("--list", "listing", is_flag=True, help="List the figures of this run.")
 def figure(
     run: Path,
     kind: str | None,
@@ -49,7 +53,7 @@ def figure(
     title: bool,
     listing: bool,
 ) -> None:
-    """Draw a figure of a stored run, in the quality of a paper.
+    """Draw a figure of a stored run, ready for a paper.
 
     \b
     Examples:
@@ -76,12 +80,24 @@ def figure(
             for name, about in offered.items():
                 table.add_row(name, about)
             plain_console().print(table)
+            last = list(offered)[-1]
+            drawn: dict[str, Value] = {"RUN": str(run), "--kind": last, "--output": f"{last}.pdf"}
+            say_next([Step("figure", "Draws one of them.", drawn)])
             return
         chart = found.plot(kind, heads=chosen, title=None if title else "")
         name = next(iter(offered)) if kind is None else kind
         path = Path(f"{run.resolve().stem}-{name}.png") if output is None else output
         chart.save(path, width=width, dpi=dpi)
     click.echo(f"Figure: {path}")
+    say_next(
+        [
+            Step(
+                "figure",
+                "Which other figures does this run offer?",
+                {"RUN": str(run), "--list": True},
+            )
+        ]
+    )
 
 
 def as_head(text: str) -> tuple[int, int]:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from esscher.cli.next_steps import say_next
 from esscher.cli.options import check_output
 from esscher.cli.printing import plain_console, plain_table, print_json
 from esscher.core.errors import InputError
 from esscher.core.memory import PeakMemory
+from esscher.core.next_steps import Step, once_more
 from esscher.core.shown import byte_count, counted, plain_count, printable
 
 if TYPE_CHECKING:
@@ -38,18 +40,20 @@ OF_CACHE = {
 @click.option(
     "--plan",
     type=click.Path(path_type=Path),
-    help="Plan: its file, or the directory of its run. Needed unless --dense is given.",
+    help="Plan: its file or the directory of its run; required unless --dense is given.",
 )
 @click.option(
     "--prompt",
     metavar="FILE",
     required=True,
-    help="Text to continue; - for standard input; demo:code or demo:docs for their beginning.",
+    help="File with the text to continue; - for standard input; demo:code or demo:docs.",
 )
 @click.option(
-    "--max-new-tokens", type=int, default=128, show_default=True, help="Tokens to generate at most."
+    "--max-new-tokens", type=int, default=128, show_default=True, help="Most tokens to generate."
 )
-@click.option("--dense", is_flag=True, help="Keep all tokens: transformers' own cache, no plan.")
+@click.option(
+    "--dense", is_flag=True, help="Keep all tokens: transformers' own cache, without a plan."
+)
 @click.option(
     "--compare", "comparing", is_flag=True, help="Generate both ways, dense first, and compare."
 )
@@ -58,33 +62,44 @@ OF_CACHE = {
     type=click.Choice(["keep", "budget"]),
     default="keep",
     show_default=True,
-    help="Keep all generated tokens, or let them share the plan's budgets.",
+    help="Keep all generated tokens, or fit them into the plan's budgets too.",
 )
-@click.option("--length", type=int, help="Budgets are shares of so many tokens at most.")
-@click.option("--chunk", type=int, help="Read the prompt in pieces of so many tokens.")
+@click.option("--length", type=int, help="Take budgets as shares of at most this many tokens.")
+@click.option("--chunk", type=int, help="Read the prompt in pieces of this many tokens.")
 @click.option(
     "--score",
     type=click.Choice(["all", "last", "repeat"]),
-    help="Queries that score tokens, as for esscher plan (default: as the plan was made).",
+    help="Which queries score tokens, as for esscher plan (default: as in the plan).",
 )
 @click.option(
     "--chat", is_flag=True, help="The prompt is a user's message: use the model's chat template."
 )
 @click.option(
-    "--temperature", type=float, help="Draw tokens at this temperature (default: the likeliest)."
+    "--temperature",
+    type=float,
+    help="Sample at this temperature (default: always the most likely token).",
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of what is kept, and of draws."
+    "--seed", type=int, default=0, show_default=True, help="Seed of what is kept and of sampling."
 )
 @click.option(
-    "--save-cache", type=click.Path(path_type=Path), help="File for the plan's cache in the end."
+    "--save-cache",
+    type=click.Path(path_type=Path),
+    help="Write the plan's cache into this file at the end.",
 )
-@click.option("--device", default="cpu", show_default=True, help="cpu, or a device of PyTorch.")
-@click.option("--dtype", default="float32", show_default=True, help="Type of the model's weights.")
+@click.option(
+    "--device", default="cpu", show_default=True, help="Device of PyTorch, such as cpu or cuda."
+)
+@click.option(
+    "--dtype",
+    default="float32",
+    show_default=True,
+    help="Data type of the model's weights, such as bfloat16.",
+)
 @click.option("--revision", help="Revision of a model from a hub.")
-@click.option("--allow-pickle", is_flag=True, help="Also load weights that can run code.")
+@click.option("--allow-pickle", is_flag=True, help="Also load pickled weights, which can run code.")
 @click.option("--allow-remote-code", is_flag=True, help="Run code that comes with the model.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.pass_context
 def generate(
     context: click.Context,
@@ -103,7 +118,7 @@ def generate(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Generate text with a cache that keeps what a plan says, and tell what it took.
+    """Generate text under a plan, and report speed and memory.
 
     The text goes to standard output; speed, cache and memory go to standard error.
 
@@ -141,6 +156,21 @@ def generate(
     for name, path in (("Cache", save_cache), ("For esscher report", stored)):
         if path is not None and not as_json:
             click.echo(f"{name}: {path}", err=True)
+    if not as_json:
+        say_next(_next_steps(dense, comparing, None if stored is None else plan), err=True)
+
+
+def _next_steps(dense: bool, comparing: bool, run: Path | None) -> list[Step]:
+    """Plan, then compare, then look at what was measured."""
+    if dense:
+        why = "How much of the cache can be dropped? Then generate with --plan runs/plan."
+        return [Step("plan", why, {"--check": "demo:code", "--budget": 0.25, "--out": "runs/plan"})]
+    if not comparing:
+        why = "What did the plan change? Generates both ways: texts, speed and memory."
+        return [once_more("generate", why, compare=True)]
+    if run is None or not run.is_dir():
+        return []
+    return [Step("report", "See the plan and what it saved in one page.", {"RUN...": str(run)})]
 
 
 def _stored(request: Request, found: Generation | Comparison) -> Path | None:
@@ -165,15 +195,15 @@ def _check_options(context: click.Context, plan: Path | None, dense: bool, compa
         return
     if comparing:
         raise InputError(
-            "--compare runs both ways, and --dense only one; give --compare with --plan, or "
+            "--compare generates both ways, --dense only one; give --compare with --plan, or "
             "--dense alone"
         )
     given = ParameterSource.COMMANDLINE
     cache = [flag for name, flag in OF_CACHE.items() if context.get_parameter_source(name) == given]
     if cache:
         raise InputError(
-            f"{', '.join(cache)}: --dense has no cache of a plan, which this is about; leave it "
-            "out, or give --plan in place of --dense"
+            f"{', '.join(cache)}: only for the cache of a plan, which --dense does not have; leave "
+            "it out, or give --plan instead of --dense"
         )
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import click
 
+from esscher.cli.next_steps import say_next
 from esscher.cli.options import geometric_sizes
 from esscher.cli.printing import plain_console, plain_table, print_json
 from esscher.core.errors import InputError
-from esscher.core.shown import plain_count
-from esscher.math.simulation import hardmax_curve
+from esscher.core.next_steps import Step
+from esscher.core.shown import plain_count, two_digits
+from esscher.math.simulation import HardmaxCurve, hardmax_curve
 
 
 @click.command()
-@click.option("--sizes", metavar="A:B[:K]", default="1e2:1e12", show_default=True, help="Sizes n.")
+@click.option(
+    "--sizes", metavar="A:B[:K]", default="1e2:1e12", show_default=True, help="Numbers of keys n."
+)
 @click.option("--dim", type=int, default=1, show_default=True, help="Dimension of the tokens.")
-@click.option("--scale", type=float, default=1.0, show_default=True, help="Standard deviation.")
+@click.option(
+    "--scale", type=float, default=1.0, show_default=True, help="Standard deviation of the tokens."
+)
 @click.option(
     "--replicates", type=int, help="Simulated samples (default 100000 for d = 1, else 200)."
 )
@@ -24,9 +30,9 @@ from esscher.math.simulation import hardmax_curve
     type=click.Choice(["population", "tokens"]),
     default="population",
     show_default=True,
-    help="Queries independent of the keys, or the tokens themselves.",
+    help="Queries: independent of the keys, or the tokens themselves.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def hardmax(
     sizes: str,
     dim: int,
@@ -36,11 +42,11 @@ def hardmax(
     queries: str,
     as_json: bool,
 ) -> None:
-    """Print the error of the mean output of hardmax attention: exact, leading, simulated.
+    """Print the error of hardmax attention, exact and simulated.
 
-    The tilt is infinite, so that each query picks one key. In one dimension the error is
-    E|mean output|; in more it is the root mean square. The leading term is that of population
-    queries.
+    Hardmax is softmax at an infinite tilt: each query picks one key. The error is that of the mean
+    output: E|mean output| in one dimension, the root mean square in more. The leading term is that
+    of population queries.
 
     \b
     Examples:
@@ -60,6 +66,9 @@ def hardmax(
     if as_json:
         print_json(curve.to_dict())
         return
+    console = plain_console()
+    console.say("How fast does hardmax attention converge?")
+    console.say(_answer(curve), "bold")
     table = plain_table(
         f"Hardmax attention, d = {dim}, queries: {queries}", least=("leading term",)
     )
@@ -73,7 +82,20 @@ def hardmax(
             _cell(row["simulated"]),
             f"{row['standard_error']:.1g}",
         )
-    plain_console().print(table)
+    console.print(table)
+    why = "How fast does softmax attention converge, at a finite tilt?"
+    say_next([Step("theory", why, {"--horizon": 1.5, "--sizes": "1e3:1e12", "--dim": dim})])
+
+
+def _answer(curve: HardmaxCurve) -> str:
+    """The answer in words."""
+    rows = curve.table().to_dict("records")
+    first, last = (
+        f"{two_digits(row['simulated'])} at n = {plain_count(row['n'])}"
+        for row in (rows[0], rows[-1])
+    )
+    falls = f", from {first} to {last}" if len(rows) > 1 else f"; it is {first}"
+    return f"The error of its mean output falls only like (ln n)^-{curve.exponent:g}{falls}."
 
 
 def _cell(value: float | None) -> str:

@@ -22,9 +22,9 @@ from esscher.core.errors import InputError
 )
 @click.pass_context
 def man(context: click.Context, command: str | None, install: Path | None) -> None:
-    """Print the manual page of a command, for man to show.
+    """Print the manual page of a command, in the format of man.
 
-    Without COMMAND it is the page of esscher itself.
+    Without COMMAND: the page of esscher itself.
 
     \b
     Examples:

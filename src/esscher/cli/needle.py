@@ -36,11 +36,11 @@ def asked_needle(
     """Check the options before anything is computed."""
     if needle is None:
         if scale is not None:
-            raise InputError("--scale is that of --needle; give both, e.g. --needle 6 --scale 2")
+            raise InputError("--scale needs --needle; give both, such as --needle 6 --scale 2")
         return None
     advantage = as_finite(needle, "--needle")
     if sizes is None:
-        raise InputError("--needle needs --sizes, the numbers of other keys, e.g. 1e3:1e9")
+        raise InputError("--needle needs --sizes, the numbers of other keys, such as 1e3:1e9")
     return AskedNeedle(advantage, as_positive(1.0 if scale is None else scale, "--scale"))
 
 

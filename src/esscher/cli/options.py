@@ -91,7 +91,7 @@ def named_sources(texts: Sequence[str], option: str) -> dict[str, str]:
         if name in named:
             raise InputError(
                 f"{option} {text!r}: the name {name!r} is taken by {named[name]!r}; give every "
-                "one a name of its own"
+                "one its own name"
             )
         named[name] = source
     return named

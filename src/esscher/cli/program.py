@@ -57,8 +57,8 @@ class _Group(click.Group):
             if not out_of_memory(error):
                 raise
             raise click.UsageError(
-                f"this machine has too little memory ({printable(str(error)) or 'none is left'}); "
-                "ask for fewer tokens, smaller sizes, a lower dimension or a shorter context"
+                f"not enough memory ({printable(str(error)) or 'none is left'}); "
+                "use fewer tokens, smaller sizes, a lower dimension or a shorter context"
             ) from error
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
@@ -68,13 +68,18 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="esscher")
 def main() -> None:
-    """Tell how many tokens attention needs.
+    """Find out how many tokens attention needs.
 
-    Softmax attention over n tokens estimates an infinite-token limit; its error falls like
-    C n^-beta. Esscher computes the limit, the exponent, the constant and the n from which they
-    hold.
+    Esscher measures how many tokens each head of a model needs (probe), plans how many each head
+    keeps and checks the plan on held-out text (plan), and generates text with it (generate).
+
+    The theory behind it: softmax attention over n tokens estimates an infinite-token limit, and its
+    error falls like C n^-beta. Esscher computes the limit, the exponent, the constant, and how
+    large n must be (theory).
 
     \b
-    Example:
+    Examples:
+      esscher probe demo:minilm --out runs/minilm
+      esscher plan demo:minilm --check demo:code --budget 0.25
       esscher theory --horizon 1.5 --sizes 1e3:1e12
     """  # noqa: D301 - click's mark for verbatim lines

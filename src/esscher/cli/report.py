@@ -6,7 +6,12 @@ from pathlib import Path
 
 import click
 
+from esscher.cli.next_steps import say_next
 from esscher.cli.options import check_output
+from esscher.core.next_steps import Step
+
+#: A file that every run has.
+CONFIG = "config.json"
 
 
 @click.command()
@@ -15,15 +20,15 @@ from esscher.cli.options import check_output
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="The file (default: report.html in the first run's directory).",
+    help="File to write (default: report.html in the first run's directory).",
 )
-@click.option("--force", is_flag=True, help="Overwrite a file that is no report.")
+@click.option("--force", is_flag=True, help="Overwrite a file that is not a report.")
 def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
-    """Write one HTML file about stored runs: the answer, then the evidence.
+    """Write an HTML report about stored runs.
 
-    RUN is the directory of a run of any kind, complete or not, a plan's file, or a directory with
-    runs below it; those in which nothing is measured yet are left out. The file opens from disk and
-    loads nothing; several runs come side by side.
+    RUN is the directory of a run of any kind, complete or not, a plan's file, or a directory that
+    holds runs; runs without measurements are left out. Several runs are shown side by side. The
+    report is one file, which opens from disk and needs no network.
 
     \b
     Examples:
@@ -39,3 +44,13 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
         list(runs), output, force=force, say=lambda text: click.echo(text, err=True)
     )
     click.echo(f"Report: {path}")
+    click.echo("Open it in a browser; it needs no network.")
+    if (runs[0] / CONFIG).is_file():
+        steps = [
+            Step(
+                "figure",
+                "Which figures can be drawn for a paper?",
+                {"RUN": str(runs[0]), "--list": True},
+            )
+        ]
+        say_next(steps)

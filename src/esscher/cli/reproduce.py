@@ -10,10 +10,13 @@ from rich.markdown import Markdown
 
 from esscher.cli.cluster import chosen_cluster, executor_options
 from esscher.cli.endings import report_line, resumable
+from esscher.cli.next_steps import say_next
 from esscher.cli.printing import plain_console, print_json
 from esscher.core.errors import InputError
+from esscher.core.next_steps import Step, once_more
 from esscher.runs.folder import CONFIG
 
+SCALES = ("quick", "standard", "paper")
 EXPERIMENTS = ("gaussian", "ablation", "sphere", "ball", "hardmax", "universality", "onepass")
 
 
@@ -21,10 +24,10 @@ EXPERIMENTS = ("gaussian", "ablation", "sphere", "ball", "hardmax", "universalit
 @click.argument("name", metavar="NAME")
 @click.option(
     "--scale",
-    type=click.Choice(["quick", "standard", "paper"]),
+    type=click.Choice(SCALES),
     default="quick",
     show_default=True,
-    help="Under a minute each, minutes, or the sizes of the paper.",
+    help="quick: under a minute each; standard: minutes; paper: the sizes of the paper.",
 )
 @click.option(
     "--out",
@@ -33,9 +36,9 @@ EXPERIMENTS = ("gaussian", "ablation", "sphere", "ball", "hardmax", "universalit
     show_default=True,
     help="Directory for runs, tables, figures and findings.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random streams.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
 @executor_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def reproduce(
     name: str,
     scale: str,
@@ -46,7 +49,9 @@ def reproduce(
     cluster: Path | None,
     as_json: bool,
 ) -> None:
-    """Redo an experiment of the published synthetic study: NAME, or all.
+    """Repeat an experiment of the published synthetic study.
+
+    NAME is all, or one of these:
 
     \b
     gaussian      exponents against the horizon
@@ -55,9 +60,9 @@ def reproduce(
     ball          the supremum over a ball, and its bound
     hardmax       infinite tilt, up to 10^12 tokens
     universality  the same spectrum under other token laws
-    onepass       the exponent from one pass, against the swept one
+    onepass       the exponent from one pass, against the measured one
 
-    Stopped or killed, the same command resumes.
+    If interrupted, run the same command again to resume.
 
     \b
     Examples:
@@ -89,6 +94,20 @@ def reproduce(
                 _print(finding.title, finding.text, folder, chosen)
     if as_json:
         print_json({"scale": scale, "seed": seed, "experiments": done})
+        return
+    say_next(_next_steps(name, scale))
+
+
+def _next_steps(name: str, scale: str) -> list[Step]:
+    """The next experiment, and the same one at a larger scale."""
+    steps = []
+    place = EXPERIMENTS.index(name) + 1 if name in EXPERIMENTS else len(EXPERIMENTS)
+    if place < len(EXPERIMENTS):
+        steps.append(Step("reproduce", "The next experiment.", {"NAME": EXPERIMENTS[place]}, True))
+    if scale != SCALES[-1]:
+        larger = SCALES[SCALES.index(scale) + 1]
+        steps.append(once_more("reproduce", "The same with more tokens.", scale=larger))
+    return steps
 
 
 def _print(title: str, text: str, folder: Path, name: str) -> None:

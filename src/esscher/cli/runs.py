@@ -9,22 +9,24 @@ from typing import Any
 
 import click
 
-from esscher.cli.endings import finish
+from esscher.cli.endings import SEE_ALL, finish
+from esscher.cli.next_steps import given_before, say_next
 from esscher.cli.printing import plain_console, plain_table, print_json
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
+from esscher.core.next_steps import Step, Value, once_more
 from esscher.core.untrusted import foreign
 from esscher.runs import read_run
-from esscher.runs.folder import CONFIG, PARTS, is_locked
+from esscher.runs.folder import CONFIG, PARTS, is_locked, read_about
 from esscher.runs.registry import STUDIES, load, study_named
-from esscher.runs.result import Header, read_stored
+from esscher.runs.result import Header, Result, read_stored
 
 
 @click.command(name="ls")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path), default=Path())
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def list_runs(folder: Path, as_json: bool) -> None:
-    """List the runs below a directory.
+    """List the runs in a directory and below it.
 
     \b
     Example:
@@ -37,9 +39,11 @@ def list_runs(folder: Path, as_json: bool) -> None:
         print_json({"runs": rows})
         return
     if not rows:
-        click.echo(f"There are no runs below {folder}.")
+        click.echo(f"There are no runs in {folder}.")
+        options: dict[str, Value] = {"MODEL": "demo:minilm", "--out": str(folder / "minilm")}
+        say_next([Step("probe", "How many tokens does each head of a small model need?", options)])
         return
-    table = plain_table(f"Runs below {folder}", least=("horizon", "sizes", "of", "replicates"))
+    table = plain_table(f"Runs in {folder}", least=("horizon", "sizes", "of", "replicates"))
     for name in ("run", "kind", "of", "horizon", "sizes", "replicates", "state"):
         # names may be long and fold, numbers must not
         table.add_column(name, no_wrap=name not in ("run", "of"))
@@ -48,13 +52,18 @@ def list_runs(folder: Path, as_json: bool) -> None:
             *(str(row[k] or "") for k in ("run", "kind", "law")), *_cells(row), str(row["state"])
         )
     plain_console().print(table)
+    sound = [str(folder / row["run"]) for row in rows if row["state"] != "damaged"]
+    if sound:
+        report: dict[str, Value] = {"RUN...": str(folder), "-o": str(folder / "report.html")}
+        steps = [Step("show", "What did it find?", {"RUN": sound[0]})]
+        say_next([*steps, Step("report", "All of them in one page.", report)])
 
 
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def show(run: Path, as_json: bool) -> None:
-    """Print the results of a stored run, complete or not.
+    """Print the result of a stored run, complete or not.
 
     \b
     Example:
@@ -62,7 +71,24 @@ def show(run: Path, as_json: bool) -> None:
     """  # noqa: D301 - click's mark for verbatim lines
     with foreign(run):
         result = load(run)
-        finish(result.to_dict, lambda: print_result(result), as_json, None)
+        finish(
+            result.to_dict,
+            lambda: print_result(result),
+            as_json,
+            None,
+            next_steps=lambda: _say_next(result, run),
+        )
+
+
+def _say_next(result: Result[Any], run: Path) -> None:
+    """Say how to measure the rest, or what to do next."""
+    steps = [*result.next_steps(), Step("report", SEE_ALL, {"RUN...": str(run)})]
+    if not result.complete:
+        steps.insert(0, once_more(result.study.name, "Not complete: this measures the rest."))
+    if run.is_dir():
+        say_next(steps, given_before(read_about(run).command), run)
+    else:
+        say_next(steps, given_before(None), saved=run)
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:

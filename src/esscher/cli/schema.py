@@ -11,10 +11,10 @@ from esscher.runs.registry import schema_named
 @click.command()
 @click.argument("kind", metavar="KIND")
 def schema(kind: str) -> None:
-    """Print the JSON Schema of the files of a kind of run.
+    """Print the JSON Schema of the files of a run.
 
-    KIND is what `esscher ls` calls a run, such as probe or plan. The definitions are named after
-    files: config, cell and results.
+    KIND is the kind that `esscher ls` shows, such as probe or plan. The definitions are named after
+    the files: config, cell and results.
 
     \b
     Example:

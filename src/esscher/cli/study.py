@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import MISSING
 from inspect import cleandoc, get_annotations
@@ -13,6 +14,7 @@ import click
 
 from esscher.cli.cluster import CLUSTER, chosen_cluster
 from esscher.cli.endings import finish, resumable
+from esscher.cli.next_steps import say_next
 from esscher.cli.options import (
     check_figure,
     check_output,
@@ -26,7 +28,7 @@ from esscher.cli.printing import plain_console
 from esscher.cli.synthetic import HEAD, head_parameters, synthetic_head
 from esscher.core.options import Option, options_of
 from esscher.math.laws import STANDARD_LAWS
-from esscher.runs.model_study import said_of_other
+from esscher.runs.model_study import WithModel, said_of_other
 from esscher.runs.registry import has_part, part_of, study_named
 from esscher.runs.result import Result
 from esscher.runs.study import Study
@@ -38,13 +40,19 @@ LISTS, NAMED = ("LIST", "A:B:K"), "NAME=SOURCE"
 OPTIONS: tuple[click.Parameter, ...] = (
     *(click.Option([name], **settings) for name, settings in CLUSTER),
     click.Option(
-        ["--figure"], type=click.Path(path_type=Path), help="Main figure: .png, .svg or .pdf."
+        ["--figure"],
+        type=click.Path(path_type=Path),
+        help="Draw the main figure into this file: .png, .svg or .pdf.",
     ),
-    click.Option(["--save"], type=click.Path(path_type=Path), help="File for the result, as JSON."),
-    click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object."),
+    click.Option(
+        ["--save"],
+        type=click.Path(path_type=Path),
+        help="Write the result into this file, as JSON.",
+    ),
+    click.Option(["--json", "as_json"], is_flag=True, help="Print JSON instead of tables."),
 )
 EVERYTHING = click.Option(
-    ["--all", "everything"], is_flag=True, help="Print everything, not the worst."
+    ["--all", "everything"], is_flag=True, help="Print all rows, not only the first."
 )
 
 
@@ -86,13 +94,17 @@ class _Command(click.Command):
 
 
 def print_result(found: Result[Any], everything: bool = False) -> None:
-    """Print a result for people: as its study does, or the headline and the tables."""
+    """Print a result for people: the question, the answer, and what its study prints, or tables."""
     console = plain_console()
+    if found.study.asks:
+        console.say(found.study.asks)
+    console.say(found.answer(), "bold")
+    if isinstance(found.study, WithModel):
+        console.say_note(found.study.model_record.note)
     if has_part(found.study.name, "printed"):
         more = [everything] if found.study.abridged else []
         part_of(found.study.name, "printed").print_result(found, console, *more)
         return
-    console.say(found.headline, "bold")
     for frame in found.shown():
         console.print(as_table(frame))
 
@@ -100,13 +112,18 @@ def print_result(found: Result[Any], everything: bool = False) -> None:
 def _help(study: type[Study[Any]]) -> str:
     """The study's docstring, how to resume, and examples as they are."""
     subjects = [
-        f"{option.metavar}: {option.help}" for option in options_of(study) if _is_argument(option)
+        f"{option.metavar}: {_said(option)}" for option in options_of(study) if _is_argument(option)
     ]
     if _has_head(study):
         subjects.insert(0, f"LAW: Law of the tokens: {', '.join(STANDARD_LAWS)}.")
-    resumes = "Stopped or killed, the same command with --out resumes."
+    resumes = "With --out a run can be interrupted: run the same command again to resume."
     examples = "\n".join(["\b", "Examples:", *(f"  {line}" for line in study.examples)])
     return "\n\n".join([cleandoc(study.__doc__ or ""), *subjects, resumes, examples])
+
+
+def _said(option: Option) -> str:
+    """What an option means on the command line: not what it may be in Python besides."""
+    return re.sub(r"; in Python [^;]*\.$", ".", option.help)
 
 
 def _is_argument(option: Option) -> bool:
@@ -130,7 +147,7 @@ def _parameter(option: Option, study: type[Study[Any]]) -> click.Parameter | Non
     default = study.command_defaults.get(option.name, option.default)
     kind = _plain_type(option.type)
     flag = option.flag
-    settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    settings: dict[str, Any] = {"help": _said(option), "metavar": option.metavar}
     if option.metavar == NAMED:
         return click.Option([flag, option.name], multiple=True, **settings)
     if _is_argument(option):
@@ -197,6 +214,7 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
             as_json,
             out,
             {"Figure": figure, "Result": save},
+            lambda: say_next(found.next_steps(), run=out, saved=save),
         )
 
     return call

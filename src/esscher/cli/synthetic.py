@@ -14,11 +14,27 @@ from esscher.math.heads import WeightHead, law_head
 from esscher.math.laws import STANDARD_LAWS, standard_law
 
 OPTIONS = (
-    click.option("--horizon", type=float, help="Attention horizon H; the spectrum is flat."),
-    click.option("--dim", type=int, help="Dimension of the tokens (default 1)."),
-    click.option("--spectrum", metavar="LIST", help="Singular values of M, e.g. 1.5,0.7,0.2."),
-    click.option("--tau", metavar="LIST", help="Mean tilt; one number means along the first axis."),
-    click.option("--df", type=float, default=5.0, show_default=True, help="For the law student."),
+    click.option(
+        "--horizon", type=float, help="Attention horizon H, with all singular values equal."
+    ),
+    click.option(
+        "--dim", type=int, help="Dimension of the tokens (default: length of the spectrum, or 1)."
+    ),
+    click.option(
+        "--spectrum",
+        metavar="LIST",
+        help="Singular values of M instead of a horizon, such as 1.5,0.7,0.2.",
+    ),
+    click.option(
+        "--tau", metavar="LIST", help="Mean tilt; a single number is along the first axis."
+    ),
+    click.option(
+        "--df",
+        type=float,
+        default=5.0,
+        show_default=True,
+        help="Degrees of freedom of the law student.",
+    ),
 )
 
 
@@ -56,7 +72,7 @@ def synthetic_head(
     if law not in STANDARD_LAWS:
         raise InputError(f"there is no law {law!r}; choose from {', '.join(STANDARD_LAWS)}")
     if (horizon is None) == (spectrum is None):
-        raise InputError("give either --horizon or --spectrum, e.g. --horizon 1.5")
+        raise InputError("give either --horizon or --spectrum, such as --horizon 1.5")
     values = None if spectrum is None else numbers(spectrum, "--spectrum")
     size = as_dim(dim, "--dim") if dim is not None else (1 if values is None else len(values))
     if values is not None and len(values) != size:

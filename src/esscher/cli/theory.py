@@ -8,6 +8,7 @@ import click
 import numpy as np
 
 from esscher.cli.needle import FoundNeedle, asked_needle, find_needle, print_needle
+from esscher.cli.next_steps import say_next
 from esscher.cli.options import check_figure, geometric_sizes
 from esscher.cli.printing import plain_console, plain_table, print_json
 from esscher.cli.regimes import load_probes, print_regimes, regimes_dict, save_regimes
@@ -19,7 +20,9 @@ from esscher.cli.theory_simulation import (
     simulation_tables,
 )
 from esscher.core.errors import InputError
+from esscher.core.next_steps import Step, once_more
 from esscher.core.shown import plain_count, with_error
+from esscher.math.laws import STANDARD_LAWS
 from esscher.math.limits import NoLimit
 from esscher.math.simulation import DirectErrors, direct_errors
 from esscher.math.theory import Prediction, predict
@@ -29,43 +32,61 @@ from esscher.show.tables import PlainConsole, PlainTable
 CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
 
 
+#: What a horizon alone says.
+HOW_FAST = "How fast does a head of this horizon converge?"
+
+
 @click.command()
 @head_options
-@click.option("--law", default="gaussian", show_default=True, help="Law of the tokens.")
-@click.option("--sizes", metavar="A:B[:K]", help="Predict error curves at these n, e.g. 1e3:1e12.")
+@click.option(
+    "--law",
+    default="gaussian",
+    show_default=True,
+    help=f"Law of the tokens: {', '.join(STANDARD_LAWS)}.",
+)
+@click.option("--sizes", metavar="A:B[:K]", help="Predict errors at these n, such as 1e3:1e12.")
 @click.option(
     "--queries",
     type=click.Choice(["tokens", "population"]),
     default="tokens",
     show_default=True,
-    help="The tokens themselves, or queries independent of the keys.",
+    help="Queries: the tokens themselves, or independent of the keys.",
 )
-@click.option("--check", is_flag=True, help=f"Simulate sizes up to {CHECK_SIZE} beside them.")
-@click.option("--simulate", "extremes", is_flag=True, help="Simulate every n from its extremes.")
+@click.option("--check", is_flag=True, help=f"Also simulate directly, up to n = {CHECK_SIZE}.")
 @click.option(
-    "--replicates", type=int, default=1000, show_default=True, help="Queries per n of --simulate."
+    "--simulate",
+    "extremes",
+    is_flag=True,
+    help="Also simulate every n, drawing the extreme tokens only.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of what is sampled.")
-@click.option("--needle", type=float, help="Plant a key whose logit exceeds the mean by so much.")
-@click.option("--scale", type=float, help="Factor of all logits of --needle (default 1).")
+@click.option(
+    "--replicates",
+    type=int,
+    default=1000,
+    show_default=True,
+    help="Simulated queries per n, for --simulate.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
+@click.option("--needle", type=float, help="Plant a key whose logit exceeds the mean by this much.")
+@click.option("--scale", type=float, help="Factor of all logits, for --needle (default 1).")
 @click.option(
     "--figure",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw the curves; with --needle its phases and weights.",
+    help="Draw the curves into this file; with --needle, its phases and weights.",
 )
 @click.option(
     "--regimes",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw the three regimes over n and H.",
+    help="Draw the three regimes over n and H into this file.",
 )
 @click.option(
     "--probe",
     "probes",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Run of esscher probe, or its --save file, whose heads to place; may be repeated.",
+    help="Also place the heads of this run of esscher probe (or its --save file); may be repeated.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def theory(
     horizon: float | None,
     dim: int | None,
@@ -86,7 +107,10 @@ def theory(
     probes: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Print what theory says about a head: its limit, how fast and from which n it is reached.
+    """Predict how fast a head converges, and how large n must be.
+
+    A head is given by its attention horizon or spectrum and by the law of its tokens. With --sizes
+    its errors are predicted at every n. Does simulation agree? --check and --simulate show it.
 
     \b
     Examples:
@@ -106,10 +130,10 @@ def theory(
     alone = horizon is None and spectrum is None and (regimes is not None or bool(probes))
     if alone and (sizes is not None or check or extremes or figure is not None):
         raise InputError(
-            "--sizes, --check, --simulate and --figure need a head, e.g. --horizon 1.5"
+            "--sizes, --check, --simulate and --figure need a head, such as --horizon 1.5"
         )
     if (check or extremes or figure) and sizes is None:
-        raise InputError("--check, --simulate and --figure need --sizes")
+        raise InputError("--check, --simulate and --figure need --sizes, such as 1e3:1e12")
     if extremes:
         check_simulated(law, replicates)
     head = None if alone else synthetic_head(law, horizon, dim, spectrum, tau, df)
@@ -124,6 +148,7 @@ def theory(
         else:
             print_regimes(found, None)
             _print_place("Figure", regimes)
+            say_next([Step("theory", HOW_FAST, {"--horizon": 1.5, "--sizes": "1e3:1e12"})])
         return
     n = None if sizes is None else geometric_sizes(sizes)
     found_needle: FoundNeedle | None = None
@@ -161,6 +186,17 @@ def theory(
         plain_console().print()
         print_regimes(found, head)
         _print_place("Figure", regimes)
+    say_next(_next_steps(sizes, check, law))
+
+
+def _next_steps(sizes: str | None, check: bool, law: str) -> list[Step]:
+    """Curves, then a simulation beside them, then a sweep."""
+    if sizes is None:
+        return [once_more("theory", "How large is the error at each n?", sizes="1e3:1e12")]
+    if not check:
+        return [once_more("theory", "Does simulation agree, at small n?", check=True)]
+    why = "Measure the error itself, on sampled tokens."
+    return [Step("sweep", why, {"LAW": law, "--sizes": "100:10000:7"})]
 
 
 def _print_place(name: str, path: Path | None) -> None:

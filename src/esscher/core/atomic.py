@@ -45,7 +45,8 @@ def write_atomically(path: Path, data: bytes, *, named: bool = True) -> None:
     except OSError as error:
         raise InputError(
             f"cannot write {path}: {error.strerror or error}; nothing that was stored before is "
-            "lost: make room (or give the directory other rights) and run the same command again"
+            "lost: free some space (or change the permissions of the directory) and run the same "
+            "command again"
         ) from error
 
 

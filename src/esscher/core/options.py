@@ -61,12 +61,15 @@ def option(
     return Meta(description=help, extra=extra, **bounds)
 
 
-Seed: TypeAlias = Annotated[int, option("Seed of everything random.", ge=0)]
+Seed: TypeAlias = Annotated[int, option("Seed of all random numbers.", ge=0)]
 Layers: TypeAlias = Annotated[
     tuple[Annotated[int, Meta(le=100_000)], ...],
-    option("Such as 0,3 or 0-5 (default: all).", metavar="LIST"),
+    option("Layers to measure, such as 0,3 or 0-5 (default: all).", metavar="LIST"),
 ]
-Heads: TypeAlias = Layers
+Heads: TypeAlias = Annotated[
+    tuple[Annotated[int, Meta(le=100_000)], ...],
+    option("Heads of each layer, such as 0,3 or 0-5 (default: all).", metavar="LIST"),
+]
 
 
 @dataclass(frozen=True)

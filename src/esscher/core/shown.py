@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import unicodedata
+from collections.abc import Mapping
+from typing import Any
 
 #: Characters of a value that a message shows.
 SHOWN = 80
@@ -61,6 +63,50 @@ def about(number: float) -> str:
     if not math.isfinite(number) or abs(number) < 1000:
         return plain_count(number)
     return plain_count(float(f"{number:.3g}"))
+
+
+def two_digits(number: float) -> str:
+    """A measured number in two significant digits, in plain digits between 0.0001 and 10^15."""
+    if not math.isfinite(number) or number == 0:
+        return f"{number:g}"
+    rounded = float(f"{number:.1e}")
+    if not 1e-4 <= abs(rounded) < 1e15:
+        return f"{rounded:.1e}".replace("e+", "e").replace("e-0", "e-").replace("e0", "e")
+    places = max(0, 1 - math.floor(math.log10(abs(rounded))))
+    return f"{rounded:,.{places}f}"
+
+
+def between(value: float, ends: tuple[float | None, float | None] | None) -> str:
+    """A measured number in two digits, with the ends of its interval if it has one."""
+    low, high = (None, None) if ends is None else ends
+    if low is None or high is None:
+        return two_digits(value)
+    return f"{two_digits(value)} ({two_digits(low)} to {two_digits(high)})"
+
+
+def cosine_between(value: float, ends: tuple[float | None, float | None] | None) -> str:
+    """The same for a cosine, which is close to 1: three decimals."""
+    low, high = (None, None) if ends is None else ends
+    if low is None or high is None:
+        return f"{value:.3f}"
+    return f"{value:.3f} ({low:.3f} to {high:.3f})"
+
+
+def rates_said(counts: Mapping[Any, int], where: str) -> str:
+    """Say how fast errors fall, such as ``like 1/sqrt(n) in 52 heads, more slowly in 1``.
+
+    Parameters
+    ----------
+    counts
+        How many exponents are at 1/2, below, above and undecided.
+    where
+        What they are of.
+    """
+    slowly = f"more slowly in {counts['below']}"
+    words = [f"like 1/sqrt(n) in {counted(counts['at 1/2'], where)}", slowly]
+    if counts["above"]:
+        words.append(f"faster in {counts['above']}")
+    return ", ".join([*words, f"undecided in {counts['undecided']}"])
 
 
 def with_error(value: float, error: float | None, decimals: int | None = None) -> str:

@@ -182,7 +182,7 @@ def as_covariance(value: ArrayLike, name: str = "covariance") -> Array:
         i, j = (int(k) for k in np.unravel_index(np.argmax(gap), gap.shape))
         raise InputError(
             f"{name} is not symmetric: entry ({i}, {j}) is {matrix[i, j]:g} "
-            f"but entry ({j}, {i}) is {matrix[j, i]:g}; pass (C + C.T) / 2 if rounding is to blame"
+            f"but entry ({j}, {i}) is {matrix[j, i]:g}; pass (C + C.T) / 2 if this is rounding"
         )
     matrix = (matrix + matrix.T) / 2
     if not is_positive_semidefinite(matrix):
@@ -252,7 +252,7 @@ def as_indices(value: Iterable[int] | None, count: int, name: str) -> tuple[int,
             raise InputError(f"{name} contains {item!r}; it must be a whole number")
         number = int(item)
         if not -count <= number < count:
-            raise InputError(f"{name} contains {number}, but there are only 0 to {count - 1}")
+            raise InputError(f"{name} contains {number}; it must be 0 to {count - 1}")
         chosen.append(number % count)
     if not chosen:
         raise InputError(f"{name} is empty; choose from 0 to {count - 1}, or leave it out for all")

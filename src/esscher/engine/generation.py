@@ -173,7 +173,7 @@ def prompt_ids(loaded: LoadedModel, text: str, new: int, *, chat: bool = False) 
     if max(ids) >= known:
         raise InputError(
             f"the tokenizer made token {max(ids)}, but {loaded.name!r} knows only {known}; they do "
-            "not belong together"
+            "not match"
         )
     room = loaded.max_positions - new
     if len(ids) > room:

@@ -251,7 +251,7 @@ class CellRun:
     def _paths(self, name: str) -> dict[str, Path]:
         if not _NAME.fullmatch(name) or len(name) > _LONGEST:
             raise InputError(
-                f"{shortened(name)} is no name of a cell: it may have small letters, digits, dots "
+                f"{shortened(name)} is not a cell name: it may have small letters, digits, dots "
                 "and dashes"
             )
         return {kind: self.folder / PARTS / f"{name}.{kind}" for kind in ("json", "parquet")}

@@ -317,7 +317,7 @@ def _address(scheduler: str, timeout: float) -> str:
         address = content.get("address") if isinstance(content, dict) else None
         if not isinstance(address, str) or "://" not in address:
             raise InputError(
-                f"{scheduler} is no scheduler file: it has no address; start a scheduler with "
+                f"{scheduler} is not a scheduler file: it has no address; start a scheduler with "
                 "`dask scheduler --scheduler-file FILE.json` and give that file"
             )
         return address

@@ -119,7 +119,9 @@ def read_description(path: str | Path) -> ClusterDescription:
         minimum = _count(content.get("minimum", 0), "minimum", 0, file)
         maximum = _count(content["maximum"], "maximum", max(1, minimum), file)
     else:
-        raise InputError(f"{file}: say how many jobs: jobs, or minimum and maximum")
+        raise InputError(
+            f"{file}: the number of jobs is missing; give jobs, or minimum and maximum"
+        )
     return ClusterDescription(kind, minimum, maximum, dict(options))
 
 

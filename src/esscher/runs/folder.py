@@ -86,7 +86,7 @@ def read_about(folder: Path, kind: str | None = None) -> About:
     except FileNotFoundError as error:
         raise InputError(f"{folder} is not a run: it has no {CONFIG}") from error
     except NotADirectoryError as error:
-        raise InputError(f"{folder} is not a run: it is no directory") from error
+        raise InputError(f"{folder} is not a run: it is not a directory") from error
     except OtherLayout:
         raise
     except InputError as error:

@@ -36,7 +36,8 @@ class LawStudy(Study[R_co]):
         str, option(f"Law of the tokens: {', '.join(STANDARD_LAWS)}.", metavar="LAW", max_length=64)
     ] = field(kw_only=False)
     horizon: Annotated[
-        Annotated[float, Meta(ge=0)] | None, option("Attention horizon H; the spectrum is flat.")
+        Annotated[float, Meta(ge=0)] | None,
+        option("Attention horizon H, with all singular values equal."),
     ] = None
     dim: Annotated[
         int,
@@ -52,9 +53,9 @@ class LawStudy(Study[R_co]):
     ] = None
     tau: Annotated[
         tuple[float, ...] | None,
-        option("Mean tilt; one number means along the first axis.", metavar="LIST"),
+        option("Mean tilt; a single number is along the first axis.", metavar="LIST"),
     ] = None
-    df: Annotated[float, option("Degrees of freedom, for the law student.", gt=0)] = 5.0
+    df: Annotated[float, option("Degrees of freedom of the law student.", gt=0)] = 5.0
 
     def filled(self) -> Self:
         """Fill in the dimension; refuse what is no head."""

@@ -39,12 +39,14 @@ class WithModel(Study[R_co]):
             metavar="MODEL",
         ),
     ] = field(kw_only=False)
-    device: Annotated[str, option("cpu, or a device of PyTorch.", stored=False)] = "cpu"
-    dtype: Annotated[str, option("Type of the model's weights.", stored=False)] = "float32"
+    device: Annotated[str, option("Device of PyTorch, such as cpu or cuda.", stored=False)] = "cpu"
+    dtype: Annotated[
+        str, option("Data type of the model's weights, such as bfloat16.", stored=False)
+    ] = "float32"
     revision: Annotated[str | None, option("Revision of a model from a hub.", stored=False)] = None
-    allow_pickle: Annotated[bool, option("Also load weights that can run code.", stored=False)] = (
-        False
-    )
+    allow_pickle: Annotated[
+        bool, option("Also load pickled weights, which can run code.", stored=False)
+    ] = False
     allow_remote_code: Annotated[
         bool, option("Run code that comes with the model.", stored=False)
     ] = False
@@ -128,7 +130,10 @@ class ModelStudy(WithModel[R_co]):
 
     text: Annotated[
         TextSource,
-        option("File, folder, -, demo:docs, demo:code, hf:NAME; in Python also a list of strings."),
+        option(
+            "Text: a file, a folder, - for standard input, demo:docs, demo:code or hf:NAME; in "
+            "Python also a list of strings."
+        ),
     ] = field(default="demo:docs", kw_only=False)
     column: Annotated[
         str | None,
@@ -149,6 +154,6 @@ class ModelStudy(WithModel[R_co]):
 def said_of_other(subject: str, study: str) -> str:
     """What is said of a subject that belongs to another study."""
     return (
-        f"{subject!r} is no model; synthetic tokens have a command of their own, "
+        f"{subject!r} is not a model; for synthetic tokens use "
         f"esscher {study} (in Python esscher.{study.replace('-', '_')})"
     )

@@ -14,7 +14,7 @@ from esscher.show.drawing import offered
 
 _STORED = "The command as it was given."
 _REBUILT = "Rebuilt from the stored configuration: files are named without their directories."
-_PYTHON = "This run was started from Python, and no command does the same."
+_PYTHON = "This run was started from Python; no command does the same."
 
 
 def name_of(found: Result[Any]) -> str:

@@ -82,7 +82,7 @@ def load(path: str | Path) -> Result[Any]:
     """
     place = as_path(path, "path")
     if not place.exists():
-        raise InputError(f"{place} is not there; give the directory of a run, or a saved result")
+        raise InputError(f"{place} does not exist; give the directory of a run, or a saved result")
     if place.is_file():
         return result_of(read_json(place, limits.RESULTS), str(place))
     run = read_run(place)

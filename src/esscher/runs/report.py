@@ -102,7 +102,7 @@ def read_results(
         all there is below a directory.
     """
     if not sources:
-        raise InputError("there is no run to report; give the directory of at least one")
+        raise InputError("there is no run to report on; give the directory of at least one")
     found: list[Result[Any]] = []
     for source in sources:
         if isinstance(source, (str, os.PathLike)):
@@ -111,7 +111,7 @@ def read_results(
             found.append(measured(source))
         else:
             raise InputError(
-                f"{type(source).__name__} is nothing that can be reported; give the directory of a "
+                f"cannot report on {type(source).__name__}; give the directory of a "
                 "run, or what a study such as esscher.probe returned"
             )
     if len(found) > MOST:
@@ -128,7 +128,7 @@ def measured(found: Result[Any]) -> Result[Any]:
 
 def _nothing_yet(place: str) -> NotFinished:
     return NotFinished(
-        f"{place} has no results yet; run the command that began it again, it resumes"
+        f"{place} has no results yet; run the command that started it again to resume"
     )
 
 
@@ -164,7 +164,7 @@ def _places(path: Path) -> Iterator[Path]:
         if CONFIG in files and PARTS in folders
     ]
     if not below:
-        raise InputError(f"{path} is not a run, and there is none below it: it has no {CONFIG}")
+        raise InputError(f"{path} is not a run and contains none: it has no {CONFIG}")
     yield from sorted(below)
 
 
@@ -181,6 +181,6 @@ def _check_place(path: Path, force: bool) -> None:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     if f'name="generator" content="{GENERATOR}'.encode() not in head:
         raise InputError(
-            f"{path} is there and is no report of Esscher; choose another name, or overwrite it "
+            f"{path} exists and is not an Esscher report; choose another name, or overwrite it "
             "with --force (force=True)"
         )

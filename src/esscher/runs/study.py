@@ -104,6 +104,8 @@ class Study(ABC, Generic[R_co]):
     cell: ClassVar[Any]
     #: What comes of it.
     result: ClassVar[type[Result[Any]]]
+    #: The question that it answers: the first line that a terminal shows.
+    asks: ClassVar[str] = ""
     #: Lines that ``--help`` shows.
     examples: ClassVar[tuple[str, ...]] = ()
     #: Whether what is printed leaves something out, which ``--all`` prints.
@@ -115,7 +117,10 @@ class Study(ABC, Generic[R_co]):
 
     out: Annotated[
         Path | None,
-        option("Directory of the run; the same call resumes it.", stored=False),
+        option(
+            "Store the run in this directory; run the same command again to resume it.",
+            stored=False,
+        ),
     ] = None
     workers: Annotated[
         int, option("Worker processes on this machine.", stored=False, ge=1, le=4096)

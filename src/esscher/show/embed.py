@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from altair.typing import ChartType
 
 LIBRARIES = ("vega.min.js", "vega-lite.min.js")
-SCRIPTS = ("layout.js", "draw.js")
+SCRIPTS = ("when.js", "charts/layout.js", "charts/draw.js")
 #: Colours on a dark ground, by the name of their variable.
 DARK = {
     "blue": "#4AA8E0", "orange": "#F2853A", "green": "#2FC79B", "purple": "#DD8FBD",
@@ -124,7 +124,7 @@ def library() -> str:
 @cache
 def script() -> str:
     """Return the script that draws the charts of a page; it needs the library before it."""
-    body = "\n".join(_asset(f"charts/{name}") for name in SCRIPTS)
+    body = "\n".join(_asset(name) for name in SCRIPTS)
     return f'(() => {{\n"use strict";\n{body}\n}})();'
 
 

@@ -26,7 +26,7 @@ GENERATOR = "Esscher report"
 LARGEST = 8_000_000
 #: Significant digits of numbers in the page.
 DIGITS = 6
-SCRIPTS = ("numbers.js", "dom.js", "tables.js", "picked.js", "start.js")
+SCRIPTS = ("numbers.js", "dom.js", "when.js", "tables.js", "picked.js", "start.js")
 
 
 def render(pages: list[Page], title: str) -> bytes:

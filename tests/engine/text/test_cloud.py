@@ -253,7 +253,7 @@ def test_a_folder_with_something_else(bert, tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
     with pytest.raises(InputError, match="is not empty"):
         collect_cloud(bert, [words(200)], tokens=20, context=CONTEXT, folder=tmp_path)
-    with pytest.raises(InputError, match="holds no token cloud"):
+    with pytest.raises(InputError, match="does not hold a token cloud"):
         open_cloud(tmp_path)
     with pytest.raises(InputError, match="cannot make the folder"):
         collect_cloud(

@@ -127,7 +127,7 @@ def test_a_model_without_tokenizer():
 def test_a_tokenizer_of_another_model():
     small = tiny_model("bert", vocab_size=20)
     loaded = wrap_model(small.model, encoder_tokenizer())
-    with pytest.raises(InputError, match="do not belong together"):
+    with pytest.raises(InputError, match="do not match"):
         list(passages(loaded, read_text([SENTENCE]), context=10))
 
 

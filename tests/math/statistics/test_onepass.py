@@ -159,7 +159,10 @@ def test_reasons() -> None:
     assert heavy.exponent == 0
     assert "1 or more" in " ".join(heavy.reasons)
     good = rng.random(5000) ** -0.3
-    assert received_exponent(good, queries=5000).trusted
+    assert received_exponent(good, queries=5000, burn_in=100).trusted
+    # nothing in the values says whether the tail is there
+    unknown = received_exponent(good, queries=5000)
+    assert [reason.split(";")[0] for reason in unknown.reasons] == ["the burn-in is not known"]
     assert "100 queries" in " ".join(received_exponent(good, queries=100).reasons)
     assert "burn-in" in " ".join(received_exponent(good, burn_in=1e6).reasons)
 
@@ -188,6 +191,37 @@ def test_dependent_tokens_are_worth_fewer() -> None:
     assert mixed.k == pytest.approx(found[0].k, abs=1e-9)
     assert not mixed.dependent
     assert mixed.effective_count > 0.7 * mixed.tail_count
+
+
+def test_dependent_gaussian_tokens_are_covered() -> None:
+    """AR(1) 0.95, d = 4, H = 2: where 88% were covered by an interval symmetric in k.
+
+    Of 60 passes at 95%, fewer than 54 are covered with probability 3%; 96% (1%) of 400 others were.
+    """
+    covered = 0
+    for seed in range(60):
+        steps = random_stream(seed, "test dependent tokens").standard_normal((3000, 4))
+        steps[1:] *= np.sqrt(1 - 0.95**2)
+        x = lfilter([1.0], [1.0, -0.95], steps, axis=0).astype(np.float32)
+        logits = 2 * x @ x.T
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        found = received_exponent(weights.sum(axis=0, dtype=np.float64), burn_in=1.0)
+        covered += found.interval[0] <= 0.8 <= found.interval[1]
+        assert not found.trusted
+    assert covered >= 54
+
+
+def test_interval_reaches_further_up() -> None:
+    """Its ends are as far from ln(1 + k); trust goes by the end that is further from k."""
+    values = random_stream(13, "test sinks").random(3000) ** -0.6
+    found = received_exponent(values, burn_in=1.0)
+    low, high = (np.log1p(end) - np.log1p(found.k) for end in found.interval)
+    assert low == pytest.approx(-high)
+    assert high * (1 + found.k) == pytest.approx(1.96 * found.standard_error, rel=0.02)
+    assert found.trusted == (found.interval[1] - found.k <= 0.25)
+    again = received_exponent(random_stream(13, "more").random(found.minimum_size) ** -0.6)
+    assert again.interval[1] - again.k == pytest.approx(0.25, abs=0.04)
 
 
 def test_exponent_and_interval_are_clipped() -> None:

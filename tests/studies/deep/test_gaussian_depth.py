@@ -78,7 +78,7 @@ def test_no_verdict_where_the_samples_are_far_from_their_limit():
     found = esscher.deep_stack(depth=2, dim=2, horizon=3, sizes=[32, 64], replicates=8)
     assert found.limit[-1].largest > found.limit[-1].bound
     assert found.limit[-1].agrees is None
-    assert "is undecided here" in found.headline
+    assert "is as predicted is undecided" in found.headline
 
 
 def test_noise_that_agrees_with_anything_is_no_verdict():
@@ -205,7 +205,7 @@ def test_one_replicate_has_no_intervals():
     json.dumps(found.to_dict(), allow_nan=False)
     assert found.layers[0].error["map"].interval == (None, None)
     assert found.limit[0].agrees is None
-    assert "is undecided here: one replicate" in found.headline
+    assert "is undecided: one replicate" in found.headline
 
 
 def test_fewer_replicates_agree_less_often():

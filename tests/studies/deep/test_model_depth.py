@@ -229,10 +229,10 @@ def test_the_real_encoder_loses_its_error_with_more_keys():
 @pytest.mark.parametrize(
     ("exponent", "interval", "said"),
     [
-        (1.02, (0.94, 1.1), "KL falls like n^-1 (0.94 to 1.1)."),
-        (-0.236, (-0.5, 0.03), "cannot be told here (exponent -0.24 (-0.5 to 0.03))."),
-        (-0.3, (-0.4, -0.2), "KL rises with n (exponent -0.3 (-0.4 to -0.2))."),
-        (0.3, (None, None), "cannot be told here (exponent 0.3)."),
+        (1.02, (0.94, 1.1), "KL falls like n^-1.0 (0.94 to 1.1)."),
+        (-0.236, (-0.5, 0.03), "is undecided (exponent -0.24 (-0.50 to 0.030))."),
+        (-0.3, (-0.4, -0.2), "KL rises with n (exponent -0.30 (-0.40 to -0.20))."),
+        (0.3, (None, None), "is undecided (exponent 0.30)."),
     ],
 )
 def test_how_fast_it_falls(exponent, interval, said):

@@ -11,6 +11,7 @@ from msgspec import structs
 from esscher.core.errors import InputError
 from esscher.show.drawing import draw, offered
 from esscher.studies.plan.charts import (
+    BANDED,
     COLOURS,
     DRAWINGS,
     ERRORS,
@@ -103,7 +104,19 @@ def test_errors_by_layer(found):
         assert means == pytest.approx(dict(enumerate(measures.layer_error.mean)), rel=1e-5)
         high = {row["layer"]: row["high"] for row in own if "high" in row}
         expected = {i: ends[1] for i, ends in enumerate(measures.layer_error.interval)}
-        assert high == pytest.approx(expected, rel=1e-5)
+        assert high == (pytest.approx(expected, rel=1e-5) if name in BANDED else {})
+
+
+def test_a_layer_that_keeps_everything_has_no_error_to_draw(encoder):
+    """Rounding, or 0, which a logarithmic axis does not have."""
+    check = encoder.check
+    mean = (0.0, 1e-8, *check.planned.layer_error.mean[2:])
+    layers = structs.replace(check.planned.layer_error, mean=mean)
+    planned = structs.replace(check.planned, layer_error=layers)
+    changed = replace(encoder, check=structs.replace(check, planned=planned))
+    shown = panel_rows(draw(DRAWINGS, changed, "layers"), 0, "layer")
+    drawn = {row["layer"] for row in shown if row["configuration"] == "planned"}
+    assert drawn == set(range(2, len(mean)))
 
 
 def test_calibration_compares_every_head(found):

@@ -69,16 +69,16 @@ def test_short_caches_and_encoders_are_calibrated_on_prose():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"check": "other", "against": "h2o"}, "against has 'h2o'; choose among all, streaming,"),
-        ({"against": "h2o"}, "against has 'h2o'; choose among all, streaming, snapkv, tova"),
+        ({"check": "other", "against": "h2o"}, "against has 'h2o'; choose from all, streaming,"),
+        ({"against": "h2o"}, "against has 'h2o'; choose from all, streaming, snapkv, tova"),
         ({"against": "tova"}, "against is part of a check; give a text with --check"),
-        ({"check": "other", "against": ()}, "against is empty; choose among streaming, snapkv"),
-        ({"check": "other", "against": "kvzip:tova"}, "against has 'kvzip:tova'; choose among"),
-        ({"check": "other", "tasks": "riddle"}, "tasks has 'riddle'; choose among all, needle,"),
-        ({"tasks": "riddle"}, "tasks has 'riddle'; choose among all, needle, keys, values"),
+        ({"check": "other", "against": ()}, "against is empty; choose from streaming, snapkv"),
+        ({"check": "other", "against": "kvzip:tova"}, "against has 'kvzip:tova'; choose from"),
+        ({"check": "other", "tasks": "riddle"}, "tasks has 'riddle'; choose from all, needle,"),
+        ({"tasks": "riddle"}, "tasks has 'riddle'; choose from all, needle, keys, values"),
         ({"tasks": "needle"}, "tasks are part of a check; give a text with --check"),
-        ({"calibrate": "poems"}, "calibrate has 'poems'; choose among prose, retrieval"),
-        ({"calibrate": ()}, "calibrate is empty; choose among prose, retrieval"),
+        ({"calibrate": "poems"}, "calibrate has 'poems'; choose from prose, retrieval"),
+        ({"calibrate": ()}, "calibrate is empty; choose from prose, retrieval"),
     ],
 )
 def test_names_that_are_not_known(given, said):
@@ -89,9 +89,9 @@ def test_names_that_are_not_known(given, said):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"check": "other", "against": "snapkv"}, "against is for decoders, and bert is an"),
-        ({"score": "last"}, "score is for decoders, and bert is an encoder"),
-        ({"check": "other", "tasks": "needle"}, "tasks are for decoders, and bert is an encoder"),
+        ({"check": "other", "against": "snapkv"}, "against is for decoders, but bert is an"),
+        ({"score": "last"}, "score is for decoders, but bert is an encoder"),
+        ({"check": "other", "tasks": "needle"}, "tasks are for decoders, but bert is an encoder"),
     ],
 )
 def test_encoders_have_none_of_it(given, said):

@@ -54,6 +54,16 @@ def test_the_verdict_is_said_as_it_is(encoder, verdict, mean, value, label):
     assert (best.value, best.note) == ("heavy hitters", "beyond the paired intervals")
 
 
+def test_methods_that_cannot_be_told_apart_are_counted(encoder):
+    ratio = encoder.check.ratios["uniform"]
+    over = dict.fromkeys(("planned", "uniform"), ratio)
+    check = structs.replace(encoder.check, best=("heavy", "planned"), over_best=over)
+    *_, best = summary(replace(encoder, check=check), "run").cards
+    assert best.value == "2 of 3"
+    assert best.label == "methods cannot be told apart as the closest to dense"
+    assert best.note == f"with {check.passages} passages: heavy hitters, planned"
+
+
 def test_the_table_has_realised_errors_after_a_check(found):
     (table,) = summary(found, "run").tables
     assert np.reshape(table.data["tokens"], np.shape(found.budgets)).tolist() == [

@@ -240,7 +240,7 @@ def test_files_that_are_no_plans(change, said, decoder_plan, tmp_path):
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         load(tmp_path / "plan.json")
     (tmp_path / "plan.json").write_text("{")
     with pytest.raises(InputError, match="cannot be read"):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from esscher.cli.study import print_result
 from esscher.engine.models.record import ModelRecord
 from esscher.engine.text.documents import TextRecord
-from esscher.show.tables import PlainConsole
 from esscher.studies.plan import Keeping, Plan, PlanStudy
-from esscher.studies.plan.printed import print_result
 from esscher.studies.plan.records import Prediction, Total
 
 
@@ -48,9 +47,11 @@ def test_what_is_said_of_key_heads_that_are_not_shown(
         powers=grid, selection="sample", score="all", sliding=(), predicted=predicted, check=None,
         total=Total(tokens=sum(tokens), ratio=0.5),
     )  # fmt: skip
-    print_result(found, PlainConsole())
+    print_result(found)
     output = capsys.readouterr().out
-    assert output.startswith("Kept.\nNote: positions are left out.\n")
+    question, answer, note, *_ = output.splitlines()
+    assert question == "How many tokens can each head drop, and what does it cost?"
+    assert (answer, note) == ("Kept.", "Note: positions are left out.")
     assert title in output
     assert said in output
     assert ("--all shows them" in output) == bool(said)

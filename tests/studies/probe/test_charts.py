@@ -25,16 +25,22 @@ def test_every_chart_is_drawn_and_names_are_text(found, name, width, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("kind", ["heads", "explorer"])
+NUMBERS = {
+    "heads": charts.MAIN,
+    "explorer": charts.FIRST,
+    "numbers": [name for row in charts.OTHERS for name in row],
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
 def test_heatmaps_hold_the_numbers_of_the_table(found, kind):
     table = found.table().set_index(["layer", "head"])
     table["lost"] = table["sinks"] + table["delimiters"]
     chart = draw(DRAWINGS, found, kind)
-    names = charts.MAIN if kind == "heads" else tuple(charts.NUMBERS)
-    if all(head.tails is None for head in found.heads):
-        names = [name for name in names if name != "proxy"]
-    assert len(charts.MAIN) == 6
-    for name in names:
+    tails = any(head.tails is not None for head in found.heads)
+    for name in NUMBERS[kind]:
+        if name == "proxy" and not tails:
+            continue
         shown = {(row["layer"], row["head"]): row[name] for row in rows(chart, name)}
         assert shown == pytest.approx(table[name].to_dict(), rel=1e-5)
 
@@ -44,10 +50,15 @@ def test_the_main_chart_comes_first(found):
     assert next(iter(found.charts())) == "heads"
 
 
+def test_a_report_shows_every_number_of_a_head_once(found):
+    assert sorted([*NUMBERS["explorer"], *NUMBERS["numbers"]]) == sorted(charts.NUMBERS)
+    assert len(charts.MAIN) == 6
+
+
 def curves_of(chart, number, layer, head):
-    """Rows of the curves in one panel of the explorer, for one head."""
+    """Rows of the curves of one metric in the explorer, for one head."""
     return [
-        row for row in panel_rows(chart, number, "n")
+        row for row in panel_rows(chart, len(charts.FIRST) + number, "n")
         if (row["layer"], row["head"]) == (layer, head)
     ]  # fmt: skip
 
@@ -75,7 +86,7 @@ def test_the_explorer_has_the_curves_of_every_head(found):
             wanted = np.array(head.predicted_error[metric].error) / scale
             np.testing.assert_allclose([errors[n] for n in found.sizes], wanted, rtol=1e-5)
             (said,) = [
-                row["text"] for row in panel_rows(chart, number, "text")
+                row["text"] for row in panel_rows(chart, len(charts.FIRST) + number, "text")
                 if (row["layer"], row["head"]) == (head.layer, head.head)
             ]  # fmt: skip
             assert said.startswith(f"β = {fit.exponent:.3f} (")
@@ -93,7 +104,7 @@ def test_too_many_heads_leave_the_curves_that_matter(monkeypatch):
     probe = wide_probe(4, 5)
     monkeypatch.setattr(charts, "KEPT", 7)
     chart = draw(DRAWINGS, probe, "explorer", heads=[(3, 3)])
-    kept = {(row["layer"], row["head"]) for row in panel_rows(chart, 0, "n")}
+    kept = {(row["layer"], row["head"]) for row in panel_rows(chart, len(charts.FIRST), "n")}
     assert len(kept) == 7
     assert (3, 3) in kept
     needed = {(h.layer, h.head): h.tokens_for.percent_10 or np.inf for h in probe.heads}

@@ -38,7 +38,7 @@ def test_slow_exponents_by_metric():
     assert names(first) == ["slow map", "prediction off, map"]
     assert names(second) == ["slow covariance", "prediction off, covariance"]
     assert names(third) == []
-    assert first.flags[0].evidence == "exponent measured: 0.30 ± 0.01"
+    assert first.flags[0].evidence == "exponent measured: 0.300 ± 0.010"
 
 
 def test_many_heads_need_more_evidence():

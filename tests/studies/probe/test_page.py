@@ -38,7 +38,7 @@ def test_cards(found):
     assert cards[1].value == f"{int((table['at_context_low'] > 0.5).sum())} of 6"
     inside = (table["mean_low"] >= 0.45) & (table["mean_high"] <= 0.55)
     assert cards[2].value == f"{int(inside.sum())} of 6"
-    assert cards[3].value == shown(float(table["tokens_10"].median()), "n0")
+    assert cards[3].value == shown(sorted(table["tokens_10"])[2], "n3")  # half of six
     best = found.predictors().query("metric == 'mean'").iloc[0]
     assert cards[4].value == f"{best['mean absolute error']:.3f}"
 
@@ -57,6 +57,23 @@ def test_tables_hold_all_numbers(found):
         assert (heads.data["khat_low"][i], heads.data["khat_high"][i]) == head.khat.interval
     seen = {flag.flag for head in found.heads for flag in head.flags}
     assert [set(table.data["flag"]) for table in flags] == ([seen] if seen else [])
+
+
+def test_flags_name_their_heads():
+    def flagged(results):
+        for i, head in enumerate(results["heads"]):
+            flags = ["slow map"] if i else ["fit", "slow map"]
+            head["flags"] = [{"flag": flag, "evidence": f"{flag} {i}"} for flag in flags]
+
+    probe = changed(wide_probe(4, 5), flagged)
+    *_, flags, heads = summary(probe, "run").tables
+    assert flags.data["flag"] == ["slow map", "fit"]
+    assert flags.data["heads"] == [20, 1]
+    assert flags.data["named"][0].startswith("0.0, 0.1, 0.2")
+    assert flags.data["named"][0].endswith(", 2.1 and 8 more")
+    assert flags.data["named"][1] == "0.0"
+    assert flags.data["which"][0].split() == [f"{a}.{b}" for a in range(4) for b in range(5)]
+    assert heads.data["flags"][0] == "fit, slow map"
 
 
 def test_names_in_the_report_are_text(found, tmp_path):
@@ -90,7 +107,7 @@ def test_a_click_tells_everything_about_a_head(browser, opened):
         assert told(page).startswith(f"Layer {worst.layer}, head {worst.head}")
         for layer, head in ((17, 3), (4, 8)):
             own = probe.head(layer, head)
-            place.locator("g.cells_3_marks path").nth(9 * layer + head).click()
+            place.locator("g.cells_0_marks path").nth(9 * layer + head).click()
             page.wait_for_selector(f'[data-pick="{layer}.{head}"]')
             assert f"mean output, layer {layer}, head {head}" in place.inner_text()
             assert f"β = {own.fit.mean.exponent:.3f}" in place.inner_text()
@@ -138,12 +155,15 @@ def test_rows_and_points_pick_heads(browser, opened):
         points.last.click(force=True)
         page.wait_for_selector(f'[data-pick="{last.layer}.{last.head}"]')
         page.locator("details[data-chart]").first.locator("summary").click()
-        # its numbers as tables: intervals of what was predicted; both lines, of which the fitted
-        # one has two ends; what was measured
+        # its numbers as tables: those of the maps; then intervals of what was predicted; both
+        # lines, of which the fitted one has two ends; what was measured
         tables = page.locator("details[data-chart]").first.locator("table")
-        assert tables.nth(0).locator("tr").count() == 1 + len(probe.sizes)
-        assert tables.nth(1).locator("tr").count() == 1 + 2 + len(probe.sizes)
-        measured = tables.nth(2).locator("tr")
+        predicted, drawn, measured, *_ = (
+            table.locator("tr") for table in tables.all()
+            if "n" in table.locator("th").all_inner_texts()
+        )  # fmt: skip
+        assert predicted.count() == 1 + len(probe.sizes)
+        assert drawn.count() == 1 + 2 + len(probe.sizes)
         assert measured.count() == 1 + len(probe.sizes)
         column = measured.first.locator("th").all_inner_texts().index("error")
         errors = [float(row.locator("td").nth(column).inner_text()) for row in measured.all()[1:]]
@@ -160,7 +180,9 @@ def test_tables_sort_filter_and_save(browser, opened):
         cells = place.locator("tbody tr")
         assert cells.count() == 270
         place.get_by_role("button", name="H", exact=True).click()
-        column = [float(t) for t in place.locator("tbody tr td:nth-child(3)").all_inner_texts()]
+        assert place.locator("th[aria-sort=descending]").inner_text() == "H"
+        column = [float(text) for text in place.locator("tbody td.sorted").all_inner_texts()]
+        assert len(column) == 270
         assert column == sorted(column, reverse=True)
         limit = float(frame["H"].median())
         place.get_by_role("searchbox").fill(f"h>{limit:.6f} layer=7")

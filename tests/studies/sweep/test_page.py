@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import esscher
 from esscher.cli.program import main
 from esscher.math.statistics.records import ByMetric
-from esscher.studies.sweep.laws import agreement_counts, law_counts
+from esscher.studies.sweep.laws import agreement_counts
 from esscher.studies.sweep.page import METRICS, summary
 
 
@@ -28,11 +28,38 @@ def test_one_horizon_in_words_and_cards(one):
         assert values[f"exponent of the {name}"] == f"{one.fit(metric).exponent:.3f}"
     counts = agreement_counts(one.fit(metric) for metric in METRICS)
     assert sum(counts.values()) == 3
-    assert values["predicted exponents confirmed"] == f"{counts['agrees']} of 3"
-    laws = law_counts(one.fit(metric).selection.verdict for metric in METRICS)
-    assert values["laws that are decided"] == f"{3 - laws['undecided']} of 3"
+    assert values["exponents agree with theory on these sizes"] == f"{counts['agrees']} of 3"
     # eight replicates decide nothing, and the page does not say that they do
     assert "1 undecided" in about.answer
+    assert "None of the 3 has settled: n is too small" in about.answer
+    assert values["exponents have settled: they hold for larger n too"] == "0 of 3"
+
+
+@pytest.mark.parametrize(
+    ("trusted", "value", "said"),
+    [
+        (3, "3 of 3", "All 3 have settled and may be used for larger n."),
+        (1, "1 of 3", "1 of 3 have settled; for the others n is too small, or the data too few,"),
+    ],
+)
+def test_cards_and_words_count_the_same_exponents(one, trusted, value, said):
+    """One that agrees with theory, but is not to be trusted, holds for the sizes alone."""
+    from msgspec import structs
+
+    fits = {}
+    for i, metric in enumerate(METRICS):
+        fit = one.fit(metric)
+        law = structs.replace(fit.selection, verdict="power")
+        fits[metric] = structs.replace(
+            fit, trusted=i < trusted, selection=law, interval=(0.4, 0.42), predicted=0.41
+        )
+    scales = tuple(structs.replace(scale, fit=ByMetric(**fits)) for scale in one.scales)
+    about = summary(replace(one, scales=scales, numbers=(), _raw=None), "run")
+    values = {card.label: card.value for card in about.cards}
+    assert values["exponents agree with theory on these sizes"] == "3 of 3"
+    assert values["exponents have settled: they hold for larger n too"] == value
+    assert "against theory on these sizes: 3 agree, 0 differ, 0 undecided." in about.answer
+    assert said in about.answer
 
 
 def test_several_horizons_in_words(swept):

@@ -140,7 +140,7 @@ def _check_tokens(yaml: Any, tokens: Iterable[Any], place: str) -> None:
             )
         if isinstance(token, yaml.ScalarToken) and token.plain and _is_long_number(token.value):
             raise InputError(
-                f"{line}: {shortened(token.value)} is no number; quote it if it is text"
+                f"{line}: {shortened(token.value)} is not a number; quote it if it is text"
             )
 
 
@@ -202,7 +202,7 @@ def _first_twice(names: Iterable[Any]) -> Any:
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _check(found: Any, place: str, longest: int = limits.STRING, *, finite: bool = True) -> None:
@@ -227,7 +227,9 @@ def _check(found: Any, place: str, longest: int = limits.STRING, *, finite: bool
                         f"{longest:,} are read"
                     )
             elif kind is int and not -limits.WHOLE < value < limits.WHOLE:
-                raise InputError(f"{place} holds {shortened(value)}; that is no size and no count")
+                raise InputError(
+                    f"{place} holds {shortened(value)}; that is neither a size nor a count"
+                )
         if not below:
             return
         level = below

@@ -36,5 +36,5 @@ def foreign(place: Path | str | None) -> Iterator[None]:
         raise InputError(
             f"{place} holds numbers that do not fit together ({type(error).__name__}: {said}); "
             "they are not what this version of Esscher writes: get the run again, or delete its "
-            "results.json and run its command again, which computes it anew from the parts"
+            "results.json and run its command again, which recomputes it from the parts"
         ) from error

@@ -74,7 +74,7 @@ def row_groups(data: bytes | mmap) -> tuple[RowGroup, ...]:
     """
     end = len(data) - 8
     if end < 4 or data[end + 4 :] != _MAGIC:
-        raise InputError("it is no Parquet file")
+        raise InputError("it is not a Parquet file")
     length = int.from_bytes(data[end : end + 4], "little")
     if not 0 < length <= end:
         raise InputError("its table of contents lies outside of the file")

@@ -95,7 +95,7 @@ def _opened(path: Path, flags: int) -> int:
             raise InputError(_not_regular(path, "a pipe or socket")) from error
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:  # a zero byte in a name
-        raise InputError(f"{str(path)!r} is no name of a file: {error}") from error
+        raise InputError(f"{str(path)!r} is not a file name: {error}") from error
     mode = os.fstat(handle).st_mode
     if not stat.S_ISREG(mode):
         os.close(handle)

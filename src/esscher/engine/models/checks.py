@@ -55,7 +55,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except (OSError, InputError) as error:
         raise InputError(f"{path} cannot be read: {error}; copy the model again") from error
     if not isinstance(found, dict):
-        raise InputError(f"{path} holds no object; copy the model again")
+        raise InputError(f"{path} does not hold a JSON object; copy the model again")
     return found
 
 

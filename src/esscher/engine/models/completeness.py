@@ -61,7 +61,7 @@ def check_size(asked: Shapes, held: int, name: str) -> None:
         shape = " x ".join(f"{n:,}" for n in asked[largest])
         raise InputError(
             f"the configuration of {name!r} asks for {total:,} numbers ({largest!r} alone is "
-            f"{shape}), but the weights hold {held:,}; the files do not belong together, or are "
+            f"{shape}), but the weights hold {held:,}; the files do not match, or are "
             "incomplete"
         )
 
@@ -88,7 +88,7 @@ def check_complete(
         key, shape = min(wrong)
         raise InputError(
             f"the weights of {name!r} do not fit: {key!r} has the shape {shape}, where its "
-            f"configuration asks for {asked.get(key, 'another')}; the files do not belong together"
+            f"configuration asks for {asked.get(key, 'another')}; the files do not match"
         )
     unused = _unused(model, family)
     missing = set(info.get("missing_keys", ()))

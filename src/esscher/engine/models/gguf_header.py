@@ -92,7 +92,7 @@ def read_gguf_metadata(path: Path) -> GgufHeader:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size < 24:
-            raise InputError(f"{path} cannot be loaded: it is no GGUF file, or cut off")
+            raise InputError(f"{path} cannot be loaded: it is not a GGUF file, or it is cut off")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
                 return _Walk(data).header()
@@ -109,7 +109,7 @@ class _Walk:
     def header(self) -> GgufHeader:
         magic, version, tensors, entries = self._numbers("<4sIQQ")
         if magic != b"GGUF" or version not in (2, 3):
-            raise InputError("it is no GGUF file of version 2 or 3")
+            raise InputError("it is not a GGUF file of version 2 or 3")
         # an entry takes at least 13 bytes, a tensor's description at least 24
         if tensors > TENSORS or entries > ENTRIES or 24 * tensors + 13 * entries > self._size:
             raise InputError(
@@ -194,7 +194,7 @@ class _Walk:
         try:
             return self._data[start : self._place].decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InputError("a string is no UTF-8; it is damaged: download it again") from error
+            raise InputError("a string is not UTF-8; it is damaged: download it again") from error
 
     def _numbers(self, form: str) -> tuple[Any, ...]:
         start = self._place

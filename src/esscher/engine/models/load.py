@@ -206,7 +206,10 @@ def _explained(
     if isinstance(error, MemoryError):
         remedy = "it needs more memory than there is"
     elif "trust_remote_code" in str(error):
-        remedy = "it comes with code of its own; allow remote code if you trust its authors"
+        remedy = (
+            "it comes with its own code; allow remote code (--allow-remote-code) if you trust its "
+            "authors"
+        )
     elif options.get("use_safetensors") and "safetensors" in str(error):
         remedy = "only safetensors are read; allow pickles if you trust where the weights come from"
     elif source.kind == "hub" and _offline():
@@ -262,8 +265,8 @@ def _held(source: ModelSource, *, allow_pickle: bool) -> int | None:
         if pickles:
             raise InputError(
                 f"the weights of {source.name!r} are pickles ({pickles[0].name}), which can run "
-                "any code when they are read; allow pickles if you trust where they come from, or "
-                "convert them to safetensors"
+                "any code when they are read; allow pickles (--allow-pickle) if you trust their "
+                "source, or convert them to safetensors"
             )
         raise InputError(f"the folder {source.name!r} has no weights (no .safetensors file)")
     check_index(folder)
@@ -304,5 +307,5 @@ def _check_frame(tokenizer: Any, model: Any, source: ModelSource) -> None:
     if not 0 <= largest < known:
         raise InputError(
             f"the tokenizer of {source.name!r} frames texts with token {largest}, but the model "
-            f"knows only {known}; they do not belong together"
+            f"knows only {known}; they do not match"
         )

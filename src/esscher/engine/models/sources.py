@@ -99,7 +99,7 @@ def _demo(name: str) -> ModelSource:
     key = name.removeprefix("demo:")
     if key not in DEMO_MODELS:
         known = ", ".join(f"demo:{key}" for key in DEMO_MODELS)
-        raise InputError(f"there is no model {name!r}; the models for trying out are {known}")
+        raise InputError(f"there is no model {name!r}; the demo models are {known}")
     demo = DEMO_MODELS[key]
     spec = importlib.util.find_spec(demo.package)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []

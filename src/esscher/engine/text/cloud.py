@@ -264,7 +264,7 @@ def open_cloud(folder: str | Path) -> CloudFile:
     place = Path(folder)
     manifest, progress = read_manifest(place), read_progress(place)
     if manifest is None or manifest.get("format") != FORMAT:
-        raise InputError(f"{str(folder)!r} holds no token cloud of this version")
+        raise InputError(f"{str(folder)!r} does not hold a token cloud of this version")
     if progress is None or progress["passages"] < manifest["passages"]:
         done = 0 if progress is None else progress["passages"]
         raise InputError(

@@ -136,14 +136,14 @@ def _find(source: TextSource, column: str | None) -> Iterator[Named]:
     if name.startswith("demo:"):
         if name not in DEMO_TEXTS:
             known = ", ".join(DEMO_TEXTS)
-            raise InputError(f"there is no text {name!r}; the texts for trying out are {known}")
+            raise InputError(f"there is no text {name!r}; the demo texts are {known}")
         return ((title, iter([text])) for title, text in DEMO_TEXTS[name]())
     path = Path(name).expanduser()
     if path.is_dir():
         return _folder(path, column)
     if not path.is_file():
         raise InputError(
-            f"there is no file or folder {name!r}; texts for trying out are {', '.join(DEMO_TEXTS)}"
+            f"there is no file or folder {name!r}; the demo texts are {', '.join(DEMO_TEXTS)}"
         )
     return _file(path, column)
 

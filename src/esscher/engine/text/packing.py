@@ -131,7 +131,7 @@ class Framing:
         if self.vocabulary is not None and len(ids) and ids.max() >= self.vocabulary:
             raise InputError(
                 f"the tokenizer made token {ids.max()}, but the model knows only "
-                f"{self.vocabulary}; they do not belong together"
+                f"{self.vocabulary}; they do not match"
             )
         return ids
 

@@ -13,7 +13,10 @@ pass ``burn_in`` if known.
 
 Tokens are taken in the order of the text. The largest stand in clusters if neighbours depend on
 each other; intervals are those of as many independent tokens as the clusters are worth (see
-``clusters.py``), with Student's quantile for their number.
+``clusters.py``), with Student's quantile for their number. The standard error of k-hat grows with
+k itself, ``(1 + k)/sqrt(m)``, that of ``ln(1 + k)`` does not: intervals are symmetric for the
+latter. Symmetric ones for k are too short above and too long below, and where k-hat happens to be
+too small its error looks small as well.
 """
 
 from __future__ import annotations
@@ -37,8 +40,10 @@ from esscher.math.statistics.records import ReceivedTail, finite
 from esscher.math.statistics.sinks import find_sinks
 from esscher.math.statistics.tail import FEWEST_VALUES, PRIOR, TailShape, tail_shape
 
-#: Half-width of k-hat's interval beyond which it says little.
+#: How far k-hat's interval may reach to either side; beyond, it says little.
 HALF_WIDTH = 0.25
+#: No interval reaches further than e to this power.
+FURTHEST = 100.0
 #: Multiple of the burn-in from which the tail is that of the formula. At 1.4 times (d = 8, H = 1,
 #: n = 4096) k-hat is 0.15 too small and 67% of the intervals cover; at 55 times (d = 4, H = 1,
 #: n = 3000) 0.05, and 90%.
@@ -168,11 +173,12 @@ def received_exponent(
         positions of the sinks, or a mask that is True for them, such as delimiter tokens. ``None``:
         no token is a sink.
     level
-        Level of the intervals, which are ``k +- z (1 + k)/sqrt(m + 10)`` for m tokens in the tail.
+        Level of the intervals, which are ``ln(1 + k) +- z/sqrt(m + 10)`` for m tokens in the tail.
     queries
         Number of queries that gave the attention, if known.
     burn_in
-        Burn-in of the head, if known: the tail is not there before ten times as many tokens.
+        Burn-in of the head: the tail is not there before ten times as many tokens. Nothing in
+        ``received`` says so, and where the burn-in is not known the answer is not to be trusted.
 
     Raises
     ------
@@ -192,9 +198,9 @@ def received_exponent(
     shape, clusters = tail_shape(others), tail_clusters(others)
     error = (1 + max(shape.k, 0.0)) / math.sqrt(clusters.effective + PRIOR)
     critical = float(scipy.special.stdtrit(max(clusters.count - 1, 1), (1 + level) / 2))
-    low, high = shape.k - critical * error, shape.k + critical * error
+    low, high = _interval(shape.k, critical / math.sqrt(clusters.effective + PRIOR))
     needed = _minimum_size(shape, clusters, critical)
-    why = _reasons(shape, clusters, len(others), critical * error, needed, queries, burn_in)
+    why = _reasons(shape, clusters, len(others), high - shape.k, needed, queries, burn_in)
     return TailIndex(
         exponent=_exponent(shape.k),
         exponent_interval=(_exponent(high), _exponent(low)),
@@ -219,9 +225,15 @@ def _exponent(k: float) -> float:
     return float(np.clip(1 - k, 0.0, 0.5))
 
 
+def _interval(k: float, half: float) -> tuple[float, float]:
+    """Interval of k whose ends are at ``half`` to either side of ``ln(1 + k)``; as at 0 below 0."""
+    scale = 1 + max(k, 0.0)
+    return k + scale * math.expm1(-half), k + scale * math.expm1(min(half, FURTHEST))
+
+
 def _minimum_size(shape: TailShape, clusters: Clusters, critical: float) -> int:
     """Tokens whose tail gives k-hat to within ``HALF_WIDTH``, if they depend as these do."""
-    independent = (critical * (1 + max(shape.k, 0.0)) / HALF_WIDTH) ** 2 - PRIOR
+    independent = (critical / math.log1p(HALF_WIDTH / (1 + max(shape.k, 0.0)))) ** 2 - PRIOR
     count = independent * shape.count / clusters.effective
     return math.ceil(max(FEWEST_VALUES, 5 * count if count <= 45 else (count / 3) ** 2))
 
@@ -276,18 +288,18 @@ def _reasons(
     shape: TailShape,
     clusters: Clusters,
     n: int,
-    half: float,
+    reach: float,
     needed: int,
     queries: int | None,
     burn_in: float | None,
 ) -> tuple[str, ...]:
     out = []
-    if half > HALF_WIDTH:
+    if reach > HALF_WIDTH:
         depend = clusters.effective < DEPENDENT * shape.count
         such = " that depend on their neighbours as these do" if depend else ""
         out.append(
-            f"{n:,} tokens give k-hat to +- {half:.2g}; it takes about {needed:,}{such} to know it "
-            f"to +- {HALF_WIDTH:g}"
+            f"{n:,} tokens give k-hat to +- {reach:.2g}; it takes about {needed:,}{such} to know "
+            f"it to +- {HALF_WIDTH:g}"
         )
     if shape.k >= 1:
         out.append(
@@ -299,7 +311,12 @@ def _reasons(
             f"{queries:,} queries for {n:,} tokens: the tail is made by rare queries; use as many "
             "queries as tokens"
         )
-    if burn_in is not None and n < BEYOND * as_nonnegative(burn_in, "burn_in"):
+    if burn_in is None:
+        out.append(
+            f"the burn-in is not known; before {BEYOND:g} times as many tokens the tail is not "
+            "there yet, and k-hat is too small: pass `burn_in`"
+        )
+    elif n < BEYOND * as_nonnegative(burn_in, "burn_in"):
         out.append(
             f"{n:,} tokens are less than {BEYOND:g} times the burn-in of {about(burn_in)}: the "
             "tail is not there yet, and k-hat is too small"

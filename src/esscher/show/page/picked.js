@@ -31,8 +31,10 @@ function followPicks() {
 
 function tellHead(box, { layer, head }, table) {
   const i = rowOfHead({ layer, head }, table);
-  const columns = i < 0 ? [] : table.columns.filter(({ key }) => key !== "layer" && key !== "head");
-  const long = (column) => column.format === "text" && cellText(table, column, i).length > 28;
+  const long = (column) => column.format === "text" && cellText(table, column, i).length > LONG;
+  const known = i < 0 ? [] : table.columns.filter(({ key }) => key !== "layer" && key !== "head");
+  // what is said in words, such as flags, stands beside the head's name, before its numbers
+  const columns = [...known.filter(long), ...known.filter((column) => !long(column))];
   box.replaceChildren(
     element("h3", {}, `Layer ${layer}, head ${head}`),
     element("dl", { class: "facts" }, ...columns.map((column) => element(

@@ -1,4 +1,4 @@
-// The page: data, theme, and tables that come into sight; charts see to themselves.
+// The page: data, theme, and tables; charts see to themselves.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 
@@ -28,10 +28,6 @@ function setTheme(theme, byReader) {
   }
 }
 
-function drawPart(place) {
-  if (!place.dataset.drawn) listHeads(place, DATA[place.dataset.id]);
-}
-
 setTheme(storedTheme() || systemTheme(), false);
 document.getElementById("theme").addEventListener("click", () => {
   setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark", true);
@@ -42,20 +38,8 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 
 if (matchMedia("(max-width: 1080px)").matches) document.querySelector("nav.contents details").open = false;
 
-const parts = [...document.querySelectorAll("[data-part]")];
-const watcher = new IntersectionObserver((entries) => {
-  for (const entry of entries) {
-    if (!entry.isIntersecting) continue;
-    watcher.unobserve(entry.target);
-    drawPart(entry.target);
-  }
-}, { rootMargin: "300px 0px" });
-
 followPicks();
-
-// Tables are built when they come into sight, and all of them before printing.
-parts.forEach((place) => watcher.observe(place));
-addEventListener("beforeprint", () => parts.forEach(drawPart));
+drawInTime([...document.querySelectorAll("[data-part]")], (place) => listHeads(place, DATA[place.dataset.id]));
 
 for (const button of document.querySelectorAll("button.copy")) {
   button.addEventListener("click", async () => {

@@ -2,6 +2,10 @@
 
 /** Rows that are put into the page at once; the others wait for a button. */
 const AT_ONCE = 300;
+/** Columns that fit on paper: the style sheet hides the others when a page is printed. */
+const ON_PAPER = 8;
+/** Letters from which text takes a wide column. */
+const LONG = 28;
 const COMPARISON = /^([\w-]+)(<=|>=|!=|<|>|=)(.+)$/;
 
 const tables = {};
@@ -130,8 +134,9 @@ function buildTable(place, table, onRow) {
     const row = element("tr", { "data-row": i, tabindex: onRow ? -1 : null, "aria-selected": onRow ? String(state.selected === i) : null });
     columns.forEach((column) => {
       const words = column.format === "text" ? "words" : "number";
-      const long = words === "words" && cellText(table, column, i).length > 28 ? " long" : "";
-      row.append(element("td", { class: words + long }, ...cellNodes(table, column, i)));
+      const long = words === "words" && cellText(table, column, i).length > LONG ? " long" : "";
+      const sorted = column === state.column ? " sorted" : "";
+      row.append(element("td", { class: words + long + sorted }, ...cellNodes(table, column, i)));
     });
     return row;
   }
@@ -193,7 +198,8 @@ function buildTable(place, table, onRow) {
   place.replaceChildren(
     element("div", { class: "table-tools" }, input, count, button),
     element("div", { class: "scroll", tabindex: onRow ? null : "0", role: "region", "aria-label": table.title }, grid),
-    more
+    more,
+    columns.length > ON_PAPER ? element("p", { class: "on-paper" }, `The first ${ON_PAPER} of ${columns.length} columns.`) : ""
   );
   update();
   place.dataset.drawn = "true";

@@ -134,16 +134,16 @@ DRAWINGS = (
         "explorer", "lengths and changes of every head, and the curves of one of them (--head)",
         explorer, heads=True, missing=_nothing,
         heading="Every head",
-        caption="Click a cell, or move with the arrow keys, to see the curves of that head. It is "
-        "done where what is still to come is within the tolerance, or where its last change is; "
-        "beyond the longest context it is extrapolated by the power law of the last doublings, up "
-        "to what the head can see.",
+        caption="Click a cell, or move with the arrow keys, to see the curves of that head. A head "
+        "is done once its last change, or all change still to come, is within the tolerance. "
+        "Beyond the longest context, changes are extrapolated by a power law, up to what the head "
+        "can see.",
     ),
     Drawing(
         "saturation", "share of heads done at every length", saturation, missing=_nothing,
         heading="How many heads are done",
-        caption="Share of the heads that are within the tolerance of what they become, against the "
-        "context; right of the dotted line by extrapolation.",
+        caption="Share of the heads that are within the tolerance of their final output, by "
+        "context; extrapolated right of the dotted line.",
     ),
     Drawing("lengths", "context that every head uses", lengths, missing=_nothing),
     Drawing(

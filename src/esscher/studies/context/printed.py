@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from esscher.core.next_steps import Step, once_more, plan_step
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.context.result import Context, longest_first
 
@@ -12,9 +13,7 @@ SHOWN = 12
 
 
 def print_result(found: Context, console: PlainConsole, everything: bool = False) -> None:
-    """Print the headline and the heads that use most."""
-    console.say(found.headline, style="bold")
-    console.say_note(found.study.model_record.note)
+    """Print the heads that use most."""
     heads = found.table()
     if heads.empty:
         return
@@ -40,6 +39,20 @@ def print_result(found: Context, console: PlainConsole, everything: bool = False
         "longer than the window of the layer or what the model reads. change: relative, when the "
         "context last doubled."
     )
+
+
+def next_steps(found: Context) -> list[Step]:
+    """Try a longer context where heads still change; plan budgets."""
+    study = found.study
+    if not found.heads:
+        return []
+    why = "How many tokens of the cache can each head drop? Checked on held-out text."
+    steps = [plan_step(study.text_record.source, why)]
+    longer = min(2 * study.context, study.model_record.max_positions)
+    if longer > study.context and any(head.open or head.extrapolated for head in found.heads):
+        why = f"Some heads still change at {study.context:,} tokens: try a longer context."
+        steps.insert(0, once_more(study.name, why, context=longer))
+    return steps
 
 
 def _length(value: float) -> str:

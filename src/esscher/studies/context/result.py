@@ -11,7 +11,7 @@ from msgspec import structs
 
 from esscher.core.codec import Count, Index, Name, Record
 from esscher.core.errors import InputError
-from esscher.core.shown import counted
+from esscher.core.shown import counted, two_digits
 from esscher.core.validation import Array
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.result import Result, WithHeads
@@ -81,7 +81,9 @@ class Context(WithHeads[HeadContext], Result["ContextStudy"]):
             if len(head.change) != len(self.lengths) - 1 or len(head.rest) != len(self.lengths):
                 raise InputError(f"head {head.layer}.{head.head} does not have all lengths")
             if not head.change or head.open != (head.length is None):
-                raise InputError(f"head {head.layer}.{head.head} has no end, and none that is open")
+                raise InputError(
+                    f"head {head.layer}.{head.head} has neither a length nor an open end"
+                )
 
     def table(self) -> pd.DataFrame:
         """Return a data frame, one row per head.
@@ -202,19 +204,23 @@ def _headline(study: ContextStudy, heads: Sequence[HeadContext]) -> str:
     lengths = np.array([np.inf if head.length is None else head.length for head in heads])
     done, not_yet, undecided = (count_done(heads, half)[name] for name in DONE)
     sentence = (
-        f"{done} of {len(heads)} heads are within {100 * study.tolerance:g}% of what they become "
-        f"at {half:,} tokens of context, {not_yet} are not, {undecided} undecided (95% intervals "
-        f"over {counted(study.passages, 'passage')})"
+        f"{done} of {len(heads)} heads have seen enough after {half:,} tokens of context (more "
+        f"would change their output by less than {100 * study.tolerance:g}%), {not_yet} have not, "
+        f"{undecided} undecided (95% intervals over {counted(study.passages, 'passage')})"
     )
     beyond = lengths[(lengths > longest) & np.isfinite(lengths)]
     if len(beyond):
         sentence += (
-            f"; {len(beyond)} gain beyond {longest:,}, by extrapolation up to {beyond.max():,.0f}"
+            f"; {len(beyond)} need more than {longest:,}, up to ~{two_digits(beyond.max())} "
+            "(extrapolated)"
         )
     changes = [head.change[-1] for head in heads if head.open]
     if changes:
         one = "is still changing, by" if len(changes) == 1 else "are still changing, by up to"
         sentence += f"; {len(changes)} {one} {max(changes):.0%} at {longest:,}"
     middle = float(np.median(lengths))
-    uses = f"uses {middle:,.0f} tokens" if np.isfinite(middle) else f"still changes at {longest:,}"
+    uses = f"still changes at {longest:,}"
+    if np.isfinite(middle):
+        mark = "~" if middle > longest else ""
+        uses = f"uses {mark}{two_digits(middle)} tokens"
     return f"{sentence}. The median head {uses}."

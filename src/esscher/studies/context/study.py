@@ -36,11 +36,12 @@ QUERIES = 64
 class ContextStudy(ModelStudy[Context]):
     """Measure how long a context each head of a decoder uses.
 
-    A head is given the first few tokens of a passage and the most recent ones, twice as many every
-    time, until its output changes by less than the tolerance.
+    Each head sees the first few tokens of a passage and the most recent ones, twice as many at each
+    step, until its output changes by less than the tolerance.
     """
 
     name = "context"
+    asks = "How long a context does each head use?"
     abridged = True
     unit = "passages"
     cell = PassageCell
@@ -51,23 +52,26 @@ class ContextStudy(ModelStudy[Context]):
     )
 
     tolerance: Annotated[
-        float, option("Relative change of an output that may still be to come.", gt=0, lt=1)
+        float,
+        option("Relative change of the output below which a head has seen enough.", gt=0, lt=1),
     ] = 0.1
     context: Annotated[
         int, option("Longest context (default 4096, or what the model allows).", ge=1)
     ] = BY_MODEL
     query_count: Annotated[
-        int, option("Queries at the end of a passage that are asked (default 64).", ge=1)
+        int, option("Queries at the end of each passage (default 64).", ge=1)
     ] = BY_MODEL
-    passages: Annotated[int, option("Passages; intervals are over them.", ge=1, le=10**6)] = 4
+    passages: Annotated[
+        int, option("Number of passages; intervals are over passages.", ge=1, le=10**6)
+    ] = 4
     seed: Seed = 0
 
     def fill(self, model: Outline) -> ContextStudy:
         """Choose a context that the model reads."""
         if not model.causal:
             raise InputError(
-                f"{model.name!r} is an encoder, which reads a passage as a whole; context lengths "
-                "are for decoders"
+                f"{model.name!r} is an encoder, which reads passages as a whole; esscher context "
+                "is for decoders"
             )
         queries = self.query_count or max(1, min(QUERIES, model.max_positions // 4))
         possible = model.max_positions - queries + 1

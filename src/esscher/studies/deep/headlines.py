@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from esscher.core.codec import Interval
-from esscher.math.statistics.classes import class_counts, class_words, rate_class
+from esscher.core.shown import between, cosine_between, rates_said, two_digits
+from esscher.math.statistics.classes import class_counts, rate_class
 from esscher.math.statistics.records import Ends, FittedRate
 from esscher.studies.deep.records import (
     TERCILES,
@@ -42,23 +42,22 @@ def stack_headline(
     first, last = layers[0], layers[-1]
     errors = [layer.error["map"].mean[-1] for layer in (first, last)]
     text = (
-        f"At n = {sizes[-1]:,} the error of a token is {100 * errors[0]:.3g}% after one layer and "
-        f"{100 * errors[1]:.3g}% after {len(layers)}"
+        f"At n = {sizes[-1]:,} a token is {two_digits(100 * errors[0])}% off its limit after one "
+        f"layer and {two_digits(100 * errors[1])}% after {len(layers)}"
     )
     if growth is not None:
-        text += f", a factor {_with_ends(growth.factor, growth.interval, 4)} per layer"
+        text += f", a factor {between(growth.factor, growth.interval)} per layer"
     one, other = first.fit["map"], last.fit["map"]
     if one is not None and other is not None:
         ends = [
-            f"{_with_ends(fit.exponent, fit.interval)}, {half(fit.interval)},"
-            for fit in (one, other)
+            f"{between(fit.exponent, fit.interval)} ({half(fit.interval)})" for fit in (one, other)
         ]
         text += f"; its exponent is {ends[0]} after the first layer and {ends[1]} after the last"
         counts = class_counts(fit.interval for layer in layers if (fit := layer.fit["map"]))
-        text += f". Layers by their exponent: {class_words(counts)}"
+        text += f". The error falls {rates_said(counts, 'layer')}"
     if limit.agrees is None:
         doubt = limit.doubt or "one replicate has no standard error"
-        return f"{text}. Whether the recursion is the limit is undecided here: {doubt}."
+        return f"{text}. Whether the limit is as predicted is undecided: {doubt}."
     within = f"agrees with the recursion within {100 * SAME:g}% of a variance"
     return (
         f"{text}. The measured limit of depth {len(layers)} "
@@ -96,13 +95,15 @@ def model_headline(
         found = end.perplexity[way]
         ratio = Curve(mean=found.ratio or (), interval=found.ratio_interval or ())
         out += (
-            f"the next-token law is {_at(end.kl[way], middle)} nats from the dense one (KL), "
+            f"the next-token distribution is {_at(end.kl[way], middle)} nats from dense (KL), "
             f"the most likely token is the same in {_at(end.top1[way], middle, 100)}%, and "
-            f"perplexity is {_at(ratio, middle)} times the dense one."
+            f"perplexity is {_at(ratio, middle)} times that of dense."
         )
         name = "KL"
     else:
-        out += f"the embedding's cosine to the dense one is {_at(end.damage[way], middle)}."
+        cosine = end.damage[way]
+        shown = cosine_between(cosine.mean[middle], cosine.interval[middle])
+        out += f"the embedding's cosine to dense is {shown}."
         name = "1 - cosine"
     sentences = [out]
     factor = growth[middle]
@@ -110,8 +111,8 @@ def model_headline(
         sentences.append(grows(factor))
     known = [fit.interval for fit in fits if fit is not None]
     if known:
-        counts = class_words(class_counts(known))
-        sentences.append(f"Layers by the exponent of their error: {counts}.")
+        counts = class_counts(known)
+        sentences.append(f"The error falls {rates_said(counts, 'layer')}.")
     fit = end.damage[way].fit
     if fit is not None:
         sentences.append(falls(name, fit.exponent, fit.interval))
@@ -120,9 +121,9 @@ def model_headline(
         ends = ratios.interval[middle]
         told = ends is not None and (ends[0] > 1 or ends[1] < 1)
         sentences.append(
-            f"Drawing the keys of the {TERCILES[-1]}-horizon third of the heads only does "
-            f"{_with_ends(ratios.mean[middle], ends)} times the damage of "
-            f"the {TERCILES[0]}-horizon third" + ("." if told else ": not told from 1.")
+            f"Sampling only the {TERCILES[-1]}-horizon third of the heads does "
+            f"{between(ratios.mean[middle], ends)} times the damage of "
+            f"the {TERCILES[0]}-horizon third" + ("." if told else ", which may be chance.")
         )
     if len(eligible) == 1:
         sentences.append(ONE_PASSAGE)
@@ -132,11 +133,11 @@ def model_headline(
 def grows(factor: Growth) -> str:
     """Say whether an error grows from layer to layer, if that can be told."""
     low, high = factor.interval
-    shown = _with_ends(factor.factor, factor.interval, 4)
+    shown = between(factor.factor, factor.interval)
     if low is None or high is None or low <= 1 <= high:
         return (
-            "Whether the relative error of the tokens grows from layer to layer cannot be told "
-            f"here (factor {shown} per layer)."
+            "Whether the relative error of the tokens grows from layer to layer is undecided "
+            f"(factor {shown} per layer)."
         )
     verb = "grows" if low > 1 else "shrinks"
     return f"The relative error of the tokens {verb} by a factor {shown} per layer."
@@ -152,9 +153,9 @@ def half(interval: Ends) -> str:
 def falls(name: str, exponent: float, interval: Ends) -> str:
     """Say how fast something falls with n, if that can be told."""
     low, high = interval
-    shown = _with_ends(exponent, interval, 2)
+    shown = between(exponent, interval)
     if low is None or high is None or low <= 0 <= high:
-        return f"Whether {name} falls with n cannot be told here (exponent {shown})."
+        return f"Whether {name} falls with n is undecided (exponent {shown})."
     return (
         f"{name} falls like n^-{shown}." if low > 0 else f"{name} rises with n (exponent {shown})."
     )
@@ -163,10 +164,4 @@ def falls(name: str, exponent: float, interval: Ends) -> str:
 def _at(found: Curve, j: int, factor: float = 1.0) -> str:
     ends = found.interval[j]
     scaled = None if ends is None else (factor * ends[0], factor * ends[1])
-    return _with_ends(factor * found.mean[j], scaled)
-
-
-def _with_ends(value: float, ends: Ends | Interval | None, digits: int = 3) -> str:
-    if ends is None or ends[0] is None or ends[1] is None:
-        return f"{value:.{digits}g}"
-    return f"{value:.{digits}g} ({ends[0]:.{digits}g} to {ends[1]:.{digits}g})"
+    return between(factor * found.mean[j], scaled)

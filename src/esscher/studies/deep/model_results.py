@@ -133,7 +133,7 @@ def _terciles(measured: _Measured, study: DeepStudy, cell: Cell, run: CellRun) -
     shape = study.model_record
     rows = cell.about.horizons
     if rows is None or {len(row) for row in rows} != {shape.heads} or len(rows) != shape.layers:
-        raise run.damaged("horizons", "it has not the horizon of every head of the model")
+        raise run.damaged("horizons", "it lacks the horizon of some heads of the model")
     assert study.terciles != "none"  # there would be no cell of horizons
     horizons = np.array(rows)
     ratio = None
@@ -192,7 +192,7 @@ class _Measured:
     def _passage(self, about: DeepCell) -> tuple[int, _Passage]:
         nll = about.dense_nll if self.causal else 0.0
         if about.passage is None or about.eligible is None or nll is None:
-            raise InputError("it says too little about its passage")
+            raise InputError("it lacks numbers of its passage")
         if about.eligible <= self._study.sizes[-1]:
             raise InputError(f"eligible is {about.eligible}, but sizes go beyond")
         return about.passage, _Passage(about.eligible, nll)
@@ -209,7 +209,7 @@ class _Measured:
             found = rows["quantity"].value_counts().to_dict()
             each = study.draws * len(study.sizes)
             if found != {name: count * each for name, count in wanted.items()}:
-                raise InputError(f"it has not all numbers of {variant!r}")
+                raise InputError(f"it lacks numbers of {variant!r}")
         return own
 
     @property

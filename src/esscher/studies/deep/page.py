@@ -123,5 +123,5 @@ def _over(found: Deep) -> str:
     if found.is_gaussian:
         return "replicates"
     if len(found.eligible) == 1:
-        return "the draws of one passage, where there are any: they do not cover other texts"
+        return "the draws of one passage, if there are several: other texts may differ more"
     return "passages, the draws of a passage averaged first"

@@ -82,7 +82,7 @@ class Deep(Result["AnyDeep"]):
 
     def _check_limit(self) -> None:
         if len(self.limit) != len(self.layers):
-            raise InputError("it has not the limit of every layer")
+            raise InputError("it lacks the limit of some layers")
         for limit in self.limit:
             known = limit.standard_error
             lists = [limit.measured, limit.exact, *([] if known is None else [known])]
@@ -96,7 +96,7 @@ class Deep(Result["AnyDeep"]):
         if not variants or not self.growth.keys() <= variants <= set(sampled):
             raise InputError("its end is not of what was sampled")
         if end.kl and (end.top1 is None or end.perplexity is None or end.cosine):
-            raise InputError("its end is neither that of a decoder nor that of an encoder")
+            raise InputError("its end is neither a decoder's nor an encoder's")
         perplexity = {} if end.perplexity is None else end.perplexity
         if end.kl and perplexity.keys() != variants | {"dense"}:
             raise InputError("its end is not of what was sampled")

@@ -100,7 +100,7 @@ def _checked(name: str, cell: Cell, study: DeepStackStudy, run: CellRun) -> pd.D
         wanted = len(study.sizes) * study.depth
         rows = {metric: int(found[metric]) for metric in METRICS}
         if any(count != wanted for count in rows.values()) or found["moment"] % (2 * study.depth):
-            raise ValueError(f"it has not {counted(wanted, 'value')} of each error")
+            raise ValueError(f"it does not have {counted(wanted, 'value')} of each error")
         cell.table["value"].astype(np.float64)
     except (ValueError, LookupError, TypeError) as error:
         raise run.damaged(name, error) from error

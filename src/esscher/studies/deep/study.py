@@ -43,13 +43,14 @@ Way: TypeAlias = Literal["independent", "shared"]
 
 @dataclass(frozen=True, kw_only=True)
 class DeepStudy(ModelStudy[Deep]):
-    """Measure how the error of sampled attention travels through the layers of a model.
+    """Measure how errors of sampled attention grow through layers.
 
-    All layers attend to n keys only, and the error is followed to the end of the model; then the
-    same with only a third of the heads, by horizon.
+    Every layer attends to n random keys only, and the error is followed to the end of the model;
+    then the same for a third of the heads at a time, by horizon.
     """
 
     name = "deep"
+    asks = "What becomes of a model whose layers attend to n keys only?"
     cell = DeepCell
     result = Deep
     examples = (
@@ -60,20 +61,22 @@ class DeepStudy(ModelStudy[Deep]):
 
     sizes: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=10**15)], ...],
-        option("Numbers n of keys (default: 5 up to half of the keys).", metavar="A:B:K"),
+        option("Numbers of keys n (default: 5 sizes up to half of the keys).", metavar="A:B:K"),
     ] = BY_MODEL
     context: Annotated[
-        int, option("Tokens of a passage (default 512; decoders 1024).", ge=1, le=10**9)
+        int, option("Tokens per passage (default 512; decoders 1024).", ge=1, le=10**9)
     ] = BY_MODEL
     passages: Annotated[int, option("Number of passages.", ge=1, le=10**6)] = 4
-    draws: Annotated[int, option("Samples of each size.", ge=1, le=10**6)] = 2
+    draws: Annotated[int, option("Random samples per size and passage.", ge=1, le=10**6)] = 2
     keys: Annotated[
         Literal["independent", "shared", "both"],
-        option("New keys in every layer, the same in all, or both."),
+        option("Draw new keys in every layer, the same in all layers, or both ways."),
     ] = "both"
     terciles: Annotated[
         Literal["model", "layer", "none"],
-        option("Sample one third of the heads at a time, by horizon: of the model, or a layer."),
+        option(
+            "Also sample a third of the heads at a time, by horizon: of the model, or per layer."
+        ),
     ] = "model"
     seed: Seed = 0
 
@@ -133,13 +136,14 @@ class DeepStudy(ModelStudy[Deep]):
 
 @dataclass(frozen=True, kw_only=True)
 class DeepStackStudy(Study[Deep]):
-    """Measure how the error of finite samples travels through a random stack of attention layers.
+    """Measure how errors grow through a random stack of layers.
 
-    On Gaussian tokens its limit is an exact recursion, which the measured limit is compared with.
-    See :func:`esscher.studies.deep.stack.random_stack`.
+    For Gaussian tokens the limit is known exactly, by a recursion, and the measured limit is
+    compared with it.
     """
 
     name = "deep-stack"
+    asks = "How does the error grow from layer to layer?"
     unit = "replicates"
     cell = StackCell
     result = Deep
@@ -156,9 +160,9 @@ class DeepStackStudy(Study[Deep]):
     tau: Annotated[float, option("Length of the mean tilt.", ge=0)] = 0.0
     sizes: Annotated[
         tuple[Annotated[int, Meta(ge=2, le=10**15)], ...],
-        option("Numbers n of tokens (default 256:8192:6).", metavar="A:B:K"),
+        option("Numbers of tokens n, as first:last:count (default 256:8192:6).", metavar="A:B:K"),
     ] = BY_MODEL
-    replicates: Annotated[int, option("Samples of tokens.", ge=1, le=10**6)] = 32
+    replicates: Annotated[int, option("Independent samples of tokens.", ge=1, le=10**6)] = 32
     seed: Seed = 0
 
     def filled(self) -> Self:

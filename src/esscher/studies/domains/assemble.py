@@ -11,6 +11,7 @@ import scipy
 from numpy.typing import NDArray
 
 from esscher.core.codec import Estimate
+from esscher.core.shown import counted
 from esscher.core.validation import Array
 from esscher.runs.cells import Cell, CellRun
 from esscher.studies.domains.comparison import varies
@@ -212,13 +213,12 @@ def _headline(
             low, high = (1 / high, 1 / low) if high is not None and low else (None, None)
         within = "" if high is None else f" (95%: {low:.2g} to {high:.2g})"
         sentences.append(
-            f"For the tokens that 10% output error takes, which {most} it is matters {ratio:.2g} "
-            f"times as much as which {least}{within}."
+            f"How many tokens 10% output error takes depends {ratio:.2g} times as much on the "
+            f"{most} as on the {least}{within}."
         )
     sentences.append(
-        "A number of tokens planned on one corpus is off by a factor of "
-        f"{transfer.factor:.2f} on another for a typical head, and by "
-        f"{transfer.factor_within:.2f} on other text of the same corpus."
+        f"Planned on one corpus, it is off by a factor of {transfer.factor:.2f} on another for a "
+        f"typical head, and by {transfer.factor_within:.2f} on other text of the same corpus."
     )
     return " ".join(sentences)
 
@@ -228,9 +228,9 @@ def _differ(tested: AllTests, heads: int, fdr: float, blocks: int) -> str:
     counts, test = tested.counts["any"], tested.correction
     if not test.decides:
         return (
-            f"Whether corpora differ cannot be decided with {blocks} blocks: no p-value can be "
-            f"below {test.smallest_p:.2g}, and the false discovery rate is {100 * fdr:g}%; it "
-            f"takes at least {test.blocks_for_any} blocks. {_same(counts)}."
+            f"{blocks} blocks are too few to decide whether corpora differ: no p-value can be "
+            f"below {test.smallest_p:.2g}, and the false discovery rate is {100 * fdr:g}%. Use at "
+            f"least {test.blocks_for_any} blocks. {_same(counts)}."
         )
     said = (
         f"Corpora differ beyond chance in {counts.heads} of {heads} heads (false discovery rate "
@@ -247,6 +247,7 @@ def _differ(tested: AllTests, heads: int, fdr: float, blocks: int) -> str:
 
 def _same(counts: HeadCounts) -> str:
     return (
-        f"{counts.same} are the same in everything (within a factor of {FACTOR:g}, or "
-        f"{DIFFERENCE:g}), {counts.undecided} undecided"
+        f"{counted(counts.same or 0, 'head')} {'is' if counts.same == 1 else 'are'} the same on "
+        f"all corpora (within a factor of {FACTOR:g}, or {DIFFERENCE:g}), {counts.undecided} "
+        "undecided"
     )

@@ -29,7 +29,7 @@ PARTS = Series(
 )  # fmt: skip
 #: Points that a panel with names of pairs needs to stand beside another.
 WIDE = 150.0
-CHANCE = "×: no difference beyond chance was found, which does not make corpora the same"
+CHANCE = "×: no difference beyond chance was found (corpora may still differ)"
 
 
 def domains(found: Domains) -> ChartType:
@@ -104,24 +104,23 @@ DRAWINGS = (
     Drawing(
         "layers", "every statistic over layers, by corpus", layers, missing=_no_blocks,
         heading="Layers by corpus",
-        caption="Typical head of each layer on each corpus, with 95% intervals over blocks; points "
-        "of a layer stand side by side.",
+        caption="Typical head of each layer, by corpus, with 95% intervals over blocks.",
     ),
     Drawing("heads", "variance between corpora, layer by head", heads, missing=_no_blocks),
     Drawing(
         "explorer", "the same, and how corpora differ in one of the heads (--head)", explorer,
         heads=True, missing=_no_blocks,
         heading="Which heads differ",
-        caption="Colours: share of a head's variance over the blocks that lies between corpora. "
-        "Click a cell, or move with the arrow keys, to compare corpora in that head: the "
-        "first-named over (or minus) the second, with intervals that hold for the discoveries "
-        "together.",
+        caption="Colours: how much of a head's variance over blocks lies between corpora. Click a "
+        "cell, or move with the arrow keys, to compare corpora in that head: the ratio (or "
+        "difference) of the first to the second. Intervals are adjusted for the number of "
+        "discoveries.",
     ),
     Drawing(
         "variance", "where the variance comes from", variance, missing=_no_variance,
         heading="Where the variance comes from",
-        caption="Which head it is, which corpus, both together, which block of a corpus, and what "
-        "is left; the table below says how sure that is.",
+        caption="Variance between heads, between corpora, of both together, between blocks of a "
+        "corpus, and the rest; intervals are in the table below.",
     ),
     Drawing(
         "pairs", "how many heads tell two corpora apart", pairs, missing=_no_blocks,

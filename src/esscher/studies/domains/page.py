@@ -116,8 +116,8 @@ def _strongest(found: Domains, name: str) -> Table:
             Column("adjusted_p", "adjusted p", "s2"),
         ],
         data=data_of(found.strongest_table()),
-        caption="By the near ends of their intervals, of level "
-        f"{'' if found.correction is None else f'{found.correction.interval_level:.1%}'}.",
+        caption="Sorted by the end of the interval that is nearer to no difference"
+        f"{'' if found.correction is None else f' (level {found.correction.interval_level:.1%})'}.",
     )
 
 
@@ -170,8 +170,8 @@ def _heads(found: Domains, name: str) -> Table:
         name=f"{name}-heads",
         columns=columns,
         data=data,
-        caption="Share of a head's variance over the blocks that lies between corpora, with "
-        "p-values of the permutation test, adjusted for the false discovery rate over all heads "
-        "and statistics (family-wise ones are in the CSV file).",
+        caption="How much of a head's variance over blocks lies between corpora, with p-values of "
+        "a permutation test, adjusted over all heads and statistics (false discovery rate; the "
+        "family-wise ones are in the CSV file).",
         sort=("tokens_share", True) if "tokens_share" in data else None,
     )

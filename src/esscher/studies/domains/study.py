@@ -70,12 +70,14 @@ class BlockShape:
 
 @dataclass(frozen=True, kw_only=True)
 class DomainsStudy(WithModel[Domains]):
-    """Measure every head of a model on several corpora, and test what differs.
+    """Test whether heads behave differently on different text.
 
-    Every corpus is cut into blocks, which say how much a number varies within it.
+    Every head is measured on several corpora. Each corpus is cut into blocks, which show how much a
+    number varies within it; what differs between corpora is tested against that.
     """
 
     name = "domains"
+    asks = "Do heads behave differently on different text?"
     abridged = True
     unit = "blocks"
     cell = BlockCell
@@ -89,37 +91,41 @@ class DomainsStudy(WithModel[Domains]):
     texts: Annotated[
         Texts,
         option(
-            "A corpus: a file, folder, -, demo:docs, demo:code or hf:NAME; at least two. In Python "
-            "a dictionary of sources by name.",
+            "A corpus and its name, such as wiki=wiki.txt: a file, a folder, - for standard input, "
+            "demo:docs, demo:code or hf:NAME; give at least two; in Python a dictionary of sources "
+            "by name.",
             metavar="NAME=SOURCE",
             command="text",
         ),
     ] = field(kw_only=False)
     blocks: Annotated[
-        int, option("Blocks of every corpus, spread over the whole of it.", ge=3, le=100_000)
+        int, option("Blocks per corpus, spread over all of it.", ge=3, le=100_000)
     ] = 6
     block_tokens: Annotated[
         int,
         option(
-            "Tokens of a block (default 2000 pooled, one passage in context mode).",
+            "Tokens per block (default 2000; one passage in context mode).",
             ge=FEWEST_TOKENS,
             le=10**15,
         ),
     ] = BY_MODEL
     mode: Annotated[
         Mode,
-        option("Tokens of a block as one cloud (default for encoders), or real sequences."),
+        option(
+            "pooled: the tokens of a block as one set (default for encoders); context: real "
+            "sequences."
+        ),
     ] = BY_MODEL
     context: Annotated[
-        int, option("Tokens of a passage (default 512; 1024 in context mode).", ge=1)
+        int, option("Tokens per passage (default 512; 1024 in context mode).", ge=1)
     ] = BY_MODEL
     layers: Layers = BY_MODEL
     heads: Heads = BY_MODEL
     fdr: Annotated[
         float,
         option(
-            "False discovery rate, and one minus the level of intervals. Another one needs no new "
-            "run.",
+            "False discovery rate, and one minus the level of intervals; can be changed without a "
+            "new run.",
             changeable=True,
             gt=0,
             le=0.5,
@@ -128,17 +134,17 @@ class DomainsStudy(WithModel[Domains]):
     permutations: Annotated[
         int,
         option(
-            "Permutations of the blocks at least; more where correcting for many tests takes them. "
-            "Another number needs no new run.",
+            "Least number of permutations of the blocks; many tests may need more. Can be changed "
+            "without a new run.",
             changeable=True,
             ge=1_000,
             le=100_000,
         ),
     ] = 20_000
-    exponents: Annotated[bool, option("Also measure the exponent of the error in every block.")] = (
-        False
-    )
-    replicates: Annotated[int, option("Samples for exponents.", ge=0, le=10**6)] = 8
+    exponents: Annotated[
+        bool, option("Also measure how fast the error falls in every block (its exponent).")
+    ] = False
+    replicates: Annotated[int, option("Random samples for the exponents.", ge=0, le=10**6)] = 8
     seed: Seed = 0
 
     def fill(self, model: Outline) -> DomainsStudy:
@@ -181,8 +187,7 @@ class DomainsStudy(WithModel[Domains]):
             return default_sizes(keys, FIRST, COUNT, 4)
         needed = needed_context(model)
         raise InputError(
-            f"a context of {self.context} leaves {keys} keys, and it takes {FEWEST_KEYS} to "
-            "measure exponents; "
+            f"a context of {self.context} leaves {keys} keys, but exponents need {FEWEST_KEYS}; "
             + (
                 f"give a context of at least {needed}, or leave exponents out"
                 if needed <= model.max_positions
@@ -196,7 +201,7 @@ class DomainsStudy(WithModel[Domains]):
         streams = [name for name, source in named.items() if source == "-"]
         if len(streams) > 1:
             raise InputError(
-                f"standard input (-) is given as {' and '.join(streams)}; once is enough"
+                f"standard input (-) is given as {' and '.join(streams)}; give it once"
             )
         for name, source in named.items():
             try:
@@ -287,7 +292,7 @@ def named_texts(texts: Texts) -> dict[str, TextSource]:
         raise InputError("two corpora have the same name; give each its own")
     if len(found) < 2:
         raise InputError(
-            f"there {'is only one corpus' if found else 'are no corpora'}; comparing takes at "
+            f"there {'is only one corpus' if found else 'are no corpora'}; a comparison needs at "
             "least two, such as --text wiki=a.txt --text code=demo:code"
         )
     return found

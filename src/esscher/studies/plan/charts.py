@@ -24,6 +24,7 @@ from esscher.show.chart import (
 )
 from esscher.show.drawing import Drawing, check_heads
 from esscher.show.frames import records
+from esscher.show.numbers import counted
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import (
     BLACK,
@@ -57,6 +58,10 @@ ERRORS = Series(
     "error", ("predicted", "realised on unseen text"),
     colours=(VERMILION, BLUE), shapes=("diamond", "circle"),
 )  # fmt: skip
+#: Configurations whose intervals are drawn over layers: bands of more than two cover each other.
+BANDED = ("planned", "uniform")
+#: Share of the largest error below which an error is rounding: all tokens are kept.
+ROUNDING = 1e-4
 KEY_HEAD = "key head"
 PREDICTED, REALISED = "predicted relative error", "realised on unseen text"
 #: Points that a panel must have to stand beside another.
@@ -154,7 +159,7 @@ def _answers(scores: dict[str, TaskScore], title: str) -> ChartType:
 def layers(found: Plan) -> ChartType:
     """Draw the relative error of the attention outputs of every layer."""
     check = _checked(found)
-    note = f"{_passages(check)}; bands: {SURE}"
+    note = f"{_passages(check)}; bands: {SURE}, of planned and uniform"
     return figure([_layers(check)], _title(found), note=note)
 
 
@@ -185,23 +190,25 @@ DRAWINGS = (
     Drawing(
         "cost", "what the plan costs on unseen text", cost, missing=_no_check,
         heading="What it costs on unseen text",
-        caption="All keep the same number of tokens, on passages that had no part in the plan.",
+        caption="All methods keep the same number of tokens, on passages that the plan has not "
+        "seen.",
     ),
     Drawing(
         "tasks", "right answers to questions about texts", tasks, missing=_no_tasks,
         heading="Questions about texts",
-        caption="Share of right answers with each cache; all keep the same number of tokens.",
+        caption="Share of right answers by method; all keep the same number of tokens.",
     ),
     Drawing(
         "layers", "errors of attention outputs by layer", layers, missing=_no_check,
         heading="Error of attention outputs by layer",
-        caption="Against dense attention on unseen text.",
+        caption="Against dense attention on unseen text. Layers without a point have no error: "
+        "all of their tokens are kept.",
     ),
     Drawing(
         "calibration", "realised against predicted errors of heads", calibration,
         missing=_no_check,
         heading="Predicted against realised",
-        caption="One point per query head; on the dotted line both agree.",
+        caption="One point per query head; on the dotted line both are equal.",
     ),
     Drawing(
         "predicted", "predicted errors of the heads", predicted,
@@ -296,16 +303,18 @@ def _cost(
 
 
 def _layers(check: Check) -> ChartType:
-    """Relative error of the attention outputs of every layer, with 95% intervals."""
+    """Relative error of the attention outputs of every layer; bands of the two that matter most."""
     rows: list[dict[str, Any]] = []
     for name in shown_first(check):
         found = check.configurations[name].layer_error
         assert found is not None  # a plan without is refused
         for layer, (mean, ends) in enumerate(zip(found.mean, found.interval, strict=True)):
-            low, high = ends or (None, None)
+            low, high = (ends if name in BANDED else None) or (None, None)
             rows.append({"configuration": name_of(name), "layer": layer, "error": mean, "low": low,
                          "high": high})  # fmt: skip
     x = Axis("layer", "layer", whole=True, limits=limits([row["layer"] for row in rows]))
+    largest = max(row["error"] for row in rows)
+    rows = [row for row in rows if row["error"] > ROUNDING * largest]
     ends = limits([row[key] for row in rows for key in ("error", "high")], log=True)
     y = Axis("error", "relative error", log=True, limits=ends)
     colours = series(check)
@@ -354,14 +363,14 @@ def _checked(found: Plan) -> Check:
 
 
 def _passages(check: Check) -> str:
-    return f"{check.passages} unseen passage{'s' * (check.passages != 1)}"
+    return counted(check.passages, "unseen passage")
 
 
 def _kept(found: Plan) -> str:
     keeping = found.keeping
     return (
-        f"{keeping.sinks} first and {keeping.recent} recent tokens are kept for certain, the "
-        "others drawn by their scores"
+        f"the {keeping.sinks} first and {keeping.recent} latest tokens are always kept, others by "
+        "their scores"
     )
 
 

@@ -156,7 +156,7 @@ class Request:
         if self.temperature is not None:
             as_positive(self.temperature, "temperature")
         if self.plan is None and (self.comparing or self.save_cache is not None):
-            raise InputError("there is no plan to generate with; give one")
+            raise InputError("there is no plan; give one, or generate dense")
         if self.save_cache is not None:
             check_writable(self.save_cache, f"save_cache {self.save_cache}")
         outline = self.model.outline
@@ -243,8 +243,8 @@ def check_generates(outline: Outline) -> None:
     outline.check_supported()
     if not outline.causal or isinstance(outline.family, HookFamily):
         raise InputError(
-            f"{outline.name!r} is an encoder, which generates no text; choose a decoder, such as "
-            "demo:smollm2"
+            f"{outline.name!r} is an encoder, which cannot generate text; choose a decoder, such "
+            "as demo:smollm2"
         )
 
 

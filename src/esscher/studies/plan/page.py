@@ -85,11 +85,12 @@ def _checked(check: Check) -> list[Card]:
                        _interval(ratio.interval, "s2"))  # fmt: skip
     best = [name_of(name) for name in check.best]
     if len(best) == 1:
-        words, apart = "closest to dense of all that was measured", "beyond the paired intervals"
+        closest = Card(best[0], "closest to dense of all that was measured",
+                       "beyond the paired intervals")  # fmt: skip
     else:
-        words = "undecided which of them is closest to dense"
-        apart = f"cannot be told apart with {counted(check.passages, 'passage')}"
-    closest = Card(", ".join(best), words, apart)
+        among = f"with {counted(check.passages, 'passage')}: {', '.join(best)}"
+        closest = Card(f"{len(best)} of {len(check.configurations)}",
+                       "methods cannot be told apart as the closest to dense", among)  # fmt: skip
     return [measured, verdict, closest, *_answered(check)]
 
 
@@ -121,8 +122,8 @@ def _table(found: Plan, name: str) -> Table:
         name=f"{name}-budgets",
         columns=columns,
         data=data_of(key_heads(found).rename(columns={KEY_HEAD: "head"})),
-        caption="The CSV file is the plan as a table; plan.json in the run's directory is the plan "
-        "itself.",
+        caption="The CSV file has the same table; the plan itself is plan.json in the run's "
+        "directory.",
         sort=("tokens", True),
     )
 

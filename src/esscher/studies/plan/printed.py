@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from esscher.core.shown import with_error
 from esscher.show.tables import PlainConsole, PlainTable
+from esscher.studies.plan.next_steps import next_steps
 from esscher.studies.plan.records import Check, Mean, TaskScore
 from esscher.studies.plan.result import Plan
 from esscher.studies.plan.words import cache_sentence
+
+__all__ = ["next_steps", "print_result"]
 
 #: Key heads that the table shows unless all are asked for.
 SHOWN = 12
@@ -21,9 +24,7 @@ TITLES = {
 
 
 def print_result(found: Plan, console: PlainConsole, everything: bool = False) -> None:
-    """Print the headline, the check, and the budgets."""
-    console.say(found.headline, style="bold")
-    console.say_note(found.model.note)
+    """Print the check, and the budgets."""
     if found.check is not None:
         _print_check(console, found.check)
     frame = found.table().sort_values("tokens", ascending=False, kind="stable")
@@ -65,7 +66,7 @@ def _others(tokens: list[int], shown: int) -> str:
 def _print_check(console: PlainConsole, check: Check) -> None:
     measures = [name for name in TITLES if getattr(check.planned, name) is not None]
     table = PlainTable(
-        f"The same number of tokens in all, {check.passages} unseen passages",
+        f"The same number of tokens in all, {check.passages} held-out passages",
         least=("outputs", "top-1", "neighbour"),
     )
     table.add_column("", no_wrap=True)
@@ -81,9 +82,9 @@ def _print_check(console: PlainConsole, check: Check) -> None:
     heads = check.heads
     if heads.within_factor is not None:
         console.say(
-            f"Predicted head errors: {heads.within_factor:.0%} within a factor of "
-            f"{heads.factor:g} of what they were; realised over predicted "
-            f"{heads.median_ratio:.2f} in the median."
+            f"Predicted head errors: {heads.within_factor:.0%} came true within a factor of "
+            f"{heads.factor:g}; the median realised error is {heads.median_ratio:.2f} times the "
+            "predicted one."
         )
     meanings = (
         "KL: from the dense next-token law, nats; top-1: same most likely token; perplexity: over "

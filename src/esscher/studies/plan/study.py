@@ -57,15 +57,16 @@ SMALLEST_TOLERANCE = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class PlanStudy(ModelStudy[Plan]):
-    """Plan how many tokens every key head of a model keeps, and check the plan.
+    """Plan how many tokens each head keeps, and check the plan.
 
-    One dense pass over the calibration text predicts what every budget of every head costs;
-    budgets are allocated optimally; the check compares planned with uniform budgets and with
-    published methods at the same number of tokens, on text the plan has not seen.
-    (How long a context each head uses: esscher context.)
+    A pass over the calibration text predicts what each budget costs each head, and budgets are
+    chosen to cost least in all. With --check the plan is compared on held-out text with uniform
+    budgets and with published methods, all keeping the same number of tokens. (How long a context
+    each head uses: esscher context.)
     """
 
     name = "plan"
+    asks = "How many tokens can each head drop, and what does it cost?"
     abridged = True
     unit = "passages"
     cell = PlanCell
@@ -78,7 +79,7 @@ class PlanStudy(ModelStudy[Plan]):
 
     check: Annotated[
         TextSource | None,
-        option("Text on which the plan is checked; without it there is no check."),
+        option("Held-out text to check the plan on; without it the plan is not checked."),
     ] = None
     budget: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
@@ -86,12 +87,12 @@ class PlanStudy(ModelStudy[Plan]):
     ] = None
     tolerance: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
-        option("Or: relative error that no head may exceed."),
+        option("Instead of a budget: relative error that no head may exceed, such as 0.1."),
     ] = None
     prefix: Annotated[
         int,
         option(
-            "Tokens of a decoder's cache, or of an encoder's passage (default 4096; encoders 512).",
+            "Tokens in a decoder's cache, or in an encoder's passage (default 4096; encoders 512).",
             ge=1,
             le=10**15,
         ),
@@ -99,7 +100,7 @@ class PlanStudy(ModelStudy[Plan]):
     query_count: Annotated[
         int,
         option(
-            "Tokens after a decoder's cache (default 128); encoders have none.", ge=0, le=10**15
+            "Tokens after the cache at which a decoder is measured (default 128).", ge=0, le=10**15
         ),
     ] = BY_MODEL
     passages: Annotated[
@@ -110,33 +111,34 @@ class PlanStudy(ModelStudy[Plan]):
             le=10**6,
         ),
     ] = BY_MODEL
-    check_passages: Annotated[int, option("Unseen passages.", ge=0, le=10**6)] = 16
+    check_passages: Annotated[int, option("Held-out passages to check on.", ge=0, le=10**6)] = 16
     calibrate: Annotated[
         tuple[str, ...],
         option(
-            "Calibration passages of a decoder: prose, retrieval (facts hidden in the text or in "
-            "noise, and asked for; one passage of three), or both (default)."
+            "Calibration passages of a decoder: prose, retrieval (questions about facts hidden in "
+            "text or noise), or both, one passage in three being retrieval (default)."
         ),
     ] = BY_MODEL
     score: Annotated[
         Literal["all", "last", "repeat"],
         option(
-            "Queries that score a decoder's tokens: all of the prompt, moved behind it; its last "
-            "64 (faster, forgets more); or also those that repeat it (reads the prompt twice)."
+            "Which queries score a decoder's tokens: all of the prompt, as if they came after it; "
+            "its last 64 (faster, forgets more); or also those of a repetition of the prompt "
+            "(reads it twice)."
         ),
     ] = "all"
     selection: Annotated[
         SelectionKind,
         option(
-            "Keep a weighted sample fitted to what the prompt's own queries get from all tokens "
-            "(default); the sample as it is (encoders); or the tokens with the largest scores "
-            "without weights, as other runtimes do."
+            "fitted: keep a weighted sample, fitted to what the prompt's own queries get from all "
+            "tokens (default; decoders only); sample: without the fit (default of encoders); topk: "
+            "keep the tokens with the largest scores, without weights, as other runtimes do."
         ),
     ] = BY_MODEL
     against: Annotated[
         tuple[str, ...],
         option(
-            "Published methods that a decoder's plan is compared with (default snapkv,streaming; "
+            "Published methods to compare a decoder's plan with (default snapkv,streaming; "
             f"all: {', '.join(PUBLISHED)}; also adakv:expected and the like)."
         ),
     ] = BY_MODEL
@@ -145,15 +147,15 @@ class PlanStudy(ModelStudy[Plan]):
         option(f"Also ask questions about texts: all, or some of {', '.join(TASKS)}."),
     ] = ()
     task_items: Annotated[
-        int, option("Texts and questions of each task, half of them in noise.", ge=2, le=10**5)
+        int, option("Questions per task, half of them about texts of noise.", ge=2, le=10**5)
     ] = 20
     question: Annotated[
         Literal["after", "in"],
-        option("The question comes after the text was reduced, or is in it."),
+        option("Ask after the text was reduced, or put the question into the text."),
     ] = "after"
     sampled: Annotated[
         bool,
-        option("Measure what budgets cost by drawing samples, not from one pass (slower)."),
+        option("Measure what budgets cost by sampling, instead of from one pass (slower)."),
     ] = False
     seed: Seed = 0
 
@@ -195,7 +197,7 @@ class PlanStudy(ModelStudy[Plan]):
         """How tokens are selected: an encoder has no queries to come that a sample is fitted to."""
         if self.selection == "fitted" and not model.causal:
             raise InputError(
-                f"selection is 'fitted', which is for decoders, and {model.name} is an encoder; "
+                f"selection is 'fitted', which is for decoders, but {model.name} is an encoder; "
                 "choose 'sample' or 'topk'"
             )
         return self.selection or ("fitted" if model.causal else "sample")
@@ -205,7 +207,7 @@ class PlanStudy(ModelStudy[Plan]):
         if not model.causal:
             for name in ("against", "score"):
                 if getattr(self, name) not in (None, (), "all"):
-                    raise InputError(f"{name} is for decoders, and {model.name} is an encoder")
+                    raise InputError(f"{name} is for decoders, but {model.name} is an encoder")
             return ()
         if self.against is None:
             return () if self.check is None else ("snapkv", "streaming")
@@ -224,7 +226,7 @@ class PlanStudy(ModelStudy[Plan]):
             return ()
         _check_names("tasks", self.tasks, tuple(TASKS), "all")
         if not model.causal:
-            raise InputError(f"tasks are for decoders, and {model.name} is an encoder")
+            raise InputError(f"tasks are for decoders, but {model.name} is an encoder")
         if self.check is None:
             raise InputError("tasks are part of a check; give a text with --check")
         return tuple(task for task in TASKS if task in self.tasks or "all" in self.tasks)
@@ -234,21 +236,24 @@ class PlanStudy(ModelStudy[Plan]):
         if self.budget is not None and self.budget < least / keys:
             smallest = math.ceil(least / keys * 1e4) / 1e4
             raise InputError(
-                f"budget is {self.budget:g}; every head keeps {keeping.count} tokens of {keys} for "
-                f"certain and at least one more, so the smallest possible budget is {smallest:g}, "
+                f"budget is {self.budget:g}; every head always keeps {keeping.count} of {keys} "
+                f"tokens and at least one more, so the smallest possible budget is {smallest:g}, "
                 "the largest 1"
             )
         if self.tolerance is not None and self.tolerance < SMALLEST_TOLERANCE:
             raise InputError(
                 f"tolerance is {self.tolerance:g}; errors below {SMALLEST_TOLERANCE:g} cannot be "
-                f"told from rounding, so the smallest possible tolerance is {SMALLEST_TOLERANCE:g}"
+                "distinguished from rounding, so the smallest possible tolerance is "
+                f"{SMALLEST_TOLERANCE:g}"
             )
 
     def _checked_passages(self, causal: bool) -> int:
         if self.check is None:
             return 0
         if not self.check_passages:
-            raise InputError("check_passages is 0, and there is a text to check on; give some")
+            raise InputError(
+                "check_passages is 0, but there is a text to check on; give at least 1"
+            )
         if not causal and self.check_passages < NEIGHBOURS:
             raise InputError(
                 f"check_passages is {self.check_passages}; an encoder's check asks whether a "
@@ -352,9 +357,9 @@ def _check_names(
     for name in given:
         if name not in known and name != everything:
             choices = known if everything is None else (everything, *known)
-            raise InputError(f"{option} has {name!r}; choose among {', '.join(choices)}")
+            raise InputError(f"{option} has {name!r}; choose from {', '.join(choices)}")
     if not given:
-        raise InputError(f"{option} is empty; choose among {', '.join(known)}")
+        raise InputError(f"{option} is empty; choose from {', '.join(known)}")
 
 
 def _query_count(model: Outline, asked: int | None) -> int:
@@ -386,5 +391,5 @@ def _keys(model: Outline, prefix: int | None, queries: int) -> int:
             f"tokens at a time; the longest possible prefix is {longest}"
         )
     if keys < FEWEST_KEYS:
-        raise InputError(f"prefix is {keys}; budgets need room: give at least {FEWEST_KEYS}")
+        raise InputError(f"prefix is {keys}; it must be at least {FEWEST_KEYS}")
     return keys

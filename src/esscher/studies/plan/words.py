@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from esscher.core.codec import Interval
-from esscher.core.shown import byte_count
+from esscher.core.shown import between, byte_count, cosine_between, two_digits
 from esscher.engine.cache.budgets import TokenGrid
 from esscher.studies.plan.records import CacheBytes, Check, Mean, Prediction
 
@@ -44,24 +43,26 @@ def headline(
 ) -> str:
     """What is kept, what it costs, whether the plan is worth it, and what is best."""
     sentence = (
-        f"{ratio:.1%} of the tokens are kept: {kept_per_head(budgets)} of {prefix:,} per key head. "
+        f"The plan keeps {100 * ratio:.3g}% of the tokens: {kept_per_head(budgets)} of {prefix:,} "
+        "per key head. "
     )
     if check is None:
         return sentence + (
-            f"Predicted {predicted.unit}: {_number(predicted.effect, predicted.interval)}"
-            f", with uniform budgets {predicted.uniform_effect:.3g}. Not checked: give a text "
-            "with --check."
+            f"Predicted {predicted.unit}: {between(predicted.effect, predicted.interval)}"
+            f", with uniform budgets {two_digits(predicted.uniform_effect)}. Not checked: give "
+            "held-out text with --check."
         )
     unit = "cosine to dense" if check.planned.kl is None else "KL to dense"
+    shown = cosine_between if check.planned.kl is None else between
     planned, uniform = check.planned.end, check.uniform.end
     assert planned is not None
     assert uniform is not None
     passages = check.passages
     return sentence + (
-        f"On {passages} unseen passage{'s' * (passages != 1)} {unit} is "
-        f"{_number(planned.mean, planned.interval)} planned and "
-        f"{_number(uniform.mean, uniform.interval)} uniform. {judged(check)} {advised(check)}"
-        f"{asked(check)}"
+        f"On {passages} held-out passage{'s' * (passages != 1)} {unit} is "
+        f"{shown(planned.mean, planned.interval)} with the plan and "
+        f"{shown(uniform.mean, uniform.interval)} with uniform budgets. "
+        f"{judged(check)} {advised(check)}{asked(check)}"
     )
 
 
@@ -85,19 +86,19 @@ def judged(check: Check) -> str:
             f"{_times(inverse(ratio))} farther from dense."
         )
     sentence = (
-        f"Undecided with {_counted(check)} whether the plan is better or worse than uniform "
-        f"budgets: it is {_times(ratio)} closer to dense"
+        f"Undecided with {_counted(check)} whether the plan is better than uniform budgets: it is "
+        f"{_times(ratio)} closer to dense"
     )
     needed = check.passages_needed
     if needed is not None:
         more = needed - check.passages
         return (
-            f"{sentence}. {more:,} more passages ({needed:,} in all) would decide in 4 of 5 cases, "
-            "if the mean ratio and its spread over passages stay as they are."
+            f"{sentence}. {more:,} more passages ({needed:,} in all) would probably decide (in 4 "
+            "of 5 cases, if ratio and spread stay as they are)."
         )
     if ratio.interval is None:
-        return f"{sentence}, and one passage has no interval. Check on more."
-    return f"{sentence}; the difference is too small for any reasonable number of passages."
+        return f"{sentence}, but one passage has no interval. Check on more passages."
+    return f"{sentence}; no reasonable number of passages would decide."
 
 
 def advised(check: Check) -> str:
@@ -109,10 +110,7 @@ def advised(check: Check) -> str:
         sentence = f"{listed[0].upper()}{listed[1:]} cannot be told apart with {_counted(check)}"
         if len(best) == len(check.over_best) + 1:
             return f"{sentence}."
-        return (
-            f"{sentence}; the others are farther from dense than {names[0]}, each by its own "
-            "interval."
-        )
+        return f"{sentence}; all others are farther from dense than {names[0]}."
     if best[0] == "planned":
         others = {name: ratio for name, ratio in check.ratios.items() if name != "uniform"}
         if not others:
@@ -137,7 +135,7 @@ def asked(check: Check) -> str:
     if check.dense_cannot:
         left_out = f" (left out, the dense model itself fails: {', '.join(check.dense_cannot)})"
     if not check.totals:
-        return " Questions about texts tell nothing: the dense model itself fails them."
+        return " Questions about texts say nothing: the dense model itself fails them."
     dense, planned = check.totals["dense"], check.totals["planned"]
     sentence = (
         f" Questions about texts: {planned.score:.0%} right with the plan, {dense.score:.0%} "
@@ -167,14 +165,10 @@ def _counted(check: Check) -> str:
     return f"{count:,} passage{'s' * (count != 1)}"
 
 
-def _number(value: float, interval: Interval | None) -> str:
-    if interval is None:
-        return f"{value:.3g}"
-    return f"{value:.3g} ({interval[0]:.3g} to {interval[1]:.3g})"
-
-
 def _times(found: Mean) -> str:
+    """A ratio in two digits; in three where two would hide on which side of 1 an end lies."""
+    low, high = found.interval or (found.mean, found.mean)
+    digits = 3 if any(float(f"{end:.2g}") == 1 != end for end in (low, high)) else 2
     if found.interval is None:
-        return f"{found.mean:.2g} times"
-    low, high = found.interval
-    return f"{found.mean:.2g} ({low:.2g} to {high:.2g}) times"
+        return f"{found.mean:.{digits}g} times"
+    return f"{found.mean:.{digits}g} ({low:.{digits}g} to {high:.{digits}g}) times"

@@ -14,7 +14,7 @@ from esscher.show.cells import heatmap, pairs, picked_title, picking
 from esscher.show.chart import bands, diagonal, figure, guides, lines, panel, points, sheet, words
 from esscher.show.drawing import Drawing, check_heads
 from esscher.show.frames import records
-from esscher.show.numbers import counted
+from esscher.show.numbers import counted, shown
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import (
     BLACK,
@@ -54,13 +54,17 @@ NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 #: Those of the main chart.
 MAIN = ("at_context", "tokens_10", "mean", "map", "H", "lost")
+#: Those above the curves of the picked head, and rows of the others.
+FIRST = ("at_context", "tokens_10", "H")
+OTHERS = (("mean", "map", "cov"), ("khat", "lost", "ess", "proxy"))
 #: Heads whose curves are drawn unless some are chosen.
 SHOWN = 6
 #: Most heads whose curves, and whose evidence in the report, are kept: those that need most tokens.
 #: A report of 80 layers of 64 heads then stays below 8 MB.
 KEPT = 1_000
-#: Points that a panel needs to stand beside another: one with many cells, and a small one.
-WIDE, SLIM = 150.0, 105.0
+#: Points that a panel needs to stand beside another: one with many cells, four of them in a row of
+#: the report, and a small one.
+WIDE, FOUR, SLIM = 150.0, 140.0, 105.0
 #: Layers whose correlations are drawn.
 LAYERS = 6
 FITTED, PREDICTED = "fitted C n^-β", "predicted"
@@ -74,7 +78,7 @@ def heads(found: Probe) -> ChartType:
 
 
 def explorer(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
-    """Draw every number of every head, and the curves of the one that is picked.
+    """Draw what every head needs, and below it the curves of the one that is picked.
 
     At first, that is the one that needs most tokens.
     """
@@ -85,16 +89,23 @@ def explorer(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> Ch
     pick = picking(*next(iter(wanted)))
     kept = [every[one] for one in list(wanted)[:KEPT]]
     curves = [_picked_curves(found, kept, metric, pick) for metric in METRICS]
-    known = any(head.tails is not None for head in found.heads)
-    maps = _numbers(found, [name for name in NUMBERS if known or name != "proxy"], pick)
     note = f"bars and bands: 95% intervals; {HOLLOW}"
     if any(head.tokens_for.percent_10 is None for head in found.heads):
         note += f"; {NEVER}"
     if len(kept) < len(every):
         note += f"; curves of the {len(kept):,} of {len(every):,} heads that need most tokens"
     return figure(
-        [*curves, *maps], _title(found), note=note, least=WIDE, apart=True, pick=pick,
+        [*_numbers(found, FIRST, pick), *curves], _title(found), note=note, least=WIDE, apart=True,
+        pick=pick,
     )  # fmt: skip
+
+
+def numbers(found: Probe) -> ChartType:
+    """Draw the numbers of every head that the explorer leaves out: exponents above the others."""
+    known = any(head.tails is not None for head in found.heads)
+    rows = [[name for name in row if known or name != "proxy"] for row in OTHERS]
+    figures = [figure(_numbers(found, row), least=FOUR, apart=True) for row in rows]
+    return sheet(figures, _title(found))
 
 
 def tokens(found: Probe) -> ChartType:
@@ -115,12 +126,12 @@ def tokens(found: Probe) -> ChartType:
         row["high"] = 100 * ends[1] if row["high"] is None else row["high"]
     x = Axis("rank", "heads, sorted", whole=True, limits=(0.0, len(found.heads) + 1.0))
     y = Axis("tokens", "tokens for 10% output error", log=True, limits=ends)
-    compare = []
-    for share, name in ((0.5, "half"), (0.9, "90%")):
-        at = math.ceil(share * len(found.heads)) - 1
-        if at < len(rows):
-            need = rows[at]["tokens"]
-            compare.append({"at": need, "name": f"enough for {name} of the heads: {need:,.0f}"})
+    enough = {name: enough_for(found, share) for name, share in (("half", 0.5), ("90%", 0.9))}
+    compare = [
+        {"at": need, "name": f"enough for {name} of the heads: {shown(need, 'n3')}"}
+        for name, need in enough.items()
+        if need is not None
+    ]
     names = [str(layer) for layer in sorted({head.layer for head in found.heads})]
     series = Series("layer", names, "layer", shapes=("circle",) * len(names), ordered=True)
     note = "bars: 95% intervals"
@@ -163,10 +174,9 @@ def curves(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> Char
 def predicted(found: Probe) -> ChartType:
     """Draw measured exponents with 95% intervals against predicted ones, a panel per predictor."""
     table = [row | {"constant": 0.5} for row in records(found.table())]
-    shown = limits([0.0, 0.6, *(row[name] for row in table for metric, all_of in PREDICTORS.items()
-                    for name in (metric, *all_of))])  # fmt: skip
     panels = []
     for metric, all_of in PREDICTORS.items():
+        ends = limits([0.0, 0.6, *(row[name] for row in table for name in (metric, *all_of))])
         rows = [
             {"name": f"head {row['layer']}.{row['head']}", "layer": row["layer"],
              "head": row["head"], "metric": METRICS[metric], "measured": row[metric],
@@ -176,8 +186,8 @@ def predicted(found: Probe) -> ChartType:
             for row, head in zip(table, found.heads, strict=True)
         ]  # fmt: skip
         for column, name in all_of.items():
-            x = Axis(column, "predicted exponent", limits=shown)
-            y = Axis("measured", "measured exponent", limits=shown)
+            x = Axis(column, "predicted exponent", limits=ends)
+            y = Axis("measured", "measured exponent", limits=ends)
             off = [abs(row[column] - row["measured"]) for row in rows if row[column] is not None]
             text = f"mean |difference|\n{np.mean(off):.3f}" if off else "not predicted"
             panels.append(
@@ -242,18 +252,23 @@ def _no_layers(found: Probe) -> str | None:
 DRAWINGS = (
     Drawing("heads", "six numbers of every head, layer by head", heads, missing=_nothing),
     Drawing(
-        "explorer", "every number of every head, and the curves of one of them (--head)", explorer,
-        heads=True, missing=_nothing,
+        "explorer", "error, tokens and horizon of every head, and the curves of one (--head)",
+        explorer, heads=True, missing=_nothing,
         heading="Every head",
-        caption="Click a cell, or move with the arrow keys, to see the numbers and curves of a "
-        "head. Errors are relative: to the root mean square norm of its outputs, that of the "
-        "covariance to its square. Dashed: what one pass predicts; for the map exact for this "
-        "cloud, for the others to first order in single tokens.",
+        caption="Click a cell, or move with the arrow keys, to see the curves and numbers of that "
+        "head. Errors are relative to the root mean square norm of the head's outputs (covariance: "
+        "to its square). Dashed: predicted from one pass.",
     ),
     Drawing(
         "tokens", "tokens for 10% error of every head, sorted", tokens, missing=_nothing,
         heading="Tokens for 10% output error",
         caption="One point per head; click it to see the head.",
+    ),
+    Drawing(
+        "numbers", "exponents, k-hat, sinks, effective tokens and tails of every head", numbers,
+        missing=_nothing,
+        heading="Exponents and attention of every head",
+        caption="Click a cell to see the head.",
     ),
     Drawing("curves", "errors of single heads against n, fitted and predicted (--head)", curves,
             heads=True, missing=_nothing),
@@ -261,14 +276,14 @@ DRAWINGS = (
         "predicted", "measured against predicted exponents", predicted,
         missing=_nothing_measured,
         heading="Predicted against measured",
-        caption="One point per head; on the dotted line prediction and measurement agree. Click a "
-        "point to see the head.",
+        caption="One point per head; on the dotted line both agree. A predictor is worth something "
+        "if it is closer than always saying 1/2. Click a point to see the head.",
     ),
     Drawing(
         "layers", "the heads of each layer together", layers, missing=_no_layers,
         heading="Heads together",
-        caption="Errors of the heads of a layer meet behind the output projection. Independent "
-        "heads: (tr R)² / tr R² of the correlations R of their errors.",
+        caption="The output projection adds up the errors of a layer's heads. Independent heads: "
+        "(tr R)² / tr R², R being the correlations of their errors.",
     ),
 )  # fmt: skip
 
@@ -359,6 +374,12 @@ def _by_layer(
 def by_need(found: Probe) -> list[ProbeHead]:
     """Return the heads, those that need most tokens first."""
     return sorted(found.heads, key=lambda head: -(head.tokens_for.percent_10 or math.inf))
+
+
+def enough_for(found: Probe, share: float) -> float | None:
+    """Return the tokens for 10% error that are enough for a share of the heads; None: none are."""
+    at = math.ceil(share * len(found.heads))
+    return by_need(found)[-at].tokens_for.percent_10
 
 
 def _title(found: Probe) -> str:

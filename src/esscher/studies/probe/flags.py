@@ -110,7 +110,7 @@ def _against_gaussian(heads: Sequence[ProbeHead]) -> list[tuple[int, Flag]]:
             Flag(
                 flag="not Gaussian",
                 evidence=f"{_evidence('measured', *values[i][:2])}, Gaussian tokens of H = "
-                f"{heads[i].horizon:.2f} would have {sharp[i]:.2f} in the end (conjectured)",
+                f"{heads[i].horizon:.2f} would tend to {sharp[i]:.3f} (conjectured)",
             ),
         )
         for i in apart
@@ -175,4 +175,4 @@ def _adjusted(p: Array) -> list[int]:
 
 
 def _evidence(what: str, value: float, noise: float) -> str:
-    return f"exponent {what}: {value:.2f} ± {noise:.2f}"
+    return f"exponent {what}: {value:.3f} ± {noise:.3f}"

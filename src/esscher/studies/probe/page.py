@@ -8,13 +8,15 @@ from esscher.math.statistics.classes import class_counts, class_words
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, values
 from esscher.show.numbers import counted, shown, visible
-from esscher.studies.probe.charts import KEPT, by_need
+from esscher.studies.probe.charts import KEPT, by_need, enough_for
 from esscher.studies.probe.curves import METRICS
 from esscher.studies.probe.headline import LARGE
 from esscher.studies.probe.predictors import beats_constant
 from esscher.studies.probe.result import Probe
 
 NEVER = "more than 10⁸"
+#: Heads of a flag that the table names; the CSV file has all.
+NAMED = 12
 
 
 def summary(found: Probe, name: str) -> Summary:
@@ -37,27 +39,26 @@ def _cards(found: Probe) -> list[Card]:
     worst = found.heads[int(errors.argmax())]
     large = [head for head in found.heads if head.at_context.interval[0] > LARGE]
     counts = class_counts(head.exponent("mean")[1] for head in found.heads)
-    needed = table["tokens_10"].astype(float).fillna(np.inf)
-    middle = float(needed.median())
+    middle = enough_for(found, 0.5)
     beyond = int(table["extrapolated"].sum())
     cards = [
         Card(shown(float(errors.median()), "p1"), "output error of a typical head",
              f"at {worst.at_context.n:,.0f} tokens, the model's own context length; worst "
              f"({worst.layer}.{worst.head}): {shown(worst.at_context.error, 'p0')}"),
         Card(f"{len(large)} of {count}", f"heads are more than {LARGE:.0%} off",
-             "there, beyond their intervals: leave them alone when tokens are dropped"),
+             "there, by the lower ends of their 95% intervals: keep all of their tokens"),
         Card(f"{counts['at 1/2']} of {count}", "heads converge like 1/\u2060√n",
              f"mean output, by 95% intervals: {class_words(counts)}"),
-        Card(shown(middle, "n0") if np.isfinite(middle) else NEVER, "tokens for 10% output error",
-             f"median head; extrapolated beyond the tokens read: {beyond} of {count}"),
+        Card(shown(middle, "n3", NEVER), "tokens are enough for half of the heads",
+             f"for 10% output error; extrapolated beyond the tokens read: {beyond} of {count}"),
     ]  # fmt: skip
     best = found.predictors()
     if not best.empty:
         first = best[best["metric"] == "mean"].iloc[0]
-        word = "better than" if beats_constant(first) else "not better than"
+        word = "better than" if beats_constant(first) else "not shown to be better than"
         cards.append(
-            Card(f"{first['mean absolute error']:.3f}", "error of the predicted exponents",
-                 f"mean output, {first['predictor']}: {word} always 1/2, beyond its interval")
+            Card(f"{first['mean absolute error']:.3f}", "mean error of the best predicted exponent",
+                 f"mean output, {first['predictor']}: {word} always saying 1/2")
         )  # fmt: skip
     return cards
 
@@ -84,14 +85,15 @@ def _predictors(found: Probe) -> list[Table]:
                 "skill_low": values(table["skill_low"]),
                 "skill_high": values(table["skill_high"]),
             },
-            caption="Mean over heads of |predicted - measured|, smallest first. Skill: 1 minus its "
-            "ratio to the error of always saying 1/2, with its 95% interval over heads; an "
-            "interval that holds 0 is no better than the constant.",
+            caption="Mean over heads of |predicted - measured|, smallest first. Skill: 1 is "
+            "perfect, 0 is as good as always saying 1/2. If the 95% interval of the skill (over "
+            "heads) holds 0, the predictor is not shown to be better than that.",
         )
     ]
 
 
 def _flags(found: Probe) -> list[Table]:
+    """Heads of every flag, with the evidence at the first of them."""
     seen: dict[str, list[tuple[str, str]]] = {}
     for head in found.heads:
         for flag in head.flags:
@@ -99,6 +101,7 @@ def _flags(found: Probe) -> list[Table]:
     if not seen:
         return []
     order = sorted(seen, key=lambda name: -len(seen[name]))
+    names = {name: [head for head, _ in seen[name]] for name in order}
     return [
         Table(
             title="Flags: what stands out",
@@ -106,21 +109,27 @@ def _flags(found: Probe) -> list[Table]:
             columns=[
                 Column("flag", "flag"),
                 Column("heads", "heads", "n0"),
-                Column("example", "for example, head"),
-                Column("evidence", "evidence there"),
+                Column("named", "which"),
+                Column("evidence", "evidence at the first of them"),
                 Column("which", "all heads", shown=False),
             ],
             data={
                 "flag": order,
-                "heads": [len(seen[name]) for name in order],
-                "example": [seen[name][0][0] for name in order],
+                "heads": [len(names[name]) for name in order],
+                "named": [_named(names[name]) for name in order],
                 "evidence": [seen[name][0][1] for name in order],
-                "which": [" ".join(head for head, _ in seen[name]) for name in order],
+                "which": [" ".join(names[name]) for name in order],
             },
-            caption=f"{counted(len(found.heads), 'head')} in all. The CSV file lists the heads of "
-            "each flag.",
+            caption=f"{counted(len(found.heads), 'head')} in all, written LAYER.HEAD. Each head's "
+            "own flags stand beside it in the table below; pick the head to see the evidence.",
         )
     ]
+
+
+def _named(heads: list[str]) -> str:
+    """The first heads of a list, and how many more there are."""
+    more = f" and {len(heads) - NAMED} more" if len(heads) > NAMED else ""
+    return ", ".join(heads[:NAMED]) + more
 
 
 def _heads(found: Probe, name: str) -> Table:
@@ -143,9 +152,15 @@ def _heads(found: Probe, name: str) -> Table:
     columns = [
         Column("layer", "layer", "n0"),
         Column("head", "head", "n0"),
+        Column("tokens_10", "tokens for 10%", "n3", "tokens_10_low", "tokens_10_high",
+               NEVER, True, "tokens for 10% relative output error; 95% interval"),
+        Column("beyond", "extrapolated",
+               help="whether that is more than the tokens that were read"),
+        Column("at_context", "error at the context", "p1", "at_context_low", "at_context_high",
+               help="relative output error at the model's own context length; 95% interval"),
+        Column("flags", "flags", help="what stands out at this head"),
+        Column("flag_evidence", "evidence of the flags", shown=False),
         Column("H", "H", "d2", help="attention horizon: the largest whitened singular value"),
-        Column("khat", "k-hat", "d2", "khat_low", "khat_high",
-               help="tail of received attention: a diagnostic, 1/2 and more is a heavy tail"),
         *(
             Column(metric, f"exponent, {words}", "d2", f"{metric}_low", f"{metric}_high",
                    help=f"beta of error ~ C n^-beta, {words}; 95% interval")
@@ -156,29 +171,23 @@ def _heads(found: Probe, name: str) -> Table:
                    help=f"exponent of the {words} error on these sizes, from one pass")
             for metric, words in METRICS.items()
         ),
-        Column("at_context", "error at the context", "p1", "at_context_low", "at_context_high",
-               help="relative output error at the model's own context length; 95% interval"),
-        Column("tokens_10", "tokens for 10%", "n3", "tokens_10_low", "tokens_10_high",
-               NEVER, True, "tokens for 10% relative output error; 95% interval"),
-        Column("beyond", "extrapolated",
-               help="whether that is more than the tokens that were read"),
-        Column("ess", "ESS", "n0", help="tokens that the median query attends"),
+        Column("khat", "k-hat", "d2", "khat_low", "khat_high",
+               help="tail of received attention: a diagnostic, 1/2 and more is a heavy tail"),
+        Column("ess", "effective tokens", "n0", help="tokens that the median query attends"),
         Column("lost", "in sinks", "p0", help="attention that goes to sinks and delimiters"),
+        Column("sink_tokens", "largest sinks", shown=False),
         Column("proxy", "proxy", "d2", "proxy_low", "proxy_high",
                help="variance proxy of the keys over their variance, along the worst direction"),
-        Column("flags", "flags", help="what stands out at this head"),
-        Column("sink_tokens", "largest sinks", shown=False),
-        Column("flag_evidence", "evidence of the flags", shown=False),
     ]  # fmt: skip
-    file = "The CSV file has every column, at full length"
+    file = "The CSV file has every column"
     if len(kept) < len(heads):
-        file += f"; evidence is that of the {len(kept):,} heads that need most tokens"
+        file += f"; evidence of flags only of the {len(kept):,} heads that need most tokens"
     return Table(
         title="All heads",
         name=f"{name}-heads",
         columns=columns,
         data=data_of(frame),
-        caption="Brackets are 95% intervals. Click a row, or press Enter on it, to see its curves "
-        f"above. {file}.",
+        caption="Brackets are 95% intervals. Click a row, or press Enter on it, to see the head's "
+        f"curves above. {file}.",
         sort=("tokens_10", True),
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from esscher.core.next_steps import Step, once_more, plan_step
 from esscher.core.shown import counted, with_error
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.probe.predictors import CONSTANT
@@ -16,10 +17,8 @@ SHOWN = 15
 
 
 def print_result(found: Probe, console: PlainConsole, everything: bool = False) -> None:
-    """Print the headline, the worst heads, the layers and how good the predictors were."""
+    """Print the worst heads, the layers and how good the predictors were."""
     model = found.study.model_record
-    console.say(found.headline, "bold")
-    console.say_note(model.note)
     if not found.heads:
         return
     frame = found.table().sort_values("tokens_10", ascending=False, na_position="first")
@@ -46,7 +45,7 @@ def print_result(found: Probe, console: PlainConsole, everything: bool = False) 
         )
     console.print(table)
     if hidden:
-        console.say(f"{counted(hidden, 'more head')} with fewer tokens; --all shows all.")
+        console.say(f"{counted(hidden, 'more head')}, which need fewer tokens; --all shows all.")
     _print_flags(console, found, [(row["layer"], row["head"]) for row in frame.to_dict("records")])
     if not found.study.predict:
         _print_predictors(console, found)
@@ -60,6 +59,25 @@ def print_result(found: Probe, console: PlainConsole, everything: bool = False) 
         "for 10% output error, with 95% interval; * more than the tokens that were read: "
         "extrapolated, and larger if more text has rarer tokens.",
     )
+
+
+def next_steps(found: Probe) -> list[Step]:
+    """Plan budgets with it; read more text if numbers are extrapolated."""
+    study = found.study
+    if not found.heads:
+        return []
+    steps = [
+        plan_step(
+            study.text_record.source,
+            "How many tokens can each head drop? Checked on held-out text.",
+        )
+    ]
+    if any(head.at_context.extrapolated for head in found.heads):
+        why = "Numbers are extrapolated beyond the tokens that were read: read more."
+        steps.append(once_more("probe", why, tokens=4 * study.tokens))
+    elif study.model_record.causal:
+        steps.append(Step("context", "How long a context does each head use?"))
+    return steps
 
 
 def _print_predictors(console: PlainConsole, found: Probe) -> None:

@@ -32,7 +32,7 @@ def head_strengths(probe: Probe) -> pd.DataFrame:
     measured.
     """
     if not probe.heads:
-        raise InputError("no head of this probe is measured yet; run its command again")
+        raise InputError("this probe has no measurements yet; run its command again")
     return pd.DataFrame(
         [
             {

@@ -42,14 +42,16 @@ MOST_PASSAGES = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeStudy(ModelStudy[Probe]):
-    """Measure how every head of a model converges, and what one pass says about it.
+    """Measure how many tokens each head of a model needs.
 
-    For every head: the exponents of its errors when it sees n tokens only, those that one pass
-    predicts, the tokens for 10% output error, and flags where numbers may not be what they seem;
-    for every layer, what the errors of its heads have in common.
+    A head that sees only n tokens gives another output than with all of them. For every head: how
+    large that error is, how fast it falls with n, how many tokens 10% error takes, what one pass
+    predicts of all this, and flags where numbers may mislead. For every layer: what the errors of
+    its heads have in common.
     """
 
     name = "probe"
+    asks = "How many tokens does each head need?"
     abridged = True
     cell = ProbeCell
     result = Probe
@@ -63,33 +65,33 @@ class ProbeStudy(ModelStudy[Probe]):
     mode: Annotated[
         Mode,
         option(
-            "All tokens as one cloud, or real sequences with positions and visibility (default: "
-            "pooled for encoders, context for decoders)."
+            "pooled: all tokens as one set; context: real sequences, with positions and causal "
+            "masks (default: pooled for encoders, context for decoders)."
         ),
     ] = BY_MODEL
     tokens: Annotated[
         int,
-        option("Tokens in all (default 9216; 2 passages in context mode).", ge=1, le=10**15),
+        option("Tokens to read (default 9216; 2 passages in context mode).", ge=1, le=10**15),
     ] = BY_MODEL
     context: Annotated[
-        int, option("Tokens of a passage (default 512; 4096 in context mode).", ge=1, le=10**15)
+        int, option("Tokens per passage (default 512; 4096 in context mode).", ge=1, le=10**15)
     ] = BY_MODEL
     layers: Layers = BY_MODEL
     heads: Heads = BY_MODEL
     sizes: Annotated[
         tuple[Annotated[int, Meta(ge=2, le=10**15)], ...],
-        option("Geometric grid of sizes n (default 64:2048:6).", metavar="A:B:K"),
+        option("Numbers of tokens n, as first:last:count (default 64:2048:6).", metavar="A:B:K"),
     ] = BY_MODEL
-    replicates: Annotated[int, option("Samples of tokens.", ge=1, le=10**6)] = 32
-    predict: Annotated[bool, option("Predict everything from one pass, and sample nothing.")] = (
-        False
-    )
+    replicates: Annotated[int, option("Random samples of tokens per size.", ge=1, le=10**6)] = 32
+    predict: Annotated[
+        bool, option("Predict everything from one pass instead of sampling (much faster).")
+    ] = False
     seed: Seed = 0
     sampling: Annotated[
         Literal["with", "without"],
         option(
-            "With or without replacement; errors without are divided by sqrt((N - n)/(N - 1)), "
-            "the factor of a finite population."
+            "Sample with or without replacement; without, errors are divided by "
+            "sqrt((N - n)/(N - 1)), the factor of a finite population."
         ),
     ] = "with"
 
@@ -162,9 +164,9 @@ class ProbeStudy(ModelStudy[Probe]):
 def _too_few(model: Outline, mode: Mode, tokens: int, context: int, keys: int) -> str:
     """What to do about a request that leaves too few keys."""
     if mode == "pooled":
-        return f"tokens is {tokens}; it takes at least {FEWEST_KEYS} for a curve: give as many"
+        return f"tokens is {tokens}; a curve needs at least {FEWEST_KEYS}"
     needed = needed_context(model)
-    what = f"context is {context}, which leaves {keys} keys; it takes {FEWEST_KEYS} for a curve"
+    what = f"context is {context}, which leaves {keys} keys; a curve needs {FEWEST_KEYS}"
     if needed > model.max_positions:
         return (
             f"{what}, and {model.name} reads at most {model.max_positions} tokens: measure it in "

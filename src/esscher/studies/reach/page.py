@@ -34,8 +34,8 @@ def _cards(found: Reach) -> list[Card]:
         far = found.weights[-1]
         cards.append(
             Card(f"{far.median_ratio:.2f}", f"predicted over measured weight at {far.length:,}",
-                 f"quartiles {far.quartiles[0]:.2f} to {far.quartiles[1]:.2f}; against unchanged "
-                 f"weights: {far.verdict}")
+                 f"quartiles {far.quartiles[0]:.2f} to {far.quartiles[1]:.2f}; compared with "
+                 f"assuming unchanged weights: {far.verdict}")
         )  # fmt: skip
     own = [one for one in found.scales if one.arm == "heads"]
     if own:

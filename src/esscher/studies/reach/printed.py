@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from esscher.core.codec import Estimate
+from esscher.core.next_steps import Step, once_more, plan_step
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.reach.records import HeadReach
 from esscher.studies.reach.result import Reach
@@ -12,9 +13,7 @@ SHOWN = 12
 
 
 def print_result(found: Reach, console: PlainConsole, everything: bool = False) -> None:
-    """Print the headline, the heads that answers owe most to, scores and what was checked."""
-    console.say(found.headline, style="bold")
-    console.say_note(found.study.model_record.note)
+    """Print the heads that answers owe most to, scores and what was checked."""
     if not found.heads:
         return
     heads = sorted(found.heads, key=lambda head: -head.share)
@@ -32,6 +31,23 @@ def print_result(found: Reach, console: PlainConsole, everything: bool = False) 
         console.print(_budgets(found))
     if found.scales:
         console.print(_scales(found))
+
+
+def next_steps(found: Reach) -> list[Step]:
+    """Ask more where heads are undecided; check scales; keep retrieval under a plan."""
+    study = found.study
+    if not found.heads:
+        return []
+    steps = []
+    if not found.scales:
+        why = "Would scaling the logits help at this length? Checked on held-out questions."
+        steps.append(once_more(study.name, why, check=found.lengths[-1]))
+    elif any(head.verdict == "undecided" for head in found.heads):
+        why = "Some heads are undecided: ask more questions."
+        steps.append(once_more(study.name, why, items=4 * study.items))
+    why = "Can tokens be dropped without losing answers? Checked on held-out text."
+    plan = plan_step(study.text_record.source, why)
+    return [*steps, Step(plan.command, why, {**plan.options, "--tasks": "needle,quote"})]
 
 
 def _heads(found: Reach, shown: list[HeadReach], everything: bool) -> PlainTable:

@@ -11,6 +11,7 @@ import numpy as np
 
 from esscher.core.codec import Count
 from esscher.core.errors import InputError
+from esscher.core.shown import two_digits
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.result import Result, WithHeads
 from esscher.studies.reach.compare import (
@@ -219,15 +220,17 @@ def _headline(
     if weights:
         far = weights[-1]
         said += (
-            f" Weights predicted from {first.length:,} tokens are {far.median_ratio:.2f} times "
-            f"those measured at {far.length:,} (median of {far.heads} heads), "
+            f" Weights predicted from {first.length:,} tokens are "
+            f"{two_digits(far.median_ratio)} times those measured at {far.length:,} (median of "
+            f"{far.heads} heads), "
             f"{_than(far.verdict)} unchanged ones."
         )
     for one in scales:
         if one.arm == "heads" and one.length == scales[-1].length:
             said += (
-                f" A scale that keeps the weights of {first.length:,} tokens: needles "
-                f"{one.needle_verdict}, text {one.perplexity_verdict} at {one.length:,}."
+                f" Scaling the logits to keep the weights of {first.length:,} tokens: at "
+                f"{one.length:,} tokens answers {one.needle_verdict}, text "
+                f"{one.perplexity_verdict}."
             )
     return said
 

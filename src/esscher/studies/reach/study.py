@@ -36,15 +36,16 @@ BEYOND = 4
 
 @dataclass(frozen=True, kw_only=True)
 class ReachStudy(ModelStudy[Reach]):
-    """Measure how long a text the heads of a decoder can search, and predict it from a short one.
+    """Measure how long a text the heads of a decoder can search.
 
-    Questions about generated needles are asked in texts of several lengths. For every head: the
-    logits of keys, the advantage of the token that is copied, its weight, and whether the answer
-    owes anything to it. From the shortest length alone the weights at all others are predicted.
-    With --check, factors of the logits that grow with the context are tried on other texts.
+    Questions are asked about facts (needles) hidden in texts of several lengths. For every head:
+    how much attention the token that answers gets, how much of the answer is due to it, and what
+    the shortest length predicts for the others. With --check, scaling the logits with the length of
+    the text is tried on held-out questions.
     """
 
     name = "reach"
+    asks = "How long a text can the heads search?"
     abridged = True
     unit = "items"
     cell = ItemCell | CheckCell
@@ -57,21 +58,20 @@ class ReachStudy(ModelStudy[Reach]):
     lengths: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=10**9)], ...],
         option(
-            "Tokens of the texts; the shortest predicts the others (default: doubled from 512 up "
-            "to what the model reads).",
+            "Lengths of the texts in tokens; the shortest predicts the others (default: doubled "
+            "from 512 up to the longest that the model reads).",
             metavar="A:B:K",
         ),
     ] = BY_MODEL
-    tasks: Annotated[
-        tuple[str, ...], option("Questions that one token after the other answers.")
-    ] = ("needle", "quote")
+    tasks: Annotated[tuple[str, ...], option("Kinds of questions.")] = ("needle", "quote")
     items: Annotated[
-        int, option("Questions per task and length (shortest: 4 times).", ge=1, le=10**6)
+        int,
+        option("Questions per task and length; 4 times as many at the shortest.", ge=1, le=10**6),
     ] = 4
     check_lengths: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=10**9)], ...],
         option(
-            "Lengths at which factors of the logits are checked on held-out items.",
+            "Lengths at which scaling the logits is checked on held-out questions.",
             metavar="LIST",
             command="check",
             changeable=True,
@@ -86,7 +86,8 @@ class ReachStudy(ModelStudy[Reach]):
         """Choose lengths that the model reads."""
         if not model.causal:
             raise InputError(
-                f"{model.name!r} is an encoder, which answers no questions; reach is for decoders"
+                f"{model.name!r} is an encoder, which cannot answer questions; esscher reach "
+                "is for decoders"
             )
         model.check_supported()
         if model.window is not None:

@@ -61,7 +61,7 @@ def read_text(study: ReachStudy, loaded: LoadedModel, model: AnyModel) -> ReachW
         if study.check_lengths[-1] > loaded.max_positions and rotation_of(loaded, 0) is None:
             raise InputError(
                 f"check ends at {study.check_lengths[-1]}, but {loaded.name!r} has positions for "
-                f"{loaded.max_positions} tokens only; give at most that"
+                f"{loaded.max_positions} tokens only; give at most as many"
             )
         rest = _tokens(stream, PARTS * study.check_lengths[-1])
         if len(rest) < study.check_lengths[-1]:

@@ -54,7 +54,7 @@ class Finding:
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in self.tables.items():
             if Path(name).name != name:
-                raise InputError(f"{name!r} is no name of a file")
+                raise InputError(f"{name!r} is not a file name")
             text = without_formulas(table).to_csv(
                 index=False, lineterminator="\n", float_format="%.6g"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ FORMULA = "H²/(1+H²)"
 ONE_PASS = "one-pass k-hat"
 #: Resampled replicates and passes behind the interval of a skill.
 RESAMPLES = 1000
+#: Burn-ins are at most e to this power.
+LARGE = 700.0
 
 
 def run(settings: Settings) -> Finding:
@@ -90,13 +93,15 @@ def _measure(key: dict[str, Any]) -> dict[str, Any]:
     from esscher.engine.attention import attention_statistics
 
     rng = random_stream(key["seed"], "onepass", key["d"], round(1000 * key["H"]), key["draw"])
-    tokens = gaussian_head(key["H"], key["d"]).sample(key["n"], rng)
+    head = gaussian_head(key["H"], key["d"])
+    tokens = head.sample(key["n"], rng)
     q, k, v = (torch.from_numpy(rows) for rows in (tokens.tilts, tokens.keys, tokens.values))
     found = attention_statistics(
         q, k, v, sizes=[key["n"]], factor=1.0, received_sizes=[key["n"]], dtype=torch.float64
     )
     assert found.received is not None
-    tail = received_exponent(found.received[0, 0])
+    burn_in = math.exp(min(head.frobenius**2, LARGE))
+    tail = received_exponent(found.received[0, 0], burn_in=burn_in)
     low, high = tail.interval
     return {
         "khat": tail.k,

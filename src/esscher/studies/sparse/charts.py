@@ -148,8 +148,7 @@ DRAWINGS = (
     Drawing(
         "curves", "errors against the budget", curves, missing=_nothing,
         heading="Error against the budget",
-        caption="Relative error against dense attention, with 95% intervals (Student, over the "
-        "replicates).",
+        caption="Relative error against dense attention, with 95% intervals over replicates.",
     ),
     Drawing(
         "exponents", "exponents and verdicts", exponents, missing=_nothing,
@@ -160,8 +159,8 @@ DRAWINGS = (
     Drawing(
         "bias", "how much of the error is bias", bias, missing=_no_bias,
         heading="How much of the error is bias",
-        caption="What averaging over draws would not remove, as a share of the squared map error; "
-        "for a pattern without randomness all of it.",
+        caption="Share of the squared map error that averaging over draws does not remove: all of "
+        "it, for a pattern without randomness.",
     ),
     Drawing(
         "explorer", "map errors of every head, and the curves of one of them (--head)", explorer,

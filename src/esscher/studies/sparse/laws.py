@@ -147,7 +147,7 @@ class Sequences:
         """Draw the queries."""
         if not -1 < correlation < 1:
             raise InputError(
-                f"correlation is {correlation:g}; it must lie between -1 and 1, without them"
+                f"correlation is {correlation:g}; it must lie strictly between -1 and 1"
             )
         rng = random_stream(seed, "sparse queries")
         if correlation == 0:

@@ -107,9 +107,9 @@ def _verdicts(found: Sparse, name: str) -> Table:
             "target": [said.get(t.state, "reached") for t in target],
             "evidence": [p.evidence for p in patterns],
         },
-        caption="On the map error: does the pattern keep the exponent of random selection? It does "
-        f"if the interval of the difference lies within {MARGIN:g} of 0; undecided if the interval "
-        "is neither within that margin nor beyond it.",
+        caption="Does the map error of a pattern fall as fast as that of random selection? Yes if "
+        f"the interval of the difference of exponents is within {MARGIN:g} of 0, no if it is "
+        "outside, undecided otherwise.",
     )  # fmt: skip
 
 
@@ -153,7 +153,8 @@ def _heads(found: Sparse, name: str) -> Table:
         columns=columns,
         data=data,
         caption=f"Map errors at r = {largest:,}. {_counted(found)} The CSV file also has the "
-        "exponents of all patterns with intervals, each over passages and at its own level.",
+        "exponents of all patterns, with intervals over passages (not adjusted for the number of "
+        "heads).",
         sort=(f"{RANDOM}_error", True),
     )
 
@@ -166,6 +167,6 @@ def _counted(found: Sparse) -> str:
             counts = count_heads(found.heads, name)
             parts.append(f"{name} {counts['better']} / {counts['worse']} / {counts['undecided']}")
     return (
-        "Heads in which a pattern is better than random selection / worse / undecided (paired over "
-        f"passages, after Holm over the heads, which share passages): {', '.join(parts)}."
+        "Heads in which a pattern is better than random selection / worse / undecided: "
+        f"{', '.join(parts)} (paired over passages, adjusted over heads by Holm)."
     )

@@ -12,7 +12,8 @@ import scipy
 
 from esscher.core.codec import Count
 from esscher.core.errors import InputError
-from esscher.math.statistics.classes import class_counts, class_words, rate_class
+from esscher.core.shown import between, rates_said, two_digits
+from esscher.math.statistics.classes import class_counts, rate_class
 from esscher.math.statistics.means import LEVEL
 from esscher.math.statistics.records import ByMetric, Ends, FittedRate
 from esscher.runs.result import Result, WithHeads
@@ -91,7 +92,7 @@ class Sparse(WithHeads[SparseHead], Result["AnySparse"]):
         if not self.patterns:
             return
         if self.visible is None or RANDOM not in self.patterns:
-            raise InputError("random selection was not measured, or nobody knows how many keys")
+            raise InputError("random selection was not measured, or the number of keys is missing")
         curves: list[tuple[float, ...] | None] = []
         for found in self.patterns.values():
             curves += [found.bias.square, found.bias.standard_error, found.bias.share]
@@ -105,7 +106,7 @@ class Sparse(WithHeads[SparseHead], Result["AnySparse"]):
                     curves += [curve.mean, curve.median, curve.standard_error]
         for unit in (*self.heads, *self.layers):
             if unit.patterns.keys() != self.patterns.keys():
-                raise InputError("its heads and layers have not all patterns")
+                raise InputError("its heads and layers lack some patterns")
             curves += [p.error for u in unit.patterns.values() for p in (u.mean, u.cov, u.map)]
         if not self.budgets or any(c is not None and len(c) != len(self.budgets) for c in curves):
             raise InputError("its curves do not have one number per budget")
@@ -242,11 +243,11 @@ def headline(patterns: Mapping[str, SparsePattern], heads: Sequence[SparseHead] 
     sentences = [_baseline(patterns[RANDOM].fit.map)]
     if groups:
         sentences.append(
-            f"Against it, with a margin of {MARGIN:g} in the exponent: {'; '.join(groups)}."
+            f"Compared with it (exponents within {MARGIN:g} count as equal): {'; '.join(groups)}."
         )
     if heads:
         counts = class_counts(unit.patterns[RANDOM].map.interval for unit in heads)
-        sentences.append(f"Heads by their own exponent of random selection: {class_words(counts)}.")
+        sentences.append(f"With random keys the error falls {rates_said(counts, 'head')}.")
     return " ".join(sentences)
 
 
@@ -254,10 +255,10 @@ def _baseline(fit: FittedRate) -> str:
     """The exponent of random selection, and whether it is 1/2."""
     low, high = fit.interval
     if low is None or high is None:
-        return f"Random selection: map error ~ r^-{fit.exponent:.2f}, without an interval."
+        return f"Random selection: the error falls with exponent {two_digits(fit.exponent)}."
     return (
-        f"Random selection: map error ~ r^-{fit.exponent:.2f} ({low:.2f} to {high:.2f}), "
-        f"{rate_words(fit.interval)}."
+        "Random selection: the error falls with the number of keys, with exponent "
+        f"{between(fit.exponent, fit.interval)}, {rate_words(fit.interval)}."
     )
 
 

@@ -36,26 +36,30 @@ BLOCK = 4
 
 Patterns: TypeAlias = Annotated[
     tuple[Annotated[str, Meta(max_length=64)], ...],
-    option("Such as window,topk (default: all); random is always among them."),
+    option("Patterns, such as window,topk (default: all); random is always measured."),
 ]
 Budgets: TypeAlias = Annotated[
     tuple[Annotated[int, Meta(ge=2, le=10**15)], ...],
-    option("Numbers r of keys that a query attends (default: 7 from 32 on).", metavar="A:B:K"),
+    option(
+        "Numbers of keys r that a query attends to (default: 7 sizes from 32 on).", metavar="A:B:K"
+    ),
 ]
 QueryCount: TypeAlias = Annotated[
-    int, option("Queries at which errors are measured.", ge=1, le=10**9)
+    int, option("Queries per sequence at which errors are measured.", ge=1, le=10**9)
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparseStudy(ModelStudy[Sparse]):
-    """Measure sparse attention patterns in a model against dense attention.
+    """Compare sparse attention with dense attention in a model.
 
-    For every head, errors of the attention output as the budget of keys grows. Patterns: random,
-    corrected, topk, streaming, window, longformer, bigbird, strided, block, pooled, linformer.
+    For every head: how the error of its output falls as queries attend to more keys. Patterns:
+    random, corrected, topk, streaming, window, longformer, bigbird, strided, block, pooled,
+    linformer.
     """
 
     name = "sparse"
+    asks = "Which sparse patterns come close to dense attention?"
     unit = "passages"
     cell = SparseCell
     result = Sparse
@@ -67,14 +71,14 @@ class SparseStudy(ModelStudy[Sparse]):
 
     patterns: Patterns = BY_MODEL
     budgets: Budgets = BY_MODEL
-    context: Annotated[
-        int, option("Tokens of a passage (default: up to 2048).", ge=1, le=10**9)
-    ] = BY_MODEL
+    context: Annotated[int, option("Tokens per passage (default: up to 2048).", ge=1, le=10**9)] = (
+        BY_MODEL
+    )
     passages: Annotated[int, option("Number of passages.", ge=1, le=10**6)] = 8
     layers: Layers = BY_MODEL
     heads: Heads = BY_MODEL
     draws: Annotated[
-        int, option("Choices of every random pattern on a passage.", ge=2, le=10**6)
+        int, option("Random choices of each random pattern per passage.", ge=2, le=10**6)
     ] = 2
     query_count: QueryCount = 64
     seed: Seed = 0
@@ -120,14 +124,15 @@ class SparseStudy(ModelStudy[Sparse]):
 
 @dataclass(frozen=True, kw_only=True)
 class SparseLawStudy(LawStudy[Sparse]):
-    """Measure sparse attention patterns on synthetic tokens against dense attention.
+    """Compare sparse with dense attention on synthetic tokens.
 
-    Independent tokens of a law, or a Gaussian AR(1) sequence; where the infinite-token limit is
-    known, errors against it too. Patterns: random, corrected, topk, streaming, window, longformer,
-    bigbird, strided, block, pooled, linformer.
+    Tokens are independent, or a Gaussian AR(1) sequence. Where the infinite-token limit is known,
+    errors are measured against it too. Patterns: random, corrected, topk, streaming, window,
+    longformer, bigbird, strided, block, pooled, linformer.
     """
 
     name = "sparse-law"
+    asks = "Which sparse patterns come close to dense attention?"
     cell = SparseCell
     result = Sparse
     examples = (
@@ -138,9 +143,12 @@ class SparseLawStudy(LawStudy[Sparse]):
     patterns: Patterns = BY_MODEL
     budgets: Budgets = BY_MODEL
     correlation: Annotated[
-        float, option("rho of an AR(1) sequence, for the law gaussian.", gt=-1, lt=1)
+        float,
+        option(
+            "Correlation rho of neighbouring tokens (AR(1)), for the law gaussian.", gt=-1, lt=1
+        ),
     ] = 0.0
-    tokens: Annotated[int, option("Length of a sequence.", ge=1, le=10**15)] = 8_192
+    tokens: Annotated[int, option("Tokens per sequence.", ge=1, le=10**15)] = 8_192
     replicates: Annotated[int, option("Number of sequences.", ge=FEWEST, le=10**6)] = 32
     query_count: QueryCount = 256
     seed: Seed = 0

@@ -179,7 +179,7 @@ def stored_predictions(run: CellRun, study: SweepStudy) -> tuple[ScalePrediction
         if any(len(errors) != len(sizes) for errors in found.errors.values()):
             raise run.damaged(PREDICTIONS, f"it is not of {len(sizes)} sizes")
         if any(metric not in found.sharp for metric in METRICS):
-            raise run.damaged(PREDICTIONS, f"sharp has not all of {', '.join(METRICS)}")
+            raise run.damaged(PREDICTIONS, f"sharp lacks some of {', '.join(METRICS)}")
     return about.scales
 
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from esscher.math.theory import exponents as gaussian_exponents
 from esscher.math.theory.sharp_exponents import bounded_exponents
-from esscher.show.chart import bands, diagonal, figure, guides, lines, panel, points, sheet
+from esscher.show.chart import bands, diagonal, figure, guides, lines, panel, points, sheet, words
 from esscher.show.drawing import Drawing
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import BLUE, GREEN, GREY, LINE, PURPLE, VERMILION, limits
@@ -45,6 +45,8 @@ STYLES: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "logarithmic law": (PURPLE, LINE, DOTTED),
     "law with a floor": (GREEN, LINE, DOTTED),
 }
+#: The trivial prediction, beside which predicted exponents are drawn.
+CONSTANT = 0.5
 #: Laws that may fit better than a power of n.
 BENT = {"logarithmic": "logarithmic law", "floor": "law with a floor"}
 #: What exponents can be drawn over, and its name.
@@ -86,15 +88,30 @@ def predicted(found: Sweep) -> ChartType:
         for s in range(len(names))
         if (fit := found.fit(metric, s)).predicted is not None
     ]  # fmt: skip
-    ends = limits([row[key] for row in rows for key in ("predicted", "exponent", "low", "high")])
+    known = [row[key] for row in rows for key in ("predicted", "exponent", "low", "high")]
+    ends = limits([CONSTANT, *known])
     x = Axis("predicted", "predicted exponent", limits=ends)
     y = Axis("exponent", "measured exponent", limits=ends)
     panels = []
     for metric in METRICS:
         own = [row for row in rows if row["metric"] == metric]
         if own:
-            panels.append(panel(diagonal(x, y), points(own, x, y, series), title=TITLES[metric]))
+            panels.append(
+                panel(
+                    diagonal(x, y), guides([{"at": CONSTANT}], x, y, upright=True),
+                    points(own, x, y, series), words([{"text": _off(own)}], right=True),
+                    title=TITLES[metric],
+                )
+            )  # fmt: skip
     return figure(panels, _title(found), note=SURE)
+
+
+def _off(rows: list[dict[str, Any]]) -> str:
+    """Mean distance of predicted exponents from measured ones, beside that of the constant."""
+    measured = np.array([row["exponent"] for row in rows])
+    predicted = np.array([row["predicted"] for row in rows])
+    by_theory, by_constant = (np.abs(x - measured).mean() for x in (predicted, CONSTANT))
+    return f"mean |difference| {by_theory:.3f}\nalways 1/2: {by_constant:.3f}"
 
 
 def _nothing(found: Sweep) -> str | None:
@@ -120,14 +137,15 @@ DRAWINGS = (
     Drawing(
         "exponents", "exponents against the horizon", exponents, missing=_no_fits,
         heading="Exponents against the horizon",
-        caption="Exponents β of error ~ C n^-β, with intervals from resampled replicates. The "
-        "table says why a fit is not to be trusted.",
+        caption="Exponents β of error ~ C n^-β; intervals from resampled replicates. The table "
+        "says why a fit is not to be trusted.",
     ),
     Drawing("study", "both, in the layout of the published study", study, missing=_no_fits),
     Drawing(
         "predicted", "measured against predicted exponents", predicted, missing=_few_predicted,
         heading="Predicted against measured",
-        caption="Exponents on the same sizes; on the dotted line both agree.",
+        caption="Exponents on the same sizes. On the sloping line both agree; the upright line is "
+        "the constant prediction, always 1/2.",
     ),
 )  # fmt: skip
 

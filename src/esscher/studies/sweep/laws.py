@@ -99,6 +99,11 @@ def law_counts(verdicts: Iterable[str]) -> dict[str, int]:
     return {name: found[name] for name in dict.fromkeys(VERDICTS.values())}
 
 
+def extrapolates(fit: FittedRate) -> bool:
+    """Whether an exponent may be taken beyond the sizes: trusted, and a power law is decided."""
+    return fit.trusted and fit.selection.verdict == "power"
+
+
 def count_words(counts: Mapping[str, int]) -> str:
     """The counts as words, such as ``4 agree, 1 differs, 7 undecided``."""
     plural = {"agrees": "agree", "differs": "differ"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from esscher.math.statistics.records import FittedRate
@@ -9,7 +10,13 @@ from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, ends_of
 from esscher.show.numbers import between, counted, shown
 from esscher.studies.sweep.charts import NORMAL
-from esscher.studies.sweep.laws import agreement_counts, count_words, floor_seen, law_counts
+from esscher.studies.sweep.laws import (
+    agreement_counts,
+    count_words,
+    extrapolates,
+    floor_seen,
+    law_counts,
+)
 from esscher.studies.sweep.result import Sweep
 
 #: Errors in the order in which tables have them, and their names.
@@ -17,8 +24,9 @@ METRICS = {
     "map": "map",
     "mean": "mean output",
     "cov": "covariance",
-}  #: When a measured exponent agrees with a predicted one.
-RULE = "agrees: the whole 95% interval within 0.05 of the prediction; differs: beside it"
+}
+#: When a measured exponent agrees with a predicted one.
+RULE = "agrees: the whole 95% interval within 0.05 of the prediction; differs: all of it farther"
 
 
 def summary(found: Sweep, name: str) -> Summary:
@@ -42,8 +50,8 @@ def _answer(found: Sweep) -> str:
     """How fast errors fall, and whether theory says so."""
     if not found.has_fits:
         return (
-            f"{counted(found.replicates, 'replicate')} at {counted(len(found.sizes), 'size')}: it "
-            "takes a replicate and two sizes to see how fast errors fall."
+            f"{counted(found.replicates, 'replicate')} at {counted(len(found.sizes), 'size')}: "
+            "how fast errors fall takes at least two sizes."
         )
     first, last = (found.fit("mean", s) for s in (0, len(found.scales) - 1))
     if len(found.scales) == 1:
@@ -66,10 +74,22 @@ def _answer(found: Sweep) -> str:
     fits = [fit for *_, fit in _fits(found)]
     counts = agreement_counts(fits)
     if counts:
-        text += f". Measured against predicted exponents: {count_words(counts)} ({RULE})"
+        text += f". Exponents against theory on these sizes: {count_words(counts)}"
+    text += f". {_beyond(fits)}"
     laws = law_counts(found.joint_law(s).verdict for s in range(len(found.scales)))
-    text += f". Law of all errors together, by horizon: {count_words(laws)}"
+    text += f". Shape of the curves, by horizon: {count_words(laws)}"
     return f"{text}."
+
+
+def _beyond(fits: Sequence[FittedRate]) -> str:
+    """How many exponents may be taken beyond the sizes, in words."""
+    known = sum(map(extrapolates, fits))
+    if known == len(fits):
+        return f"All {len(fits)} have settled and may be used for larger n"
+    why = "n is too small, or the data too few, to see the asymptotic rate"
+    if not known:
+        return f"None of the {len(fits)} has settled: {why}"
+    return f"{known} of {len(fits)} have settled; for the others {why}"
 
 
 def _notes(found: Sweep) -> list[str]:
@@ -91,17 +111,16 @@ def _cards(found: Sweep) -> list[Card]:
     against = agreement_counts(fit for *_, fit in fits)
     if against:
         known = sum(against.values())
-        note = f"{against['differs']} differ, {against['undecided']} undecided; {RULE}"
-        out.append(Card(f"{against['agrees']} of {known}", "predicted exponents confirmed", note))
+        label = "exponents agree with theory on these sizes"
+        note = f"{count_words(against)}; {RULE}"
+        out.append(Card(f"{against['agrees']} of {known}", label, note))
     if fits:
-        trusted = sum(fit.trusted for *_, fit in fits)
-        out.append(
-            Card(f"{trusted} of {len(fits)}", "exponents that can be trusted on these sizes")
-        )
         laws = law_counts(fit.selection.verdict for *_, fit in fits)
+        trusted = sum(fit.trusted for *_, fit in fits)
+        settled = sum(extrapolates(fit) for *_, fit in fits)
         out.append(
-            Card(f"{len(fits) - laws['undecided']} of {len(fits)}", "laws that are decided",
-                 f"{count_words(laws)}; beyond these sizes an undecided one says nothing")
+            Card(f"{settled} of {len(fits)}", "exponents have settled: they hold for larger n too",
+                 f"trusted fits of a power law; trusted: {trusted}; laws: {count_words(laws)}")
         )  # fmt: skip
     return out
 
@@ -138,7 +157,7 @@ def _exponents(found: Sweep, name: str) -> Table:
                 "p0",
                 help="how often this test finds a floor of half of that error",
             ),
-            Column("trusted", "trusted", help="on these sizes"),
+            Column("trusted", "trusted", help="as a rate on these sizes"),
             Column("reasons", "why not"),
         ],
         data={
@@ -155,9 +174,9 @@ def _exponents(found: Sweep, name: str) -> Table:
             "floor_power": [floor_seen(fit)[1] for *_, fit in fits],
             "reasons": ["; ".join(fit.reasons) for *_, fit in fits],
         },
-        caption="β and C of error ~ C n^-β, with 95% intervals. Law: as predicted if the ratio to "
-        "the predicted curve does not change beyond noise and a floor of half the last error would "
-        "have been seen; undecided if such a floor or a power of ln n is not excluded.",
+        caption="β and C of error ~ C n^-β, with 95% intervals. Law: as predicted if the errors "
+        "follow the predicted curve within noise; undecided if the errors may still level off (at "
+        "half the last error) or fall like a power of ln n.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -11,6 +12,7 @@ from msgspec import structs
 
 from esscher.core.codec import Count, Record
 from esscher.core.errors import InputError
+from esscher.core.shown import between, two_digits
 from esscher.core.validation import Array, as_sizes
 from esscher.math.statistics import LEVEL, Rate
 from esscher.math.statistics.joint import untested_law
@@ -297,6 +299,32 @@ class Sweep(Result["SweepStudy"]):
             for s, scale in enumerate(self.scales)
         )
         return super(Sweep, replace(self, scales=scales)).to_dict()
+
+    def answer(self) -> str:
+        """Say how fast the error of the mean output falls, at the smallest and largest scale."""
+        if not self.has_fits:
+            return self.headline
+        order = sorted(range(len(self.scales)), key=lambda s: self.scales[s].horizon)
+        return " ".join(self._falls(s) for s in dict.fromkeys((order[0], order[-1])))
+
+    def _falls(self, s: int) -> str:
+        fit, scale = self.fit("mean", s), self.scales[s]
+        last = scale.mean.mean[-1]
+        predicted = "" if fit.predicted is None else f", predicted {two_digits(fit.predicted)}"
+        return (
+            f"At H = {scale.horizon:.3g} the error of the mean output falls with exponent "
+            f"{between(fit.exponent, fit.interval)}{predicted}"
+            + ("" if last is None else f"; it is {two_digits(last)} at n = {self.sizes[-1]:,}")
+            + f".{'' if fit.trusted else self._doubt(s)}"
+        )
+
+    def _doubt(self, s: int) -> str:
+        """Why an exponent is not to be trusted, if it can be said in a few words."""
+        burn_in = self.predictions[s].log_burn_in if self.predictions else -math.inf
+        if burn_in > math.log(self.sizes[-1]):
+            needed = two_digits(math.exp(burn_in)) if burn_in < 34 else f"e^{burn_in:.0f}"
+            return f" n is too small to see the asymptotic rate: that takes about {needed} tokens."
+        return " The exponent is not to be trusted: see *."
 
     def with_cells(self, cells: Mapping[str, Cell], run: CellRun) -> Self:
         """Return the result with the raw errors."""

@@ -49,14 +49,16 @@ MOST = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class SweepStudy(Study[Sweep]):
-    """Measure how fast attention over n tokens converges to its limit.
+    """Measure how fast attention over synthetic tokens converges.
 
-    Replicate r draws the largest number of tokens and gives the errors at all sizes from one pass.
-    Its random stream is a function of (seed, r), so that the result is the same to the bit for any
-    number of workers, any order of completion, and however often the sweep was killed and resumed.
+    Attention over n tokens estimates an infinite-token limit. Every replicate draws the largest
+    number of tokens and measures the errors at all sizes in one pass. The result depends on the
+    seed alone: it is the same to the bit for any number of workers, and however often the sweep was
+    interrupted.
     """
 
     name = "sweep"
+    asks = "How fast does attention over n tokens reach its limit?"
     unit = "replicates"
     cell = SweepCell
     result = Sweep
@@ -78,12 +80,12 @@ class SweepStudy(Study[Sweep]):
     ] = field(kw_only=False)
     sizes: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=10**18)], ...],
-        option("Increasing numbers of tokens n.", metavar="A:B:K", max_length=MOST),
+        option("Numbers of tokens n, as first:last:count.", metavar="A:B:K", max_length=MOST),
     ] = field(kw_only=False)
     replicates: Annotated[
         int,
         option(
-            "Independent samples of tokens; with a precision, those to begin with.",
+            "Independent samples of tokens; with a precision, how many to start with.",
             changeable=True,
             ge=1,
             le=10**9,
@@ -93,7 +95,7 @@ class SweepStudy(Study[Sweep]):
     scales: Annotated[
         tuple[Annotated[float, Meta(gt=0)], ...],
         option(
-            "Multipliers alpha of the head's tilts, all measured on the same tokens.",
+            "Factors alpha of the head's tilts, all measured on the same tokens.",
             metavar="A:B:K",
             command="alpha",
             min_length=1,
@@ -103,8 +105,7 @@ class SweepStudy(Study[Sweep]):
     precision: Annotated[
         float | None,
         option(
-            "Go on until half the width of the 95% interval of the exponent of the mean is at most "
-            "this.",
+            "Sample until the exponent of the mean is known to within +- this (95% interval).",
             changeable=True,
             gt=0,
         ),
@@ -112,8 +113,8 @@ class SweepStudy(Study[Sweep]):
     max_replicates: Annotated[
         int | None,
         option(
-            "With a precision: the most work, in replicates of the largest size (default 16 times "
-            "the replicates).",
+            "With a precision: stop after this much work, in replicates of the largest size "
+            "(default: 16 times the replicates).",
             changeable=True,
             ge=1,
             le=10**12,
@@ -121,16 +122,21 @@ class SweepStudy(Study[Sweep]):
     ] = BY_MODEL
     queries: Annotated[
         Literal["tokens", "population"],
-        option("The tokens themselves, or queries independent of the keys."),
+        option("Queries: the tokens themselves, or independent of the keys."),
     ] = "tokens"
     query_count: Annotated[
-        int | None, option("Number of queries (default: all, or 1024).", ge=1, le=10**15)
+        int | None,
+        option(
+            "Number of queries (default: all tokens, or 1024 independent ones).", ge=1, le=10**15
+        ),
     ] = BY_MODEL
     dtype: Annotated[
         Literal["float32", "float64"],
-        option("Precision of logits and weights; sums are in float64."),
+        option("Precision of logits and weights; sums are always float64."),
     ] = "float32"
-    device: Annotated[str, option("cpu, or a device of PyTorch.", max_length=256)] = "cpu"
+    device: Annotated[str, option("Device of PyTorch, such as cpu or cuda.", max_length=256)] = (
+        "cpu"
+    )
     reference_tokens: Annotated[
         int | None,
         option(
@@ -142,7 +148,9 @@ class SweepStudy(Study[Sweep]):
     ] = BY_MODEL
     predict: Annotated[
         bool,
-        option("Also predict the exponents on these sizes (seconds per scale).", changeable=True),
+        option(
+            "Also predict the exponents at these sizes (takes seconds per alpha).", changeable=True
+        ),
     ] = False
 
     def filled(self) -> SweepStudy:
@@ -216,12 +224,10 @@ class SweepStudy(Study[Sweep]):
         """Replicates that a precision may cost."""
         if self.precision is None:
             if self.max_replicates is not None:
-                raise InputError(
-                    "max_replicates goes with precision; give both, or replicates alone"
-                )
+                raise InputError("max_replicates needs a precision; give both, or replicates alone")
             return None
         if len(sizes) < 2:
-            raise InputError("precision is about a slope, which needs at least 2 sizes")
+            raise InputError("precision needs at least 2 sizes: it is that of a slope")
         most = self.max_replicates or PATIENCE * self.replicates
         if most < self.replicates:
             raise InputError(

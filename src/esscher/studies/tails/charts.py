@@ -150,9 +150,9 @@ DRAWINGS = (
     Drawing(
         "explorer", "every head, and the tail of one of them (--head)", explorer, heads=True,
         heading="Every head",
-        caption="Numbers are those of the worst direction found, from passages that had no part in "
-        "choosing it. Click a cell, or move with the arrow keys, to see the head's tail; one with "
-        "a large power ends.",
+        caption="Numbers of the worst direction found, measured on held-out passages. Click a "
+        "cell, or move with the arrow keys, to see the tail of that head: the larger the power, "
+        "the lighter the tail.",
     ),
     Drawing("curves", "power of the tail of single heads (--head)", curves, heads=True),
     Drawing(

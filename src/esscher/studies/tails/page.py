@@ -27,7 +27,7 @@ def _cards(found: Tails) -> list[Card]:
     if keys is None or not keys.clouds:  # a result of an earlier version
         return [proxy]
     light, heavy, _ = keys.both
-    given = "given" if keys.reproducible else f"not given, which takes {SUBSTANTIAL:g} or more"
+    enough = "enough" if keys.reproducible else f"too low ({SUBSTANTIAL:g} is needed)"
     kappa = keys.kappa.value
     low_end, high_end = keys.kappa.interval
     sure = "all heads are called the same" if low_end is None or high_end is None else (
@@ -42,7 +42,7 @@ def _cards(found: Tails) -> list[Card]:
         Card(f"{keys.clouds - light - heavy} of {keys.clouds}", "heads are undecided",
              "the halves differ, or cannot tell"),
         Card("–" if kappa is None else shown(kappa, "d2"), "agreement of the halves, kappa",
-             f"{sure}; verdicts on single heads are {given}"),
+             f"{sure}; {enough} for verdicts on single heads"),
         proxy,
     ]  # fmt: skip
 
@@ -80,7 +80,7 @@ def _head_table(found: Tails, name: str) -> Table:
         columns=columns,
         data=data_of(frame),
         caption="Brackets are 95% intervals. Tokens in the tail are given with their projection in "
-        "standard deviations. Verdicts on single heads are given only if two halves of the text "
-        "agree on them; what each half says is in the CSV file.",
+        "standard deviations. Single heads get a verdict only if both halves of the text agree "
+        "enough; what each half says is in the CSV file.",
         sort=("kurtosis", True),
     )

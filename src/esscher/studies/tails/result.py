@@ -258,14 +258,15 @@ def _headline(heads: Sequence[TailsHead], keys: Agreement | None) -> str:
     light, heavy, open_ = keys.both
     what = "head" if keys.clouds == len(heads) else "key head"
     sentences = [
-        f"Two halves of the text ({keys.tokens:,.0f} tokens each) both call the keys of {light} of "
-        f"{counted(keys.clouds, what)} sub-Gaussian in their worst direction, as far as these "
-        f"tokens reach, and of {heavy} heavier; {open_ + keys.disputed} are undecided."
+        f"The keys of {light} of {counted(keys.clouds, what)} are sub-Gaussian even in their worst "
+        f"direction, as far as these tokens reach; those of {heavy} are heavier, "
+        f"{open_ + keys.disputed} undecided. Counted is what both halves of the text "
+        f"({keys.tokens:,.0f} tokens each) say."
     ]
     if keys.kappa.value is None:
-        beyond = "The halves call all heads the same, which says nothing about single ones"
+        beyond = "Both halves say the same of all heads, which says nothing about single ones"
     else:
-        beyond = f"The halves agree beyond chance by kappa = {estimate(keys.kappa)}"
+        beyond = f"Agreement of the halves beyond chance is kappa = {estimate(keys.kappa)}"
     sentences.append(
         f"{beyond}: single heads are {'judged' if keys.reproducible else 'not judged'}."
     )

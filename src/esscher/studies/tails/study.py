@@ -27,14 +27,15 @@ CONTEXT = 512
 
 @dataclass(frozen=True, kw_only=True)
 class TailsStudy(ModelStudy[Tails]):
-    """Test whether the keys of a model are sub-Gaussian.
+    """Test whether the keys of a model have light tails.
 
-    For every head: the worst direction of its keys (searched for in one half of the passages,
-    judged on the other), their sub-Gaussian parameter, kurtosis, type of tail, and k-hat of norms
-    and logits.
+    Theory assumes that they are sub-Gaussian. For every head: the direction in which its keys have
+    the heaviest tail (found on one half of the passages, judged on the other), their sub-Gaussian
+    parameter, kurtosis, type of tail, and k-hat of norms and logits.
     """
 
     name = "tails"
+    asks = "Are the keys sub-Gaussian, as theory assumes?"
     abridged = True
     unit = "layers"
     cell = LayerTails
@@ -44,8 +45,8 @@ class TailsStudy(ModelStudy[Tails]):
         "esscher tails ./my-model --text corpus.jsonl --column text --layers 0-3",
     )
 
-    tokens: Annotated[int, option("Text tokens in all.", ge=FEWEST, le=10**15)] = 16_384
-    context: Annotated[int, option("Tokens of a passage (default 512).", ge=1)] = BY_MODEL
+    tokens: Annotated[int, option("Tokens to read.", ge=FEWEST, le=10**15)] = 16_384
+    context: Annotated[int, option("Tokens per passage (default 512).", ge=1)] = BY_MODEL
     layers: Layers = BY_MODEL
     heads: Heads = BY_MODEL
     seed: Seed = 0
@@ -57,10 +58,10 @@ class TailsStudy(ModelStudy[Tails]):
         context = model.context(self.context, min(CONTEXT, longest))
         if context > longest:
             raise InputError(
-                f"tokens is {self.tokens} and context {context}; it takes at least "
-                f"{FEWEST_PASSAGES} passages, half of them to judge what was found in the others: "
-                f"give at least {(FEWEST_PASSAGES - 1) * context + 1} tokens, or a context of at "
-                f"most {longest}"
+                f"tokens is {self.tokens} and context {context}; at least {FEWEST_PASSAGES} "
+                "passages are needed, half of them to judge what was found in the others: give "
+                f"at least {(FEWEST_PASSAGES - 1) * context + 1} tokens, or a context of at most "
+                f"{longest}"
             )
         return replace(
             self,

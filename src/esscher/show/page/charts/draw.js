@@ -1,9 +1,13 @@
-// Charts in a page: drawn when they come into sight, again when the width changes, all when printed.
+// Charts in a page: drawn in time (when.js), and again when the width changes.
 
 /** Pixels per point. */
 const SCREEN = 1.5;
 /** Change of the width, in pixels, from which a chart is laid out again. */
 const NOTICED = 8;
+/** Pixels between a tip and its panel, and the edge of the window. */
+const MARGIN = 8;
+/** Marks of a chart that is drawn before somebody looks at it; more keep the page busy for seconds. */
+const UNASKED = 25000;
 const SPECIFICATIONS = JSON.parse(document.getElementById("charts").textContent);
 const specifications = new Map();
 const drawnCharts = new Map();
@@ -18,6 +22,14 @@ function specificationOf(name) {
     specifications.set(name, { ...spec, datasets: Object.fromEntries(datasets) });
   }
   return specifications.get(name);
+}
+
+/** About how many marks a view has: the rows of its layers and panels. */
+function marksOf(view, datasets = view.datasets, rows = 0) {
+  const columns = datasets[view.data?.name];
+  const own = columns ? (Object.values(columns)[0] ?? []).length : rows;
+  const parts = view.layer ?? view.concat ?? view.vconcat;
+  return parts ? parts.reduce((sum, part) => sum + marksOf(part, datasets, own), 0) : own;
 }
 
 /** Draw a chart into its place, as wide as the place is. */
@@ -120,9 +132,30 @@ function showTip(_, event, item, value) {
     line.textContent = name.trim() ? `${name}: ${text}` : String(text);
     return line;
   }));
-  const { width, height } = tipBox.getBoundingClientRect();
-  tipBox.style.left = `${Math.min(event.clientX + 12, innerWidth - width - 8)}px`;
-  tipBox.style.top = `${event.clientY + 16 + height > innerHeight ? event.clientY - height - 8 : event.clientY + 16}px`;
+  const [left, top] = tipPlace(event, panelOf(event.target), tipBox.getBoundingClientRect());
+  tipBox.style.left = `${left}px`;
+  tipBox.style.top = `${top}px`;
+}
+
+/** The rectangle of the panel that a mark is in. */
+function panelOf(mark) {
+  const ground = mark.closest?.("g.role-scope, g.role-frame")?.querySelector("path.background");
+  return (ground ?? mark).getBoundingClientRect();
+}
+
+/** Where a tip stands: on that side of the panel which is nearest to the pointer. It covers no neighbour of the mark. */
+function tipPlace({ clientX, clientY }, panel, { width, height }) {
+  const within = (at, size, whole) => Math.max(MARGIN, Math.min(at, whole - size - MARGIN));
+  const fits = ([x, y]) => x === within(x, width, innerWidth) && y === within(y, height, innerHeight);
+  const [x, y] = [within(clientX - width / 2, width, innerWidth), within(clientY - height / 2, height, innerHeight)];
+  const sides = [
+    [clientX - panel.left, [panel.left - MARGIN - width, y]],
+    [panel.right - clientX, [panel.right + MARGIN, y]],
+    [clientY - panel.top, [x, panel.top - MARGIN - height]],
+    [panel.bottom - clientY, [x, panel.bottom + MARGIN]],
+  ].filter(([, place]) => fits(place)).sort((a, b) => a[0] - b[0]);
+  // a panel that fills the window: the end that is farther from the pointer
+  return sides[0]?.[1] ?? [x, clientY > innerHeight / 2 ? MARGIN : innerHeight - height - MARGIN];
 }
 
 // ---- the numbers
@@ -160,24 +193,16 @@ function fillTable(details) {
 
 const chartPlaces = [...document.querySelectorAll("[data-chart].chart")];
 const chartDetails = [...document.querySelectorAll("details[data-chart]")];
-const inSight = new IntersectionObserver((entries) => {
-  for (const { isIntersecting, target } of entries) {
-    if (!isIntersecting) continue;
-    inSight.unobserve(target);
-    drawChart(target);
-    widths.observe(target);
-  }
-}, { rootMargin: "300px 0px" });
 const widths = new ResizeObserver((entries) => {
   requestAnimationFrame(() => entries.forEach(({ target }) => drawChart(target)));
 });
-for (const place of chartPlaces) {
-  inSight.observe(place);
-  place.addEventListener("keydown", movePick);
-}
+drawInTime(chartPlaces, (place) => {
+  drawChart(place);
+  widths.observe(place);
+}, (place) => marksOf(SPECIFICATIONS.charts[place.dataset.chart]) > UNASKED);
+chartPlaces.forEach((place) => place.addEventListener("keydown", movePick));
 for (const details of chartDetails) {
   details.addEventListener("toggle", () => details.open && fillTable(details));
 }
-addEventListener("beforeprint", () => chartPlaces.forEach(drawChart));
 globalThis.esscherCharts = { layout, pick, places: chartPlaces, views: drawnCharts };
 document.documentElement.dataset.ready = "true";
