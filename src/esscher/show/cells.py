@@ -98,23 +98,24 @@ def heatmap(
                           labelExpr=label),
     )  # fmt: skip
     tips = [*grid.tips, tip(field, title, True)]
+    own = _own_tips(tips, pick)
     marks = [
         canvas(row for row in data if row[field] is not None)
         .mark_rect(style="cell")
-        .encode(*grid.place, fill=fill, tooltip=tips)
+        .encode(*grid.place, fill=fill, **own)
     ]
     if len(known) < len(data):
         marks.append(
             canvas(row for row in data if row[field] is None)
             .mark_text(style="note", text="×", fontSize=grid.letter)
-            .encode(*grid.place, tooltip=grid.tips)
+            .encode(*grid.place, **_own_tips(grid.tips, pick))
         )
     if crossed is not None:
         light = low ** (1 - LIGHT) * high**LIGHT if log else (1 - LIGHT) * low + LIGHT * high
         marks.append(
             canvas(row for row in data if row[field] is not None and row[crossed])
             .mark_text(text=cross, fontSize=grid.letter)
-            .encode(*grid.place, color=_letters(field, light), tooltip=tips)
+            .encode(*grid.place, color=_letters(field, light), **own)
         )
     return grid.panel(marks, title, tips, pick)
 
@@ -218,11 +219,12 @@ def category_map(
     )  # fmt: skip
     grid = _Grid(data, columns)
     tips = [*grid.tips, tip("word", title)]
+    own = _own_tips(tips, pick)
     cells = canvas(known)
     marks = [
-        cells.mark_rect(style="cell").encode(*grid.place, color=alt.Color(**colour), tooltip=tips),
+        cells.mark_rect(style="cell").encode(*grid.place, color=alt.Color(**colour), **own),
         cells.mark_text(style="letter", fontSize=grid.letter).encode(
-            *grid.place, text=alt.Text(field="letter", type="nominal"), tooltip=tips
+            *grid.place, text=alt.Text(field="letter", type="nominal"), **own
         ),
     ]
     return grid.panel(marks, title if known else f"{title}: none", tips, pick)
@@ -288,6 +290,11 @@ class _Grid:
             ]
         made = alt.layer(*marks).properties(title=title, width=WIDTH, height=self.height)
         return cast(ChartType, made)
+
+
+def _own_tips(tips: list[alt.Tooltip], pick: alt.Parameter | None) -> dict[str, Any]:
+    """What cells say themselves: nothing below the marks that hear clicks, which say it."""
+    return {"tooltip": tips} if pick is None else {}
 
 
 def _letters(field: str, light: float) -> Any:
