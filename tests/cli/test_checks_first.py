@@ -107,8 +107,8 @@ GENERATE = [
     (("--seed", "-1"), "seed is -1"),
     (("--dtype", "float13"), "dtype is 'float13'"),
     (("--revision", "main"), "is not a name on the hub"),
-    (("--chunk", "64"), "--chunk: --dense has no cache"),
-    (("--compare",), "--compare runs both ways"),
+    (("--chunk", "64"), "--chunk: only for the cache"),
+    (("--compare",), "--compare generates both ways"),
 ]
 
 

@@ -43,7 +43,7 @@ def test_tables_check_and_figure(tmp_path: Path) -> None:
         (("--needle", "6", "--horizon", "0", "--sizes", "10,20"), "logits that vary"),
         (("--needle", "nan", *ASKED[2:]), "--needle is nan"),
         (("--needle", "6", "--horizon", "1", "--sizes=-5:10"), "must start at n = 2"),
-        (("--scale", "2", "--horizon", "1.2"), "--scale is that of --needle"),
+        (("--scale", "2", "--horizon", "1.2"), "--scale needs --needle"),
     ],
 )
 def test_bad_input(arguments: tuple[str, ...], said: str) -> None:

@@ -64,7 +64,7 @@ def test_numbers_are_of_jobs_whatever_their_processes() -> None:
         ("- 1", "must hold kind, jobs and options"),
         ("kind: cray\njobs: 1", "kind is 'cray'; it must be one of slurm"),
         ("kind: slurm\njobs: 1\nqueue: normal", "'queue' is not known"),
-        ("kind: slurm", "say how many jobs"),
+        ("kind: slurm", "the number of jobs is missing"),
         ("kind: slurm\njobs: 0", "jobs is 0; it must be a whole number of at least 1"),
         ("kind: slurm\njobs: true", "jobs is True"),
         ("kind: slurm\njobs: 2\nmaximum: 4", "not both"),

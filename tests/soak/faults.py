@@ -337,7 +337,7 @@ FAULTS = (
     ),
     Fault(
         "full disk (a small file system)", _full_disk, (2,),
-        "\"No space left on device; nothing that was stored before is lost: make room ...\"",
+        "\"No space left on device; nothing that was stored before is lost: free some space ...\"",
         "mount",
     ),
     Fault(

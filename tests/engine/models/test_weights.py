@@ -99,7 +99,7 @@ def test_a_law_of_hidden_states():
 
 def test_layers_and_heads_that_do_not_exist():
     loaded = tiny_model("bert")
-    with pytest.raises(InputError, match="layer contains 3, but there are only 0 to 2"):
+    with pytest.raises(InputError, match="layer contains 3; it must be 0 to 2"):
         head_weights(loaded, 3)
     with pytest.raises(InputError, match="head contains 4"):
         head_weights(loaded, 0).A(4)

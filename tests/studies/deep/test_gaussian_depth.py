@@ -78,7 +78,7 @@ def test_no_verdict_where_the_samples_are_far_from_their_limit():
     found = esscher.deep_stack(depth=2, dim=2, horizon=3, sizes=[32, 64], replicates=8)
     assert found.limit[-1].largest > found.limit[-1].bound
     assert found.limit[-1].agrees is None
-    assert "is as predicted is undecided" in found.headline
+    assert "gives the limit is undecided" in found.headline
 
 
 def test_noise_that_agrees_with_anything_is_no_verdict():

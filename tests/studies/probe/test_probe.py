@@ -71,7 +71,8 @@ def test_results_have_everything(name, mode, tmp_path):
     frame = found.table()
     assert len(frame) == 4 * len(layers)
     limit = found.study.model_record.max_positions
-    assert found.headline.startswith(f"At {limit} tokens, the model's own context length, the")
+    assert found.headline.startswith("For 10% output error a typical head needs ")
+    assert f" At {limit} tokens, the model's own context length, a typical head" in found.headline
     assert repr(found).splitlines()[0] == found.headline
     assert len(repr(found).splitlines()) == 2 + len(frame)
     assert found._repr_html_().count("<tr") == 1 + len(frame)

@@ -57,7 +57,7 @@ def stack_headline(
         text += f". The error falls {rates_said(counts, 'layer')}"
     if limit.agrees is None:
         doubt = limit.doubt or "one replicate has no standard error"
-        return f"{text}. Whether the limit is as predicted is undecided: {doubt}."
+        return f"{text}. Whether the recursion gives the limit is undecided: {doubt}."
     within = f"agrees with the recursion within {100 * SAME:g}% of a variance"
     return (
         f"{text}. The measured limit of depth {len(layers)} "

@@ -342,8 +342,8 @@ class PlanStudy(ModelStudy[Plan]):
         """
         if len(cells) < len(self.cells()):
             raise NotFinished(
-                f"the plan in {run.folder} is not finished; run the command that began it again, "
-                "it resumes"
+                f"the plan in {run.folder} is not finished; run the command that began it again "
+                "to resume"
             )
         from esscher.studies.plan.work import assemble  # brings torch
 
