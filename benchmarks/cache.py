@@ -52,7 +52,7 @@ PARTS = ("curves", "lengths", "tasks", "ablation", "small")
 SCORES: tuple[Score, ...] = ("all", "last", "repeat")
 #: Prefixes, budgets, and calibration passages: of tasks and other lengths there are fewer.
 PREFIX, LENGTHS, TASK_PREFIX = 2048, (1024, 4096), 1024
-CURVE_BUDGETS = (0.05, 0.1, 0.15, 0.25, 0.5)
+CURVE_BUDGETS = (0.05, 0.0625, 0.1, 0.125, 0.15, 0.25, 0.5)
 LENGTH_BUDGET, TASK_BUDGETS, ABLATION_BUDGETS = 0.25, (0.25, 0.125), (0.25, 0.125)
 SMALL_BUDGETS = (0.125, 0.0625)
 CALIBRATED, FEWER = 6, 3

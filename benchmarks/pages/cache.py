@@ -49,6 +49,10 @@ from esscher.show.drawing import Plot
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
 
+#: First passages of every text that were in view when constants of plans were chosen.
+IN_VIEW = 2
+
+
 def cache_finding(runs: Sequence[Path]) -> Finding:
     """Make the page.
 
@@ -130,6 +134,7 @@ def _curves(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
         markdown_table(wide(table[table["text"] == ALL], lambda row: f"{100 * row['top1']:.1f}%")),
         "**Text by text: the published rule that comes closest**",
         markdown_table(closest(table)),
+        *_later(rows),
         pyramid(table),
         unmeasured(table),
         command("0.25", prefix, int(rows["passage"].max()) + 1),
@@ -138,6 +143,18 @@ def _curves(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
         "page to those of the command.",
     ]
     return "\n\n".join(part for part in parts if part), table, draw_curves(table, prefix)
+
+
+def _later(rows: pd.DataFrame) -> list[str]:
+    """The same for passages that were not in view when constants were chosen."""
+    later = rows[rows["passage"] >= IN_VIEW]
+    if later.empty:
+        return []
+    table = curve_table(later)
+    return [
+        "**All texts, passages that were not in view when constants were chosen**",
+        markdown_table(closest(table[table["text"] == ALL])),
+    ]
 
 
 def _lengths(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:

@@ -45,9 +45,16 @@ def test_once(path):
     assert again.fields.keys() == gguf.GGUFReader(path).fields.keys()
 
 
+def fail_while_reading():
+    with gguf_read_once():
+        raise ValueError("on purpose")
+
+
 def test_the_package_is_left_as_it_was():
     own = gguf.GGUFReader, gguf.get_tensor_name_map
-    with pytest.raises(ValueError, match="on purpose"), gguf_read_once():
+    with gguf_read_once():
         assert gguf.GGUFReader is not own[0]
-        raise ValueError("on purpose")
+    assert (gguf.GGUFReader, gguf.get_tensor_name_map) == own
+    with pytest.raises(ValueError, match="on purpose"):
+        fail_while_reading()
     assert (gguf.GGUFReader, gguf.get_tensor_name_map) == own
