@@ -81,8 +81,7 @@ def test_means_over_pairs():
         error = np.sqrt(chosen.covariance(part[:, None])[0, 0])
         scores.append((totals[-1] - values.mean()) / error)
     assert abs(np.mean(totals) - values.mean()) < 4 * np.std(totals) / np.sqrt(200)
-    # 200 scores know their root mean square to 5%. Halves of fixed size vary less than stated; where
-    # chances are further from the values, a few pairs weigh much, and errors are stated too small.
+    # 200 scores know their root mean square to 5%; halves of fixed size vary less than stated
     assert 0.75 < np.sqrt(np.mean(np.square(scores))) < 1.15
 
 
