@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,7 +112,7 @@ def _by_weights(weights: Single, rng: np.random.Generator) -> Rows:
     sums = np.cumsum(weights, axis=1, dtype=np.float64)
     at = rng.random((len(weights), 2)) * sums[:, -1:]
     found = [np.searchsorted(row, level, side="right") for row, level in zip(sums, at, strict=True)]
-    return np.minimum(np.array(found), weights.shape[1] - 1)
+    return np.asarray(np.minimum(found, weights.shape[1] - 1), dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,7 +264,7 @@ def own_effects(
     return np.stack(on_mean, axis=1), np.stack(on_products, axis=1)
 
 
-def _pair(p: Array, q: Array, pairs: Pairs) -> Array:
-    """``p_a q_b + p_b q_a``."""
+def _pair(p: Any, q: Any, pairs: Pairs) -> Any:
+    """``p_a q_b + p_b q_a``, in the precision of both."""
     a, b = pairs
-    return np.asarray(p[..., a] * q[..., b] + p[..., b] * q[..., a])
+    return p[..., a] * q[..., b] + p[..., b] * q[..., a]

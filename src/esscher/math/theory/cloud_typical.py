@@ -15,9 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from esscher.core.validation import Array
 from esscher.math.theory.cloud_table import KeyColumns, Single
+
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +139,6 @@ def _symmetric(matrix: Array) -> Array:
     return np.asarray(matrix + matrix.T)
 
 
-def _pair(p: Array, q: Array, a: Array, b: Array) -> Array:
+def _pair(p: Array, q: Array, a: Rows, b: Rows) -> Array:
     """``p_a q_b + p_b q_a``."""
     return np.asarray(p[:, a] * q[:, b] + p[:, b] * q[:, a])
