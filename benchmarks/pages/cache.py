@@ -48,7 +48,6 @@ from esscher.engine.cache.published import RULES
 from esscher.show.drawing import Plot
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
-
 #: First passages of every text that were in view when constants of plans were chosen.
 IN_VIEW = 2
 

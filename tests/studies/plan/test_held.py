@@ -8,7 +8,7 @@ import pytest
 
 from esscher.studies.plan import plan, work
 from esscher.studies.plan.calibrate import HeldPassages, ObservedPassage
-from tests.studies.plan.test_plan import DECODER, prose, tiny
+from tests.studies.plan.small import DECODER, prose, tiny
 
 
 def numbers(found):

@@ -11,27 +11,11 @@ import torch
 from scipy import stats
 
 from esscher.core.errors import InputError
-from esscher.engine.models import wrap_model
 from esscher.runs.registry import load
 from esscher.runs.result import NotFinished
 from esscher.studies.plan import plan
 from esscher.studies.plan.check import PassageCheck
-from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
-from tests.engine.models.tiny import tiny_model
-
-DECODER = {"prefix": 120, "query_count": 12, "passages": 2, "check_passages": 3, "budget": 0.5}
-ENCODER = {"prefix": 40, "passages": 2, "check_passages": 4, "budget": 0.25}
-
-
-def tiny(name="llama"):
-    model = tiny_model(name, max_position_embeddings=160, strength=12.0)
-    tokenizer = decoder_tokenizer() if model.family.decoder else encoder_tokenizer()
-    return wrap_model(model.model, tokenizer, name=name)
-
-
-def prose(seed):
-    rng = np.random.default_rng(seed)
-    return [" ".join(rng.choice(WORDS, size=1500))]
+from tests.studies.plan.small import DECODER, ENCODER, prose, tiny
 
 
 @pytest.fixture(scope="module")
