@@ -38,8 +38,8 @@ def test_cards_say_what_is_kept_and_what_it_costs(found):
 @pytest.mark.parametrize(
     ("verdict", "mean", "value", "label"),
     [
-        ("better", 2.0, "2×", "closer to dense than uniform budgets"),
-        ("worse", 0.5, "2×", "farther from dense than uniform budgets"),
+        ("better", 2.0, "2.0×", "closer to dense than uniform budgets"),
+        ("worse", 0.5, "2.0×", "farther from dense than uniform budgets"),
         ("undecided", 1.5, "undecided", "whether the plan or uniform budgets are closer to dense"),
     ],
 )

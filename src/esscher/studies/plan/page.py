@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from esscher.core.shown import byte_count
+from esscher.core.shown import byte_count, two_digits
 from esscher.engine.text.documents import TextRecord
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
@@ -76,12 +76,15 @@ def _checked(check: Check) -> list[Card]:
     title = "1 - cosine to dense" if check.planned.kl is None else "KL to dense (nats per token)"
     measured = Card(shown(distance.mean), f"measured {title}", _interval(distance.interval))
     if check.verdict == "undecided":
-        verdict = Card("undecided", "whether the plan or uniform budgets are closer to dense",
-                       f"ratio {ratio.mean:.2g}, {_interval(ratio.interval, 's2')}")  # fmt: skip
+        verdict = Card(
+            "undecided",
+            "whether the plan or uniform budgets are closer to dense",
+            f"ratio {two_digits(ratio.mean)}, {_interval(ratio.interval, 's2')}",
+        )
     else:
         ratio = inverse(ratio) if check.verdict == "worse" else ratio
         where = "farther from" if check.verdict == "worse" else "closer to"
-        verdict = Card(f"{ratio.mean:.2g}×", f"{where} dense than uniform budgets",
+        verdict = Card(f"{two_digits(ratio.mean)}×", f"{where} dense than uniform budgets",
                        _interval(ratio.interval, "s2"))  # fmt: skip
     best = [name_of(name) for name in check.best]
     if len(best) == 1:

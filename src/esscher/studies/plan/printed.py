@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esscher.core.shown import with_error
+from esscher.core.shown import two_digits, with_error
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.plan.next_steps import next_steps
 from esscher.studies.plan.records import Check, Mean, TaskScore
@@ -140,5 +140,6 @@ def _ratio(found: Mean | None) -> str:
     if found is None:
         return ""
     if found.interval is None:
-        return f"{found.mean:.2g}"
-    return f"{found.mean:.2g} ({found.interval[0]:.2g}, {found.interval[1]:.2g})"
+        return two_digits(found.mean)
+    low, high = map(two_digits, found.interval)
+    return f"{two_digits(found.mean)} ({low}, {high})"
