@@ -13,9 +13,9 @@ are neglected; about how much that is, is part of the standard error.
 
 Averages over queries are sampled: queries come in groups, and squares are products of different
 groups, so that the noise of a group does not add to them. More queries are asked to first order
-(:mod:`cloud_first_order`, :mod:`cloud_typical`). Tokens z, and pairs of coordinates of the covariance, are sampled with
-chances near their share of the result (:mod:`cloud_sampling`). Expected norms are less than roots
-of mean squares (:mod:`cloud_shape`).
+(:mod:`cloud_first_order`, :mod:`cloud_typical`). Tokens z, and pairs of coordinates of the
+covariance, are sampled with chances near their share of the result (:mod:`cloud_sampling`).
+Expected norms are less than roots of mean squares (:mod:`cloud_shape`).
 Standard errors come from leaving out each group of queries, and from the sampled tokens and pairs.
 """
 
