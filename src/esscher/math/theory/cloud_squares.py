@@ -256,7 +256,7 @@ def _left_out(joint: _Groups, groups: _Groups) -> Array:
     """
     pairs, whole = np.maximum(joint.value, 0.0), groups.value
     next_order = np.divide(pairs**2, whole, out=np.zeros_like(pairs), where=whole > 0)
-    return np.outer(next_order, next_order)
+    return np.asarray(next_order[:, None] * next_order)
 
 
 def _shape(squares: Array, noise: Array) -> Array:
