@@ -65,7 +65,7 @@ def mean_squares(found: CloudPass) -> Squares:
     groups = groups + noise + joint
     per_token = (_crossed(phi, len(weights)).sum(axis=-1) + own_per_token) / found.n
     covariance = groups.covariance() + found.z.covariance(per_token) / found.population**2
-    covariance += found.together.covariance(per_both)
+    covariance += found.together.covariance(per_both) + _left_out(joint, groups)
     influence = phi.mean(axis=0)[: len(weights)]
     shape = _shape(found.redrawn.squares(influence, bias.mean(axis=0), ones), noise.value)
     return Squares(groups.value, covariance, shape)
@@ -110,7 +110,7 @@ def cov_squares(found: CloudPass) -> Squares:
     covariance = groups.covariance()
     per_token = (crossed * share).sum(axis=-1) + own_per_token / n
     covariance += found.z.covariance(per_token) / found.population**2
-    covariance += found.together.covariance(per_both)
+    covariance += found.together.covariance(per_both) + _left_out(joint, groups)
     per_pair = np.tensordot(weights, crossed, axes=1) + joint_per_pair
     per_pair = per_pair * np.where(a == b, 1.0, 2.0)
     covariance += found.chosen_pairs.covariance(per_pair.T)
@@ -247,6 +247,16 @@ def _joint_part(
     parts = parts * count[:, None]
     per_both = (parts * share).sum(axis=-1)
     return _Groups(gram, crossed * count), per_both, np.tensordot(weights, parts, axes=1)
+
+
+def _left_out(joint: _Groups, groups: _Groups) -> Array:
+    """Square of what three tokens may add, [size, size].
+
+    It is taken to be to the part of pairs as that is to the whole: small, as long as pairs are.
+    """
+    pairs, whole = np.maximum(joint.value, 0.0), groups.value
+    next_order = np.divide(pairs**2, whole, out=np.zeros_like(pairs), where=whole > 0)
+    return np.asarray(next_order[:, None] * next_order)
 
 
 def _shape(squares: Array, noise: Array) -> Array:
