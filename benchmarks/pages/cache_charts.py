@@ -45,7 +45,7 @@ def draw_curves(table: pd.DataFrame, prefix: int) -> Plot:
     return Plot(
         figure(
             panels,
-            f"Prompts of {prefix:,} tokens: distance from dense on unseen text",
+            f"Prompts of {prefix:,} tokens: distance from dense on held-out text",
             note="means over passages; not shown, farther from dense: " + ", ".join(left),
         )
     )

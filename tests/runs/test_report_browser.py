@@ -73,6 +73,16 @@ def test_the_whole_page_is_drawn_without_being_looked_at(browser, wide):
         assert page.evaluate("scrollY") == 0
 
 
+def test_what_is_in_sight_is_drawn_before_the_page_counts_as_loaded(browser, wide):
+    """A browser without a window captures a page at that moment."""
+    _, path = wide
+    with looking(browser, viewport={"width": 1280, "height": 1400}) as look:
+        page = look.open(path)
+        loaded = page.evaluate("performance.timing.loadEventStart - performance.timeOrigin")
+        first = page.evaluate("performance.getEntriesByName('esscher-first-chart')[0].startTime")
+        assert first <= loaded + 1
+
+
 def test_a_tip_covers_no_neighbour_of_its_mark(browser, wide):
     _, path = wide
     for width in (1280, 390):

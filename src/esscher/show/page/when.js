@@ -1,8 +1,8 @@
 // When parts of a page are drawn: at once what is in sight, the rest when the page has nothing else
 // to do, and all of it before printing. Whoever captures the whole page then finds nothing missing.
 
-/** How far below the window a part counts as in sight. */
-const NEAR = "300px 0px";
+/** How many pixels below the window a part counts as in sight. */
+const NEAR = 300;
 
 /**
  * Draw every place once.
@@ -19,8 +19,10 @@ function drawInTime(places, draw, heavy = () => false) {
   };
   const inSight = new IntersectionObserver((entries) => {
     entries.filter((entry) => entry.isIntersecting).forEach((entry) => once(entry.target));
-  }, { rootMargin: NEAR });
+  }, { rootMargin: `${NEAR}px 0px` });
   places.forEach((place) => inSight.observe(place));
+  // before the page counts as loaded: a browser without a window captures it right then
+  places.filter((place) => place.getBoundingClientRect().top < innerHeight + NEAR).forEach(once);
   // not every browser tells when it is idle
   const idle = globalThis.requestIdleCallback ?? ((call) => setTimeout(call, 50));
   const drawNext = () => {

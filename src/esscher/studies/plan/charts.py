@@ -1,4 +1,4 @@
-"""Charts of a plan: budgets, what they cost on unseen text, and how good the prediction was."""
+"""Charts of a plan: budgets, what they cost on held-out text, and how good the prediction was."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from esscher.studies.plan.words import name_of
 
 #: Colours of the first configurations; a chart of lines shows no more.
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, BLACK, OLIVE)
-#: What is measured on unseen text; None of what is not.
+#: What is measured on held-out text; None of what is not.
 MEASURES: dict[str, Callable[[Measures], Mean | None]] = {
     "KL to dense (nats per token)": lambda found: found.kl,
     "1 - cosine to dense": lambda found: None if found.cosine is None else found.distance,
@@ -55,7 +55,7 @@ MEASURES: dict[str, Callable[[Measures], Mean | None]] = {
 }
 #: Errors of query heads that share a key head.
 ERRORS = Series(
-    "error", ("predicted", "realised on unseen text"),
+    "error", ("predicted", "realised on held-out text"),
     colours=(VERMILION, BLUE), shapes=("diamond", "circle"),
 )  # fmt: skip
 #: Configurations whose intervals are drawn over layers: bands of more than two cover each other.
@@ -63,7 +63,7 @@ BANDED = ("planned", "uniform")
 #: Share of the largest error below which an error is rounding: all tokens are kept.
 ROUNDING = 1e-4
 KEY_HEAD = "key head"
-PREDICTED, REALISED = "predicted relative error", "realised on unseen text"
+PREDICTED, REALISED = "predicted relative error", "realised on held-out text"
 #: Points that a panel must have to stand beside another.
 WIDE = 170.0
 SURE = "95% intervals over passages"
@@ -124,7 +124,7 @@ def predicted(found: Plan) -> ChartType:
 
 
 def cost(found: Plan) -> ChartType:
-    """Draw everything that was measured on unseen text, by configuration."""
+    """Draw everything that was measured on held-out text, by configuration."""
     check = _checked(found)
     panels = [
         _cost(check, title, of) for title, of in MEASURES.items() if of(check.planned) is not None
@@ -188,8 +188,8 @@ DRAWINGS = (
         "that share this key head.",
     ),
     Drawing(
-        "cost", "what the plan costs on unseen text", cost, missing=_no_check,
-        heading="What it costs on unseen text",
+        "cost", "what the plan costs on held-out text", cost, missing=_no_check,
+        heading="What it costs on held-out text",
         caption="All methods keep the same number of tokens, on passages that the plan has not "
         "seen.",
     ),
@@ -201,7 +201,7 @@ DRAWINGS = (
     Drawing(
         "layers", "errors of attention outputs by layer", layers, missing=_no_check,
         heading="Error of attention outputs by layer",
-        caption="Against dense attention on unseen text. Layers without a point have no error: "
+        caption="Against dense attention on held-out text. Layers without a point have no error: "
         "all of their tokens are kept.",
     ),
     Drawing(
@@ -363,7 +363,7 @@ def _checked(found: Plan) -> Check:
 
 
 def _passages(check: Check) -> str:
-    return counted(check.passages, "unseen passage")
+    return counted(check.passages, "held-out passage")
 
 
 def _kept(found: Plan) -> str:

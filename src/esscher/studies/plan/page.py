@@ -118,7 +118,7 @@ def _table(found: Plan, name: str) -> Table:
     ]  # fmt: skip
     if found.check is not None:
         columns.append(
-            Column("realised_error", "realised error", "s3", help="the same on unseen text")
+            Column("realised_error", "realised error", "s3", help="the same on held-out text")
         )
     return Table(
         title="All key heads",
