@@ -8,14 +8,13 @@ tokens (Hajek): ``mean_n - E mean_n ~ (1/n) sum_j phi_n(z_j)``, and likewise the
 
 exact at that n (:mod:`cloud_influence`). The squared error is ``E|phi_n|^2 / n`` plus the squared
 bias, which the same integrals give, plus the noise that each query has for itself
-(:mod:`cloud_noise`), plus what two tokens do together (:mod:`cloud_pairs`). Three tokens together
-are neglected; about how much that is, is part of the standard error.
+(:mod:`cloud_noise`). What is neglected is what two queries have in common beyond that.
 
 Averages over queries are sampled: queries come in groups, and squares are products of different
 groups, so that the noise of a group does not add to them. More queries are asked to first order
-(:mod:`cloud_first_order`, :mod:`cloud_typical`). Tokens z, and pairs of coordinates of the
-covariance, are sampled with chances near their share of the result (:mod:`cloud_sampling`).
-Expected norms are less than roots of mean squares (:mod:`cloud_shape`).
+(:mod:`cloud_first_order`). Tokens z, and pairs of coordinates of the covariance, are sampled with
+chances near their share of the result (:mod:`cloud_sampling`). Expected norms are less than roots
+of mean squares (:mod:`cloud_shape`).
 Standard errors come from leaving out each group of queries, and from the sampled tokens and pairs.
 """
 

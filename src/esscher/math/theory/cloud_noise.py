@@ -14,7 +14,8 @@ S of the output as if it were Gaussian, with mean y,
 
     sum_ab Var(p_a p_b) = 2 |y|^2 tr S + 2 y' S y + (tr S)^2 + tr S^2.
 
-What two queries have in common beyond that is in :mod:`cloud_pairs`.
+Left out is what two queries have in common beyond the average one, as when two tokens attend to
+each other.
 """
 
 from __future__ import annotations

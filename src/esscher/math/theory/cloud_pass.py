@@ -16,13 +16,6 @@ from esscher.math.coupling import row_covariance
 from esscher.math.theory.cloud_first_order import FirstOrder, key_weights
 from esscher.math.theory.cloud_influence import Influence, Shared, coefficients, features
 from esscher.math.theory.cloud_noise import QueryNoise, Sums
-from esscher.math.theory.cloud_pairs import (
-    Factors,
-    TokenPairs,
-    choose_pairs,
-    own_effects,
-    second_differences,
-)
 from esscher.math.theory.cloud_query import (
     OwnKey,
     QueryErrors,
@@ -30,7 +23,7 @@ from esscher.math.theory.cloud_query import (
     square_errors,
     symmetric,
 )
-from esscher.math.theory.cloud_sampling import UNIFORM, Calibrated, choose, near_order
+from esscher.math.theory.cloud_sampling import Calibrated, choose, near_order
 from esscher.math.theory.cloud_shape import Redrawn
 from esscher.math.theory.cloud_table import (
     KeyColumns,
@@ -40,7 +33,6 @@ from esscher.math.theory.cloud_table import (
     Single,
     query_table,
 )
-from esscher.math.theory.cloud_typical import Asked, TypicalErrors, typical_errors
 
 Rows = NDArray[np.int64]
 
@@ -79,8 +71,7 @@ class CloudHead:
 class Effort:
     """How much is sampled: queries, groups of them (3 or more), tokens z, pairs of coordinates.
 
-    ``more`` queries are asked to first order only, to take noise off the average over the others;
-    ``together`` are pairs of tokens, whose joint influence is looked at.
+    ``more`` queries are asked to first order only, to take noise off the average over the others.
     """
 
     queries: int = 128
@@ -88,7 +79,6 @@ class Effort:
     tokens: int = 512
     pairs: int = 32
     more: int = 1024
-    together: int = 512
 
 
 class CloudPass:
@@ -117,11 +107,6 @@ class CloudPass:
         ``phi_n`` of the tokens z (and, behind them, of the queries) by group of queries, for the
         mean output, and along the pairs for products of shifted outputs; without what attending
         n instead of all tokens changes in a token's own output.
-    together, jointly_on_mean, jointly_on_products
-        Pairs of tokens, and what the two do together (:mod:`cloud_pairs`), by group of queries.
-    mutual_on_mean, mutual_on_products
-        What the two do to each other's outputs beyond what they do to the average one; 0 where
-        tokens are no queries. [pair of tokens, size, ...].
     """
 
     def __init__(
@@ -143,8 +128,7 @@ class CloudPass:
         influence = self._first_influence()
         self.shifts = influence - influence.mean(axis=0)
         self._spread = row_covariance(self.shifts)
-        shares = self._shares(influence)
-        self.z = choose(shares, effort.tokens, rng)
+        self.z = choose(self._shares(influence), effort.tokens, rng)
         self.pairs, self.chosen_pairs = self._choose_pairs(effort.pairs, rng)
         self._keys = KeyColumns.of(self.values, self.shifts, self.pairs)
         self._room = Room()
@@ -159,33 +143,12 @@ class CloudPass:
         self.second = np.zeros((groups, s, d, d))
         self.on_mean = np.empty((groups, len(self.keys), s, d))
         self.on_products = np.empty((groups, len(self.keys), s, p))
-        self.together = self._choose_together(shares, effort.together, rng)
-        ends = self.together.first, self.together.second
-        self._ends = self._own[ends[0]], self._own[ends[1]]
-        self._factors: list[Single] = []
-        both = len(self.together.weights)
-        self.jointly_on_mean = np.empty((groups, both, s, d))
-        self.jointly_on_products = np.empty((groups, both, s, p))
-        self.more_mean, self.more_squares = np.zeros((groups, s, d)), np.zeros((groups, s))
-        self._typical = [np.zeros((2, both, s, k)) for k in (d, p)]
         more = self._choose_queries(effort.more, groups, rng) if effort.more else None
         for g in range(groups):
             members = np.flatnonzero(self.group == g)
             self._add(g, members)
             if more is not None:
                 self._ask_more(g, members, more[0][more[1] == g], more[2][more[1] == g])
-        self.mutual_on_mean, self.mutual_on_products = self._mutual(groups)
-        self.typical_at_z: TypicalErrors | None = None
-        self.typical_at_queries: TypicalErrors | None = None
-        if self.tokens and effort.more:
-            logits = np.asarray(cloud.logits(self.z.members), dtype=np.float64)
-            none = np.zeros(len(self.z.members))
-            self.typical_at_z = self._typical_errors(
-                self.z.members, key_weights(logits), none, along=True
-            )
-            self.typical_at_queries = self._typical_errors(
-                self.rows, self._weights, np.zeros(len(self.rows)), along=True
-            )
         self.rng = rng
         self.redrawn = Redrawn(1 / self.z.chances, n, rng)
 
@@ -200,12 +163,6 @@ class CloudPass:
         if not self.tokens:
             return np.zeros((len(self.keys), self.values.shape[1]))
         return np.asarray(self.outputs[np.concatenate([self.z.members, self.rows])])
-
-    def limits_of(self, tokens: Rows) -> Array:
-        """Limits at tokens; 0 where they are no queries."""
-        if not self.tokens:
-            return np.zeros((len(tokens), self.values.shape[1]))
-        return np.asarray(self.outputs[tokens])
 
     @property
     def z_values(self) -> Array:
@@ -226,11 +183,7 @@ class CloudPass:
         """``E s`` at the sampled queries, [query, size, d]: their own key is one of n."""
         if not self.tokens:
             return np.zeros_like(self.mean)
-        return self.shift_of(self.rows)
-
-    def shift_of(self, tokens: Rows) -> Array:
-        """What tokens add to s as one of n, [token, size, d]."""
-        return np.asarray(self.shifts[self._own[tokens]][:, None] / self.n[:, None])
+        return np.asarray(self.shifts[self._own[self.rows]][:, None] / self.n[:, None])
 
     def map_kernels(self) -> Array:
         """What pairs of tokens do together to the sampled queries' outputs, to first order.
@@ -294,65 +247,6 @@ class CloudPass:
         first, second = np.sum(whole**2, axis=1), np.maximum(square, 0.0)
         return np.asarray(first / max(first.sum(), TINY) + second / max(second.sum(), TINY))
 
-    def _choose_together(self, shares: Array, count: int, rng: np.random.Generator) -> TokenPairs:
-        """Pairs of tokens, with chances near their share of the second order."""
-        size = len(shares)
-        total = float(shares.sum())
-        known = shares / total if total > 0 else np.full(size, 1 / size)
-        felt = (self._weights / (1 + self._weights / np.float32(self._middle)))[:, self._own]
-        lengths = np.sqrt(np.sum(self.values[self._own] ** 2, axis=1))
-        return choose_pairs(UNIFORM / size + (1 - UNIFORM) * known, felt, lengths, count, rng)
-
-    def _jointly(
-        self, rows: Rows, weights: Single, share: Array, factors: Factors | None = None
-    ) -> tuple[Array, Array]:
-        """What the pairs of tokens do together to some queries; as typical ones without factors."""
-        first, second = self._ends
-        if factors is None:
-            factors = Factors.typical(weights[:, first], weights[:, second], self.n)
-        v, u = self._keys.values, self._keys.shifts
-        return second_differences(
-            factors, self.outputs[rows], share, (v[first], v[second]), (u[first], u[second]),
-            self.pairs, self.n,
-        )  # fmt: skip
-
-    def _typical_errors(
-        self, rows: Rows, weights: Single, share: Array, *, along: bool = False
-    ) -> TypicalErrors:
-        """Errors of some queries to first order."""
-        y = self.outputs[rows]
-        own_weight, residual, shift = np.zeros(len(rows)), np.zeros_like(y), np.zeros_like(y)
-        if self.tokens:
-            keys = self._own[rows]
-            own_weight = weights[np.arange(len(rows)), keys].astype(np.float64)
-            residual, shift = self.values[keys] - y, self.shifts[keys]
-        asked = Asked(weights.astype(np.float32), y, own_weight, residual, shift)
-        return typical_errors(
-            asked, share, self._keys, self._spread, self._others, self.n, along=along
-        )
-
-    def _mutual(self, groups: int) -> tuple[Array, Array]:
-        """What two tokens do to each other's outputs beyond what they do to the average one."""
-        d, s, both = self.values.shape[1], len(self.n), len(self.together.weights)
-        if not self.tokens:
-            return np.zeros((both, s, d)), np.zeros((both, s, len(self.pairs[0])))
-        tokens = np.stack([self.together.first, self.together.second])
-        asked, place = np.unique(tokens, return_inverse=True)
-        weights = key_weights(np.asarray(self.cloud.logits(asked), dtype=np.float64))
-        place = place.reshape(tokens.shape)
-        total = []
-        for query, key in ((0, 1), (1, 0)):
-            keys = self._ends[key]
-            total.append(own_effects(
-                weights[place[query], keys].astype(np.float64), self.outputs[tokens[query]],
-                self.values[keys], self.shifts[keys], self.pairs, self.n,
-            ))  # fmt: skip
-        typical = [part.sum(axis=0) / groups / self.n[:, None] ** 2 for part in self._typical]
-        return (
-            total[0][0] + total[1][0] - typical[0],
-            total[0][1] + total[1][1] - typical[1],
-        )
-
     def _choose_pairs(self, count: int, rng: np.random.Generator) -> tuple[Pairs, Calibrated]:
         """Pairs of coordinates, with chances near their share of the covariance's error.
 
@@ -388,7 +282,6 @@ class CloudPass:
         """Add the queries of a group."""
         s, d = len(self.n), self.values.shape[1]
         columns: list[tuple[Single, Single]] = []
-        self._factors = []
         shared = Shared(np.zeros((s, d)), np.zeros(s))
         squares, products = np.zeros((2, s, len(self.values)), dtype=np.float32)
         for i in members:
@@ -411,11 +304,6 @@ class CloudPass:
         v, u = self._keys.values, self._keys.shifts
         self.second[group] += [(v * w[:, None]).T @ v for w in squares]
         self.second[group] -= symmetric(np.array([(v * w[:, None]).T @ u for w in products]))
-        joint = self._jointly(
-            self.rows[members], self._weights[members], self.share[members],
-            Factors(np.stack(self._factors, axis=1)),
-        )  # fmt: skip
-        self.jointly_on_mean[group], self.jointly_on_products[group] = joint
 
     def _ask_more(self, group: int, members: Rows, rows: Rows, share: Array) -> None:
         """Take off the noise of a group's queries that more queries show to first order."""
@@ -426,28 +314,9 @@ class CloudPass:
             self.share[members],
         )
         logits = np.asarray(self.cloud.logits(rows), dtype=np.float64)
-        weights = key_weights(logits)
-        many = first(weights[:, self.keys], self.outputs[rows], share)
+        many = first(key_weights(logits)[:, self.keys], self.outputs[rows], share)
         self.on_mean[group] += many[0] - few[0]
         self.on_products[group] += many[1] - few[1]
-        part = self.share[members]
-        few_errors = self._typical_errors(self.rows[members], self._weights[members], part)
-        many_errors = self._typical_errors(rows, weights, share)
-        self.second[group] += many_errors.second - few_errors.second
-        self.more_mean[group] = share_of(share, many_errors.mean) - share_of(part, few_errors.mean)
-        self.more_squares[group] = share_of(share, many_errors.square) - share_of(
-            part, few_errors.square
-        )
-        joint = self._jointly(rows, weights, share)
-        less = self._jointly(self.rows[members], self._weights[members], part)
-        self.jointly_on_mean[group] += joint[0] - less[0]
-        self.jointly_on_products[group] += joint[1] - less[1]
-        if self.tokens:
-            for end, keys in enumerate(self._ends):
-                each = FirstOrder.of(self.values[keys], self.shifts[keys], self.pairs, self.n)
-                found = each(weights[:, keys], self.outputs[rows], share)
-                for total, one in zip(self._typical, found, strict=True):
-                    total[end] += one
 
     def _query(self, i: int, group: int) -> tuple[tuple[Single, Single], Shared, Sums]:
         """Add a query; return what its group sums over tokens and over keys."""
@@ -474,7 +343,6 @@ class CloudPass:
         linear = symmetric((products.shift - squares.value)[:, :, None] * y)
         linear = linear + squares.one[:, None, None] * np.outer(y, y)
         self.second[group] += self.share[i] * (crossed + linear)
-        self._factors.append(Factors.of(table, own, self._ends, self._others))
         weights, shared = coefficients(table, own, n, self._others - 1, y, self.pairs)
         return (features(table, self.keys), weights), shared, sums
 
@@ -488,8 +356,3 @@ class CloudPass:
             by.append(np.matmul(factors.astype(np.float32), rows, out=room))
         squares = table.by_square.combined(at.squares)
         return Sums(by[0], by[1], squares, table.by_weight.combined(at.products))
-
-
-def share_of(share: Array, values: Array) -> Array:
-    """Sum over queries (first axis) with weights."""
-    return np.asarray(np.tensordot(share, values, axes=1))

@@ -37,7 +37,7 @@ def map_squares(found: CloudPass) -> Squares:
 
     Its norm is the root of a mean over the queries of a sample.
     """
-    means = _group_means(found.squares, found) + found.more_squares
+    means = _group_means(found.squares, found)
     groups = _Groups(np.zeros((len(found.n), len(means), len(means))), means)
     shape = found.redrawn.kernels(found.map_kernels())
     if found.tokens:
@@ -51,21 +51,15 @@ def mean_squares(found: CloudPass) -> Squares:
     ones = np.ones(found.outputs.shape[1])
     phi, weights = _centred(found.on_mean, found)
     # what attending n tokens changes in a token's own output
-    at = found.typical_at_z, found.typical_at_queries
-    typical = None
-    if at[0] is not None and at[1] is not None:
-        typical = at[0].mean + found.shift_of(found.z.members), at[1].mean + found.mean_shift()
-    own, own_per_token = _own_part(phi, found.mean + found.mean_shift(), typical, found, ones)
-    bias = _group_means(found.mean, found) + found.more_mean
+    own = _own_part(phi, found.mean + found.mean_shift(), found, ones)
+    bias = _group_means(found.mean, found)
     variance = _Groups(_gram(phi, weights, ones), own).over(found.n)
     groups = variance + _Groups(_gram(bias[:, None], np.ones(1), ones), np.zeros_like(own))
     shared, _ = _centred(found.on_mean - found.z_limits[:, None], found)
     noise = _own_noise(shared, weights, ones, found.noise.output, found)
-    joint, per_both, _ = _joint_part(found.jointly_on_mean, found.mutual_on_mean, ones, found)
-    groups = groups + noise + joint
-    per_token = (_crossed(phi, len(weights)).sum(axis=-1) + own_per_token) / found.n
+    groups = groups + noise
+    per_token = _crossed(phi, len(weights)).sum(axis=-1) / found.n
     covariance = groups.covariance() + found.z.covariance(per_token) / found.population**2
-    covariance += found.together.covariance(per_both) + _left_out(joint, groups)
     influence = phi.mean(axis=0)[: len(weights)]
     shape = _shape(found.redrawn.squares(influence, bias.mean(axis=0), ones), noise.value)
     return Squares(groups.value, covariance, shape)
@@ -77,20 +71,14 @@ def cov_squares(found: CloudPass) -> Squares:
     # shifted outputs: the noise that all of them share is no part of their covariance
     shifted = found.on_mean - found.z_shifts[:, None]
     mean, weights = _centred(shifted, found)
-    bias = _group_means(found.mean, found) + found.more_mean
+    bias = _group_means(found.mean, found)
     typical, offset = mean.mean(axis=0), bias.mean(axis=0)
     # the covariance is taken about the sample's own mean
     about = typical[..., a] * offset[:, b] + typical[..., b] * offset[:, a]
     about = about + typical[..., a] * typical[..., b] / n[:, None]
     phi, _ = _centred(found.on_products - about, found)
     share = np.where(a == b, 1.0, 2.0) * found.chosen_pairs.weights
-    at = found.typical_at_z, found.typical_at_queries
-    both = None
-    if at[0] is not None and at[1] is not None:
-        assert at[0].products is not None
-        assert at[1].products is not None
-        both = at[0].products, at[1].products
-    own, own_per_token = _own_part(phi, found.products, both, found, share)
+    own = _own_part(phi, found.products, found, share)
     level = _spread(mean, weights) / n[:, None, None] + offset[:, :, None] * offset[:, None, :]
     gaps = (found.second - level).reshape(len(bias), 1, len(n), -1)
     entries = np.ones(gaps.shape[-1])
@@ -100,19 +88,11 @@ def cov_squares(found: CloudPass) -> Squares:
     shared, _ = _centred(found.on_products - (limits[:, a] * limits[:, b])[:, None], found)
     dimension = dimension_of(found.second.mean(axis=0))
     noise = _own_noise(shared, weights, share, found.noise.of_products(dimension), found)
-    # of the sample's own mean, to leading order
-    ends = found.limits_of(found.together.first), found.limits_of(found.together.second)
-    own_mean = ends[0][:, a] * ends[1][:, b] + ends[0][:, b] * ends[1][:, a]
-    together = found.jointly_on_products - own_mean[:, None] / n[:, None] ** 2
-    joint, per_both, joint_per_pair = _joint_part(together, found.mutual_on_products, share, found)
-    groups = groups + noise + joint
+    groups = groups + noise
     crossed = _crossed(phi, len(weights)) / n[:, None]
     covariance = groups.covariance()
-    per_token = (crossed * share).sum(axis=-1) + own_per_token / n
-    covariance += found.z.covariance(per_token) / found.population**2
-    covariance += found.together.covariance(per_both) + _left_out(joint, groups)
-    per_pair = np.tensordot(weights, crossed, axes=1) + joint_per_pair
-    per_pair = per_pair * np.where(a == b, 1.0, 2.0)
+    covariance += found.z.covariance((crossed * share).sum(axis=-1)) / found.population**2
+    per_pair = np.tensordot(weights, crossed, axes=1) * np.where(a == b, 1.0, 2.0)
     covariance += found.chosen_pairs.covariance(per_pair.T)
     influence = phi.mean(axis=0)[: len(weights)]
     offsets = (found.second - level).mean(axis=0)[:, a, b]
@@ -190,32 +170,19 @@ def _group_means(x: Array, found: CloudPass) -> Array:
     return np.stack([np.tensordot(found.share[of], x[of], axes=1) for of in members])
 
 
-def _own_part(
-    phi: Array, change: Array, typical: tuple[Array, Array] | None, found: CloudPass, share: Array
-) -> tuple[Array, Array]:
+def _own_part(phi: Array, change: Array, found: CloudPass, share: Array) -> Array:
     """What a change of a token's own output adds to the variance of phi, [group, size].
 
-    It is known at the sampled queries; ``phi`` there comes from the other groups. To first order
-    (``typical``) it is known at the tokens z as well, which takes off most of the noise. Returns
-    the part of each token z, too, [token, size].
+    It is known at the sampled queries; ``phi`` there comes from the other groups.
     """
-    groups, count = len(phi), len(found.z.members)
+    groups = len(phi)
     if not found.tokens:
-        return np.zeros((groups, len(found.n))), np.zeros((count, len(found.n)))
-    at = phi[:, count:]
+        return np.zeros((groups, len(found.n)))
+    at = phi[:, len(found.z.members) :]
     others = (at.sum(axis=0) - at) / (groups - 1)
     mine = others[found.group, np.arange(len(found.rows))]
     centred = change - np.tensordot(found.share / groups, change, axes=1)
-    exact = ((2 * centred * mine + centred**2) * share).sum(axis=-1)
-    if typical is None:
-        return _group_means(exact, found), np.zeros((count, len(found.n)))
-    weights = 1 / found.z.chances / found.population
-    level = np.tensordot(weights / weights.sum(), typical[0], axes=1)
-    z, queries = typical[0] - level, typical[1] - level
-    rest = exact - ((2 * queries * mine + queries**2) * share).sum(axis=-1)
-    per_token = ((2 * z * phi[:, :count] + z**2) * share).sum(axis=-1)
-    whole = _group_means(rest, found) + np.tensordot(per_token, weights, axes=([1], [0]))
-    return whole, per_token.mean(axis=0)
+    return _group_means(((2 * centred * mine + centred**2) * share).sum(axis=-1), found)
 
 
 def _own_noise(
@@ -228,35 +195,6 @@ def _own_noise(
     """
     gram = _gram(shared, weights, share) / found.n[:, None, None]
     return _Groups(-gram, _group_means(variances, found)).over(found.averaged)
-
-
-def _joint_part(
-    together: Array, mutual: Array, share: Array, found: CloudPass
-) -> tuple[_Groups, Array, Array]:
-    """What pairs of tokens add to the square: see :mod:`cloud_pairs`.
-
-    Returns groups, and the parts of pairs of tokens [pair of tokens, size] and of the last axis
-    [size, k], the latter before ``share``.
-    """
-    count = found.n * (found.n - 1) / 2
-    weights = found.together.weights
-    gram = _gram(together, weights, share) * count[:, None, None]
-    crossed = np.einsum("m,gmsk,msk,sk->gs", weights, together, 2 * mutual,
-                        np.broadcast_to(share, mutual.shape[1:]), optimize=True)  # fmt: skip
-    parts = _crossed(together, len(weights)) + 2 * together.mean(axis=0) * mutual
-    parts = parts * count[:, None]
-    per_both = (parts * share).sum(axis=-1)
-    return _Groups(gram, crossed * count), per_both, np.tensordot(weights, parts, axes=1)
-
-
-def _left_out(joint: _Groups, groups: _Groups) -> Array:
-    """Square of what three tokens may add, [size, size].
-
-    It is taken to be to the part of pairs as that is to the whole: small, as long as pairs are.
-    """
-    pairs, whole = np.maximum(joint.value, 0.0), groups.value
-    next_order = np.divide(pairs**2, whole, out=np.zeros_like(pairs), where=whole > 0)
-    return np.asarray(next_order[:, None] * next_order)
 
 
 def _shape(squares: Array, noise: Array) -> Array:
