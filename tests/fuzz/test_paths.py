@@ -105,7 +105,7 @@ def test_pipes_in_place_of_locks_and_reports(tmp_path):
 def test_names_of_cells(name, tmp_path):
     with open_run(tmp_path / "run", "trial", "x", {}) as run:
         for use in (run.read, lambda name: run.write(name, Cell({}))):
-            with pytest.raises(InputError, match="no name of a cell"):
+            with pytest.raises(InputError, match="is not a cell name"):
                 use(name)
     assert read_run(tmp_path / "run").names() == []
 

@@ -117,7 +117,7 @@ def test_heads_are_counted_per_window() -> None:
     assert check["low"] <= check["correlation"] <= check["high"]
     with pytest.raises(InputError, match="at least 4 heads"):
         order_check(probe_of([1.0], [0.5]))
-    with pytest.raises(InputError, match="no head"):
+    with pytest.raises(InputError, match="no measurements yet"):
         regime_table(probe_of([], []))
 
 

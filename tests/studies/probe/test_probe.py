@@ -239,7 +239,7 @@ BAD = [
     ({"sampling": "some"}, "sampling is 'some'"),
     ({"context": 500}, "reads at most"),
     ({"tokens": 5000}, "5000"),
-    ({"tokens": 39, "sizes": None}, "at least 40 for a curve"),
+    ({"tokens": 39, "sizes": None}, "a curve needs at least 40"),
     ({"layers": [7]}, "layers"),
     ({"heads": [9]}, "heads"),
     ({"seed": -1}, "seed is -1"),
