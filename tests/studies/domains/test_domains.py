@@ -227,7 +227,7 @@ def test_another_text_is_refused(tmp_path):
         ({"seed": -1}, "seed is -1"),
         ({"layers": [7]}, "layers contains 7"),
         ({"exponents": True, "replicates": 0}, "replicates"),
-        ({"exponents": True, "mode": "context", "context": 30, "block_tokens": 50}, "exponents need 40"),
+        ({"exponents": True, "mode": "context", "context": 30, "block_tokens": 50}, "need 40"),
         ({"blocks": 60}, "4,000 tokens"),
     ],
 )
