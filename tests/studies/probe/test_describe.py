@@ -9,7 +9,8 @@ from esscher.engine.models import head_weights
 from esscher.engine.sampled.layer import HeadNumbers
 from esscher.engine.text import iterate_passages, read_passages
 from esscher.math.tails.verdict import HEAVY, judge
-from esscher.studies.probe.describe import MOST, key_tails, one_sided_psi
+from esscher.math.theory.cloud import Predicted
+from esscher.studies.probe.describe import MOST, _curve, key_tails, one_sided_psi
 from tests.engine.models.folders import tiny, words
 
 
@@ -52,3 +53,20 @@ def test_one_sided_psi():
         for h in range(4):
             exact = values[-1] * np.linalg.norm(root @ weights.A(h), 2) ** 2
             assert psi[h] == pytest.approx(exact, rel=1e-6)
+
+
+def test_what_is_left_out_is_part_of_the_stated_errors():
+    sizes = np.array([64.0, 128.0, 256.0])
+    squares = 1 / sizes
+    found = Predicted(
+        sizes=sizes, square=squares, covariance=np.diag((0.01 * squares) ** 2), shape=np.ones(3)
+    )
+    sampled = _curve(found, 0.0)
+    whole = _curve(found, 0.03)
+    assert whole.error == sampled.error
+    assert whole.exponent == sampled.exponent == pytest.approx(0.5)
+    # an error of 3% at each of the sizes, and the slope through three such points
+    added = np.subtract(np.square(whole.standard_error), np.square(sampled.standard_error))
+    np.testing.assert_allclose(np.sqrt(added), 0.03 * found.norm)
+    slope = np.sqrt(whole.exponent_error**2 - sampled.exponent_error**2)
+    assert slope == pytest.approx(0.03 / (np.sqrt(2) * np.log(2)))
