@@ -38,7 +38,7 @@ from esscher.engine.models import LoadedModel, load_model
 from esscher.engine.reading import PassageReader, compare_laws
 from esscher.engine.text.documents import TextSource
 from esscher.engine.text.packing import first_passages
-from esscher.engine.text.tasks import ask, task_items
+from esscher.engine.text.tasks import ask, ask_each, task_items
 from esscher.studies.plan.check import PURPOSE
 from esscher.studies.plan.configurations import KeptLayers, count_kept
 
@@ -59,6 +59,8 @@ CALIBRATED, FEWER = 6, 3
 #: Calibration passages of prose alone that are compared.
 PROSE = (1, 2, 4, 8)
 TASKS = ("needle", "keys", "values", "quote", "variables", "words")
+#: Arms that are asked a question at the same time: each takes memory.
+TOGETHER = 16
 #: Results of a part are in files of this name.
 RESULTS = "results.json"
 
@@ -230,12 +232,19 @@ class Comparison:
         prompt = read_prompt(self.loaded, item.context, calibration, arms)
         units = reduced_heads(prompt)
         cell.about["dense"] = _answered(ask(self.loaded, prompt.cache, item))
-        for arm in arms:
-            kept = arm.keep(prompt, (f"task {item.task} {item.haystack}", item.number))
-            found = ask(self.loaded, prompt.reduced(kept), item)
-            cell.add(arm, kept, calibration.each(arm.budget) * units, **_answered(found))
+        named = (f"task {item.task} {item.haystack}", item.number)
+        for some in batched(arms, TOGETHER):
+            kept = [arm.keep(prompt, named) for arm in some]
+            answers = ask_each(self.loaded, prompt.reduced(*kept), item, len(some))
+            for arm, own, found in zip(some, kept, answers, strict=True):
+                cell.add(arm, own, calibration.each(arm.budget) * units, **_answered(found))
         cell.write()
         print(f"{cell.path.parent}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+def batched(arms: Sequence[Arm], count: int) -> list[Sequence[Arm]]:
+    """So many arms at a time."""
+    return [arms[i : i + count] for i in range(0, len(arms), count)]
 
 
 def reduced_heads(prompt: ObservedPrompt) -> int:

@@ -5,7 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
+from esscher.engine.attention.compiled import build, kernel
 from esscher.engine.cache.weighing import weighed
+
+RUNS = list(build.TARGETS)
+CAPABILITY = torch.backends.cpu.get_cpu_capability()
+COMPILED = RUNS[: RUNS.index(CAPABILITY) + 1] if CAPABILITY in RUNS else []
+
+
+@pytest.fixture(params=["torch", *RUNS])
+def chosen(request, monkeypatch):
+    """PyTorch, and every compiled kernel that this processor runs."""
+    name = request.param
+    if name != "torch" and (name not in COMPILED or not build.library(name).is_file()):
+        pytest.skip(f"{name} is not compiled, or does not run here")
+    monkeypatch.setenv(kernel.VARIABLE, name)
 
 
 def drawn(queries, keys, seed=0):
@@ -15,11 +29,12 @@ def drawn(queries, keys, seed=0):
 
 @pytest.mark.parametrize("block", [1, 70, 2**18])
 @pytest.mark.parametrize("softcap", [None, 2.0])
-def test_sums_are_those_of_the_weights(block, softcap):
-    query, keys = drawn(17, 40)
+@pytest.mark.parametrize("queries", [17, 70])
+def test_sums_are_those_of_the_weights(chosen, block, softcap, queries):
+    query, keys = drawn(queries, 40)
     bias = torch.linspace(0, 2, 40)
     bias[3] = -torch.inf
-    ends = torch.arange(24, 41)
+    ends = torch.linspace(24, 40, queries).long()
     logits = query.double() @ keys.double().T
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
@@ -32,7 +47,21 @@ def test_sums_are_those_of_the_weights(block, softcap):
     assert all(float(one[3]) == 0 for one in found)
 
 
-def test_all_queries_see_all_keys_by_default():
+@pytest.mark.parametrize("spread", [1.0, 300.0])
+def test_large_logits_are_no_trouble(chosen, spread):
+    """The largest of a row is taken off before anything is raised to it."""
+    query, keys = drawn(33, 70)
+    logits = spread * (query.double() @ keys.double().T)
+    weights = torch.softmax(logits, dim=-1)
+    found = weighed(spread * query, keys)
+    expected = (weights.square().sum(0), weights.sum(0), weights.amax(0))
+    # float32 rounds a logit by 6e-8 of itself, and its exponential by as much in all
+    rounding = 4 * float(logits.abs().max()) * 2**-24
+    for one, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), wanted, rtol=rounding, atol=rounding)
+
+
+def test_all_queries_see_all_keys_by_default(chosen):
     query, keys = drawn(9, 12)
     found = weighed(query, keys)
     assert float(found.received.sum()) == pytest.approx(9, rel=1e-5)

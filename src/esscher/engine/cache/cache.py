@@ -239,13 +239,29 @@ def reduced_copy(
         What is kept by each key head, from the number of a layer and its values [key heads, tokens,
         d_v]. Not asked for layers with a sliding window, which keep what they have.
     """
-    out = ReducedCache(loaded)
+    return reduced_copies(loaded, dense, [keep])
+
+
+def reduced_copies(
+    loaded: LoadedModel, dense: Any, keeps: Sequence[Callable[[int, Tensor], Sequence[Kept]]]
+) -> ReducedCache:
+    """Make a cache that holds several parts of one text, as if they were of several texts.
+
+    Parameters
+    ----------
+    loaded, dense
+        As for :func:`~esscher.engine.cache.cache.reduced_copy`.
+    keeps
+        What every part keeps, given in the same way.
+    """
+    out, count = ReducedCache(loaded), len(keeps)
     for number, (layer, own) in enumerate(zip(out.layers, dense.layers, strict=True)):
+        keys, values = (x.expand(count, -1, -1, -1) for x in (own.keys, own.values))
         if isinstance(layer, ReducedLayer):
-            tokens, kept = own.keys.shape[2], keep(number, own.values[0])
-            layer.fill(own.keys, own.values, [kept], [tokens], seen=tokens)
+            tokens, kept = own.keys.shape[2], [keep(number, own.values[0]) for keep in keeps]
+            layer.fill(keys, values, kept, [tokens] * count, seen=tokens)
         else:
-            restore_sliding(layer, own.keys, own.values, own.cumulative_length)
+            restore_sliding(layer, keys, values, own.cumulative_length)
     return out
 
 

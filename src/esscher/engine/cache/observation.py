@@ -28,8 +28,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from esscher.engine.attention.threads import Workers
 from esscher.engine.cache.budgets import Score
-from esscher.engine.cache.weighing import weighed
+from esscher.engine.cache.weighing import Weighed, weighed
 from esscher.engine.models import LayerInputs
 from esscher.engine.models.rotary import Rotation, rotate
 
@@ -153,26 +154,29 @@ def observe_all(inputs: LayerInputs, rotation: Rotation | None, batch: int = 0) 
         Number of the text. Padding neither asks nor is asked.
     """
     own = inputs.own_queries(batch)
-    count, (key_heads, keys_there) = len(own), inputs.k.shape[1:3]
+    count, keys_there = len(own), inputs.k.shape[2]
     there = own + inputs.offset
     bias = last_bias(inputs, batch, own, there)
     away = torch.arange(count, 0, -1, device=own.device)
     turn = None if rotation is None else moves(rotation, away)
+    keys, values = (x[batch, :, there].to(torch.float32) for x in (inputs.k, inputs.v))
+
+    @torch.no_grad()
+    def ask(h: int) -> Weighed:
+        query = inputs.q[batch, h, own].to(torch.float32)
+        query = (query if turn is None else rotate(query, *turn)) * inputs.scaling
+        added = None if bias is None else bias[min(h, len(bias) - 1)]
+        return weighed(query, keys[h // inputs.group], softcap=inputs.softcap, bias=added)
+
     heads = inputs.q.shape[1]
     square, received, largest = torch.zeros(3, heads, keys_there)
     output = torch.zeros(heads, inputs.v.shape[-1])
-    for g in range(key_heads):
-        keys = inputs.k[batch, g, there].to(torch.float32)
-        values = inputs.v[batch, g, there].to(torch.float32)
-        for h in range(g * inputs.group, (g + 1) * inputs.group):
-            query = inputs.q[batch, h, own].to(torch.float32)
-            query = (query if turn is None else rotate(query, *turn)) * inputs.scaling
-            added = None if bias is None else bias[min(h, len(bias) - 1)]
-            found = weighed(query, keys, softcap=inputs.softcap, bias=added)
+    with Workers(keys.device) as workers:
+        for h, found in enumerate(workers.map(ask, range(heads))):
             square[h, there.cpu()] = (found.square / count).cpu()
             received[h, there.cpu()] = (found.received / count).cpu()
             largest[h, there.cpu()] = found.largest.cpu()
-            output[h] = (found.received / count @ values).cpu()
+            output[h] = (found.received / count @ values[h // inputs.group]).cpu()
     return Observation(square, received, output, largest)
 
 

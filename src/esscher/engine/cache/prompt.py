@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.engine.cache.budgets import Keeping, Score
-from esscher.engine.cache.cache import ReducedCache, reduced_copy
+from esscher.engine.cache.cache import ReducedCache, reduced_copies
 from esscher.engine.cache.fitting import Asked, Fit, ask_prompt
 from esscher.engine.cache.observation import combined, prompt_scores
 from esscher.engine.cache.published import Looking, Rule, repeat_prompt
@@ -117,6 +117,10 @@ class ObservedPrompt:
         own = self.cache.layers[layer]
         return Fit(self._asked[layer], own.keys[0], own.values[0])
 
-    def reduced(self, kept: Mapping[int, Sequence[Kept]]) -> ReducedCache:
-        """Make a cache that holds part of the prompt, by layer and key head."""
-        return reduced_copy(self.loaded, self.cache, lambda layer, values: kept[layer])
+    def reduced(self, *kept: Mapping[int, Sequence[Kept]]) -> ReducedCache:
+        """Make a cache that holds part of the prompt, by layer and key head.
+
+        Several parts are held as if they were of several texts.
+        """
+        keeps = [lambda layer, values, own=own: own[layer] for own in kept]
+        return reduced_copies(self.loaded, self.cache, keeps)

@@ -7,6 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from esscher.engine.attention.compiled.kernel import kernel_for
+from esscher.engine.attention.compiled.weighing import weigh_compiled
+
 #: Weights held at a time: a megabyte, which the cache of a core holds.
 BLOCK = 2**18
 
@@ -47,10 +50,13 @@ def weighed(
     columns
         Sums are for the first keys only; for all by default.
     block
-        Weights held at a time.
+        Weights held at a time where PyTorch does the work; the compiled kernel has its own.
     """
     count, there = len(query), len(keys)
     columns = there if columns is None else columns
+    kernel = kernel_for(keys.device, keys.dtype)
+    if kernel is not None and count:
+        return Weighed(*weigh_compiled(kernel, query, keys, softcap, bias, ends, columns))
     square, received, largest = keys.new_zeros(3, columns)
     # every weight is touched a few times: those of a block stay in the core's cache meanwhile
     rows = max(1, min(count, block // max(1, there)))

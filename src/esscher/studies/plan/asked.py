@@ -11,7 +11,7 @@ import pandas as pd
 from esscher.engine.cache.budgets import Keeping, Score
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.models import LoadedModel
-from esscher.engine.text.tasks import TaskItem, ask
+from esscher.engine.text.tasks import TaskItem, ask, ask_each
 from esscher.runs.cells import Cell
 from esscher.studies.plan.configurations import Chosen, count_kept, kept_layers
 from esscher.studies.plan.records import END, PlanCell
@@ -44,11 +44,11 @@ def item_cell(
     """
     prompt = ObservedPrompt(loaded, item.context, keeping, score, chosen.rules)
     kept = kept_layers(prompt, chosen, (f"task {item.task} {item.haystack}", item.number), seed)
-    caches = {name: prompt.reduced(own) for name, own in kept.items()}
+    reduced = ask_each(loaded, prompt.reduced(*kept.values()), item, len(kept))
+    found_by = {"dense": ask(loaded, prompt.cache, item), **dict(zip(kept, reduced, strict=True))}
     rows: list[tuple[str, int, str, float]] = []
     answers: dict[str, str] = {}
-    for name, cache in {"dense": prompt.cache, **caches}.items():
-        found = ask(loaded, cache, item)
+    for name, found in found_by.items():
         answers[name] = found.text
         rows += [
             (name, END, "score", found.score),

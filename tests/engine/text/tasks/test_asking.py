@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from esscher.core.errors import InputError
-from esscher.engine.cache.cache import planned_cache, reduced_copy
+from esscher.engine.cache.cache import planned_cache, reduced_copies, reduced_copy
 from esscher.engine.cache.selection import Kept
 from esscher.engine.models.transformers_library import quiet
-from esscher.engine.text.tasks import TASKS, ask, read_context, task_items
+from esscher.engine.text.tasks import TASKS, ask, ask_each, read_context, task_items
 from tests.engine.cache.plans import budgets_for
 from tests.engine.models.tiny import transformers
 
@@ -94,6 +94,26 @@ def test_the_cache_is_left_as_it_was(ratio, decoder, asked):
             for one in (before, cache)
         ]
     assert torch.equal(*laws)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_parts_of_a_text_answer_together_as_they_do_alone(task, decoder, asked):
+    item, cache = asked[task]
+
+    def every(step):
+        def keep(number, values):
+            index = torch.arange(0, values.shape[1], step)
+            return [Kept(index, torch.zeros(len(index))) for _ in values]
+
+        return keep
+
+    keeps = [everything, every(2), every(5), every(9)]
+    alone = [ask(decoder, reduced_copy(decoder, cache, keep), item) for keep in keeps]
+    together = ask_each(decoder, reduced_copies(decoder, cache, keeps), item, len(keeps))
+    assert len({one.log_probability for one in alone}) == len(keeps)
+    assert [one.text for one in together] == [one.text for one in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one.log_probability == pytest.approx(other.log_probability, abs=ROUNDING)
 
 
 def test_few_tokens_answer_otherwise(decoder, asked):

@@ -23,7 +23,7 @@ from esscher.engine.attention.threads import Workspace
 #: Overrides the choice of the kernel: ``torch`` or an instruction set; for tests and comparisons.
 VARIABLE = "ESSCHER_KERNEL"
 #: As in step.c: the version of its structs, and the keys of a tile.
-LAYOUT, KEYS = 5, 6
+LAYOUT, KEYS = 6, 6
 
 
 class _Floats(TypedDict):
@@ -207,6 +207,8 @@ def open_library(target: str, path: Path) -> Kernel:
     found.esscher_pack_values.argtypes = [pointer, pointer, number, number, pointer]
     found.esscher_pack_values.restype = ctypes.c_float
     found.esscher_ragged.argtypes = [ctypes.c_char_p]
+    found.esscher_weighed.argtypes = [ctypes.c_char_p]
+    found.esscher_weighed.restype = None
     kernel = Kernel(target, int(found.esscher_panel()), found)
     if not _computes_right(kernel):
         raise OSError("it does not compute what it should")

@@ -23,7 +23,7 @@
 
 #include "vectors.h"
 
-#define LAYOUT 5 /* changed together with LAYOUT in kernel.py whenever a struct changes */
+#define LAYOUT 6 /* changed together with LAYOUT in kernel.py whenever a struct changes */
 #define KEYS 6
 #define ROWS 6
 
@@ -380,3 +380,4 @@ int esscher_outputs(const struct pass *p, int64_t count, double least, double mo
 }
 
 #include "ragged.h"
+#include "weighing.h"

@@ -20,7 +20,7 @@ from esscher.engine.text.tasks.variables import Variables
 from esscher.engine.text.tasks.words import Words
 
 if TYPE_CHECKING:
-    from esscher.engine.text.tasks.asking import Answer, ask, exact_match, read_context
+    from esscher.engine.text.tasks.asking import Answer, ask, ask_each, exact_match, read_context
     from esscher.engine.text.tasks.calibration import calibration_item
     from esscher.engine.text.tasks.items import TaskItem, make_items, task_items
 
@@ -39,6 +39,7 @@ __all__ = [
     "Words",
     "as_task",
     "ask",
+    "ask_each",
     "calibration_item",
     "exact_match",
     "make_items",
@@ -49,7 +50,7 @@ __all__ = [
 #: Names that bring torch with them, by module: imported when first asked for, so that names of
 #: tasks are checked before.
 _LATER = {
-    "asking": ("Answer", "ask", "exact_match", "read_context"),
+    "asking": ("Answer", "ask", "ask_each", "exact_match", "read_context"),
     "calibration": ("calibration_item",),
     "items": ("TaskItem", "make_items", "task_items"),
 }

@@ -66,7 +66,9 @@ def read_context(loaded: LoadedModel, item: TaskItem, cache: Any = None) -> Any:
         cache = transformers_module().DynamicCache(config=loaded.model.config)
     with torch.no_grad():
         loaded.backbone(
-            input_ids=_batch(loaded, item.context), past_key_values=cache, use_cache=True
+            input_ids=torch.from_numpy(item.context)[None].to(loaded.device),
+            past_key_values=cache,
+            use_cache=True,
         )
     return cache
 
@@ -88,6 +90,21 @@ def ask(loaded: LoadedModel, cache: Any, item: TaskItem) -> Answer:
     InputError
         If the cache has read anything else.
     """
+    return ask_each(loaded, cache, item)[0]
+
+
+def ask_each(loaded: LoadedModel, cache: Any, item: TaskItem, count: int = 1) -> list[Answer]:
+    """Ask the question of an item to every text of a cache, all at once.
+
+    A model that generates spends its time on reading its weights: once for all of them.
+
+    Parameters
+    ----------
+    loaded, cache, item
+        As for :func:`~esscher.engine.text.tasks.asking.ask`.
+    count
+        Texts of the cache: parts of the item's text, say, that were kept in different ways.
+    """
     seen = int(cache.get_seq_length())
     if seen != len(item.context):
         raise InputError(
@@ -101,11 +118,14 @@ def ask(loaded: LoadedModel, cache: Any, item: TaskItem) -> Answer:
         )
     with torch.no_grad():
         cache = copy.deepcopy(cache)
-        law = next_laws(loaded, cache, item.question)
-        log_probability = _log_probability(loaded, copy.deepcopy(cache), law, item.answer_ids)
+        law = _laws_of_each(loaded, cache, _repeated(item.question, count))
+        likely = _log_probabilities(loaded, copy.deepcopy(cache), law, item.answer_ids)
         new = _generate(loaded, cache, law, item.max_new)
-    text = _text(loaded, item.question, new)
-    return Answer(text=text, score=exact_match(item, text), log_probability=log_probability)
+    texts = [_text(loaded, item.question, own) for own in new]
+    return [
+        Answer(text=text, score=exact_match(item, text), log_probability=own)
+        for text, own in zip(texts, likely, strict=True)
+    ]
 
 
 def next_laws(loaded: LoadedModel, cache: Any, ids: Ids, last: int = 1) -> Tensor:
@@ -122,32 +142,44 @@ def next_laws(loaded: LoadedModel, cache: Any, ids: Ids, last: int = 1) -> Tenso
     last
         How many of them; the result has a row for each.
     """
+    return _laws_of_each(loaded, cache, ids[None], last)[0]
+
+
+def _laws_of_each(loaded: LoadedModel, cache: Any, ids: Ids, last: int = 1) -> Tensor:
+    """The same for several texts: from tokens [texts, new], laws [texts, last, vocabulary]."""
     output = loaded.model(
-        input_ids=_batch(loaded, ids), past_key_values=cache, use_cache=True, logits_to_keep=last
+        input_ids=torch.from_numpy(ids).to(loaded.device),
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=last,
     )
-    return torch.log_softmax(output.logits[0, -last:].to(torch.float32), dim=-1)
+    return torch.log_softmax(output.logits[:, -last:].to(torch.float32), dim=-1)
 
 
-def _log_probability(loaded: LoadedModel, cache: Any, law: Tensor, answer: Ids) -> float:
+def _log_probabilities(loaded: LoadedModel, cache: Any, law: Tensor, answer: Ids) -> list[float]:
     laws = [law]
     if len(answer) > 1:
-        laws.append(next_laws(loaded, cache, answer[:-1], len(answer) - 1))
-    tokens = torch.from_numpy(answer).to(law.device)
-    return float(torch.cat(laws).gather(1, tokens[:, None]).double().mean())
+        laws.append(_laws_of_each(loaded, cache, _repeated(answer[:-1], len(law)), len(answer) - 1))
+    tokens = torch.from_numpy(answer).to(law.device).expand(len(law), -1)
+    found = torch.cat(laws, dim=1).gather(2, tokens[..., None]).double()
+    return [float(own) for own in found.mean((1, 2))]
 
 
-def _generate(loaded: LoadedModel, cache: Any, law: Tensor, count: int) -> list[int]:
-    """The likeliest tokens one after the other, up to an end of text."""
+def _generate(loaded: LoadedModel, cache: Any, law: Tensor, count: int) -> list[list[int]]:
+    """The likeliest tokens of every text one after the other, up to an end of text."""
     ends = _ends(loaded)
-    new: list[int] = []
+    new: list[list[int]] = [[] for _ in law]
+    going = set(range(len(law)))
     while True:
-        token = int(law[-1].argmax())
-        if token in ends:
+        tokens = law[:, -1].argmax(-1).tolist()
+        going -= {i for i in going if tokens[i] in ends}
+        for i in going:
+            new[i].append(tokens[i])
+        count -= 1
+        if not going or count == 0:
             return new
-        new.append(token)
-        if len(new) == count:
-            return new
-        law = next_laws(loaded, cache, np.array([token]))
+        # texts that have ended are read on, and what they say is not listened to
+        law = _laws_of_each(loaded, cache, np.array(tokens)[:, None])
 
 
 def _ends(loaded: LoadedModel) -> set[int]:
@@ -169,5 +201,5 @@ def _text(loaded: LoadedModel, question: Ids, new: list[int]) -> str:
     return str(tokenizer.decode(new, skip_special_tokens=True))
 
 
-def _batch(loaded: LoadedModel, ids: Ids) -> Tensor:
-    return torch.from_numpy(ids)[None].to(loaded.device)
+def _repeated(ids: Ids, count: int) -> Ids:
+    return np.repeat(ids[None], count, axis=0)
