@@ -51,9 +51,10 @@ CALIBRATION_TEXT = "calibration"
 PARTS = ("curves", "lengths", "tasks", "ablation", "small")
 SCORES: tuple[Score, ...] = ("all", "last", "repeat")
 #: Prefixes, budgets, and calibration passages: of tasks and other lengths there are fewer.
-PREFIX, LENGTHS, TASK_PREFIX = 2048, (1024, 4096), 1024
+PREFIX, LENGTHS, TASK_PREFIXES = 2048, (1024, 4096, 8064), (1024,)
 CURVE_BUDGETS = (0.05, 0.0625, 0.1, 0.125, 0.15, 0.25, 0.5)
-LENGTH_BUDGET, TASK_BUDGETS, ABLATION_BUDGETS = 0.25, (0.25, 0.125), (0.25, 0.125)
+LENGTH_BUDGET, ABLATION_BUDGETS = 0.25, (0.25, 0.125)
+TASK_BUDGETS = (0.25, 0.5, 0.15, 0.1, 0.05)
 SMALL_BUDGETS = (0.125, 0.0625)
 CALIBRATED, FEWER = 6, 3
 #: Calibration passages of prose alone that are compared.
@@ -298,9 +299,10 @@ def run_parts(comparison: Comparison, parts: Sequence[str], options: argparse.Na
         comparison.passages(together, calibration, options.passages or 3)
     if "tasks" in parts:
         wanted = [(score, budget) for score in scores for budget in options.task_budgets]
-        calibration = sources.calibration(options.task_prefix, *passages_of(FEWER), wanted)
-        arms = compared(calibration, options.task_budgets, scores)
-        comparison.tasks(arms, calibration, options.tasks, options.items)
+        for prefix in options.task_prefix:
+            calibration = sources.calibration(prefix, *passages_of(FEWER), wanted)
+            arms = compared(calibration, options.task_budgets, scores)
+            comparison.tasks(arms, calibration, options.tasks, options.items)
     if "lengths" in parts:
         for prefix in options.lengths:
             calibration = sources.calibration(prefix, *passages_of(FEWER), [("all", LENGTH_BUDGET)])
@@ -341,7 +343,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--prose", type=_numbers(int), default=PROSE, help="prose passages")
     parser.add_argument("--tasks", type=_numbers(str), default=TASKS, help="such as needle,keys")
     parser.add_argument("--task-budgets", type=_numbers(float), default=TASK_BUDGETS)
-    parser.add_argument("--task-prefix", type=int, default=TASK_PREFIX, help="context of a task")
+    parser.add_argument("--task-prefix", type=_numbers(int), default=TASK_PREFIXES, help="contexts")
     parser.add_argument("--items", type=int, default=10, help="of each task, half in noise")
     return parser
 

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from benchmarks.pages.budgets import budgets_finding
 from benchmarks.pages.cache import cache_finding
+from benchmarks.pages.cache_lengths import lengths_finding
+from benchmarks.pages.cache_tasks import tasks_finding
 from benchmarks.pages.deep import deep_finding
 from benchmarks.pages.domains import domains_finding
 from benchmarks.pages.manyheads import manyheads_finding
@@ -96,7 +98,9 @@ def studies(data: Path) -> dict[str, dict[str, list[str]]]:
         "budgets": {
             f"budgets-{name}": [*script, str(data), model] for name, model in MODELS.items()
         },
-        "cache": {"cache-smollm2": cache},
+        "cache": {"cache-smollm2": [*cache, "--part", "curves,ablation,small"]},
+        "cache-lengths": {"cache-smollm2": [*cache, "--part", "lengths"]},
+        "cache-tasks": {"cache-smollm2": [*cache, "--part", "tasks"]},
     }
 
 
@@ -110,6 +114,8 @@ WRITERS: dict[str, Callable[[Sequence[Path]], Finding]] = {
     "reach": reach_finding,
     "budgets": budgets_finding,
     "cache": cache_finding,
+    "cache-lengths": lengths_finding,
+    "cache-tasks": tasks_finding,
 }
 
 

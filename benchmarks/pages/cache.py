@@ -1,31 +1,27 @@
-"""The page on caches of equal size: plans, uniform budgets and published rules."""
+"""The page on caches of equal size: KL against the share kept, parts of the plan, predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from benchmarks.cache import CALIBRATION, RESULTS, TEXTS
-from benchmarks.pages.cache_charts import draw_ablation, draw_curves, draw_tasks
+from benchmarks.cache import CALIBRATION, TEXTS
+from benchmarks.pages.cache_charts import draw_ablation, draw_curves
 from benchmarks.pages.cache_parts import (
     ALL,
     ablation_table,
     curve_table,
     small_table,
-    task_table,
     topk_table,
 )
+from benchmarks.pages.cache_rows import stored_rows
 from benchmarks.pages.cache_words import (
-    CALLED,
     called,
-    cannot,
     closest,
     command,
     count,
-    difference,
     ends,
     kl,
     no_loss,
@@ -34,17 +30,11 @@ from benchmarks.pages.cache_words import (
     passages,
     pyramid,
     ratio,
-    right,
-    score,
     seeds,
-    task_verdict,
-    task_wide,
     unmeasured,
     wide,
 )
 from esscher.core.errors import InputError
-from esscher.core.untrusted.documents import read_json
-from esscher.engine.cache.published import RULES
 from esscher.show.drawing import Plot
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
@@ -77,25 +67,6 @@ def cache_finding(runs: Sequence[Path]) -> Finding:
                     figures[f"{folder.name}-{part}"] = plot
     title = "Caches of equal size: plans, uniform budgets and published rules"
     return Finding("cache", title, "\n\n".join(sections), tables, figures)
-
-
-def stored_rows(folder: Path) -> pd.DataFrame:
-    """All results of a folder, one row per passage or item, budget and configuration."""
-    rows: list[dict[str, Any]] = []
-    for path in sorted(folder.rglob(RESULTS)):
-        found = read_json(path)
-        dense = found.pop("dense", None)
-        own = found.pop("rows")
-        if dense is not None:
-            budgets = sorted({row["budget"] for row in own})
-            own += [{"configuration": "dense", "budget": budget, **dense} for budget in budgets]
-        rows += [{**found, **row} for row in own]
-    if not rows:
-        raise InputError(f"there are no results in {folder}; make them with benchmarks.cache")
-    # plans first, whenever they were measured; what has no place of its own stays in its order
-    order = {name: i for i, name in enumerate((*CALLED, "uniform", *RULES))}
-    rows.sort(key=lambda row: order.get(row["configuration"], len(order)))
-    return pd.DataFrame(rows)
 
 
 def _legend() -> str:
@@ -154,76 +125,6 @@ def _later(rows: pd.DataFrame) -> list[str]:
         "**All texts, passages that were not in view when constants were chosen**",
         markdown_table(closest(table[table["text"] == ALL])),
     ]
-
-
-def _lengths(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
-    tables = {
-        int(prefix): curve_table(own).assign(prefix=prefix)
-        for prefix, own in rows.groupby("prefix")
-    }
-    table = pd.concat(tables.values(), ignore_index=True)
-    every = table[table["text"] == ALL]
-    wide = pd.DataFrame(
-        [
-            {"configuration": called(str(name))}
-            | {f"{int(row['prefix']):,}": ratio(row) for _, row in own.iterrows()}
-            for name, own in every.groupby("configuration", sort=False)
-            if name != "planned"
-        ]
-    )
-    shortest = min(tables)
-    parts = [
-        f"## {rows['model'].iloc[0]}: other lengths of the prompt",
-        f"{100 * rows['budget'].iloc[0]:g}% of the tokens; plans from three calibration passages. "
-        + " ".join(
-            f"{prefix:,} tokens, {passages(rows[rows['prefix'] == prefix])}: {not_ahead(own)}"
-            for prefix, own in tables.items()
-        ),
-        "**How many times farther from dense than the plan, by length of the prompt**",
-        markdown_table(wide),
-        command("0.25", shortest, int(rows["passage"].max()) + 1, "--passages 3"),
-    ]
-    return "\n\n".join(parts), table, None
-
-
-def _tasks(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
-    table = task_table(rows)
-    budgets = sorted(set(table["budget"]), reverse=True)
-    prefix = int(rows["prefix"].iloc[0])
-    parts = [
-        f"## {rows['model'].iloc[0]}: questions about texts",
-        f"Contexts of {prefix:,} tokens, sentences hidden in repeated noise and in the text of the "
-        f"novel, in turn; the question comes after the context was reduced ([tasks](../../plan.md)"
-        "). Exact match is the share of the expected answers that occur, with Wilson's interval; "
-        "below it stands the mean difference in the log-probability of the right answer from the "
-        "plan's (nats per token, paired by item; above 0 the other is better than the plan).",
-    ]
-    for budget in budgets:
-        own = table[table["budget"] == budget]
-        parts += [
-            f"**{100 * budget:g}% of the tokens: exact match**",
-            " ".join(part for part in (right(own), cannot(own)) if part),
-            markdown_table(task_wide(own, score)),
-            f"**{100 * budget:g}%: log-probability of the right answer, less that of the plan**",
-            task_verdict(own),
-            markdown_table(task_wide(own[own["configuration"] != "planned"], difference)),
-        ]
-    task = rows.groupby("task")["item"].nunique().idxmax()
-    count = int(rows[rows["task"] == task]["item"].max()) + 1
-    asked = [
-        f"{task} {', '.join(str(int(number)) for number in sorted(set(own['item'])))}"
-        for task, own in rows.groupby("task")
-    ]
-    parts.append(
-        "One column of both tables:\n\n```sh\nesscher plan demo:smollm2 "
-        f"--text {CALIBRATION} --check {TEXTS['novel']} --budget {budgets[0]:g} --prefix {prefix} "
-        f"--passages 3 --check-passages 4 --tasks {task} --task-items {max(2, count)} "
-        "--against all\n```\n\n"
-        "With `--score last` or `--score repeat` it is that of the plan with other scores. Items "
-        f"that were asked (even numbers in noise, odd ones in text): {'; '.join(asked)}. "
-        + unmeasured(table)
-    )
-    return "\n\n".join(part for part in parts if part), table, draw_tasks(table)
 
 
 def _ablation(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
@@ -302,8 +203,6 @@ def _small(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
 WITH = {"small": ("trial",), "ablation": ("curves",)}
 SECTIONS = {
     "curves": _curves,
-    "lengths": _lengths,
-    "tasks": _tasks,
     "ablation": _ablation,
     "small": _small,
 }

@@ -20,9 +20,7 @@ WIDE = 230.0
 def draw_curves(table: pd.DataFrame, prefix: int) -> Plot:
     """Draw KL against the share of tokens kept, text by text."""
     every = table[table["text"] == ALL]
-    order = every.groupby("configuration")["kl"].apply(lambda own: float(np.log(own).mean()))
-    others = [str(name) for name in order.sort_values().index if name not in ("planned", "uniform")]
-    shown = ["planned", "uniform", *others][: len(PALETTE)]
+    shown = _closest(every)
     rows = [
         {"configuration": called(row["configuration"]), "kept": 100 * row["budget"],
          "kl": row["kl"], "text": row["text"]}
@@ -41,12 +39,70 @@ def draw_curves(table: pd.DataFrame, prefix: int) -> Plot:
         count = int(table[table["text"] == text]["passages"].max())
         title = f"{text}, {count} passage{'s' * (count > 1)}"
         panels.append(panel(lines(own, x, y, series), points(own, x, y, series), title=title))
-    left = [called(name) for name in others if name not in shown]
     return Plot(
         figure(
             panels,
             f"Prompts of {prefix:,} tokens: distance from dense on held-out text",
-            note="means over passages; not shown, farther from dense: " + ", ".join(left),
+            note="means over passages" + _left_out(every, shown),
+        )
+    )
+
+
+def draw_lengths(table: pd.DataFrame, budget: float) -> Plot:
+    """Draw KL against the length of the prompt, text by text."""
+    every = table[table["text"] == ALL]
+    shown = _closest(every)
+    rows = [
+        {"configuration": called(row["configuration"]), "tokens": row["prefix"],
+         "kl": row["kl"], "text": row["text"]}
+        for _, row in table.iterrows() if row["configuration"] in shown
+    ]  # fmt: skip
+    x = Axis("tokens", "tokens of the prompt", log=True,
+             limits=limits([r["tokens"] for r in rows], log=True))  # fmt: skip
+    y = Axis(
+        "kl", "KL (nats per token)", log=True, limits=limits([r["kl"] for r in rows], log=True)
+    )
+    series = Series("configuration", [called(name) for name in shown])
+    panels = [
+        panel(lines(own, x, y, series), points(own, x, y, series), title=str(text))
+        for text in dict.fromkeys(row["text"] for row in rows)
+        if (own := [row for row in rows if row["text"] == text])
+    ]
+    return Plot(
+        figure(
+            panels,
+            f"{100 * budget:g}% of the tokens: distance from dense on held-out text",
+            note="means over passages" + _left_out(every, shown),
+        )
+    )
+
+
+def draw_shares(table: pd.DataFrame, totals: pd.DataFrame) -> Plot:
+    """Draw exact match against the share of tokens kept: every task, and all of them."""
+    whole = totals.assign(task="all tasks")
+    both = pd.concat([whole, table], ignore_index=True)
+    order = whole.groupby("configuration")["score"].mean().sort_values(ascending=False).index
+    first = [name for name in ("dense", "planned", "planned:repeat", "uniform") if name in order]
+    shown = [*first, *(str(name) for name in order if name not in first)][: len(PALETTE)]
+    rows = [
+        {"configuration": called(row["configuration"]), "kept": 100 * row["budget"],
+         "score": 100 * row["score"], "task": row["task"]}
+        for _, row in both.iterrows() if row["configuration"] in shown
+    ]  # fmt: skip
+    x = Axis("kept", "tokens kept (%)", log=True,
+             limits=limits([r["kept"] for r in rows], log=True))  # fmt: skip
+    y = Axis("score", "exact match (%)", limits=(-3.0, 103.0))
+    series = Series("configuration", [called(name) for name in shown])
+    panels = [
+        panel(lines(own, x, y, series), points(own, x, y, series), title=str(task))
+        for task in dict.fromkeys(row["task"] for row in rows)
+        if (own := [row for row in rows if row["task"] == task])
+    ]
+    return Plot(
+        figure(
+            panels,
+            f"Contexts of {int(table['prefix'].iloc[0]):,} tokens: answers after reduction",
+            note=f"{items(int(whole['n'].max()))} in all" + _left_out(whole, shown),
         )
     )
 
@@ -105,6 +161,18 @@ def draw_ablation(table: pd.DataFrame) -> Plot:
             least=WIDE,
         )
     )
+
+
+def _closest(table: pd.DataFrame) -> list[str]:
+    """Plan, equal budgets, and of the others those closest to dense: as many as have colours."""
+    order = table.groupby("configuration")["kl"].apply(lambda own: float(np.log(own).mean()))
+    others = [str(name) for name in order.sort_values().index if name not in ("planned", "uniform")]
+    return ["planned", "uniform", *others][: len(PALETTE)]
+
+
+def _left_out(table: pd.DataFrame, shown: list[str]) -> str:
+    left = [called(str(n)) for n in dict.fromkeys(table["configuration"]) if n not in shown]
+    return f"; not shown, worse: {', '.join(left)}" if left else ""
 
 
 def _or_none(value: float) -> float | None:

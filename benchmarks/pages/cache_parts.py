@@ -13,6 +13,13 @@ from esscher.studies.plan.compare import ROUNDING, paired_ratio
 
 #: The passages of all texts together.
 ALL = "all"
+#: Score of the dense model below which a task says nothing about caches.
+LEAST = 0.5
+#: Columns of the totals over tasks.
+TOTALS = (
+    "prefix", "budget", "configuration", "n", "tasks", "score", "difference", "difference_low",
+    "difference_high",
+)  # fmt: skip
 
 
 def curve_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -78,20 +85,21 @@ def topk_table(rows: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def task_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Exact match and log-probability of every task and configuration, and against the plan."""
+    """Exact match and log-probability by length, budget, task and configuration.
+
+    Beside them the difference in log-probability from the plan, paired by items that have both.
+    """
     out = []
-    for budget in sorted(set(rows["budget"]), reverse=True):
-        for task in dict.fromkeys(rows["task"]):
-            own = rows[(rows["budget"] == budget) & (rows["task"] == task)]
-            if not len(own):
-                continue
-            logs = own.pivot(index="item", columns="configuration", values="log_probability")
-            score = own.pivot(index="item", columns="configuration", values="score")
-            for name in dict.fromkeys(("dense", *own["configuration"])):
+    for (prefix, budget), both in _by_length_and_budget(rows):
+        for task in dict.fromkeys(both["task"]):
+            logs, score = (
+                _by_item(both[both["task"] == task], x) for x in ("log_probability", "score")
+            )
+            for name in score:
                 low, high = wilson(float(score[name].sum()), len(score))
-                difference = (logs[name] - logs["planned"]).to_numpy()
                 out.append(
                     {
+                        "prefix": prefix,
                         "task": task,
                         "budget": budget,
                         "configuration": name,
@@ -101,9 +109,41 @@ def task_table(rows: pd.DataFrame) -> pd.DataFrame:
                         "high": high,
                         "log_probability": float(logs[name].mean()),
                     }
-                    | _mean(difference, "difference")
+                    | _mean((logs[name] - logs["planned"]).to_numpy(), "difference")
                 )
     return pd.DataFrame(out)
+
+
+def total_table(rows: pd.DataFrame, least: float = LEAST) -> pd.DataFrame:
+    """Exact match over all items of tasks that the dense model can do, less that of the plan.
+
+    Lengths and budgets without such a task have no rows.
+    """
+    out = []
+    for (prefix, budget), both in _by_length_and_budget(rows):
+        dense = both[both["configuration"] == "dense"].groupby("task")["score"].mean()
+        can = sorted(dense[dense >= least].index)
+        if not can:
+            continue
+        score = _by_item(both[both["task"].isin(can)], "score")
+        for name in score:
+            out.append(
+                {"prefix": prefix, "budget": budget, "configuration": name, "n": len(score),
+                 "tasks": " ".join(can), "score": float(score[name].mean())}
+                | _mean((score[name] - score["planned"]).to_numpy(), "difference")
+            )  # fmt: skip
+    return pd.DataFrame(out, columns=TOTALS)
+
+
+def _by_length_and_budget(rows: pd.DataFrame) -> Any:
+    """Groups of rows, short lengths and large budgets first."""
+    return sorted(rows.groupby(["prefix", "budget"]), key=lambda one: (one[0][0], -one[0][1]))
+
+
+def _by_item(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """A measure by item and configuration, dense first, of items that have all of them."""
+    wide = rows.pivot(index=["task", "item"], columns="configuration", values=measure)
+    return wide[list(dict.fromkeys(("dense", *rows["configuration"])))].dropna()
 
 
 def small_table(rows: pd.DataFrame, trial: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.cache import CALIBRATION, TEXTS
-from benchmarks.pages.cache_parts import ALL
+from benchmarks.pages.cache_parts import ALL, LEAST
 from esscher.engine.cache.published import RULES
 from esscher.studies.plan.words import name_of
 
@@ -143,7 +143,7 @@ def right(table: pd.DataFrame) -> str:
 
 def cannot(table: pd.DataFrame) -> str:
     dense = table[table["configuration"] == "dense"]
-    bad = dense[dense["score"] < 0.5]
+    bad = dense[dense["score"] < LEAST]
     if not len(bad):
         return ""
     names = ", ".join(str(task) for task in bad["task"])
@@ -163,6 +163,38 @@ def task_verdict(table: pd.DataFrame) -> str:
             where = [f"{called(r.configuration)} on {r.task}" for r in own.itertuples()]
             said.append(f"**{words}**: {', '.join(where)}.")
     said.append(f"Behind the plan in {len(behind)} of {len(known)} comparisons with an interval.")
+    return " ".join(said)
+
+
+def total(row: Any) -> str:
+    """Exact match over all items, with the difference from the plan's."""
+    said = f"{100 * row['score']:.0f}%"
+    if row["configuration"] == "planned":
+        return said
+    names = ("difference", "difference_low", "difference_high")
+    return said + f": {ends(*(100 * row[name] for name in names), '+.0f')}"
+
+
+def total_verdict(totals: pd.DataFrame) -> str:
+    """Where another has more right answers than the plan, or is not told apart: said first."""
+    others = totals[~totals["configuration"].isin(["planned", "dense"])]
+    ahead = others[others["difference_low"] > 0]
+    tied = others[(others["difference_low"] <= 0) & (others["difference_high"] >= 0)]
+    behind = others[others["difference_high"] < 0]
+    said = []
+    for words, own in (("More than the plan", ahead), ("Not told apart from it", tied)):
+        where = [
+            f"at {100 * float(str(budget)):g}% {', '.join(called(n) for n in one['configuration'])}"
+            for budget, one in own.groupby("budget", sort=False)
+        ]
+        if where:
+            said.append(f"**{words}**: {'; '.join(where)}.")
+    said.append(f"Fewer in {len(behind)} of {len(others)} comparisons with an interval.")
+    tasks = str(totals["tasks"].iloc[0]).split()
+    said.append(
+        f"{items(int(totals['n'].max()))} of {', '.join(tasks)}. After the colon: points of "
+        "difference from the plan, with Student's 95% interval over items."
+    )
     return " ".join(said)
 
 

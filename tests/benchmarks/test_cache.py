@@ -7,7 +7,10 @@ import json
 import pytest
 from benchmarks.cache import Comparison, arguments, run_parts
 from benchmarks.cache_plans import Sources
-from benchmarks.pages.cache import cache_finding, stored_rows
+from benchmarks.pages.cache import cache_finding
+from benchmarks.pages.cache_lengths import lengths_finding
+from benchmarks.pages.cache_rows import stored_rows
+from benchmarks.pages.cache_tasks import tasks_finding
 
 import esscher
 from esscher.core.errors import InputError
@@ -18,7 +21,7 @@ OPTIONS = [
     "data", "--out", "out", "--passages", "2", "--prefix", str(PREFIX), "--lengths", "208",
     "--curve-budgets", f"0.25,{BUDGET}", "--budgets", BUDGET, "--scores", "all,last,repeat",
     "--prose", "1,4", "--tasks", "needle",
-    "--task-budgets", BUDGET, "--task-prefix", str(PREFIX), "--items", "2",
+    "--task-budgets", f"0.25,{BUDGET}", "--task-prefix", str(PREFIX), "--items", "2",
 ]  # fmt: skip
 
 
@@ -80,6 +83,7 @@ def test_the_same_as_the_tasks_of_a_plan(run, model, texts):
     rows = stored_rows(run.out)
     for name, found in plan.check.tasks["needle"].items():
         own = rows[(rows["part"] == "tasks") & (rows["configuration"] == name)]
+        own = own[own["budget"] == 0.5]
         assert own["log_probability"].mean() == pytest.approx(found.log_probability, abs=1e-4)
         assert own["score"].mean() == found.score
 
@@ -101,8 +105,7 @@ def test_what_is_there_is_not_done_again(run):
 def test_the_page(run, tmp_path):
     finding = cache_finding([run.out])
     page = finding.write(tmp_path, formats=("png",)).read_text()
-    parts = ("curves", "lengths", "tasks", "ablation", "small")
-    assert set(finding.tables) == {f"tiny-{p}" for p in parts}
+    assert set(finding.tables) == {f"tiny-{p}" for p in ("curves", "ablation", "small")}
     small = finding.tables["tiny-small"]
     assert (small["predicted"] > 0).all()
     assert "a plan made for the largest scores (`--selection topk`): at 50% SnapKV" in page
@@ -112,12 +115,44 @@ def test_the_page(run, tmp_path):
     assert (every["over_planned_low"] < every["over_planned"]).all()
     assert "nan" not in page
     assert str(tmp_path) not in page
-    for name in ("tiny-curves", "tiny-tasks", "tiny-ablation"):
+    for name in ("tiny-curves", "tiny-ablation"):
         assert (tmp_path / f"{name}.png").stat().st_size > 1000
 
 
-def test_a_page_needs_results(tmp_path):
+def test_the_page_of_lengths(run, tmp_path):
+    finding = lengths_finding([run.out])
+    page = finding.write(tmp_path, formats=("png",)).read_text()
+    table, rows = finding.tables["tiny-lengths"], finding.tables["tiny-lengths-rows"]
+    every = table[(table["text"] == "all") & (table["configuration"] == "uniform")]
+    own = rows[rows["configuration"] == "uniform"]
+    assert every["kl"].item() == pytest.approx(own["kl"].mean())
+    assert len(own) == every["passages"].item() == 4
+    assert "| configuration | 208 |" in page
+    assert "nan" not in page
+    assert (tmp_path / "tiny-lengths.png").stat().st_size > 1000
+
+
+def test_the_page_of_tasks(run, tmp_path):
+    # these words are no answers to anything
+    assert "Exact match over all items" not in tasks_finding([run.out]).text
+    finding = tasks_finding([run.out], least=0.0)
+    page = finding.write(tmp_path, formats=("png",)).read_text()
+    table, rows = finding.tables["tiny-tasks"], finding.tables["tiny-tasks-rows"]
+    assert set(table["budget"]) == {0.25, 0.5}
+    both = rows[rows["budget"] == 0.25].set_index(["configuration", "item"])["log_probability"]
+    expected = (both["kvzip"] - both["planned"]).mean()
+    found = table[(table["budget"] == 0.25) & (table["configuration"] == "kvzip")]
+    assert found["difference"].item() == pytest.approx(expected)
+    assert "answer" not in rows
+    assert "**Exact match over all items, by share of tokens kept**" in page
+    assert "nan" not in page
+    for name in ("tiny-tasks", "tiny-tasks-shares"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("finding", [cache_finding, lengths_finding, tasks_finding])
+def test_a_page_needs_results(finding, tmp_path):
     with pytest.raises(InputError, match="no runs"):
-        cache_finding([])
+        finding([])
     with pytest.raises(InputError, match="no results"):
-        cache_finding([tmp_path])
+        finding([tmp_path])

@@ -116,9 +116,35 @@ static void one_ragged_problem(void)
     while (count) free(kept[--count]);
 }
 
+static void one_weighing_problem(void)
+{
+    int64_t n = up_to(90), width = up_to(9), asked = up_to(70), columns = up_to((int)n);
+    int64_t queries = (asked + PANEL - 1) / PANEL * PANEL;
+    float *keys = floats((n + KEYS - 1) / KEYS * KEYS * width), *tilts = floats(queries * width);
+    esscher_pack_rows(floats(n * width), NULL, n, width, KEYS, 1.0f, keys);
+    esscher_pack_rows(floats(asked * width), NULL, asked, width, PANEL,
+                      rand() % 3 ? 1.0f : 3000.0f, tilts);
+    int32_t *ends = array(4 * queries);
+    for (int64_t i = 0; i < queries; i++) ends[i] = i < asked ? up_to((int)n) : 0;
+    float *extra = floats(n);
+    extra[rand() % n] = -__builtin_inff();
+    struct weighing p = {
+        .keys = keys, .tilts = tilts, .extra = rand() % 2 ? extra : NULL,
+        .ends = rand() % 2 ? ends : NULL, .room = floats(n * PANEL),
+        .sums = filled(3 * columns * WIDTH, 0.0f), .square = floats(columns),
+        .received = floats(columns), .largest = floats(columns), .all_keys = n, .width = width,
+        .queries = asked, .columns = columns, .cap = rand() % 2 ? 0.0 : 20.0,
+    };
+    esscher_weighed(&p);
+    for (int64_t j = 0; j < columns; j++)
+        if (!(p.square[j] >= 0.0f && p.square[j] <= 1.001f * p.received[j])) puts("failed");
+    while (count) free(kept[--count]);
+}
+
 int main(void)
 {
     for (int i = 0; i < 2000; i++) one_problem();
     for (int i = 0; i < 2000; i++) one_ragged_problem();
+    for (int i = 0; i < 2000; i++) one_weighing_problem();
     puts("ok");
 }

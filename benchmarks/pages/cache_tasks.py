@@ -1,0 +1,146 @@
+"""The page on questions about texts whose cache was reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks.cache import CALIBRATION, TEXTS
+from benchmarks.pages.cache_charts import draw_shares, draw_tasks
+from benchmarks.pages.cache_parts import LEAST, task_table, total_table
+from benchmarks.pages.cache_rows import kept_rows, part_rows
+from benchmarks.pages.cache_words import (
+    called,
+    cannot,
+    difference,
+    right,
+    score,
+    task_verdict,
+    task_wide,
+    total,
+    total_verdict,
+    unmeasured,
+    wide,
+)
+from esscher.studies.reproduce.finding import Finding, markdown_table
+
+#: The budget of which every task is shown.
+SHOWN = 0.25
+#: Share of dense answers that a plan is meant to keep.
+GOAL = 0.95
+
+
+def tasks_finding(runs: Sequence[Path], least: float = LEAST) -> Finding:
+    """Make the page.
+
+    Parameters
+    ----------
+    runs
+        Folders of :mod:`benchmarks.cache`, one per model.
+    least
+        Score of the dense model from which a task counts.
+    """
+    sections, tables, figures = [_legend()], {}, {}
+    for name, rows in part_rows(runs, "tasks").items():
+        table, totals = task_table(rows), total_table(rows, least)
+        for prefix in sorted(set(rows["prefix"])):
+            own = [x[x["prefix"] == prefix] for x in (rows, table, totals)]
+            sections.append(_section(*own))
+        shortest = table[table["prefix"] == table["prefix"].min()]
+        tables |= {
+            f"{name}-tasks": table,
+            f"{name}-tasks-totals": totals,
+            f"{name}-tasks-rows": kept_rows(rows),
+        }
+        whole = totals[totals["prefix"] == table["prefix"].min()]
+        if whole["budget"].nunique() > 1:
+            figures[f"{name}-tasks-shares"] = draw_shares(shortest, whole)
+        figures[f"{name}-tasks"] = draw_tasks(shortest[shortest["budget"] == _shown(shortest)])
+    title = "Questions about texts whose cache was reduced"
+    return Finding("cache-tasks", title, "\n\n".join(sections), tables, figures)
+
+
+def _legend() -> str:
+    return (
+        "Does a smaller cache still hold what will be asked? Sentences are hidden in repeated "
+        "noise and in the text of the novel, in turn; the context is reduced, and then the "
+        "question comes ([tasks](../../plan.md#questions-about-texts)). Configurations as in "
+        "[caches of equal size](../cache/cache.md), all with the same number of tokens. Exact "
+        "match is the share of the expected answers that occur. The log-probability is that of "
+        "the right answer, in nats per token. Differences are paired by item. Tasks that the dense "
+        f"model fails are left out of totals. Plans saw three passages of `{CALIBRATION}`, one of "
+        "them with hidden sentences of other words. Weakest points: one small model, few items, "
+        "one book; quotes 3 to 5 were in view when the power of the sample was chosen; no interval "
+        "is corrected for the number of comparisons."
+    )
+
+
+def _shown(table: pd.DataFrame) -> float:
+    """The budget of which every task is shown: that of the page, or the largest there is."""
+    budgets = set(table["budget"])
+    return SHOWN if SHOWN in budgets else max(budgets)
+
+
+def _section(rows: pd.DataFrame, table: pd.DataFrame, totals: pd.DataFrame) -> str:
+    prefix, shown = int(rows["prefix"].iloc[0]), _shown(table)
+    own = table[table["budget"] == shown]
+    percent = f"{100 * shown:g}%"
+    asked = rows.groupby("task")["item"].nunique()
+    counts = ", ".join(f"{n} of {task}" for task, n in asked.items())
+    parts = [
+        f"## {rows['model'].iloc[0]}, contexts of {prefix:,} tokens",
+        f"Items: {counts}.",
+        *_totals(totals),
+        f"**{percent} of the tokens: exact match, task by task**",
+        " ".join(part for part in (_goal(own), right(own), cannot(own)) if part),
+        markdown_table(task_wide(own, score)),
+        f"**{percent}: log-probability of the right answer, less that of the plan** (above 0 the "
+        "other is better)",
+        task_verdict(own),
+        markdown_table(task_wide(own[own["configuration"] != "planned"], difference)),
+        unmeasured(table),
+        _again(rows, shown, prefix),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _totals(totals: pd.DataFrame) -> list[str]:
+    if totals.empty:
+        return []
+    return [
+        "**Exact match over all items, by share of tokens kept**",
+        total_verdict(totals),
+        markdown_table(wide(totals, total)),
+    ]
+
+
+def _goal(table: pd.DataFrame) -> str:
+    """Where plans keep as much of the dense score as they should, and where not."""
+    by = table.pivot(index="task", columns="configuration", values="score")
+    by = by[by["dense"] >= LEAST]
+    said = []
+    for name in ("planned", "planned:repeat"):
+        if name not in by:
+            continue
+        short = by[by[name] < GOAL * by["dense"]]
+        kept = len(by) - len(short)
+        missed = ", ".join(f"{task} {r[name] / r['dense']:.2f}" for task, r in short.iterrows())
+        said.append(
+            f"{called(name).capitalize()}: at least {GOAL:g} of the dense score in {kept} of "
+            f"{len(by)} tasks" + (f"; less in {missed}." if missed else ".")
+        )
+    return " ".join(said) if len(by) else ""
+
+
+def _again(rows: pd.DataFrame, budget: float, prefix: int) -> str:
+    task = rows.groupby("task")["item"].nunique().idxmax()
+    count = int(rows[rows["task"] == task]["item"].max()) + 1
+    return (
+        "One column of both tables:\n\n```sh\nesscher plan demo:smollm2 "
+        f"--text {CALIBRATION} --check {TEXTS['novel']} --budget {budget:g} --prefix {prefix} "
+        f"--passages 3 --check-passages 4 --tasks {task} --task-items {max(2, count)} "
+        "--against all\n```\n\n"
+        "With `--score repeat` it is that of the plan with other scores."
+    )
