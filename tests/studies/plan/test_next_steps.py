@@ -41,8 +41,9 @@ def check(verdict="undecided", causal=True, distance=0.2, needed=None, within=0.
 
 
 def plan(
-    found=None, causal=True, budgets=((50, 200),), ratio=0.25, selection="", **options
-) -> Plan:
+    found=None, causal=True, budgets=((50, 200),), ratio=0.25, selection="", text="demo:docs",
+    **options,
+) -> Plan:  # fmt: skip
     selection = selection or ("fitted" if causal else "sample")
     model = ModelRecord(
         name="m", family="", architecture="", layers=1, heads=2, key_heads=2, head_dim=1,
@@ -56,9 +57,8 @@ def plan(
     if "tolerance" in options:
         asked["budget"] = None
     made = object.__new__(Plan)  # without the checks of files: only what advice reads matters here
-    text = TextRecord(source="demo:docs", hash="")
     for name, value in {
-        "study": PlanStudy(model, text, **asked), "model": model, "prefix": 500,
+        "study": PlanStudy(model, TextRecord(source=text, hash=""), **asked), "model": model, "prefix": 500,
         "keeping": Keeping(sinks=1, recent=1), "budgets": budgets, "predicted": predicted,
         "check": found, "selection": selection, "total": Total(tokens=250, ratio=ratio),
     }.items():  # fmt: skip
@@ -84,6 +84,9 @@ def test_a_plan_that_earned_its_place_is_used():
     command, options, _ = first(plan(check("better")))
     assert command == "generate"
     assert options["--compare"] is True
+    # what it names is there: a text that comes with Esscher, or a file of the user's
+    assert options["--prompt"] == "demo:code"
+    assert first(plan(check("better"), text="a.txt"))[1]["--prompt"] == "prompt.txt"
     encoder = plan(check("better", causal=False), causal=False)
     assert first(encoder)[:2] == ("plan", {"--budget": 0.125})
     _, options, why = first(plan(check("better", best=("snapkv",))))

@@ -43,7 +43,10 @@ def _use(found: Plan, check: Check) -> list[Step]:
         steps.append(_calibrate(found, why))
     if found.model.causal:
         why = "Generate with the plan and without: see speed, memory and where the texts part."
-        options: dict[str, Value] = {"--plan": RUN, "--prompt": "prompt.txt", "--compare": True}
+        source = found.study.text_record.source
+        # a text that comes with Esscher runs as it stands; with texts of their own, users have one
+        prompt = held_out(source) if source.startswith("demo:") else "prompt.txt"
+        options: dict[str, Value] = {"--plan": RUN, "--prompt": prompt, "--compare": True}
         steps.append(Step("generate", why, options))
     if smaller is not None:
         steps.append(once_more("plan", "Does it hold with half the tokens?", **smaller))
