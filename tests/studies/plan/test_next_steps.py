@@ -41,9 +41,14 @@ def check(verdict="undecided", causal=True, distance=0.2, needed=None, within=0.
 
 
 def plan(
-    found=None, causal=True, budgets=((50, 200),), ratio=0.25, selection="", text="demo:docs",
+    found=None,
+    causal=True,
+    budgets=((50, 200),),
+    ratio=0.25,
+    selection="",
+    text="demo:docs",
     **options,
-) -> Plan:  # fmt: skip
+) -> Plan:
     selection = selection or ("fitted" if causal else "sample")
     model = ModelRecord(
         name="m", family="", architecture="", layers=1, heads=2, key_heads=2, head_dim=1,
@@ -58,9 +63,9 @@ def plan(
         asked["budget"] = None
     made = object.__new__(Plan)  # without the checks of files: only what advice reads matters here
     for name, value in {
-        "study": PlanStudy(model, TextRecord(source=text, hash=""), **asked), "model": model, "prefix": 500,
-        "keeping": Keeping(sinks=1, recent=1), "budgets": budgets, "predicted": predicted,
-        "check": found, "selection": selection, "total": Total(tokens=250, ratio=ratio),
+        "study": PlanStudy(model, TextRecord(source=text, hash=""), **asked), "model": model,
+        "prefix": 500, "keeping": Keeping(sinks=1, recent=1), "budgets": budgets,
+        "predicted": predicted, "check": found, "selection": selection, "total": Total(tokens=250, ratio=ratio),
     }.items():  # fmt: skip
         object.__setattr__(made, name, value)
     return made
