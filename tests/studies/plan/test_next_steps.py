@@ -65,7 +65,8 @@ def plan(
     for name, value in {
         "study": PlanStudy(model, TextRecord(source=text, hash=""), **asked), "model": model,
         "prefix": 500, "keeping": Keeping(sinks=1, recent=1), "budgets": budgets,
-        "predicted": predicted, "check": found, "selection": selection, "total": Total(tokens=250, ratio=ratio),
+        "predicted": predicted, "check": found, "selection": selection,
+        "total": Total(tokens=250, ratio=ratio),
     }.items():  # fmt: skip
         object.__setattr__(made, name, value)
     return made
