@@ -10,7 +10,9 @@ import pytest
 from benchmarks.pages.reach_scales import COLUMNS, further_section, put_section, stored_cells
 from benchmarks.reach_check import HEADS, check, stored_scales
 
+import esscher
 from esscher.core.errors import InputError
+from esscher.studies.reach.compare import scale_checks
 from esscher.studies.reach.records import ARMS
 from esscher.studies.reach.study import ReachStudy
 from tests.engine.models.folders import letter_decoder, random_sentences
@@ -83,26 +85,21 @@ def test_the_section_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
         put_section(page, "")
 
 
-def test_a_check_goes_on_where_it_stopped(tmp_path: Path, monkeypatch) -> None:
-    decoder = letter_decoder(640)
+def test_a_check_is_that_of_the_study_and_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder, text = letter_decoder(640), [random_sentences(1200)]
     monkeypatch.setattr("benchmarks.reach_check.load_model", lambda name: decoder)
-    study = ReachStudy(
-        "letters", [random_sentences(1200)], lengths=(200,), items=1, tasks=("needle",),
-        check_lengths=(260,), check_items=2,
-    )  # fmt: skip
-    shape = decoder.shape.layers, decoder.shape.heads
-    heads = pd.DataFrame(
-        [(i, j, "retrieves", 0.5, 0.02) for i in range(shape[0]) for j in range(shape[1])],
-        columns=["layer", "head", "verdict", "share", "slope"],
-    )
-    scales = stored_scales(heads, 200)
+    asked = {"lengths": (200, 320), "tasks": ("needle",), "items": 2, "check_lengths": (700,),
+             "check_items": 2}  # fmt: skip
+    found = esscher.reach(decoder, text, **asked)
+    scales = stored_scales(found.table(), 200)
     out = tmp_path / "check.csv"
-    check(study, scales, out, most=3)
+    check(ReachStudy("letters", text, **asked), scales, out, most=3)
     assert len(pd.read_csv(out)) == 3
-    check(study, scales, out)
+    check(ReachStudy("letters", text, **asked), scales, out)
     table = pd.read_csv(out)
-    assert len(table) == 10
     assert not table.duplicated(["task", "number", "tokens", "scale"]).any()
-    check(study, scales, out)
+    assert scale_checks(stored_cells(table)) == found.scales
+    check(ReachStudy("letters", text, **asked), scales, out)
     assert len(pd.read_csv(out)) == 10
-    assert len(stored_cells(table)) == 2
