@@ -95,27 +95,51 @@ def further_section(path: Path, trained: int, shortest: int) -> str:
     table = pd.read_csv(path)
     cells = stored_cells(table)
     scales = scale_checks(cells)
-    lengths = sorted({cell.length for cell in cells})
+    lengths = sorted(set(table["tokens"]))
+    told = " and ".join(f"{n:,}" for n in lengths)
     counts = ", ".join(
         f"{sum(cell.task == task for cell in cells)} of {task}"
         for task in dict.fromkeys(cell.task for cell in cells)
     )
-    told = " and ".join(f"{n:,}" for n in lengths) or "no"
     left = len(table) - len(ARMS) * len(cells)
     seconds = table["seconds"]
     parts = [
-        f"{HEADLINE} {told} tokens, of {trained:,} that the model was trained for",
-        f"`python -m benchmarks.reach_check FILE --length {lengths[-1] if lengths else 'N'}` "
-        f"takes the factors that the run above chose (n0 = {shortest:,}, slopes of the table of "
-        f"heads with its six digits) and reads held-out texts with them, as `--check` does; "
-        f"{len(cells)} questions ({counts}). A text was read with each scale once, in "
-        f"{seconds.min():.0f} to {seconds.max():.0f} seconds of one core. Rows: "
-        f"[{path.name}]({path.name})."
-        + (f" {left} readings of items without all scales are left out." if left else ""),
-        markdown_table(scale_table(scales)) if scales else "No item was read with every scale.",
-        _verdict(scales),
+        f"{HEADLINE} {told} tokens (the model was trained for {trained:,})",
+        f"`python -m benchmarks.reach_check FILE --length {lengths[-1]}` takes the factors that "
+        f"the run above chose (n0 = {shortest:,}, slopes of the table of heads with its six "
+        "digits) and reads held-out texts with them, as `--check` does. A text is read with each "
+        f"scale once, in {seconds.min():.0f} to {seconds.max():.0f} seconds of one core. Rows: "
+        f"[{path.name}]({path.name}).",
     ]
-    return "\n\n".join(part for part in parts if part)
+    if cells:
+        parts.append(
+            f"{len(cells)} questions ({counts})."
+            + (f" {left} readings of items without all scales are left out." if left else "")
+        )
+        parts += [markdown_table(scale_table(scales)), _verdict(scales)]
+    else:
+        parts += [
+            f"**Unfinished:** {left} readings are there, and no item was read with every scale, so "
+            "that nothing can be compared yet. The same command goes on.",
+            markdown_table(_readings(table)),
+        ]
+    return "\n\n".join(parts)
+
+
+def _readings(table: pd.DataFrame) -> pd.DataFrame:
+    """Single readings, where there is nothing to compare."""
+    return pd.DataFrame(
+        {
+            "tokens": f"{row['tokens']:,}",
+            "task": row["task"],
+            "item": row["number"],
+            "scale": row["scale"],
+            "surprise": f"{row['surprise']:.3f}",
+            "log-probability": f"{row['log_probability']:.3f}",
+            "right": bool(row["right"]),
+        }
+        for _, row in table.iterrows()
+    )
 
 
 def put_section(page: Path, section: str) -> None:
@@ -138,8 +162,6 @@ def put_section(page: Path, section: str) -> None:
 
 def _verdict(scales: Sequence[ScaleCheck]) -> str:
     """What the check says, at its longest length."""
-    if not scales:
-        return ""
     last = [one for one in scales if one.length == scales[-1].length]
     base, others = last[0], [one for one in last if one.arm != "none"]
     said = f"Without a factor {base.right:.0%} of the answers are right at {base.length:,} tokens. "
