@@ -84,7 +84,7 @@ def commands(data: Path) -> dict[str, dict[str, list[str]]]:
         "reach": {
             "reach-smollm2": [
                 *("reach", MODELS["smollm2"], f"--text={data / CORPORA['encyclopedia']}"),
-                *("--items", "3", "--check", "2048,4096", "--check-items", "2"),
+                *("--items", "3", "--check", "2048,4096"),
             ]
         },
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from esscher.core.codec import Estimate
+from benchmarks.pages.reach_scales import FINDING, further_section, scale_table, shown
 from esscher.core.errors import InputError
 from esscher.math.laws import standard_law
 from esscher.math.theory import Planted, predict_needle, simulate_needle
@@ -55,6 +55,11 @@ def reach_finding(runs: Sequence[Path]) -> Finding:
         if not found.complete:
             trouble.append(f"{name} is incomplete: {found.cells} cells are there.")
         sections.append(_section(found))
+        trained = found.study.model_record.max_positions
+        sections += [
+            further_section(path, trained, found.lengths[0])
+            for path in sorted(FINDING.glob(f"reach-{name}-check-*.csv"))
+        ]
         tables[f"reach-{name}-heads"] = found.table()
         tables[f"reach-{name}-weights"] = _long(found)
         offered = found.charts()
@@ -152,17 +157,25 @@ def _section(found: Reach) -> str:
             f"{_scaled(found)}; whole: their mean on all heads. Changes against none, paired by "
             f"items. Surprise: lower is better. With fewer than {FEWEST} items nothing is decided, "
             "whatever the intervals are.",
-            markdown_table(_scales(found)),
+            markdown_table(scale_table(found.scales)),
         ]
     parts.append(
         f"**Weakest point.** {_counts(found)} questions, from one text; needles "
         "are generated sentences, and the tasks are ones that the model can do in short texts. "
         "Intervals are over questions; heads of a model are not independent. How heads are judged "
         "(by shares, on log-odds, with four times as many questions at the shortest length) was "
-        "settled after trials on this text. No length beyond what the model was trained for was "
-        "checked. Encoders answer no questions: all-MiniLM-L6-v2 is refused."
+        f"settled after trials on this text. {_beyond(found)}Encoders answer no questions: "
+        "all-MiniLM-L6-v2 is refused."
     )
     return "\n\n".join(part for part in parts if part)
+
+
+def _beyond(found: Reach) -> str:
+    """That a check of this run ends within what the model was trained for, if it does."""
+    trained = found.study.model_record.max_positions
+    if any(one.length > trained for one in found.scales):
+        return ""
+    return f"No length of this run is beyond the {trained:,} that the model was trained for. "
 
 
 def _subject(found: Reach) -> str:
@@ -202,10 +215,10 @@ def _heads(found: Reach) -> pd.DataFrame:
         {
             "head": f"{head.layer}.{head.head}",
             "verdict": head.verdict,
-            "adds": _shown(head.contribution),
+            "adds": shown(head.contribution),
             "share": f"{head.share:.1%}",
-            f"weight at {first:,}": _shown(head.lengths[0].weight),
-            f"at {last:,}": _shown(head.lengths[-1].weight),
+            f"weight at {first:,}": shown(head.lengths[0].weight),
+            f"at {last:,}": shown(head.lengths[-1].weight),
             "predicted": f"{head.lengths[-1].predicted:.3f}",
             "z": f"{head.lengths[0].advantage:.1f}",
             "s": f"{head.lengths[0].spread:.1f}",
@@ -226,7 +239,7 @@ def _checks(found: Reach) -> pd.DataFrame:
             "quartiles": f"{one.quartiles[0]:.2f} to {one.quartiles[1]:.2f}",
             "error": one.error,
             "error, unchanged": one.error_unchanged,
-            "difference": _shown(one.difference, 2),
+            "difference": shown(one.difference, 2),
             "prediction is": one.verdict,
         }
         for one in found.weights
@@ -239,8 +252,8 @@ def _scores(found: Reach) -> pd.DataFrame:
             "tokens": f"{one.length:,}",
             "items": one.items,
             "right": "{:.0%} ({:.0%} to {:.0%})".format(one.right, *one.right_interval),
-            "log-probability": _shown(one.log_probability),
-            "predicted": _shown(one.predicted),
+            "log-probability": shown(one.log_probability),
+            "predicted": shown(one.predicted),
             "unchanged": one.unchanged,
         }
         for one in found.scores
@@ -256,24 +269,6 @@ def _budgets(found: Reach) -> pd.DataFrame:
             "kept, the 32 largest apart": percent(one.coverage_top),
         }
         for one in found.budgets
-    )
-
-
-def _scales(found: Reach) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "tokens": f"{one.length:,}",
-            "scale": one.arm,
-            "items": one.items,
-            "surprise": f"{one.surprise:.3f}",
-            "change": "" if one.arm == "none" else _shown(one.surprise_change),
-            "text": "" if one.arm == "none" else one.perplexity_verdict,
-            "log-probability": f"{one.log_probability:.3f}",
-            "its change": "" if one.arm == "none" else _shown(one.log_probability_change),
-            "answers": "" if one.arm == "none" else one.needle_verdict,
-            "right": f"{one.right:.0%}",
-        }
-        for one in found.scales
     )
 
 
@@ -303,16 +298,6 @@ def _growth(found: Reach) -> str:
 
 def _list(values: Sequence[float]) -> str:
     return "/".join(f"{value:,.0f}" for value in values)
-
-
-def _shown(value: Estimate, decimals: int = 3) -> str:
-    if value.value is None:
-        return ""
-    low, high = value.interval
-    said = f"{value.value:.{decimals}f}"
-    if low is None or high is None:
-        return said
-    return f"{said} ({low:.{decimals}f} to {high:.{decimals}f})"
 
 
 def _long(found: Reach) -> pd.DataFrame:

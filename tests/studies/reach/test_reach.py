@@ -18,7 +18,7 @@ from esscher.core.streams import random_stream
 from esscher.engine.models import wrap_model
 from esscher.engine.models.scaling import LogitScale, scaled_attention
 from esscher.engine.text.tasks import task_items
-from esscher.studies.reach import Reach
+from esscher.studies.reach import Reach, ReachStudy
 from esscher.studies.reach.budgets import DELTA, TRIALS, budget_coverage
 from esscher.studies.reach.compare import scale_checks
 from esscher.studies.reach.growth import grown_weights
@@ -273,6 +273,8 @@ def test_scales_of_retrieving_heads(found: Reach) -> None:
         ({"lengths": (100, 300)}, "at least 192"),
         ({"lengths": (300, 200)}, "strictly increasing"),
         ({"tasks": ("riddle",)}, "there is no task 'riddle'"),
+        ({"tasks": ()}, "tasks is empty"),
+        ({"tasks": ("needle", "words")}, "choose from needle, keys, quote"),
         ({"items": 0}, "items is 0"),
         ({"check_lengths": (100,)}, "at least 192"),
         ({"check_lengths": (10_000,)}, "more than 4 times"),
@@ -291,7 +293,35 @@ def test_models_without_room_or_questions(text) -> None:
         esscher.reach(bert, text)
     result = CliRunner().invoke(main, ["reach", "demo:minilm", "--lengths", "512:1024:2"])
     assert result.exit_code == 2
-    assert "reach is for decoders" in result.output
+    assert "choose a decoder, such as demo:smollm2" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--check", "0"), "--check contains n = 0"),
+        (("--check", "-5"), "--check contains n = -5"),
+        (("--check", "100"), "at least 192"),
+        (("--check", "50000"), "give at most 32768"),
+        (("--check-items", "0"), "check_items is 0"),
+        (("--lengths", "5000:512:3"), "end above its start"),
+        (("--lengths", "20000"), "give at most 8064"),
+        (("--items", "0"), "items is 0"),
+        (("--tasks", "values"), "choose from needle, keys, quote"),
+    ],
+)
+def test_commands_are_refused_before_weights_are_read(
+    options: tuple[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("esscher.engine.models.load.load_model", None)
+    result = CliRunner().invoke(main, ["reach", "demo:smollm2", *options])
+    assert result.exit_code == 2, result.output
+    assert said in " ".join(result.output.split())
+
+
+def test_a_task_that_is_named_twice_is_asked_once(decoder) -> None:
+    study = ReachStudy("demo:smollm2", tasks=("quote", "needle", "quote"))
+    assert study.fill(decoder.outline).tasks == ("quote", "needle")
 
 
 def test_short_texts_are_refused(decoder) -> None:

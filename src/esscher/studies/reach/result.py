@@ -154,16 +154,36 @@ class Reach(WithHeads[HeadReach], Result["ReachStudy"]):
 
 def chosen_scales(found: Reach) -> dict[str, LogitScale | None]:
     """Scales by arm: none, published ones, and those of the heads that retrieve."""
+    model = found.study.model_record
+    own = [
+        (head.layer, head.head, head.slope, head.share)
+        for head in found.retrieving
+        if head.slope is not None
+    ]
+    return scales_of((model.layers, model.heads), float(found.study.lengths[0]), own)
+
+
+def scales_of(
+    shape: tuple[int, int], reference: float, own: Sequence[tuple[int, int, float, float]]
+) -> dict[str, LogitScale | None]:
+    """Scales by arm, from what is known of retrieving heads.
+
+    Parameters
+    ----------
+    shape
+        Layers and heads of the model.
+    reference
+        Shortest length, up to which nothing changes.
+    own
+        Layer, head, slope and share of the retrieving heads that have a slope.
+    """
     from esscher.engine.models.scaling import LogitScale
 
-    model, reference = found.study.model_record, float(found.study.lengths[0])
-    shape = model.layers, model.heads
     slopes = np.zeros(shape)
-    own = [(head, head.slope) for head in found.retrieving if head.slope is not None]
-    for head, slope in own:
-        slopes[head.layer, head.head] = slope
-    total = sum(head.share for head, _ in own)
-    mean = sum(head.share * slope for head, slope in own) / total if own else 0.0
+    for layer, head, slope, _ in own:
+        slopes[layer, head] = slope
+    total = sum(share for *_, share in own)
+    mean = sum(share * slope for _, _, slope, share in own) / total if own else 0.0
     made = (
         None,
         LogitScale.logarithmic(*shape, reference),

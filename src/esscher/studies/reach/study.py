@@ -30,6 +30,8 @@ SHORTEST, ROOM = 512, 128
 FEWEST = 192
 #: The shortest length judges heads and predicts: it has so many times the items of the others.
 CALIBRATION = 4
+#: Tasks whose answer is copied from one place: what a head has to find is then known.
+COPIED = ("needle", "keys", "quote")
 #: Longest text that a check reads, in lengths of what the model was made for.
 BEYOND = 4
 
@@ -72,7 +74,7 @@ class ReachStudy(ModelStudy[Reach]):
         tuple[Annotated[int, Meta(ge=1, le=10**9)], ...],
         option(
             "Lengths at which scaling the logits is checked on held-out questions.",
-            metavar="LIST",
+            metavar="A:B:K",
             command="check",
             changeable=True,
         ),
@@ -86,8 +88,8 @@ class ReachStudy(ModelStudy[Reach]):
         """Choose lengths that the model reads."""
         if not model.causal:
             raise InputError(
-                f"{model.name!r} is an encoder, which cannot answer questions; esscher reach "
-                "is for decoders"
+                f"{model.name!r} is an encoder: it writes no answers, so that no question tells "
+                "which token a head has to find; choose a decoder, such as demo:smollm2"
             )
         model.check_supported()
         if model.window is not None:
@@ -95,10 +97,7 @@ class ReachStudy(ModelStudy[Reach]):
                 f"{model.name} has layers that see {model.window} tokens only; reach is for models "
                 "whose layers see the whole text"
             )
-        for name in self.tasks:
-            as_task(name)
-        if not self.tasks:
-            raise InputError("tasks is empty; give at least one, such as needle")
+        tasks = _copied(self.tasks)
         longest = model.max_positions - ROOM
         if longest < FEWEST:
             raise InputError(
@@ -122,7 +121,7 @@ class ReachStudy(ModelStudy[Reach]):
                 f"check ends at {check[-1]}, more than {BEYOND} times what {model.name} was made "
                 f"for; give at most {BEYOND * model.max_positions}"
             )
-        return replace(self, lengths=lengths, check_lengths=check)
+        return replace(self, lengths=lengths, tasks=tasks, check_lengths=check)
 
     @property
     def item_cells(self) -> dict[str, tuple[str, int, int]]:
@@ -162,6 +161,25 @@ class ReachStudy(ModelStudy[Reach]):
     def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Reach:
         """Judge heads, predictions and scales."""
         return assemble(self, cells, run)
+
+
+def _copied(tasks: tuple[str, ...]) -> tuple[str, ...]:
+    """The tasks, each once.
+
+    Raises
+    ------
+    InputError
+        Without any, for an unknown one, and for one whose answer is not copied.
+    """
+    if not tasks:
+        raise InputError("tasks is empty; give at least one, such as needle")
+    for name in tasks:
+        if as_task(name).name not in COPIED:
+            raise InputError(
+                f"the answer of the task {name!r} does not stand in one place of the text, so that "
+                f"no token is the one to find; choose from {', '.join(COPIED)}"
+            )
+    return tuple(dict.fromkeys(tasks))
 
 
 def _doubled(first: int, last: int) -> tuple[int, ...]:
