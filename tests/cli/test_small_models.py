@@ -21,20 +21,11 @@ from tests.engine.models.folders import WORDS, decoder_tokenizer, save
 from tests.engine.models.tiny import tiny_model
 
 LENGTHS = (64, 128, 256, 512)
+#: Few layers, heads, passages and replicates; lengths, sizes and budgets are left to the command.
+HEADS = ("--layers", "0", "--heads", "0-1", "--replicates", "4")
 COMMANDS = {
-    "probe": (
-        "--mode",
-        "pooled",
-        "--layers",
-        "0",
-        "--heads",
-        "0-1",
-        "--replicates",
-        "4",
-        "--tokens",
-        "1000",
-    ),
-    "probe context": ("--mode", "context", "--layers", "0", "--replicates", "4"),
+    "probe": ("--mode", "pooled", *HEADS, "--tokens", "1000"),
+    "probe context": ("--mode", "context", *HEADS),
     "sparse": ("--layers", "0", "--passages", "2"),
     "deep": ("--passages", "2", "--terciles", "none"),
     "plan": ("--budget", "0.25", "--passages", "2"),

@@ -25,6 +25,8 @@ from esscher.studies.sweep import work
 from tests.cli.printed import before_next, table_of
 
 SMALL = ("--dim", "2", "--horizon", "0.5", "--sizes", "10:90:3", "--replicates", "3")
+#: The same without predictions, which take most of the time.
+MEASURED = (*SMALL, "--no-predict")
 
 
 def run(*arguments: str) -> Result:
@@ -86,11 +88,11 @@ def test_sweep_prints_a_table_and_show_the_same(tmp_path: Path) -> None:
 
 def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:
     assert "no runs" in run("ls", str(tmp_path)).output
-    run("sweep", "sphere", *SMALL, "--out", str(tmp_path / "a" / "one"))
+    run("sweep", "sphere", *MEASURED, "--out", str(tmp_path / "a" / "one"))
     precise = ("--precision", "0.001", "--max-replicates", "5", "--alpha", "0.5,1")
-    run("sweep", "signs", *SMALL, *precise, "--out", str(tmp_path / "b"))
+    run("sweep", "signs", *MEASURED, *precise, "--out", str(tmp_path / "b"))
     (tmp_path / "b" / "parts" / "replicate-000002.json").unlink()
-    run("sweep", "cube", *SMALL, "--out", str(tmp_path / "c"))
+    run("sweep", "cube", *MEASURED, "--out", str(tmp_path / "c"))
     (tmp_path / "d" / "parts").mkdir(parents=True)
     (tmp_path / "d" / "config.json").write_text("{")
     (tmp_path / "e").mkdir()
@@ -119,7 +121,7 @@ def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
 def test_ls_cuts_nothing_on_a_narrow_terminal(tmp_path: Path, columns: int) -> None:
     name = "a-long-name-of-a-run/" * 2 + "one"
-    assert run("sweep", "gaussian", *SMALL, "--out", str(tmp_path / name)).exit_code == 0
+    assert run("sweep", "gaussian", *MEASURED, "--out", str(tmp_path / name)).exit_code == 0
     env = {"COLUMNS": str(columns)}
     result = CliRunner().invoke(main, ["ls", str(tmp_path)], env=env)
     assert result.exit_code == 0
@@ -143,7 +145,8 @@ def test_other_laws_can_be_swept(law: str) -> None:
 
 def test_spectrum_and_tau(tmp_path: Path) -> None:
     shape = ("--spectrum", "1.5,0.7", "--tau", "0.5", "--sizes", "10,20", "--replicates", "2")
-    out = json.loads(run("sweep", "gaussian", *shape, "--json").stdout)
+    queries = ("--queries", "population", "--query-count", "20")
+    out = json.loads(run("sweep", "gaussian", *shape, *queries, "--json").stdout)
     assert out["scales"][0]["horizon"] == pytest.approx(1.5)
 
 

@@ -75,6 +75,7 @@ def test_numbers_of_stored_runs_are_whole(kind, tmp_path, monkeypatch):
         assert_whole(shown(["show", run], columns, monkeypatch), wide, columns)
 
 
+@pytest.mark.usefixtures("computed_once")
 @pytest.mark.parametrize("command", ALONE)
 def test_numbers_of_theory_are_whole(command, monkeypatch):
     wide = shown(command.split(), WIDE, monkeypatch)

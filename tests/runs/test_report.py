@@ -8,6 +8,7 @@ import html
 import json
 import re
 import shlex
+from functools import cache
 
 import numpy as np
 import pytest
@@ -35,6 +36,23 @@ def written(found, tmp_path, **options):
     return esscher.report(found, tmp_path / "report.html", **options).read_text("utf-8")
 
 
+@pytest.fixture(scope="module")
+def report_of(tmp_path_factory):
+    """The report of a small run, written once."""
+
+    @cache
+    def text(name):
+        return written(make(name)[1], tmp_path_factory.mktemp("reports"))
+
+    return text
+
+
+@cache
+def page(name):
+    """The page of a small run, made once."""
+    return page_of(make(name)[1])
+
+
 def data_of(text):
     """The data of all tables, and the charts, by the names of their places."""
     return {name: json.loads(data) for name, data in DATA.findall(text)}
@@ -53,9 +71,8 @@ def test_every_kind_that_is_stored_has_a_page(name):
 @pytest.mark.parametrize(
     "name", ["probe", "sparse", "deep", "deep-stack", "tails", "plan", "context", "domains"]
 )
-def test_the_answer_comes_first_and_every_value_is_escaped(name, tmp_path):
-    found = make(name)[1]
-    text = written(found, tmp_path)
+def test_the_answer_comes_first_and_every_value_is_escaped(name, report_of):
+    found, text = make(name)[1], report_of(name)
     assert len(text.encode()) < rendering.LARGEST
     before = text[: text.index('id="data"')]
     answer = re.search(r'<p class="answer">(.*?)</p>', before)[1]
@@ -69,8 +86,8 @@ def test_the_answer_comes_first_and_every_value_is_escaped(name, tmp_path):
     assert re.findall(r'href="(?!#|data:,)', before) == []
 
 
-def test_only_our_scripts_may_run(tmp_path):
-    text = written(make("context")[1], tmp_path)
+def test_only_our_scripts_may_run(report_of):
+    text = report_of("context")
     policy = html.unescape(re.search(r'Content-Security-Policy" content="(.*?)"', text)[1])
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     for word in ("unsafe-eval", "http", "*"):
@@ -100,10 +117,9 @@ def test_a_page_without_charts_needs_no_library():
     assert len(text) < 50_000
 
 
-def test_the_table_of_heads_is_the_probe_s(tmp_path):
-    found = make("probe")[1]
-    data = table_of(written(found, tmp_path), "All heads")["data"]
-    frame = found.table()
+def test_the_table_of_heads_is_the_probe_s(report_of):
+    data = table_of(report_of("probe"), "All heads")["data"]
+    frame = make("probe")[1].table()
     for key in ("layer", "head", "H", "khat", "mean", "mean_low", "cov_high", "tokens_10", "ess"):
         np.testing.assert_allclose(
             np.array(data[key], dtype=float), frame[key].astype(float), rtol=1e-5
@@ -111,11 +127,10 @@ def test_the_table_of_heads_is_the_probe_s(tmp_path):
     assert data["flags"] == frame["flags"].tolist()
 
 
-def test_the_charts_of_a_page_are_those_of_the_result(tmp_path):
+def test_the_charts_of_a_page_are_those_of_the_result(report_of):
     """In their order, and each with the numbers that files have."""
-    found = make("probe")[1]
-    charts = data_of(written(found, tmp_path))["charts"]["charts"]
-    parts = [part for part in page_of(found).parts if isinstance(part, Drawn)]
+    charts = data_of(report_of("probe"))["charts"]["charts"]
+    parts = [part for part in page("probe").parts if isinstance(part, Drawn)]
     assert [part.title for part in parts] == [
         "Every head", "Tokens for 10% output error", "Exponents and attention of every head",
         "Predicted against measured", "Heads together",
@@ -129,7 +144,7 @@ def test_the_charts_of_a_page_are_those_of_the_result(tmp_path):
 
 @pytest.mark.parametrize("name", [name for name in RUNS if name != "theory"])
 def test_the_column_that_sorts_a_table_is_among_the_first(name):
-    for table in (part for part in page_of(make(name)[1]).parts if isinstance(part, Table)):
+    for table in (part for part in page(name).parts if isinstance(part, Table)):
         if table.sort is not None:
             shown = [column.key for column in table.columns if column.shown]
             assert table.sort[0] in shown[:5]
@@ -255,8 +270,7 @@ def test_the_command_is_remembered_and_can_be_rebuilt(words, tmp_path):
     asked = [*words.split(), "--out", str(first)]
     result = CliRunner().invoke(main, asked)
     assert result.exit_code == 0, result.output
-    page = pages_of(read_results([first]))[0]
-    assert page.command == shlex.join(["esscher", *asked])
+    assert pages_of(read_results([first]))[0].command == shlex.join(["esscher", *asked])
     # without the memory: what the configuration says makes the same run
     config = first / "config.json"
     about = json.loads(config.read_text())
@@ -275,7 +289,7 @@ def test_the_command_is_remembered_and_can_be_rebuilt(words, tmp_path):
 
 
 def test_the_model_s_command_is_rebuilt():
-    command = page_of(make("probe")[1]).command
+    command = page("probe").command
     assert command is not None
     words = shlex.split(command)
     assert words[:3] == ["esscher", "probe", HOSTILE]
@@ -286,9 +300,9 @@ def test_the_model_s_command_is_rebuilt():
 def test_a_head_that_no_option_describes_has_no_command():
     head = esscher.gaussian_head(spectrum=[1.0, 0.2], dim=2)
     curve = esscher.sweep(head, [20, 40], 4)
-    page = pages_of(read_results([curve]))[0]
-    assert page.command is None
-    assert "Python" in page.command_note
+    found = pages_of(read_results([curve]))[0]
+    assert found.command is None
+    assert "Python" in found.command_note
 
 
 @pytest.mark.parametrize("found", [3, None, "nowhere", [], {"kind": "probe"}])

@@ -11,15 +11,20 @@ from esscher.runs.pool import LocalPool
 from esscher.runs.threads import threads_per_worker
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[LocalPool]:
-    """Two workers, who need seconds to start: torch is imported there.
+@pytest.fixture(scope="session")
+def workers() -> Iterator[LocalPool]:
+    """Two workers for all studies: starting them takes seconds, torch is imported there."""
+    with LocalPool(2) as found:
+        yield found
 
-    This process has as many threads as each of them: matrix products as small as those of tiny
-    models depend on their number.
+
+@pytest.fixture
+def pool(workers: LocalPool) -> Iterator[LocalPool]:
+    """The workers, while this process has as many threads as each of them.
+
+    Matrix products as small as those of tiny models depend on their number.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads_per_worker(2))
-    with LocalPool(2) as found:
-        yield found
+    yield workers
     torch.set_num_threads(before)

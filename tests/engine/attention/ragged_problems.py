@@ -107,19 +107,23 @@ def check(p: Problem, found: Tensor) -> None:
             values = torch.cat([p.segments.values[at], p.tail_values[b, h // group]]).double()
             weight = torch.zeros(len(keys), dtype=torch.float64)
             weight[: at.stop - at.start] = p.segments.log_weight[at].double()
-            for i in range(n_q):
-                query = p.q[b, h, i].double() * p.scaling
-                keep = torch.cat([torch.ones(at.stop - at.start).bool(), seen[b, i]])
-                if not keep.any():
-                    assert (found[b, h, i] == 0).all()
-                    continue
-                logits = keys[keep] @ query
-                sizes = keys[keep].abs() @ query.abs()
-                if p.softcap is not None:
-                    logits = p.softcap * torch.tanh(logits / p.softcap)
-                logits = logits + weight[keep]
-                expected = torch.softmax(logits, 0) @ values[keep]
-                off = ((d_k + 8) * sizes + 8 * (logits.abs() + logits.abs().max())).max()
-                error = 2 * UNIT * (off + len(logits) + 8) * values[keep].abs().max()
-                error = error + expected.abs() * torch.finfo(p.q.dtype).eps
-                assert ((found[b, h, i].double() - expected).abs() <= error).all()
+            query = p.q[b, h].double() * p.scaling
+            keep = torch.cat([torch.ones(n_q, at.stop - at.start).bool(), seen[b]], 1)
+            some = keep.any(1)
+            assert (found[b, h, ~some] == 0).all()
+            if not some.any():
+                continue
+            query, keep = query[some], keep[some]
+            logits = query @ keys.T
+            sizes = query.abs() @ keys.abs().T
+            if p.softcap is not None:
+                logits = p.softcap * torch.tanh(logits / p.softcap)
+            logits = logits + weight
+            expected = torch.softmax(logits.where(keep, -torch.inf), 1) @ values
+            # per query, over the keys that it sees
+            size = logits.abs().where(keep, 0)
+            off = (d_k + 8) * sizes.where(keep, 0) + 8 * (size + size.amax(1, keepdim=True))
+            largest = values.abs().amax(1).where(keep, 0).amax(1)
+            error = 2 * UNIT * (off.amax(1) + keep.sum(1) + 8) * largest
+            error = error[:, None] + expected.abs() * torch.finfo(p.q.dtype).eps
+            assert ((found[b, h, some].double() - expected).abs() <= error).all()

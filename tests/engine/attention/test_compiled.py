@@ -31,16 +31,13 @@ def nothing_chosen(monkeypatch):
 
 
 @pytest.fixture(scope="module", params=["this processor", "AVX512 layout"])
-def compiled(request, tmp_path_factory):
+def compiled(request):
     """The kernel in use, and the one with 16 floats a vector, compiled for any processor."""
     if request.param == "this processor":
         found = kernel._load(torch.backends.cpu.get_cpu_capability())
         assert found is not None
         return found
-    path = tmp_path_factory.mktemp("kernel") / "wide.so"
-    flags = [*build.FLAGS, "-mavx2", "-mfma", "-DESSCHER_WIDTH=16", "-Wno-psabi"]
-    subprocess.run([build.compiler(), *flags, build.SOURCE, "-o", path, "-lm"], check=True)
-    return kernel.open_library("AVX512", path)
+    return request.getfixturevalue("wide_kernel")
 
 
 def test_it_is_compiled_where_it_can_be():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from dataclasses import replace
 
 import pytest
@@ -42,19 +41,15 @@ def test_the_override_is_heeded(monkeypatch):
 
 @needs_kernel
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_wide_vectors_on_any_processor(tmp_path, dtype):
+def test_wide_vectors_on_any_processor(wide_kernel, dtype):
     """The layout of AVX-512 without its instructions, which has another conversion of halves."""
-    path = tmp_path / "wide.so"
-    flags = [*build.FLAGS, "-mavx2", "-mfma", "-DESSCHER_WIDTH=16", "-Wno-psabi"]
-    subprocess.run([build.compiler(), *flags, build.SOURCE, "-o", path, "-lm"], check=True)
-    found = kernel.open_library("AVX512", path)
     for softcap in (None, 3.0):
         p = problem(dtype=dtype, n_q=3, d_k=20, d_v=37, softcap=softcap)
         tiny = p.segments.values.clone()
         tiny[::2] *= 1e-6  # subnormal numbers of float16
         p = replace(p, segments=replace(p.segments, values=tiny))
         tails = (p.tail_keys, p.tail_values)
-        lists = Lists(found, p.segments)
+        lists = Lists(wide_kernel, p.segments)
         check(p, lists.attend(p.q, *tails, p.scaling, softcap, None).transpose(1, 2))
 
 

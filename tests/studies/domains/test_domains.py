@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -23,6 +24,20 @@ POOLED = {"blocks": 4, "block_tokens": 120, "context": 62, "permutations": 2_000
 SEQUENCES = {"blocks": 4, "block_tokens": 160, "context": 80, "permutations": 2_000}
 #: Two corpora of the same law, and one of other words.
 THREE = {"one": corpus(1), "two": corpus(2), "few words": corpus(3, WORDS[:9])}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two heads of an encoder on three corpora: the options, the result, and its directory."""
+    out = tmp_path_factory.mktemp("domains") / "run"
+    options = POOLED | {"layers": [1], "heads": [0, 3]}
+    return options, domains(tiny("bert"), THREE, out=out, **options), out
+
+
+@pytest.fixture
+def stored(made, tmp_path):
+    """A copy of its directory, to be changed."""
+    return shutil.copytree(made[-1], tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
@@ -108,9 +123,8 @@ def stopped_after(count, folder, monkeypatch, **options):
     return esscher.load(folder)
 
 
-def test_a_stopped_run_resumes_to_the_same(tmp_path, monkeypatch):
-    options = POOLED | {"layers": [1], "heads": [0, 3]}
-    whole = domains(tiny("bert"), THREE, **options)
+def test_a_stopped_run_resumes_to_the_same(made, tmp_path, monkeypatch):
+    options, whole, _ = made
     part = stopped_after(10, tmp_path / "run", monkeypatch, **options)
     assert not part.complete
     # ten cells are three blocks of every corpus
@@ -134,14 +148,14 @@ def test_a_run_stopped_at_once_says_so(tmp_path, monkeypatch):
         part.plot()
 
 
-def test_another_rate_or_number_of_permutations_needs_no_new_run(tmp_path):
+def test_another_rate_or_number_of_permutations_needs_no_new_run(made, stored):
     loaded = tiny("bert")
-    options = POOLED | {"layers": [1], "heads": [0, 3], "out": tmp_path / "run"}
-    first = domains(loaded, THREE, **options)
-    strict = esscher.load(tmp_path / "run").at(fdr=0.001)
+    options, first = made[0] | {"out": stored}, esscher.load(stored)
+    assert first.to_dict() == made[1].to_dict()
+    strict = esscher.load(stored).at(fdr=0.001)
     assert strict.study.fdr == 0.001
     assert strict.counts["any"].heads <= first.counts["any"].heads
-    assert esscher.load(tmp_path / "run").to_dict() == first.to_dict()
+    assert esscher.load(stored).to_dict() == first.to_dict()
     with pytest.raises(InputError, match=r"fdr is 0\.9"):
         first.at(fdr=0.9)
     again = domains(loaded, THREE, fdr=0.2, **options)
@@ -150,7 +164,7 @@ def test_another_rate_or_number_of_permutations_needs_no_new_run(tmp_path):
     more = domains(loaded, THREE, fdr=0.2, **(options | {"permutations": 3_000}))
     assert more.correction.permutations == 3_000
     again = domains(loaded, THREE, fdr=0.2, **options)
-    assert esscher.load(tmp_path / "run").to_dict() == again.to_dict()
+    assert esscher.load(stored).to_dict() == again.to_dict()
 
 
 def test_a_result_without_a_directory_cannot_be_redone():
@@ -181,14 +195,13 @@ def test_a_saved_result_is_read_again(tmp_path):
         (lambda r: r["correction"].update(permutations="x"), "correction.permutations is 'x'"),
     ],
 )
-def test_results_that_do_not_fit_together_are_refused(damage, words, tmp_path):
-    domains(tiny("bert"), THREE, layers=[1], heads=[0, 3], out=tmp_path / "run", **POOLED)
-    path = tmp_path / "run" / "results.json"
+def test_results_that_do_not_fit_together_are_refused(damage, words, stored):
+    path = stored / "results.json"
     tree = json.loads(path.read_text())
     damage(tree)
     path.write_text(json.dumps(tree))
     with pytest.raises(InputError, match=words):
-        esscher.load(tmp_path / "run")
+        esscher.load(stored)
 
 
 def test_a_block_of_other_heads_is_refused(tmp_path, monkeypatch):
@@ -204,12 +217,9 @@ def test_a_block_of_other_heads_is_refused(tmp_path, monkeypatch):
         domains(tiny("bert"), THREE, layers=[1], heads=[0, 3], out=tmp_path / "run", **POOLED)
 
 
-def test_another_text_is_refused(tmp_path):
-    loaded = tiny("bert")
-    options = POOLED | {"layers": [1], "heads": [0, 3], "out": tmp_path / "run"}
-    domains(loaded, THREE, **options)
+def test_another_text_is_refused(made, stored):
     with pytest.raises(InputError, match="another configuration"):
-        domains(loaded, THREE | {"two": corpus(9)}, **options)
+        domains(tiny("bert"), THREE | {"two": corpus(9)}, out=stored, **made[0])
 
 
 @pytest.mark.parametrize(

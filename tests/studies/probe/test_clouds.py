@@ -20,6 +20,12 @@ TEXT = [words(2000)]
 OPTIONS = SMALL | {"mode": "pooled", "layers": [0, 1], "heads": [0, 3], "replicates": 4}
 
 
+@pytest.fixture(scope="module")
+def whole():
+    """The heads of a run that nothing disturbs."""
+    return probe(tiny("llama"), TEXT, **OPTIONS).heads
+
+
 @pytest.fixture
 def large(monkeypatch):
     """Every cloud counts as large."""
@@ -51,13 +57,13 @@ def room_for(layers: float, loaded, monkeypatch):
 
 def test_a_small_disk_takes_a_layer_at_a_time(large, readings, tmp_path, monkeypatch):
     loaded = tiny("llama")
-    whole = probe(loaded, TEXT, **OPTIONS)
+    roomy = probe(loaded, TEXT, **OPTIONS)
     assert set(readings) == {(0, 1)}
     readings.clear()
     room_for(1, loaded, monkeypatch)
     found = probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
     assert list(dict.fromkeys(readings)) == [(0,), (1,)]
-    assert found.heads == whole.heads
+    assert found.heads == roomy.heads
     assert not (tmp_path / "run" / clouds.CLOUD).exists()
 
 
@@ -69,9 +75,8 @@ def test_a_disk_without_room_for_one_layer(large, tmp_path, monkeypatch):
     assert not (tmp_path / "run" / clouds.CLOUD).exists()
 
 
-def test_a_stopped_run_goes_on_with_its_cloud(large, readings, tmp_path, monkeypatch):
+def test_a_stopped_run_goes_on_with_its_cloud(whole, large, readings, tmp_path, monkeypatch):
     loaded = tiny("llama")
-    whole = probe(loaded, TEXT, **OPTIONS)
     with stopped_at("layer-1"):
         probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
     assert stored_layers(tmp_path / "run" / clouds.CLOUD) == [0, 1]
@@ -80,13 +85,12 @@ def test_a_stopped_run_goes_on_with_its_cloud(large, readings, tmp_path, monkeyp
     room_for(0.5, loaded, monkeypatch)
     found = probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
     assert not readings
-    assert found.heads == whole.heads
+    assert found.heads == whole
     assert not (tmp_path / "run" / clouds.CLOUD).exists()
 
 
-def test_a_cloud_that_is_half_collected_is_completed(large, readings, tmp_path, monkeypatch):
+def test_a_cloud_that_is_half_collected_is_completed(whole, large, readings, tmp_path, monkeypatch):
     loaded = tiny("llama")
-    whole = probe(loaded, TEXT, **OPTIONS)
     batches = len(readings)
     captured = collect.run_captured
 
@@ -103,6 +107,6 @@ def test_a_cloud_that_is_half_collected_is_completed(large, readings, tmp_path, 
     readings.clear()
     found = probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
     assert 0 < len(readings) < len(TEXT[0].split()) / 32
-    for mine, theirs in zip(found.heads, whole.heads, strict=True):
+    for mine, theirs in zip(found.heads, whole, strict=True):
         # other batches, so other rounding in the model
         assert mine.horizon == pytest.approx(theirs.horizon, rel=1e-4)

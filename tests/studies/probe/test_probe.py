@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,20 @@ from tests.engine.models.folders import decoder_tokenizer, save, tiny, words
 from tests.engine.models.tiny import tiny_model
 from tests.runs.stopped import stopped_at
 from tests.studies.probe.sizes import SEQUENCES, SMALL
+
+
+@pytest.fixture(scope="module")
+def two_heads(tmp_path_factory):
+    """Two heads of an encoder, probed: the directory."""
+    out = tmp_path_factory.mktemp("probe") / "run"
+    probe(tiny(), [words(1000)], out=out, layers=[0], heads=[0, 1], **SMALL)
+    return out
+
+
+@pytest.fixture
+def stored(two_heads, tmp_path):
+    """A copy of it, to be changed."""
+    return shutil.copytree(two_heads, tmp_path / "run")
 
 
 def run(*arguments: str):
@@ -85,7 +100,7 @@ def test_results_have_everything(name, mode, tmp_path):
 
 @pytest.mark.parametrize("mode", ["pooled", "context"])
 def test_a_killed_probe_resumes_to_the_same(mode, tmp_path):
-    options = SMALL if mode == "pooled" else SEQUENCES
+    options = (SMALL if mode == "pooled" else SEQUENCES) | {"heads": [0, 3]}
     loaded, text = tiny("llama"), [words(2000)]
     whole = probe(loaded, text, mode=mode, **options)
     with stopped_at("-1"):
@@ -98,11 +113,9 @@ def test_a_killed_probe_resumes_to_the_same(mode, tmp_path):
     assert not list((tmp_path / "run").glob("cloud*"))
 
 
-def test_another_configuration_is_refused(tmp_path):
-    loaded, text, out = tiny(), [words(1000)], tmp_path / "run"
-    probe(loaded, text, out=out, layers=[0], **SMALL)
+def test_another_configuration_is_refused(stored):
     with pytest.raises(InputError, match="seed: stored 0, now 1"):
-        probe(loaded, text, out=out, layers=[0], seed=1, **SMALL)
+        probe(tiny(), [words(1000)], out=stored, layers=[0], heads=[0, 1], seed=1, **SMALL)
 
 
 def test_a_run_of_another_version_is_refused(tmp_path):
@@ -142,13 +155,11 @@ def rewrite(part, change):
         (lambda layer: layer["stats"][0].pop("khat"), "khat"),
     ],
 )
-def test_lists_that_do_not_go_together_are_refused(change, said, tmp_path):
-    out = tmp_path / "run"
-    probe(tiny(), [words(1000)], out=out, layers=[0], heads=[0, 1], **SMALL)
-    (out / "results.json").unlink()
-    rewrite(out / "parts" / "layer-0.json", change)
+def test_lists_that_do_not_go_together_are_refused(change, said, stored):
+    (stored / "results.json").unlink()
+    rewrite(stored / "parts" / "layer-0.json", change)
     with pytest.raises(InputError, match=f"layer-0.json is damaged .*{said}"):
-        load(out)
+        load(stored)
 
 
 def test_matrices_are_square(tmp_path):
@@ -192,13 +203,11 @@ def test_several_passages_with_tails(tmp_path):
     assert load(tmp_path / "run").heads == found.heads
 
 
-def test_a_damaged_part_is_named(tmp_path):
-    loaded, text, out = tiny(), [words(1000)], tmp_path / "run"
-    probe(loaded, text, out=out, layers=[0], **SMALL)
-    part = out / "parts" / "layer-0.parquet"
+def test_a_damaged_part_is_named(stored):
+    part = stored / "parts" / "layer-0.parquet"
     part.write_bytes(part.read_bytes()[:-7])
     with pytest.raises(InputError, match="layer-0"):
-        load(out)
+        load(stored)
 
 
 def test_samples_without_replacement_are_corrected():
