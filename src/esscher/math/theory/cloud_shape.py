@@ -54,7 +54,8 @@ class Redrawn:
 
     def kernels(self, kernels: Array) -> Array:
         """Ratio for products [size, token, token]."""
-        moved = [drawn - self._chances for drawn in self._shares]
+        # single precision: a ratio of sums of many squares
+        moved = [(drawn - self._chances).astype(np.float32) for drawn in self._shares]
         squares = [np.sum((x @ k) * x, axis=1) for x, k in zip(moved, kernels, strict=True)]
         return root_ratios(squares)
 
