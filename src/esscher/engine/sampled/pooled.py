@@ -140,12 +140,13 @@ def _numbers(
         # predictions are about draws from these rows, so their limit is attention over these
         outputs = attend(q[None], k[None], v[None], view.scaling, view.softcap)[0]
     tilts, keys = q.to(torch.float64).numpy() * view.scaling, k.to(torch.float64).numpy()
+    asked, known = (q * view.scaling).numpy(), k.numpy()
     return HeadNumbers(
         tilts=tilts,
         keys=keys,
         values=v.to(torch.float64).numpy(),
         outputs=outputs.to(torch.float64).numpy(),
-        logits=lambda chosen: soft_capped(tilts[chosen] @ keys.T, view.softcap),
+        logits=lambda chosen: soft_capped(asked[chosen] @ known.T, view.softcap),
         own=np.searchsorted(rows, reference.asking),
         participation=reference.participation[h],
         received=reference.received[h],

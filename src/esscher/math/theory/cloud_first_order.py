@@ -21,7 +21,8 @@ from esscher.math.theory.cloud_table import Pairs
 
 def key_weights(logits: Array) -> Single:
     """Weights of all keys, of mean 1 for every query (rows)."""
-    weights = np.exp((logits - logits.max(axis=1, keepdims=True)).astype(np.float32))
+    weights = (logits - logits.max(axis=1, keepdims=True)).astype(np.float32)
+    np.exp(weights, out=weights)
     weights /= weights.mean(axis=1, dtype=np.float64, keepdims=True).astype(np.float32)
     return np.asarray(weights)
 

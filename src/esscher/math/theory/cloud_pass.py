@@ -281,9 +281,10 @@ class CloudPass:
         for start in range(0, len(members), TOGETHER):
             weights += self._queries(members[start : start + TOGETHER], group)
         v, u = self._keys.values, self._keys.shifts
-        squares, products = np.split(np.ascontiguousarray(weights.T), 2)
-        self.second[group] += [(v * w[:, None]).T @ v for w in squares]
-        self.second[group] -= symmetric(np.array([(v * w[:, None]).T @ u for w in products]))
+        for i in range(len(self.n)):
+            square, product = weights[:, i, None], weights[:, len(self.n) + i, None]
+            half = v.T @ (np.float32(0.5) * square * v - product * u)
+            self.second[group, i] += symmetric(half)
 
     def _ask_more(self, group: int, members: Rows, rows: Rows, share: Array) -> None:
         """Take off the noise of a group's queries that more queries show to first order."""
@@ -293,8 +294,7 @@ class CloudPass:
             self.outputs[self.rows[members]],
             self.share[members],
         )
-        logits = np.asarray(self.cloud.logits(rows), dtype=np.float64)
-        many = first(key_weights(logits)[:, self.keys], self.outputs[rows], share)
+        many = first(key_weights(self.cloud.logits(rows))[:, self.keys], self.outputs[rows], share)
         self.on_mean[group] += many[0] - few[0]
         self.on_products[group] += many[1] - few[1]
 
