@@ -105,7 +105,8 @@ class WeightGrid:
     def placed(self) -> csr_array:
         """``P`` of all queries side by side, [key, point x query]."""
         keys, queries = self.first.shape
-        side_by_side = self.first * np.int32(queries) + np.arange(queries, dtype=np.int32)
+        side_by_side: NDArray[np.int32] = self.first * np.int32(queries)
+        side_by_side += np.arange(queries, dtype=np.int32)
         around = _around(side_by_side, queries).reshape(keys, -1)
         return _sparse(around, self.share, len(self.points) * queries)
 

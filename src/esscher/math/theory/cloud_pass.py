@@ -284,7 +284,7 @@ class CloudPass:
         for i in range(len(self.n)):
             square, product = weights[:, i, None], weights[:, len(self.n) + i, None]
             half = v.T @ (np.float32(0.5) * square * v - product * u)
-            self.second[group, i] += symmetric(half)
+            self.second[group, i] += symmetric(half.astype(np.float64))
 
     def _ask_more(self, group: int, members: Rows, rows: Rows, share: Array) -> None:
         """Take off the noise of a group's queries that more queries show to first order."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from esscher.core.validation import Array
+from esscher.math.theory.cloud_grid import Single
 
 #: Samples that are drawn. The ratio is known to about 1/3 of the Q's relative spread over the root
 #: of this number: to half a percent.
@@ -50,7 +51,7 @@ class Redrawn:
             [(moved @ phi[:, i] + bias[i]) ** 2 @ parts[i] for i, moved in enumerate(self._moved)]
         )
 
-    def kernels(self, kernels: Array) -> Array:
+    def kernels(self, kernels: Single) -> Array:
         """Ratio for products [size, token, token]."""
         # single precision: a ratio of sums of many squares
         moved = [found.astype(np.float32) for found in self._moved]
