@@ -47,6 +47,7 @@ class PassOptions:
     received: tuple[int, ...]
     kernel: Kernel | None  # the compiled one, if it is to do the work
     workspace: Workspace
+    outputs: bool = False  # whether outputs are kept, instead of their moments
 
 
 @dataclass(frozen=True, eq=False)

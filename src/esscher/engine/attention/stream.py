@@ -53,7 +53,11 @@ class Normaliser:
 
 @dataclass(frozen=True, eq=False)
 class BlockSums:
-    """Sums over the queries of one block, axes [scale, size, ...], relative to the centre."""
+    """Sums over the queries of one block, axes [scale, size, ...], relative to the centre.
+
+    ``outputs`` are those of the first scale by size, [query, d_v], where they are kept; there are
+    no moments then.
+    """
 
     first: Tensor
     second: Tensor
@@ -61,6 +65,7 @@ class BlockSums:
     participation: Tensor | None
     largest: Tensor | None
     normalisers: dict[int, Normaliser]
+    outputs: dict[int, Tensor]
 
 
 class Stream(ABC):
@@ -97,6 +102,7 @@ class Stream(ABC):
             participation=wide(*per_query) * torch.nan if options.participation else None,
             largest=wide(*per_query) * torch.nan if options.largest else None,
             normalisers={},
+            outputs={},
         )
 
     def working(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -135,13 +141,10 @@ class Stream(ABC):
         if not self.shifted and not sound:
             return False
         sums = self.sums
-        sums.first[:, size] = first
-        torch.matmul(outputs, outputs.mT, out=sums.second[:, size])
-        if self.head.limit is not None:
-            limit = self.head.limit[:, self.plan.rows][:, :count].to(torch.float64)
-            error = self.working("error", *outputs.shape, dtype=torch.float64)
-            torch.sub(outputs, (limit - self.head.centre.to(torch.float64)).mT, out=error)
-            sums.square[:, size] = torch.linalg.vector_norm(error, dim=(1, 2)).square()
+        if self.options.outputs:
+            sums.outputs[size] = (outputs[0].mT + self.head.centre).to(torch.float32)
+        else:
+            self._add_moments(size, count, outputs, first)
         total = self.total[:, -1]
         if sums.participation is not None:
             squares = self.squares[:, :count]
@@ -154,3 +157,14 @@ class Stream(ABC):
             normaliser = Normaliser(self.lowered(), total[:, :queries].clone(), self.shifted)
             sums.normalisers[size] = normaliser
         return True
+
+    def _add_moments(self, size: int, count: int, outputs: Tensor, first: Tensor) -> None:
+        """Moments of the outputs at one size, and their distance from the limit."""
+        sums = self.sums
+        sums.first[:, size] = first
+        torch.matmul(outputs, outputs.mT, out=sums.second[:, size])
+        if self.head.limit is not None:
+            limit = self.head.limit[:, self.plan.rows][:, :count].to(torch.float64)
+            error = self.working("error", *outputs.shape, dtype=torch.float64)
+            torch.sub(outputs, (limit - self.head.centre.to(torch.float64)).mT, out=error)
+            sums.square[:, size] = torch.linalg.vector_norm(error, dim=(1, 2)).square()

@@ -8,6 +8,7 @@ the projected errors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from esscher.core.validation import Array
+from esscher.engine.attention import nested_outputs
 
 #: Dense weights are formed for at most this many queries at a time.
 QUERY_BLOCK = 1024
@@ -37,6 +39,20 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scaling: float, softcap: float | Non
             weights = torch.softmax(torch.tanh(logits / softcap) * softcap, dim=-1)
             outputs[head, start : start + QUERY_BLOCK] = weights @ v[head]
     return outputs
+
+
+def attend_nested(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sizes: Sequence[int],
+    scaling: float,
+    softcap: float | None = None,
+) -> list[Tensor]:
+    """Attention of the first n queries over the first n keys, [heads, n, d] for every size n."""
+    if softcap is None:
+        return list(nested_outputs(q, k, v, sizes=sizes, factor=scaling).outputs)
+    return [attend(q[:, :n], k[:, :n], v[:, :n], scaling, softcap) for n in sizes]
 
 
 def soft_capped(logits: Array, softcap: float | None) -> Array:

@@ -17,6 +17,7 @@ from esscher.engine.sampled.outputs import (
     PRODUCTS,
     OutputProjection,
     attend,
+    attend_nested,
     norms,
     soft_capped,
 )
@@ -74,8 +75,8 @@ def measure_pooled(
         q = _take(view.q, rows)
         # with some heads chosen, groups need not be whole
         k, v = (_take(array, rows)[view.served_by] for array in (view.k, view.v))
-        for j, n in enumerate(sizes):
-            found = attend(q[:, :n], k[:, :n], v[:, :n], view.scaling, view.softcap)
+        nested = attend_nested(q, k, v, sizes, view.scaling, view.softcap)
+        for j, (n, found) in enumerate(zip(sizes, nested, strict=True)):
             errors[0, :, r, j], errors[1, :, r, j], shift = reference.moments.moment_errors(found)
             if questions is None:
                 gap = found - outputs[:, rows[:n]]
@@ -139,12 +140,13 @@ def _numbers(
         # predictions are about draws from these rows, so their limit is attention over these
         outputs = attend(q[None], k[None], v[None], view.scaling, view.softcap)[0]
     tilts, keys = q.to(torch.float64).numpy() * view.scaling, k.to(torch.float64).numpy()
+    asked, known = (q * view.scaling).numpy(), k.numpy()
     return HeadNumbers(
         tilts=tilts,
         keys=keys,
         values=v.to(torch.float64).numpy(),
         outputs=outputs.to(torch.float64).numpy(),
-        logits=lambda chosen: soft_capped(tilts[chosen] @ keys.T, view.softcap),
+        logits=lambda chosen: soft_capped(asked[chosen] @ known.T, view.softcap),
         own=np.searchsorted(rows, reference.asking),
         participation=reference.participation[h],
         received=reference.received[h],

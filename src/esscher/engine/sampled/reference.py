@@ -24,7 +24,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.core.validation import Array
-from esscher.engine.attention import Chunk, StreamedAttention, streamed_attention
+from esscher.engine.attention import (
+    Chunk,
+    StreamedAttention,
+    nested_outputs,
+    streamed_attention,
+)
 from esscher.engine.sampled.layer import ReferenceUsed
 from esscher.engine.sampled.outputs import OutputReference, attend
 from esscher.engine.text import LayerCloud, read_rows
@@ -116,10 +121,13 @@ def pooled_reference(
     asking = np.arange(tokens)
     if two_levels:
         asking = np.sort(rng.choice(tokens, size=min(levels.queries, tokens), replace=False))
-    passes = [_one_pass(view, head, asking, levels.chunk) for head in view.heads]
-    outputs = torch.stack([found.outputs for found in passes])
-    received = [found.received / len(asking) for found in passes if found.received is not None]
-    participation = [found.participation for found in passes]
+    if two_levels or view.softcap is not None:
+        passes = [_one_pass(view, head, asking, levels.chunk) for head in view.heads]
+        outputs = torch.stack([found.outputs for found in passes])
+        received = [found.received / len(asking) for found in passes if found.received is not None]
+        participation = [found.participation for found in passes]
+    else:
+        outputs, received, participation = _all_tokens(view)
     if not two_levels:
         none = np.zeros(len(view.heads) + 1)
         return PooledReference(
@@ -131,6 +139,19 @@ def pooled_reference(
         asking, outputs, moments, mean_error, covariance_error, received, participation,
         len(coarse),
     )  # fmt: skip
+
+
+def _all_tokens(view: LayerCloud) -> tuple[Tensor, list[Array], list[Array]]:
+    """Outputs, received attention and participation of all tokens, which fit into memory."""
+    q, k, v = (_loaded(array) for array in (view.q, view.k, view.v))
+    served = view.served_by
+    found = nested_outputs(
+        q, k[served], v[served], sizes=(q.shape[1],), factor=view.scaling, weights=True
+    )
+    view.let_go()
+    assert found.received is not None
+    assert found.participation is not None
+    return found.outputs[0], list(found.received / q.shape[1]), list(found.participation)
 
 
 def _one_pass(

@@ -18,6 +18,7 @@ How intervals are made was chosen by measured coverage (``benchmarks/calibration
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import scipy
@@ -78,7 +79,8 @@ class Resamples:
         if self.covariances is None:
             scale = self.standard_errors(forms)[None]
         else:
-            variance = np.einsum("ki,bij,kj->bk", forms, self.covariances, forms)
+            products = (forms[:, :, None] * forms[:, None, :]).reshape(len(forms), -1)
+            variance = self.covariances.reshape(len(self.covariances), -1) @ products.T
             scale = np.sqrt(np.maximum(variance, 0.0))
         # A resample of one replicate repeated has no spread; it counts as very far, not as nan.
         smallest = 1e-6 * self.standard_errors(forms)[None] + np.finfo(float).tiny
@@ -123,11 +125,38 @@ def resample(errors: Array, sizes: Array, summary: str, seed: int) -> Resamples:
     seed
         Seed of the resampling.
     """
-    rng = random_stream(seed, f"rates {summary}", len(errors))
     x = np.log(sizes)
     if summary == "mean":
-        return _resampled_means(errors, x, rng)
-    return _resampled_medians(errors, x, rng)
+        return _resampled_means(errors, x, seed)
+    return _resampled_medians(errors, x, seed)
+
+
+def _stream(seed: int, summary: str, members: int) -> np.random.Generator:
+    return random_stream(seed, f"rates {summary}", members)
+
+
+@lru_cache(maxsize=8)
+def _drawn(seed: int, summary: str, members: int) -> Array:
+    """How often each replicate is drawn, [resample, member], where all of them are whole.
+
+    Kept, because curves of as many replicates are resampled alike: those of all heads of a model.
+    """
+    rng = _stream(seed, summary, members)
+    if summary == "mean":
+        counts = resampling_counts(members, RESAMPLES, rng)
+    else:
+        chosen = rng.integers(0, members, (RESAMPLES, members))
+        counts = _counted(chosen)
+    drawn = counts.astype(np.float64)
+    drawn.flags.writeable = False
+    return drawn
+
+
+def _counted(chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How often each of the members was chosen, from which were, [resample, member]."""
+    block, members = chosen.shape
+    places = chosen + members * np.arange(block)[:, None]
+    return np.bincount(places.ravel(), minlength=block * members).reshape(block, members)
 
 
 def resampling_counts(members: int, resamples: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -147,7 +176,7 @@ def groups_by_depth(errors: Array) -> list[Array]:
     return [errors[depths == depth, :depth] for depth in np.unique(depths)]
 
 
-def _resampled_means(errors: Array, x: Array, rng: np.random.Generator) -> Resamples:
+def _resampled_means(errors: Array, x: Array, seed: int) -> Resamples:
     sizes = errors.shape[1]
     counts = np.isfinite(errors).sum(axis=0).astype(np.float64)
     mean = np.nanmean(errors, axis=0)
@@ -158,6 +187,8 @@ def _resampled_means(errors: Array, x: Array, rng: np.random.Generator) -> Resam
         return Resamples(x, np.log(mean), nothing, np.log(mean)[None], nothing[None], whole)
     draws, covariances = [], []
     rows = max(1, BLOCK // len(errors))
+    alike = len(groups) == 1 and rows >= RESAMPLES
+    rng = _stream(seed, "mean", len(errors))
     for start in range(0, RESAMPLES, rows):
         block = min(rows, RESAMPLES - start)
         means = np.zeros((block, sizes))
@@ -165,7 +196,11 @@ def _resampled_means(errors: Array, x: Array, rng: np.random.Generator) -> Resam
         for group in groups:
             members, depth = group.shape
             products = (group[:, :, None] * group[:, None, :]).reshape(members, -1)
-            times = resampling_counts(members, block, rng)
+            times = (
+                _drawn(seed, "mean", members)
+                if alike
+                else resampling_counts(members, block, rng).astype(np.float64)
+            )
             own = times @ group / members
             means[:, :depth] += members * own / counts[:depth]
             if members > 1:
@@ -190,7 +225,7 @@ def _resampled_means(errors: Array, x: Array, rng: np.random.Generator) -> Resam
     )
 
 
-def _resampled_medians(errors: Array, x: Array, rng: np.random.Generator) -> Resamples:
+def _resampled_medians(errors: Array, x: Array, seed: int) -> Resamples:
     median = np.log(np.nanmedian(errors, axis=0))
     groups = groups_by_depth(errors)
     whole = len(groups[-1])
@@ -199,18 +234,47 @@ def _resampled_medians(errors: Array, x: Array, rng: np.random.Generator) -> Res
         return Resamples(x, median, nothing, median[None], None, whole)
     draws = []
     rows = max(1, BLOCK // errors.size)
+    rng = _stream(seed, "median", len(errors))
     for start in range(0, RESAMPLES, rows):
         block = min(rows, RESAMPLES - start)
-        parts = []
-        for group in groups:
-            chosen = rng.integers(0, len(group), (block, len(group)))
-            padded = np.full((len(group), len(x)), np.nan)
-            padded[:, : group.shape[1]] = group
-            parts.append(padded[chosen])
-        medians = np.nanmedian(np.concatenate(parts, axis=1), axis=1)
+        if len(groups) == 1 and block == RESAMPLES:
+            medians = _medians(errors, _drawn(seed, "median", len(errors)))
+            draws.append(np.log(medians[np.all(medians > 0, axis=1)]))
+            continue
+        chosen = [rng.integers(0, len(group), (block, len(group))) for group in groups]
+        if len(groups) == 1:
+            medians = _medians(groups[0], _counted(chosen[0]).astype(np.float64))
+        else:
+            medians = _ragged_medians(groups, chosen, len(x))
         draws.append(np.log(medians[np.all(medians > 0, axis=1)]))
     resampled = np.concatenate(draws)
     return Resamples(x, median, np.atleast_2d(np.cov(resampled.T)), resampled, None, whole)
+
+
+def _medians(errors: Array, drawn: Array) -> Array:
+    """Medians of resampled replicates, [resample, size]; ``drawn`` says how often each was drawn.
+
+    Errors are put into their order once: which of them is in the middle, the counts say.
+    """
+    members = len(errors)
+    medians = np.empty((len(drawn), errors.shape[1]))
+    for j, column in enumerate(errors.T):
+        order = np.argsort(column)
+        below = np.cumsum(drawn[:, order], axis=1)
+        ends = ((members - 1) // 2, members // 2)
+        low, high = (column[order[np.argmax(below > middle, axis=1)]] for middle in ends)
+        medians[:, j] = (low + high) / 2
+    return medians
+
+
+def _ragged_medians(groups: list[Array], chosen: list[NDArray[np.int64]], sizes: int) -> Array:
+    """The same where some replicates end early."""
+    parts = []
+    for group, drawn in zip(groups, chosen, strict=True):
+        padded = np.full((len(group), sizes), np.nan)
+        padded[:, : group.shape[1]] = group
+        parts.append(padded[drawn])
+    return np.asarray(np.nanmedian(np.concatenate(parts, axis=1), axis=1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -134,8 +134,8 @@ def worst_directions(
     spread = tokens.std(axis=0)
     straight = np.flatnonzero(spread > 1e-5 * spread.max())
     standard = (tokens[:, straight] - whitening.mean[straight]) / spread[straight]
-    on_axes = _highest(np.mean(z**4, axis=0), effort.axes)
-    on_straight = straight[_highest(np.mean(standard**4, axis=0), effort.axes)]
+    on_axes = _highest(np.mean(_fourth(z), axis=0), effort.axes)
+    on_straight = straight[_highest(np.mean(_fourth(standard), axis=0), effort.axes)]
     largest = _highest(np.sum(z**2, axis=1), effort.tokens)
     rng = random_stream(seed, "tail directions", half)
     starts = np.hstack(
@@ -151,10 +151,10 @@ def worst_directions(
     found = whitening.axes @ _ascend_kurtosis(single, _unit(starts), effort.steps)
     found = np.hstack([found, np.eye(len(spread))[:, on_straight]])
     projected = _standard((tokens - whitening.mean) @ found)
-    score = _without_any(projected**4, projected**2, groups)
+    score = _without_any(_fourth(projected), projected**2, groups)
     order = np.argsort(-score)
     # both sides of the best of them, and of the most skewed principal axes
-    skew = _highest(np.abs(np.mean(z**3, axis=0)), effort.axes // 2)
+    skew = _highest(np.abs(np.mean(z * z * z, axis=0)), effort.axes // 2)
     seeds = np.hstack([whitening.back @ found[:, order[: effort.axes // 2]], np.eye(d)[:, skew]])
     seeds = np.hstack([seeds, -seeds])
     tilted = whitening.axes @ _ascend_generating(single, _unit(seeds), effort.steps)
@@ -183,7 +183,7 @@ def _ascend_kurtosis(z: NDArray[np.float32], start: Array, steps: int) -> Array:
         u = np.where(down, before, u)
         if down.any():
             p = z @ u[:, down]
-            cube[:, down] = p**3
+            cube[:, down] = p * p * p
             now[down] = value[down]
         before, value = u, now
         u = _unit(z.T @ cube / len(z) - taken * u)
@@ -215,6 +215,12 @@ def _without_any(above: Array, below: Array | None, groups: NDArray[np.int64]) -
 
     ratio = mean(above) if below is None else mean(above) / mean(below) ** 2
     return np.asarray(ratio.min(axis=0))
+
+
+def _fourth(values: Array) -> Array:
+    """Fourth powers: ``**4`` of an array takes twenty times as long as two squares."""
+    square = values * values
+    return np.asarray(square * square)
 
 
 def _highest(values: Array, count: int) -> NDArray[np.int64]:

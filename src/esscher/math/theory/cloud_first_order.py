@@ -15,12 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from esscher.core.validation import Array
-from esscher.math.theory.cloud_table import Pairs, Single
+from esscher.math.theory.cloud_grid import Single
+from esscher.math.theory.cloud_table import Pairs
 
 
 def key_weights(logits: Array) -> Single:
     """Weights of all keys, of mean 1 for every query (rows)."""
-    weights = np.exp((logits - logits.max(axis=1, keepdims=True)).astype(np.float32))
+    weights = (logits - logits.max(axis=1, keepdims=True)).astype(np.float32)
+    np.exp(weights, out=weights)
     weights /= weights.mean(axis=1, dtype=np.float64, keepdims=True).astype(np.float32)
     return np.asarray(weights)
 
@@ -68,22 +70,27 @@ class FirstOrder:
         """
         a, b = self.pairs
         v, u = self.values, self.shifts
-        w, part = weights.astype(np.float32), share.astype(np.float32)[:, None]
-        y = outputs.astype(np.float32)
+        w, y = weights.astype(np.float32), outputs.astype(np.float32)
         columns = np.hstack([y, y[:, a] * y[:, b], np.ones((len(y), 1), dtype=np.float32)])
+        columns *= share.astype(np.float32)[:, None]
         d = y.shape[1]
         on_mean = np.empty((len(v), len(self.n), d))
         on_products = np.empty((len(v), len(self.n), len(a)))
+        products = v[:, a] * v[:, b], u[:, a] * u[:, b]
+        felt = np.empty_like(w)
         for i, n in enumerate(self.n):
-            felt = w / (1 + w / np.float32(n))
-            once = (part * felt).T @ columns
-            twice = (part * felt**2).T @ columns
+            np.multiply(w, np.float32(1 / n), out=felt)
+            felt += 1
+            np.divide(w, felt, out=felt)
+            once = felt.T @ columns
+            np.multiply(felt, felt, out=felt)
+            twice = felt.T @ columns
             change = once[:, -1:] * v - once[:, :d]
             along = v[:, a] * once[:, b] + v[:, b] * once[:, a] - 2 * once[:, d:-1]
             # (change - shift) times itself, over n
-            square = v[:, a] * v[:, b] * twice[:, -1:] + twice[:, d:-1]
+            square = products[0] * twice[:, -1:] + twice[:, d:-1]
             square -= v[:, a] * twice[:, b] + v[:, b] * twice[:, a]
-            square += u[:, a] * u[:, b] - u[:, a] * change[:, b] - u[:, b] * change[:, a]
+            square += products[1] - u[:, a] * change[:, b] - u[:, b] * change[:, a]
             on_mean[:, i] = change
             on_products[:, i] = along + square / np.float32(n)
         return on_mean, on_products

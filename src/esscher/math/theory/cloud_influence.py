@@ -4,10 +4,12 @@ Beside its own key and m others, the query attends a token z. In the integrals o
 :mod:`cloud_query` this puts ``a = w_x r_x + w_z r_z``, ``e^{-l (w_x + w_z)}`` and ``u_x + u_z`` in
 place of the query's own. As functions of z they are sums over the nodes of three features of z,
 
-    1 - e^{-l w_z},      l w_z e^{-l w_z},      (l w_z)^2 e^{-l w_z},
+    D = 1 - e^{-l w_z},      W = l w_z e^{-l w_z},      S = (l w_z)^2 e^{-l w_z},
 
 times products of ``1``, ``v_z`` and ``u_z``. So the influence of all tokens, added up over many
-queries, is one matrix product: features times coefficients.
+queries, is a few matrix products: features times coefficients. Where a coefficient is that of
+``f^m`` alone, times something of the query, the sum over the nodes comes first, and that over
+queries after it.
 """
 
 from __future__ import annotations
@@ -18,8 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esscher.core.validation import Array
+from esscher.math.theory.cloud_grid import STEP, Single
 from esscher.math.theory.cloud_query import OwnKey
-from esscher.math.theory.cloud_table import STEP, Pairs, QueryTable, Single
+from esscher.math.theory.cloud_table import Pairs, QueryTable
+
+
+class TokenPairs:
+    """Products of values and shifts of some tokens along pairs of coordinates."""
+
+    def __init__(self, values: Array, shifts: Array, pairs: Pairs) -> None:
+        a, b = self.pairs = pairs
+        v, u = (x.astype(np.float32)[:, None] for x in (values, shifts))
+        self.values = v
+        self.v_a, self.v_b, self.u_a, self.u_b = v[..., a], v[..., b], u[..., a], u[..., b]
+        self.v_v, self.u_u = self.v_a * self.v_b, self.u_a * self.u_b
+        self.v_u = self.v_a * self.u_b + self.v_b * self.u_a
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,56 +42,49 @@ class Influence:
     """Influence of tokens z on sums over queries, up to constants: polynomials in v and u of z.
 
     Of the outputs: ``plain + scale v``. Of products of the shifted outputs along pairs (a, b) of
-    coordinates: ``product + v_a slope_b + u_a lean_b + v_a v_b curvature + v_a u_b twist`` and the
-    same with a and b exchanged (``product`` and ``curvature`` once), plus ``u_a u_b level``.
+    coordinates: ``product + v_a slope_b + u_a lean_b + v_a v_b scale' - v_a u_b scale / n`` and the
+    same with a and b exchanged (``product`` and ``v_a v_b`` once), plus ``u_a u_b level``, with
+    ``scale'`` the curvature and ``lean = shared lean - plain / n``.
 
     Attributes
     ----------
-    plain, slope, lean
+    plain, slope
         [token, size, d].
-    scale, curvature, twist
+    scale, curvature
         [token, size].
     product
         [token, size, pair].
-    level
-        [size], the same for all tokens.
+    shared
+        What all tokens share.
+    sizes
+        The numbers n.
     """
 
     plain: Single
     scale: Single
     slope: Single
-    lean: Single
     curvature: Single
-    twist: Single
     product: Single
-    level: Array
+    shared: Shared
+    sizes: Array
 
-    @classmethod
-    def of(cls, columns: Single, shared: Shared, d: int) -> Influence:
-        """Of features times coefficients, [token, size x column], and what all tokens share."""
-        parts = columns.reshape(len(columns), len(shared.level), -1)
-        plain, scale, slope, lean, curvature, twist, product = np.split(
-            parts, np.cumsum([d, 1, d, d, 1, 1]), axis=2
-        )
-        lean = lean + shared.lean.astype(np.float32)
-        return cls(
-            plain, scale[..., 0], slope, lean, curvature[..., 0], twist[..., 0], product,
-            shared.level,
-        )  # fmt: skip
+    def on_mean(self, tokens: TokenPairs) -> Single:
+        """Influence on the output, [token, size, d]."""
+        return np.asarray(self.plain + self.scale[..., None] * tokens.values)
 
-    def on_mean(self, values: Array) -> Array:
-        """Influence on the output, [token, size, d], of tokens with these values."""
-        return np.asarray(self.plain + self.scale[..., None] * values[:, None])
-
-    def on_products(self, values: Array, shifts: Array, pairs: Pairs) -> Array:
+    def on_products(self, tokens: TokenPairs) -> Single:
         """Influence on products of the shifted output along pairs, [token, size, pair]."""
-        a, b = pairs
-        v, u = values[:, None], shifts[:, None]
-        out = self.product + v[..., a] * self.slope[..., b] + v[..., b] * self.slope[..., a]
-        out = out + u[..., a] * self.lean[..., b] + u[..., b] * self.lean[..., a]
-        out = out + (v[..., a] * v[..., b]) * self.curvature[..., None]
-        out = out + _pair(v, u, a, b) * self.twist[..., None]
-        return np.asarray(out + (u[..., a] * u[..., b]) * self.level[:, None])
+        a, b = tokens.pairs
+        over = (1 / self.sizes).astype(np.float32)[:, None]
+        lean = self.shared.lean.astype(np.float32) - over * self.plain
+        out = self.product + tokens.v_a * self.slope[..., b]
+        out += tokens.v_b * self.slope[..., a]
+        out += tokens.u_a * lean[..., b]
+        out += tokens.u_b * lean[..., a]
+        out += tokens.v_v * self.curvature[..., None]
+        out -= tokens.v_u * (over[:, 0] * self.scale)[..., None]
+        out += tokens.u_u * self.shared.level.astype(np.float32)[:, None]
+        return np.asarray(out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,74 +94,133 @@ class Shared:
     lean: Array
     level: Array
 
-    def __add__(self, other: Shared) -> Shared:
-        return Shared(self.lean + other.lean, self.level + other.level)
 
-    def scaled(self, factor: float) -> Shared:
-        """All of it times a factor."""
-        return Shared(factor * self.lean, factor * self.level)
-
-
-def features(table: QueryTable, tokens: NDArray[np.int64]) -> Single:
-    """Features of some tokens at every node, [3 x node, token]."""
-    rows = (table.gap, table.weight, table.square)
-    return np.concatenate([np.take(row, tokens, axis=1) for row in rows])
-
-
-def coefficients(
-    table: QueryTable, own: OwnKey, sizes: Array, others: Array, output: Array, pairs: Pairs
-) -> tuple[Single, Shared]:
-    """What multiplies the features, [3 x node, size x column], and what all tokens share.
+def influence(
+    table: QueryTable,
+    own: OwnKey,
+    outputs: Array,
+    share: Array,
+    *,
+    tokens: NDArray[np.int64],
+    sizes: Array,
+    others: Array,
+    pairs: Pairs,
+) -> Influence:
+    """Influence of tokens on sums over queries.
 
     Parameters
     ----------
     table, own
-        The query.
+        The queries.
+    outputs, share
+        Their limits y, in coordinates where the mean output is 0, and what each counts for.
+    tokens
+        Rows of the keys that are the tokens.
     sizes, others
-        Numbers of keys n, and of those beside the query's own and the token z.
-    output
-        The limit y at the query, in coordinates where the mean output is 0.
+        Numbers of keys n, and of those beside a query's own and the token z.
     pairs
         Coordinates a and b of the products.
     """
-    a, b = pairs
-    d, count = len(output), len(table.nodes)
-    m, n = others[None, :, None], sizes[None, :, None]
-    none, one, two = ((STEP * table.powers(others - k) * own.decay).T[..., None] for k in range(3))
-    mine = (own.weight[:, None] * own.residual)[:, None]
-    g, h, u, y = table.first[:, None], table.zeroth[:, None], own.shift, output
-    # of E e: what all but z make of it; of E e s': what z's weight is multiplied with
-    rest = none * mine + m * one * g
-    lift = none * u + m * one * h
-    # E e e' and E (e s' + s e') along pairs, without z's own value and shift
-    squares = none * (mine[..., a] * mine[..., b])
-    squares = squares + m * one * (_pair(mine, g, a, b) + table.second_pairs[:, None])
-    squares = squares + m * (m - 1) * two * (g[..., a] * g[..., b])
-    crossed = none * _pair(mine, u, a, b)
-    mixed = _pair(mine, h, a, b) + _pair(g, u, a, b) + table.mixed_pairs[:, None]
-    crossed = crossed + m * one * mixed + m * (m - 1) * two * _pair(g, h, a, b)
-    # products of shifted outputs y + e - s
-    turned = rest + none * y - lift / n
+    (a, b), d, shape = pairs, outputs.shape[1], (len(tokens), len(sizes), -1)
+    placed = table.grid.placed_tokens(tokens)
+    functions = table.functions
+    gaps, weights, squares = (
+        np.asarray(placed @ rows.T.astype(np.float32, order="C")).reshape(len(tokens), -1)
+        for rows in (functions.gap, functions.weight, functions.square)
+    )
+    none, by_gap, by_weight, lean = _coefficients(table, own, outputs, share, sizes, others, pairs)
+    rest, turned = gaps @ by_gap[0], weights @ by_weight[0]
+    product = gaps @ by_gap[1] + weights @ by_weight[1]
+    # what goes with f^m alone: over the nodes, then over the queries
+    y = outputs.astype(np.float32)
+    columns = np.hstack([y, y[:, a] * y[:, b], np.ones((len(y), 1), dtype=np.float32)])
+    once, twice = (
+        np.matmul(
+            np.matmul(x.reshape(len(tokens), len(y), -1).swapaxes(0, 1), none)
+            .transpose(1, 2, 0)
+            .reshape(-1, len(y)),
+            columns,
+        ).reshape(shape)
+        for x in (weights, squares)
+    )
+    return Influence(
+        plain=-rest.reshape(shape) - once[..., :d],
+        scale=once[..., -1],
+        slope=turned.reshape(shape) - twice[..., :d],
+        curvature=twice[..., -1],
+        product=twice[..., d:-1] - product.reshape(shape),
+        shared=Shared(lean, share.sum() / sizes**2),
+        sizes=sizes,
+    )
 
-    out = np.zeros((3, count, len(sizes), 3 * d + 3 + len(a)), dtype=np.float32)
-    plain, scale, slope = slice(0, d), d, slice(d + 1, 2 * d + 1)
-    lean, curvature, twist = slice(2 * d + 1, 3 * d + 1), 3 * d + 1, 3 * d + 2
-    product = slice(3 * d + 3, None)
-    out[0, ..., plain] = -rest
-    out[1, ..., plain] = -none * y
-    out[1, ..., scale] = none[..., 0]
-    out[0, ..., product] = -(squares + _pair(rest, y, a, b) - crossed / n)
-    out[1, ..., product] = -_pair(turned, y, a, b)
-    out[2, ..., product] = none * (y[a] * y[b])
-    out[1, ..., slope] = turned
-    out[2, ..., slope] = -none * y
-    out[0, ..., lean] = rest / n
-    out[1, ..., lean] = none * y / n
-    out[1, ..., twist] = -none[..., 0] / n[..., 0]
-    out[2, ..., curvature] = none[..., 0]
+
+def _coefficients(
+    table: QueryTable,
+    own: OwnKey,
+    outputs: Array,
+    share: Array,
+    sizes: Array,
+    others: Array,
+    pairs: Pairs,
+) -> tuple[Single, tuple[Single, Single], tuple[Single, Single], Array]:
+    """What multiplies the features of a token, times the share of each query.
+
+    Returns
+    -------
+    none
+        Of W and S alone, [query, node, size].
+    by_gap, by_weight
+        [query x node, size x column]: of D, ``E e`` without z, and the products made of it along
+        the pairs; of W, the shifted output without z, and its products with y.
+    lean
+        What all tokens share, [size, d].
+    """
+    a, b = pairs
+    d, p, y, u = outputs.shape[1], len(a), outputs[:, None], own.shift[:, None]
+    g, h = table.first, table.zeroth
+    queries, nodes = table.log_f.shape
+    mine = own.weight[..., None] * own.residual[:, None]
+    m = others[:, None]
+    decay = share[:, None, None] * (STEP * own.decay[:, None])
+    none, one, two = (table.powers(others - k) * decay for k in range(3))
+    powers = np.stack([none, m * one, m * (m - 1) * two], axis=-1)
+    # six factors that depend on the size, times what does not: powers of f, and the same over n
+    by_size = np.concatenate([powers, powers / sizes[:, None, None]], axis=-1)
+    by_size = by_size.swapaxes(1, 2).astype(np.float32)
+    fixed = np.zeros((queries, nodes, 6, 2 * (d + p)), dtype=np.float32)
+    rest, product, turned, along = np.split(fixed, np.cumsum([d, p, d]), axis=3)
+    rest[:, :, 0] = mine
+    rest[:, :, 1] = g
+    turned[:, :, 0] = mine + y
+    turned[:, :, 1] = g
+    turned[:, :, 3] = -u
+    turned[:, :, 4] = -h
+    # E e e' and E (e s' + s e') along pairs, without z's own value and shift
+    along_g = _pair(g, y, a, b)
+    product[:, :, 0] = mine[..., a] * mine[..., b] + _pair(mine, y, a, b)
+    product[:, :, 1] = _pair(mine, g, a, b) + table.second_pairs + along_g
+    product[:, :, 2] = g[..., a] * g[..., b]
+    product[:, :, 3] = -_pair(mine, u, a, b)
+    product[:, :, 4] = -(_pair(mine, h, a, b) + _pair(g, u, a, b) + table.mixed_pairs)
+    product[:, :, 5] = -_pair(g, h, a, b)
+    along[:, :, 0] = _pair(mine + y, y, a, b)
+    along[:, :, 1] = along_g
+    along[:, :, 3] = -_pair(u, y, a, b)
+    along[:, :, 4] = -_pair(h, y, a, b)
+    found = np.matmul(by_size, fixed)
+    parts = np.split(found, np.cumsum([d, p, d]), axis=3)
+    by_gap, by_product, by_weight, by_along = (
+        part.reshape(queries * nodes, len(sizes) * part.shape[-1]) for part in parts
+    )
     n = sizes[:, None]
-    shared = Shared(lean=-rest.sum(axis=0) / n - y / n + u / n**2, level=1 / sizes**2)
-    return out.reshape(3 * count, -1), shared
+    lean = -np.sum(found[..., :d], axis=(0, 1), dtype=np.float64) / n
+    lean = lean + share @ outputs / -n + share @ own.shift / n**2
+    return (
+        none.swapaxes(1, 2).astype(np.float32),
+        (by_gap, by_product),
+        (by_weight, by_along),
+        lean,
+    )
 
 
 def _pair(p: Array, q: Array, a: NDArray[np.int64], b: NDArray[np.int64]) -> Array:

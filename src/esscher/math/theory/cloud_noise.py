@@ -23,10 +23,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from esscher.core.validation import Array
 from esscher.math.theory.cloud_query import QueryErrors
-from esscher.math.theory.cloud_table import KeyColumns, MixedSums, Single, SquaredSums
+from esscher.math.theory.cloud_table import KeyColumns, KeySums, QueryTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,43 +55,49 @@ class QueryNoise:
         return cls(*np.zeros((4, queries, sizes)))
 
     def put(
-        self, i: int, y: Array, mean: Array, at: QueryErrors, keys: KeyColumns, sums: Sums
-    ) -> None:
-        """Enter query i.
+        self,
+        rows: NDArray[np.int64],
+        y: Array,
+        mean: Array,
+        at: QueryErrors,
+        keys: KeyColumns,
+        table: QueryTable,
+    ) -> tuple[KeySums, KeySums]:
+        """Enter queries; return sums over the keys with the weights ``squares`` and ``products``.
 
         Parameters
         ----------
+        rows
+            Their places here.
         y, mean
-            Its limit, and ``E (e - s)`` [size, d].
+            Their limits [query, d], and ``E (e - s)`` [query, size, d].
         at
-            Its errors.
-        keys, sums
-            The keys, and the weights ``squares`` and ``products`` of them with sums over them.
+            Their errors.
+        keys, table
+            The keys, and the queries' table.
         """
-        self.output[i] = at.square - np.sum(at.mean**2, axis=1)
-        trace = np.trace(at.crossed, axis1=1, axis2=2) + sums.squares.norms_about(y)
-        trace = trace - 2 * (sums.by_products @ keys.inner - sums.products.shift @ y)
-        self.shifted[i] = np.maximum(trace - np.sum(mean**2, axis=1), 0.0)
-        single = y.astype(np.float32)
-        r, u = keys.values @ single - np.float32(y @ y), keys.shifts @ single
-        along = at.crossed @ y @ y + sums.by_squares @ (r * r) - 2 * (sums.by_products @ (r * u))
-        self.along[i] = np.maximum(along - (mean @ y) ** 2, 0.0)
-        self.level[i] = np.sum((y + mean) ** 2, axis=1)
+        squares = table.by_square.weighed(at.squares)
+        products = table.by_weight.weighed(at.products)
+        self.output[rows] = at.square - np.sum(at.mean**2, axis=2)
+        limit = y[..., None]
+        trace = np.trace(at.crossed, axis1=2, axis2=3) + squares.norms_about(y)
+        trace = trace - 2 * (products.inner - (products.shift @ limit)[..., 0])
+        self.shifted[rows] = np.maximum(trace - np.sum(mean**2, axis=2), 0.0)
+        single = y.astype(np.float32).T
+        r = keys.values @ single - np.sum(single * single, axis=0)
+        by_points = table.points_of(np.stack([r * r, r * (keys.shifts @ single)], axis=2))
+        lengths, mixed = by_points[..., :1], by_points[..., 1:]
+        along = ((at.crossed @ limit[:, None])[..., 0] @ limit)[..., 0]
+        along = along + (at.squares @ (table.functions.square @ lengths))[..., 0]
+        along = along - 2 * (at.products @ (table.functions.weight @ mixed))[..., 0]
+        self.along[rows] = np.maximum(along - (mean @ limit)[..., 0] ** 2, 0.0)
+        self.level[rows] = np.sum((y[:, None] + mean) ** 2, axis=2)
+        return squares, products
 
     def of_products(self, dimension: Array) -> Array:
         """Variance of all products, [query, size], where S has such a dimension: tr^2 / tr S^2."""
         square = self.shifted**2 * (1 + 1 / dimension)
         return np.asarray(2 * self.level * self.shifted + 2 * self.along + square)
-
-
-@dataclass(frozen=True, eq=False)
-class Sums:
-    """The two weights of keys in a query's errors, [size, key], and sums over keys with them."""
-
-    by_squares: Single
-    by_products: Single
-    squares: SquaredSums
-    products: MixedSums
 
 
 def dimension_of(matrices: Array) -> Array:

@@ -14,25 +14,19 @@ from numpy.typing import NDArray
 from esscher.core.validation import Array
 from esscher.math.coupling import row_covariance
 from esscher.math.theory.cloud_first_order import FirstOrder, key_weights
-from esscher.math.theory.cloud_influence import Influence, Shared, coefficients, features
-from esscher.math.theory.cloud_noise import QueryNoise, Sums
+from esscher.math.theory.cloud_grid import Single
+from esscher.math.theory.cloud_influence import TokenPairs, influence
+from esscher.math.theory.cloud_noise import QueryNoise
 from esscher.math.theory.cloud_query import (
+    TOGETHER,
     OwnKey,
-    QueryErrors,
     query_errors,
     square_errors,
     symmetric,
 )
 from esscher.math.theory.cloud_sampling import Calibrated, choose, near_order
 from esscher.math.theory.cloud_shape import Redrawn
-from esscher.math.theory.cloud_table import (
-    KeyColumns,
-    Pairs,
-    QueryTable,
-    Room,
-    Single,
-    query_table,
-)
+from esscher.math.theory.cloud_table import KeyColumns, Pairs, query_table
 
 Rows = NDArray[np.int64]
 
@@ -131,9 +125,9 @@ class CloudPass:
         self.z = choose(self._shares(influence), effort.tokens, rng)
         self.pairs, self.chosen_pairs = self._choose_pairs(effort.pairs, rng)
         self._keys = KeyColumns.of(self.values, self.shifts, self.pairs)
-        self._room = Room()
         members = self.z.members
         self.keys = self._own[np.concatenate([members, self.rows])] if self.tokens else members
+        self._z_pairs = TokenPairs(self.z_values, self.z_shifts, self.pairs)
         groups, s, p = effort.groups, len(n), len(self.pairs[0])
         self.mean = np.empty((len(self.rows), s, d))
         self.products = np.empty((len(self.rows), s, p))
@@ -185,7 +179,7 @@ class CloudPass:
             return np.zeros_like(self.mean)
         return np.asarray(self.shifts[self._own[self.rows]][:, None] / self.n[:, None])
 
-    def map_kernels(self) -> Array:
+    def map_kernels(self) -> Single:
         """What pairs of tokens do together to the sampled queries' outputs, to first order.
 
         ``sum_x share_x w_z w_z' <v_z - y_x, v_z' - y_x>`` of the tokens z, [size, token, token].
@@ -196,7 +190,7 @@ class CloudPass:
         w = self._weights[:, keys].astype(np.float32)
         share = (self.share / self.share.sum()).astype(np.float32)[:, None]
         norms, inner, products = np.sum(y**2, axis=1)[:, None], y @ v.T, v @ v.T
-        kernels = np.empty((len(self.n), len(v), len(v)))
+        kernels = np.empty((len(self.n), len(v), len(v)), dtype=np.float32)
         for i, n in enumerate(self.n):
             felt = w / (1 + w / np.float32(n))
             crossed = (share * felt * inner).T @ felt
@@ -280,30 +274,17 @@ class CloudPass:
 
     def _add(self, group: int, members: Rows) -> None:
         """Add the queries of a group."""
-        s, d = len(self.n), self.values.shape[1]
-        columns: list[tuple[Single, Single]] = []
-        shared = Shared(np.zeros((s, d)), np.zeros(s))
-        squares, products = np.zeros((2, s, len(self.values)), dtype=np.float32)
-        for i in members:
-            more, above, sums = self._query(int(i), group)
-            share = float(self.share[i])
-            columns.append((more[0], np.float32(share) * more[1]))
-            shared = shared + above.scaled(share)
-            for total, found in ((squares, sums.by_squares), (products, sums.by_products)):
-                np.multiply(found, np.float32(share), out=found)
-                total += found
-        seen, weights = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-        influence = Influence.of(seen.T @ weights, shared, d)
-        factor = (self.n - 1 if self.tokens else self.n)[:, None]
-        self.on_mean[group] = factor * influence.on_mean(self.z_values)
-        along = influence.on_products(self.z_values, self.z_shifts, self.pairs)
-        self.on_products[group] = factor * along
         limits, (a, b) = self.z_limits, self.pairs
-        self.on_mean[group] += limits[:, None]
-        self.on_products[group] += (limits[:, a] * limits[:, b])[:, None]
+        self.on_mean[group] = limits[:, None]
+        self.on_products[group] = (limits[:, a] * limits[:, b])[:, None]
+        weights = np.zeros((len(self.values), 2 * len(self.n)), dtype=np.float32)
+        for start in range(0, len(members), TOGETHER):
+            weights += self._queries(members[start : start + TOGETHER], group)
         v, u = self._keys.values, self._keys.shifts
-        self.second[group] += [(v * w[:, None]).T @ v for w in squares]
-        self.second[group] -= symmetric(np.array([(v * w[:, None]).T @ u for w in products]))
+        for i in range(len(self.n)):
+            square, product = weights[:, i, None], weights[:, len(self.n) + i, None]
+            half = v.T @ (np.float32(0.5) * square * v - product * u)
+            self.second[group, i] += symmetric(half.astype(np.float64))
 
     def _ask_more(self, group: int, members: Rows, rows: Rows, share: Array) -> None:
         """Take off the noise of a group's queries that more queries show to first order."""
@@ -313,46 +294,43 @@ class CloudPass:
             self.outputs[self.rows[members]],
             self.share[members],
         )
-        logits = np.asarray(self.cloud.logits(rows), dtype=np.float64)
-        many = first(key_weights(logits)[:, self.keys], self.outputs[rows], share)
+        many = first(key_weights(self.cloud.logits(rows))[:, self.keys], self.outputs[rows], share)
         self.on_mean[group] += many[0] - few[0]
         self.on_products[group] += many[1] - few[1]
 
-    def _query(self, i: int, group: int) -> tuple[tuple[Single, Single], Shared, Sums]:
-        """Add a query; return what its group sums over tokens and over keys."""
-        row, n = int(self.rows[i]), self.n
-        y = self.outputs[row]
-        ends = min(n[0], self.grid[0]), max(n[-1], self.grid[-1])
-        table = query_table(self._logits[i], self._keys, y, *ends, room=self._room)
-        own = OwnKey.none(table, len(y))
-        if self.tokens:
-            key = int(self._own[row])
-            own = OwnKey.of(table, key, self.values[key] - y, self.shifts[key])
-        at = query_errors(table, own, self._others, n, self._spread)
-        self.mean[i] = at.mean - own.shift / n[:, None]
-        self.squares[i] = at.square
-        others = self.grid - 1 if self.tokens else self.grid
-        self.map_squares[i] = square_errors(table, own, others)
-        crossed = at.crossed + symmetric(y[:, None] * self.mean[i][:, None, :])
-        sums = self._weigh(table, at)
-        squares, products = sums.squares, sums.products
-        self.noise.put(i, y, self.mean[i], at, self._keys, sums)
-        along = squares.along(y) - products.along(y)
-        self.products[i] = crossed[:, *self.pairs] + along
-        # but for v v' and v u', whose matrices are the same for all queries
-        linear = symmetric((products.shift - squares.value)[:, :, None] * y)
-        linear = linear + squares.one[:, None, None] * np.outer(y, y)
-        self.second[group] += self.share[i] * (crossed + linear)
-        weights, shared = coefficients(table, own, n, self._others - 1, y, self.pairs)
-        return (features(table, self.keys), weights), shared, sums
+    def _queries(self, some: Rows, group: int) -> Single:
+        """Add queries; return the weights of the keys in what their products are larger.
 
-    def _weigh(self, table: QueryTable, at: QueryErrors) -> Sums:
-        """Weights of the keys in a query's errors, in memory that the next query takes over."""
-        by = []
-        for name, factors, rows in (
-            ("squares", at.squares, table.square), ("products", at.products, table.weight),
-        ):  # fmt: skip
-            room = self._room.rows(name, len(factors), rows.shape[1])
-            by.append(np.matmul(factors.astype(np.float32), rows, out=room))
-        squares = table.by_square.combined(at.squares)
-        return Sums(by[0], by[1], squares, table.by_weight.combined(at.products))
+        Those of ``r r'``, and then those of ``r u' + u r'``, at each size, [key, 2 x size].
+        """
+        rows, n, share = self.rows[some], self.n, self.share[some]
+        y = self.outputs[rows]
+        ends = min(n[0], self.grid[0]), max(n[-1], self.grid[-1])
+        table = query_table(self._logits[some], self._keys, y, *ends)
+        own = OwnKey.none(table, y.shape[1])
+        if self.tokens:
+            keys = self._own[rows]
+            own = OwnKey.of(table, keys, self.values[keys] - y, self.shifts[keys])
+        at = query_errors(table, own, self._others, n, self._spread)
+        mean = at.mean - own.shift[:, None] / n[:, None]
+        self.mean[some], self.squares[some] = mean, at.square
+        others = self.grid - 1 if self.tokens else self.grid
+        self.map_squares[some] = square_errors(table, own, others)
+        crossed = at.crossed + symmetric(y[:, None, :, None] * mean[:, :, None])
+        squares, products = self.noise.put(some, y, mean, at, self._keys, table)
+        self.products[some] = crossed[:, :, *self.pairs] + squares.products(y) - products.mixed(y)
+        # but for v v' and v u', whose matrices are the same for all queries
+        linear = symmetric((products.shift - squares.value)[..., None] * y[:, None, None])
+        linear = linear + squares.one[..., None, None] * (y[:, :, None] * y[:, None])[:, None]
+        self.second[group] += np.tensordot(share, crossed + linear, axes=1)
+        found = influence(
+            table, own, y, share,
+            tokens=self.keys, sizes=n, others=self._others - 1, pairs=self.pairs,
+        )  # fmt: skip
+        factor = (n - 1 if self.tokens else n)[:, None]
+        self.on_mean[group] += factor * found.on_mean(self._z_pairs)
+        self.on_products[group] += factor * found.on_products(self._z_pairs)
+        by_square = at.squares @ table.functions.square
+        by_weight = at.products @ table.functions.weight
+        both = np.concatenate([by_square, by_weight], axis=1)
+        return table.at_keys(share[:, None, None] * both)

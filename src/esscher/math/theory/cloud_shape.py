@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from esscher.core.validation import Array
+from esscher.math.theory.cloud_grid import Single
 
 #: Samples that are drawn. The ratio is known to about 1/3 of the Q's relative spread over the root
 #: of this number: to half a percent.
@@ -38,6 +39,7 @@ class Redrawn:
         self._chances = weights / weights.sum()
         counts = [int(min(n, LARGEST)) for n in sizes]
         self._shares = [rng.multinomial(n, self._chances, size=DRAWS) / n for n in counts]
+        self._moved = [drawn - self._chances for drawn in self._shares]
 
     def squares(self, phi: Array, bias: Array, share: Array) -> Array:
         """Drawn squares for influences [token, size, k] and a bias [size, k], [size, draw].
@@ -46,15 +48,13 @@ class Redrawn:
         """
         parts = np.broadcast_to(share, bias.shape)
         return np.array(
-            [
-                ((drawn - self._chances) @ phi[:, i] + bias[i]) ** 2 @ parts[i]
-                for i, drawn in enumerate(self._shares)
-            ]
+            [(moved @ phi[:, i] + bias[i]) ** 2 @ parts[i] for i, moved in enumerate(self._moved)]
         )
 
-    def kernels(self, kernels: Array) -> Array:
+    def kernels(self, kernels: Single) -> Array:
         """Ratio for products [size, token, token]."""
-        moved = [drawn - self._chances for drawn in self._shares]
+        # single precision: a ratio of sums of many squares
+        moved = [found.astype(np.float32) for found in self._moved]
         squares = [np.sum((x @ k) * x, axis=1) for x, k in zip(moved, kernels, strict=True)]
         return root_ratios(squares)
 

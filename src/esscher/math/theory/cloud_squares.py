@@ -159,8 +159,9 @@ def _centred(x: Array, found: CloudPass) -> tuple[Array, Array]:
     better without.
     """
     weights = 1 / found.z.chances / found.population
-    mean = np.einsum("z,gzsk->gsk", weights / weights.sum(), x[:, : len(weights)])
-    return x - mean[:, None], weights
+    part = x[:, : len(weights)].reshape(len(x), len(weights), -1)
+    mean = (weights / weights.sum()) @ part
+    return x - mean.reshape(len(x), 1, *x.shape[2:]), weights
 
 
 def _group_means(x: Array, found: CloudPass) -> Array:
