@@ -28,7 +28,7 @@ def call(
     Returns
     -------
     tuple
-        The instruction set that torch uses here (None if it is not in use), and the result.
+        The instruction set that is used here (None if none is), and the result.
 
     Raises
     ------
@@ -58,6 +58,13 @@ def keep(value: Any) -> Any:
 
 
 def capability() -> str | None:
-    """Instruction set that torch uses on this machine, such as AVX2; None if it is not in use."""
+    """Instruction set that arithmetic uses on this machine, such as AVX2.
+
+    That of torch, or of the compiled kernel if torch is not in use; None if neither is.
+    """
     torch = sys.modules.get("torch")
-    return None if torch is None else str(torch.backends.cpu.get_cpu_capability())
+    if torch is not None:
+        return str(torch.backends.cpu.get_cpu_capability())
+    kernel = sys.modules.get("esscher.engine.attention.compiled.kernel")
+    found = None if kernel is None else kernel.kernel_for("cpu", "float32")
+    return None if found is None else str(found.target)

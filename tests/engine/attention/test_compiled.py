@@ -148,24 +148,52 @@ def test_the_choice_can_be_overridden(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("value", "capability", "message"),
+    ("value", "message"),
     [
-        ("fast", "AVX2", "ESSCHER_KERNEL is 'fast'; choose from torch, AVX2, AVX512"),
-        ("avx512", "AVX2", "asks for AVX512, but this processor has AVX2"),
-        ("avx2", "DEFAULT", "asks for AVX2, but this processor has DEFAULT"),
-        ("avx2", "AVX2", "not compiled; run python -m esscher.engine.attention.compiled"),
+        ("fast", "ESSCHER_KERNEL is 'fast'; choose from torch, AVX2, AVX512"),
+        ("avx2", "not compiled; run python -m esscher.engine.attention.compiled"),
     ],
 )
-def test_choices_that_cannot_be_had(monkeypatch, value, capability, message, tmp_path):
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+def test_choices_that_cannot_be_had(monkeypatch, value, message, tmp_path):
     monkeypatch.setattr(kernel, "library", lambda target: tmp_path / target)
     with pytest.raises(InputError, match=message):
         kernel._chosen.__wrapped__(value)
 
 
-def test_other_processors_use_torch(monkeypatch):
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    assert kernel._chosen.__wrapped__("") is None
+def _opens(*targets):
+    """In place of ``open_library``, on a processor that has these."""
+
+    def opens(target, path):
+        if target not in targets:
+            raise kernel.OtherProcessor
+        return target
+
+    return opens
+
+
+@needs_kernel
+def test_the_widest_that_the_processor_has(monkeypatch):
+    for has, chosen in (((), None), (("AVX2",), "AVX2"), (("AVX2", "AVX512"), "AVX512")):
+        monkeypatch.setattr(kernel, "open_library", _opens(*has))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # another processor is no fault
+            assert kernel._chosen.__wrapped__("") == chosen
+
+
+@needs_kernel
+def test_instructions_that_the_processor_does_not_have(monkeypatch):
+    monkeypatch.setattr(kernel, "open_library", _opens("AVX2"))
+    with pytest.raises(InputError, match="asks for AVX512, which cannot be used on this machine"):
+        kernel._chosen.__wrapped__("avx512")
+
+
+@needs_kernel
+def test_what_the_library_says_of_the_processor():
+    capable = torch.backends.cpu.get_cpu_capability()
+    names = list(build.TARGETS)
+    for target in names:
+        library = ctypes.CDLL(str(build.library(target)))
+        assert library.esscher_runs_here() == (names.index(target) <= names.index(capable))
 
 
 @needs_kernel

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from esscher.engine.attention import streamed_attention
+from esscher.engine.attention.outputs import streamed_attention
 
 D, D_V, QUERIES, KEYS = 8, 5, 700, 3_000
 

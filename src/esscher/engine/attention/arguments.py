@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from esscher.core.errors import InputError
 from esscher.core.validation import as_nonnegative, as_positive, as_sizes
+from esscher.engine.attention.arrays import AnyArray, is_numpy, tensor_of, type_name
 from esscher.engine.attention.blocks import BlockShape, default_shape
 from esscher.engine.attention.compiled.kernel import kernel_for
 from esscher.engine.attention.head import PassOptions, RawHead
@@ -19,20 +18,22 @@ from esscher.engine.attention.threads import Workspace
 
 #: Numbers per query that a pass can return.
 WEIGHTS = ("participation", "largest")
+#: Types of the arithmetic inside a block.
+TYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Tensors with one leading axis of query heads or of key heads; ``group`` queries share one."""
+    """Arrays with one leading axis of query heads or of key heads; ``group`` queries share one."""
 
     head_shape: tuple[int, ...]
     group: int
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    limit: Tensor | None
-    key_mask: Tensor | None
-    query_mask: Tensor | None
+    q: AnyArray
+    k: AnyArray
+    v: AnyArray
+    limit: AnyArray | None
+    key_mask: AnyArray | None
+    query_mask: AnyArray | None
 
     def heads(self, scale_order: Sequence[int]) -> Iterator[RawHead]:
         """One head after the other, with the limits of all scales in the order of the pass."""
@@ -53,30 +54,42 @@ class Inputs:
             )
 
 
+def for_the_kernel(dtype: object, *arrays: AnyArray | None) -> tuple[AnyArray | None, ...]:
+    """The arrays themselves, or as tensors if they are numpy's and PyTorch has to do the work."""
+    if kernel_for("cpu", dtype) is not None:
+        return arrays
+    return tuple(map(tensor_of, arrays))
+
+
+def device_of(x: AnyArray) -> object:
+    """Where an array lies."""
+    return "cpu" if is_numpy(x) else x.device
+
+
 def as_inputs(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
     *,
-    limit: Tensor | None,
-    key_mask: Tensor | None,
-    query_mask: Tensor | None,
+    limit: AnyArray | None,
+    key_mask: AnyArray | None,
+    query_mask: AnyArray | None,
     scale_count: int,
     separate: bool,
 ) -> Inputs:
-    """Check that the tensors belong together."""
-    for name, tensor in (("q", q), ("k", k), ("v", v), ("limit", limit)):
-        if tensor is None and name == "limit":
-            continue
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise InputError(f"{name} is {kind}; it must be a torch tensor of floats")
-        if tensor.device != q.device:
-            raise InputError(f"{name} is on {tensor.device} but q is on {q.device}")
+    """Check that the arrays belong together."""
+    given: dict[str, AnyArray] = {"q": q, "k": k, "v": v}
+    for name, array in (given if limit is None else given | {"limit": limit}).items():
+        if not _is_array(array, like=q) or not _is_floating(array):
+            kind = array.dtype if _is_array(array, like=q) else type(array).__name__
+            wanted = "numpy array" if is_numpy(q) else "torch tensor"
+            raise InputError(f"{name} is {kind}; it must be a {wanted} of floats")
+        if not is_numpy(q) and array.device != q.device:
+            raise InputError(f"{name} is on {array.device} but q is on {q.device}")
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if min(q.ndim, k.ndim, v.ndim) < 2 or not q.ndim == k.ndim == v.ndim:
         raise InputError(f"q, k and v must have the same number of axes, at least 2; got {shapes}")
-    if min(q.numel(), k.numel(), v.numel()) == 0:
+    if min(map(math.prod, (q.shape, k.shape, v.shape))) == 0:
         raise InputError(f"q, k and v must not be empty; got {shapes}")
     if k.shape[:-1] != v.shape[:-1]:
         raise InputError(f"k and v must agree in all axes but the last; got {shapes}")
@@ -102,9 +115,9 @@ def as_inputs(
     return Inputs(
         head_shape=head_shape,
         group=group,
-        q=q.detach().reshape(heads, *q.shape[-2:]),
-        k=k.detach().reshape(-1, *k.shape[-2:]),
-        v=v.detach().reshape(-1, *v.shape[-2:]),
+        q=_detached(q).reshape(heads, *q.shape[-2:]),
+        k=_detached(k).reshape(-1, *k.shape[-2:]),
+        v=_detached(v).reshape(-1, *v.shape[-2:]),
         limit=limit,
         key_mask=_as_mask(key_mask, tuple(k.shape[:-1]), "key_mask"),
         query_mask=_as_mask(query_mask, tuple(q.shape[:-1]), "query_mask"),
@@ -121,7 +134,7 @@ def as_options(
     causal: bool,
     received_sizes: Sequence[int],
     weights: Sequence[str],
-    dtype: torch.dtype,
+    dtype: object,
     block: tuple[int, int] | None,
 ) -> tuple[PassOptions, tuple[float, ...], list[int]]:
     """Check the options; return them, the scales as given, and the order a pass takes them in."""
@@ -143,15 +156,17 @@ def as_options(
     unknown = [name for name in weights if name not in WEIGHTS]
     if unknown:
         raise InputError(f"weights contains {unknown[0]!r}; choose from {', '.join(WEIGHTS)}")
-    if dtype not in (torch.float32, torch.float64):
-        raise InputError(f"dtype is {dtype}; it must be torch.float32 or torch.float64")
+    kind = type_name(dtype)
+    if kind not in TYPES:
+        raise InputError(f"dtype is {dtype}; it must be {' or '.join(TYPES)}")
     if causal and separate:
         raise InputError(
             "causal needs queries that are tokens; to use only some of them, pass all tokens as q "
             "and choose with query_mask"
         )
-    kernel = kernel_for(inputs.k.device, dtype)
-    shape = default_shape(inputs.k.device, dtype, kernel) if block is None else _as_block(block)
+    device = device_of(inputs.k)
+    kernel = kernel_for(device, kind)
+    shape = default_shape(device, kind, kernel) if block is None else _as_block(block)
     top = max(alphas) or 1.0
     order = sorted(range(len(alphas)), key=lambda s: alphas[s])
     options = PassOptions(
@@ -159,7 +174,7 @@ def as_options(
         relative=tuple(alphas[s] / top for s in order),
         bits=top * factor * math.log2(math.e),
         shape=shape,
-        dtype=dtype,
+        dtype=kind,
         causal=causal,
         separate=separate,
         participation="participation" in weights,
@@ -169,6 +184,21 @@ def as_options(
         workspace=Workspace(),
     )
     return options, alphas, order
+
+
+def _is_array(x: object, like: AnyArray) -> bool:
+    """Whether it is an array of the same library as another, of which at least that is known."""
+    if is_numpy(x) or is_numpy(like):
+        return is_numpy(x) and is_numpy(like)
+    return hasattr(x, "is_floating_point")
+
+
+def _is_floating(x: AnyArray) -> bool:
+    return x.dtype.kind == "f" if is_numpy(x) else bool(x.is_floating_point())
+
+
+def _detached(x: AnyArray) -> AnyArray:
+    return x if is_numpy(x) else x.detach()
 
 
 def _as_block(block: tuple[int, int]) -> BlockShape:
@@ -181,24 +211,25 @@ def _as_block(block: tuple[int, int]) -> BlockShape:
     return BlockShape(queries, keys)
 
 
-def _as_limit(limit: Tensor, shape: tuple[int, ...], scale_count: int, heads: int) -> Tensor:
+def _as_limit(limit: AnyArray, shape: tuple[int, ...], scale_count: int, heads: int) -> AnyArray:
     """The limit as [1 or scale, head, query, d_v]."""
     if limit.shape not in (shape, (scale_count, *shape)):
         raise InputError(
             f"limit has shape {tuple(limit.shape)}; it must be {shape}, or {scale_count} of those "
             "(one per scale) along a first axis"
         )
-    return limit.detach().reshape(-1, heads, *shape[-2:])
+    return _detached(limit).reshape(-1, heads, *shape[-2:])
 
 
-def _as_mask(mask: Tensor | None, shape: tuple[int, ...], name: str) -> Tensor | None:
+def _as_mask(mask: AnyArray | None, shape: tuple[int, ...], name: str) -> AnyArray | None:
     if mask is None:
         return None
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        raise InputError(f"{name} must be a torch tensor of bool, True where a token is used")
+    if type_name(getattr(mask, "dtype", None)) != "bool":
+        raise InputError(f"{name} must be an array of bool, True where a token is used")
     try:
-        return mask.expand(shape).reshape(-1, shape[-1])
-    except RuntimeError as error:
+        wide = np.broadcast_to(mask, shape) if is_numpy(mask) else mask.expand(shape)
+        return wide.reshape(-1, shape[-1])
+    except (RuntimeError, ValueError) as error:
         raise InputError(
             f"{name} has shape {tuple(mask.shape)}, which does not broadcast to {shape}"
         ) from error

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-import torch
-
-from esscher.engine.attention.compiled.kernel import Kernel
+from esscher.engine.attention.compiled.kernel import Kernel, on_processor
 
 #: Keys whose float32 sums are kept before they are added to the float64 ones. Rounding grows with
 #: this number, the cost of adding falls with it; at 4,096 both are below what one can measure.
@@ -53,16 +51,16 @@ class BlockPlan:
     counts: tuple[int, ...]
 
 
-def default_shape(device: torch.device, dtype: torch.dtype, kernel: Kernel | None) -> BlockShape:
+def default_shape(device: object, dtype: str, kernel: Kernel | None) -> BlockShape:
     """A block that stays in the caches of a core, or one that fills a GPU.
 
     It must not depend on the number of threads: results would then depend on it too.
     """
-    if device.type != "cpu":
+    if not on_processor(device):
         return BlockShape(4096, 4096)
     if kernel is not None:
         return BlockShape(1008, 252)
-    return BlockShape(768, 384) if dtype == torch.float32 else BlockShape(512, 256)
+    return BlockShape(768, 384) if dtype == "float32" else BlockShape(512, 256)
 
 
 def even_ranges(start: int, stop: int, longest: int, tile: int) -> list[tuple[int, int]]:

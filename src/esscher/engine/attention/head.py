@@ -9,11 +9,19 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from esscher.core.errors import InputError
+from esscher.engine.attention.arrays import (
+    AnyArray,
+    cast,
+    full,
+    library,
+    numbers,
+    on_host,
+    wider,
+    zeros,
+)
 from esscher.engine.attention.blocks import (
     QUERY_TILE,
     VALUE_TILE,
@@ -39,7 +47,7 @@ class PassOptions:
     relative: tuple[float, ...]
     bits: float
     shape: BlockShape
-    dtype: torch.dtype
+    dtype: str
     causal: bool
     separate: bool
     participation: bool
@@ -55,19 +63,19 @@ class RawHead:
     """One head as the caller gave it; ``index`` is its place among the heads, for messages."""
 
     index: tuple[int, ...]
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    limit: Tensor | None
-    key_mask: Tensor | None
-    query_mask: Tensor | None
+    q: AnyArray
+    k: AnyArray
+    v: AnyArray
+    limit: AnyArray | None
+    key_mask: AnyArray | None
+    query_mask: AnyArray | None
 
 
 class Packed(NamedTuple):
     """Centred keys and values in the layout of the compiled kernel; what was seen on the way."""
 
-    keys: Tensor
-    values: Tensor
+    keys: AnyArray
+    values: AnyArray
     longest_key: float
     largest_value: float
 
@@ -82,35 +90,35 @@ class ReadyHead:
     ``k`` and ``v`` are what was given, ``key_centre`` and ``centre`` what is subtracted.
     """
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    key_centre: Tensor
-    centre: Tensor
-    dtype: torch.dtype
-    limit: Tensor | None
+    q: AnyArray
+    k: AnyArray
+    v: AnyArray
+    key_centre: AnyArray
+    centre: AnyArray
+    dtype: str
+    limit: AnyArray | None
     query_positions: NDArray[np.int64]
     key_positions: NDArray[np.int64]
     packed: Packed | None
 
     @cached_property
-    def keys(self) -> Tensor:
+    def keys(self) -> AnyArray:
         """Centred keys and a column of ones, through which a shift of the logits costs nothing."""
         n, d = self.k.shape
-        keys = torch.ones(n, d + 1, dtype=self.dtype, device=self.k.device)
-        torch.sub(self.k, self.key_centre, out=keys[:, :-1])
+        keys = full(self.k, n, d + 1, value=1.0, dtype=self.dtype)
+        library(keys).subtract(self.k, self.key_centre, out=keys[:, :-1])
         return keys
 
     @cached_property
-    def values(self) -> Tensor:
+    def values(self) -> AnyArray:
         """Values transposed, with a row of ones, through which the sum of weights costs little.
 
         Rows of zeros fill it up to a multiple of a tile.
         """
         n, d = self.v.shape
         rows = -(-(d + 1) // VALUE_TILE) * VALUE_TILE
-        values = torch.zeros(rows, n, dtype=self.dtype, device=self.v.device)
-        torch.sub(self.v.T, self.centre[:, None], out=values[:d])
+        values = zeros(self.v, rows, n, dtype=self.dtype)
+        library(values).subtract(self.v.T, self.centre[:, None], out=values[:d])
         values[d] = 1.0
         return values
 
@@ -119,18 +127,19 @@ class ReadyHead:
         """Length of the longest key."""
         if self.packed is not None:
             return self.packed.longest_key
-        return math.sqrt(float(self.keys[:, :-1].square().sum(1).max()))
+        keys = self.keys[:, :-1]
+        return math.sqrt(float((keys * keys).sum(1).max()))
 
     @cached_property
     def largest_value(self) -> float:
         """Largest distance of an entry of the values from their mean."""
         if self.packed is not None:
             return self.packed.largest_value
-        low, high = torch.aminmax(self.values[: len(self.centre)])
-        return max(float(high), -float(low))
+        values = self.values[: len(self.centre)]
+        return max(float(values.max()), -float(values.min()))
 
     @cached_property
-    def key_covariance(self) -> Tensor:
+    def key_covariance(self) -> AnyArray:
         """Of the keys; needed only where the longest key says too little about the logits."""
         centred = self.keys[:, :-1]
         return centred.T @ centred / len(centred)
@@ -160,9 +169,9 @@ class ReadyHead:
 
 def make_ready(raw: RawHead, options: PassOptions) -> ReadyHead:
     """Check the entries of one head and bring it into working form."""
-    for name, tensor in (("q", raw.q), ("k", raw.k), ("v", raw.v), ("limit", raw.limit)):
-        if tensor is not None:
-            _check_finite(tensor, name, raw.index)
+    for name, array in (("q", raw.q), ("k", raw.k), ("v", raw.v), ("limit", raw.limit)):
+        if array is not None:
+            _check_finite(array, name, raw.index)
     n = options.sizes[-1]
     kept_keys = _kept(raw.key_mask, n)
     kept_queries = _kept(raw.query_mask, len(raw.q) if options.separate else n)
@@ -170,10 +179,10 @@ def make_ready(raw: RawHead, options: PassOptions) -> ReadyHead:
     q, limit = raw.q[: len(raw.q) if options.separate else n], raw.limit
     k, v = raw.k[:n], raw.v[:n]
     if raw.query_mask is not None:
-        chosen = torch.as_tensor(kept_queries, device=q.device)
+        chosen = numbers(q, kept_queries, "int64")
         q, limit = q[chosen], None if limit is None else limit[:, chosen]
     if raw.key_mask is not None:
-        chosen = torch.as_tensor(kept_keys, device=k.device)
+        chosen = numbers(k, kept_keys, "int64")
         k, v = k[chosen], v[chosen]
     # any centre will do; subtracted in the wider of the two types, it costs one rounding
     key_centre, centre = _centre(k, options), _centre(v, options)
@@ -198,23 +207,23 @@ def make_ready(raw: RawHead, options: PassOptions) -> ReadyHead:
     return head
 
 
-def _kept(mask: Tensor | None, n: int) -> NDArray[np.int64]:
+def _kept(mask: AnyArray | None, n: int) -> NDArray[np.int64]:
     """Positions that a mask leaves among the first ``n``."""
     if mask is None:
         return np.arange(n, dtype=np.int64)
-    return np.flatnonzero(mask[:n].cpu().numpy()).astype(np.int64)
+    return np.flatnonzero(on_host(mask[:n])).astype(np.int64)
 
 
-def _centre(x: Tensor, options: PassOptions) -> Tensor:
+def _centre(x: AnyArray, options: PassOptions) -> AnyArray:
     """Mean of the rows; in float64 if their sum overflows in the type of the arithmetic."""
-    wide = torch.promote_types(x.dtype, options.dtype)
-    centre = x.mean(0, dtype=wide)
-    return centre if bool(torch.isfinite(centre.sum())) else x.mean(0, dtype=torch.float64).to(wide)
+    wide, of = wider(x, options.dtype), library(x)
+    centre = x.mean(0, dtype=getattr(of, wide))
+    return centre if _finite(centre) else cast(x.mean(0, dtype=of.float64), wide)
 
 
 def _check_range(head: ReadyHead, index: tuple[int, ...]) -> None:
     """Refuse values so large that their weighted sums may overflow."""
-    most = 1e20 if head.dtype == torch.float32 else 1e200
+    most = 1e20 if head.dtype == "float32" else 1e200
     if not head.largest_value <= most:
         of_head = f" of head {index}" if index else ""
         raise InputError(
@@ -223,15 +232,20 @@ def _check_range(head: ReadyHead, index: tuple[int, ...]) -> None:
         )
 
 
-def _check_finite(tensor: Tensor, name: str, head: tuple[int, ...]) -> None:
-    if bool(torch.isfinite(tensor.sum())):
-        return  # a sum hides nothing that is not finite; it may overflow, so look closer then
-    good = torch.isfinite(tensor)
+def _finite(x: AnyArray) -> bool:
+    """Tell if the sum is: it hides nothing that is not finite, but it may overflow itself."""
+    return bool(library(x).isfinite(x.sum()))
+
+
+def _check_finite(array: AnyArray, name: str, head: tuple[int, ...]) -> None:
+    if _finite(array):
+        return
+    good = library(array).isfinite(array)
     if not bool(good.all()):
-        place = tuple(int(i) for i in torch.argwhere(~good)[0])
+        place = tuple(int(i) for i in library(array).argwhere(~good)[0])
         of_head = f" of head {head}" if head else ""
         raise InputError(
-            f"{name} is not finite: entry {place}{of_head} is {float(tensor[place])}; "
+            f"{name} is not finite: entry {place}{of_head} is {float(array[place])}; "
             "hide padding with key_mask and query_mask, and put a number in its place"
         )
 

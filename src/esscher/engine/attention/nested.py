@@ -77,7 +77,7 @@ def nested_outputs(
     outputs = [torch.empty(n, heads, d, dtype=torch.float32, device=q.device) for n in sizes]
     participation: NDArray[np.float64] = np.empty((heads, last))
     received: NDArray[np.float64] = np.zeros((heads, last))
-    with Workers(k.device) as workers:
+    with Workers(k) as workers:
 
         def blocks() -> Iterator[tuple[int, ReadyHead, BlockPlan]]:
             for number, raw in enumerate(inputs.heads(order)):

@@ -82,7 +82,7 @@ def streamed_attention(
         _Running(rows.T.contiguous() * (1.0 if softcap else scaling * _LOG2_E))
         for rows in torch.split(q, QUERIES)
     ]
-    with Workers(q.device) as workers, torch.inference_mode():
+    with Workers(q) as workers, torch.inference_mode():
         for keys, values in chunks():
             fed = values.to(torch.float32)
             fed = torch.cat([fed, fed.new_ones(len(fed), 1)], dim=1)

@@ -8,37 +8,36 @@ from functools import partial
 from itertools import groupby
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
-from esscher.engine.attention.arguments import Inputs, as_inputs, as_options
+from esscher.engine.attention.arguments import Inputs, as_inputs, as_options, for_the_kernel
+from esscher.engine.attention.arrays import AnyArray, cast, on_host, working
 from esscher.engine.attention.blocks import BlockPlan
-from esscher.engine.attention.head import PassOptions, ReadyHead, make_ready
+from esscher.engine.attention.head import PassOptions, RawHead, ReadyHead, make_ready
 from esscher.engine.attention.passes import block_sums, received_by_keys
 from esscher.engine.attention.statistics import AttentionStatistics, QuerySummary, summarise
 from esscher.engine.attention.threads import Workers
 
 
 def attention_statistics(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
     *,
     sizes: Sequence[int],
     scales: Sequence[float] = (1.0,),
     queries: str = "tokens",
     factor: float | None = None,
-    limit: Tensor | None = None,
+    limit: AnyArray | None = None,
     causal: bool = False,
-    key_mask: Tensor | None = None,
-    query_mask: Tensor | None = None,
+    key_mask: AnyArray | None = None,
+    query_mask: AnyArray | None = None,
     received_sizes: Sequence[int] = (),
     weights: Sequence[str] = (),
     per_query: bool = False,
-    dtype: torch.dtype = torch.float32,
+    dtype: object = "float32",
     block: tuple[int, int] | None = None,
 ) -> AttentionStatistics:
     """Statistics of softmax attention over the first n tokens, for all n at once.
@@ -49,8 +48,8 @@ def attention_statistics(
     Parameters
     ----------
     q, k, v
-        Tensors [..., heads, tokens, d]; two axes are one head. There may be fewer key heads than
-        query heads; each then serves a group of neighbouring query heads.
+        Arrays [..., heads, tokens, d], PyTorch's or numpy's; two axes are one head. There may be
+        fewer key heads than query heads; each then serves a group of neighbouring query heads.
     sizes
         Strictly increasing numbers of tokens n.
     scales
@@ -77,14 +76,17 @@ def attention_statistics(
     per_query
         Also return those numbers themselves.
     dtype
-        Arithmetic inside a block, float32 or float64. In float32 a logit of size L is known to
-        about ``1e-7 L``, hence its weight to that relative accuracy.
+        Arithmetic inside a block, float32 or float64, by name or as PyTorch's type. In float32 a
+        logit of size L is known to about ``1e-7 L``, hence its weight to that relative accuracy.
     block
         (queries, keys) held at a time; chosen for the device unless given.
     """
     if queries not in ("tokens", "separate"):
         raise InputError(f"queries is {queries!r}; it must be 'tokens' or 'separate'")
     separate = queries == "separate"
+    q, k, v, limit, key_mask, query_mask = for_the_kernel(
+        dtype, q, k, v, limit, key_mask, query_mask
+    )
     inputs = as_inputs(
         q,
         k,
@@ -107,7 +109,7 @@ def attention_statistics(
         dtype=dtype,
         block=block,
     )
-    with Workers(k.device) as workers:
+    with Workers(k) as workers:
         blocks = _blocks(inputs, options, order, workers)
         parts = workers.map(lambda block: _work(block, options), blocks)
         results = [
@@ -150,27 +152,32 @@ def _blocks(
     # Heads are made ready in a worker too: torch's own threads would go on spinning for a while
     # after their work and take the time of the workers.
     for raw in inputs.heads(order):
-        head = workers.call(partial(make_ready, options=options), raw)
+        head = workers.call(partial(_ready, options=options), raw)
         for plan in head.plans(options):
             yield head, plan
 
 
-@torch.inference_mode()
+def _ready(raw: RawHead, options: PassOptions) -> ReadyHead:
+    with working(raw.q):
+        return make_ready(raw, options)
+
+
 def _work(block: tuple[ReadyHead, BlockPlan], options: PassOptions) -> _Part:
     head, plan = block
-    sums = block_sums(head, plan, options)
     received = None
-    if options.received:
-        received = received_by_keys(head, plan, options, sums.normalisers)
+    with working(head.q):
+        sums = block_sums(head, plan, options)
+        if options.received:
+            received = received_by_keys(head, plan, options, sums.normalisers)
     return _Part(
         head=head,
         plan=plan,
-        first=sums.first.cpu().numpy(),
-        second=sums.second.cpu().numpy(),
-        square=sums.square.cpu().numpy(),
-        participation=None if sums.participation is None else sums.participation.cpu().numpy(),
-        largest=None if sums.largest is None else sums.largest.cpu().numpy(),
-        received=None if received is None else received.cpu().numpy(),
+        first=on_host(sums.first),
+        second=on_host(sums.second),
+        square=on_host(sums.square),
+        participation=None if sums.participation is None else on_host(sums.participation),
+        largest=None if sums.largest is None else on_host(sums.largest),
+        received=None if received is None else on_host(received),
     )
 
 
@@ -202,7 +209,7 @@ def _gather(
     second /= counts[:, None, None]
     return _HeadResult(
         counts=counts,
-        mean=mean + head.centre.to(torch.float64).cpu().numpy(),
+        mean=mean + on_host(cast(head.centre, "float64")),
         covariance=second - mean[..., :, None] * mean[..., None, :],
         map_square=None if head.limit is None else square / counts,
         received=_at_positions(received, head, inputs, options) if options.received else None,
@@ -264,5 +271,5 @@ def _assemble(
         received=stacked([result.received for result in results]),
         participation=summary([result.participation for result in results]),
         largest=summary([result.largest for result in results]),
-        dtype=str(options.dtype).removeprefix("torch."),
+        dtype=options.dtype,
     )

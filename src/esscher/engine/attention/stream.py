@@ -13,14 +13,22 @@ How a block of keys is weighed and summed is left to subclasses.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-import torch
-from torch import Tensor
-
+from esscher.engine.attention.arrays import (
+    AnyArray,
+    cast,
+    copied,
+    full,
+    library,
+    numbers,
+    sum_of_squares,
+    zeros,
+)
 from esscher.engine.attention.blocks import BlockPlan, Step
 from esscher.engine.attention.head import PassOptions, ReadyHead
 
@@ -37,8 +45,8 @@ class Range(NamedTuple):
 
 
 RANGES = {
-    torch.float32: Range(40.0, -60.0, 90.0, 42.0, -30.0, 115.0),
-    torch.float64: Range(300.0, -400.0, 700.0, 400.0, -300.0, 900.0),
+    "float32": Range(40.0, -60.0, 90.0, 42.0, -30.0, 115.0),
+    "float64": Range(300.0, -400.0, 700.0, 400.0, -300.0, 900.0),
 }
 
 
@@ -46,8 +54,8 @@ RANGES = {
 class Normaliser:
     """Minus the shift (queries) and sum of weights (scales, queries) when a size was passed."""
 
-    lowered: Tensor
-    total: Tensor
+    lowered: AnyArray
+    total: AnyArray
     shifted: bool
 
 
@@ -59,13 +67,13 @@ class BlockSums:
     no moments then.
     """
 
-    first: Tensor
-    second: Tensor
-    square: Tensor
-    participation: Tensor | None
-    largest: Tensor | None
+    first: AnyArray
+    second: AnyArray
+    square: AnyArray
+    participation: AnyArray | None
+    largest: AnyArray | None
     normalisers: dict[int, Normaliser]
-    outputs: dict[int, Tensor]
+    outputs: dict[int, AnyArray]
 
 
 class Stream(ABC):
@@ -89,37 +97,38 @@ class Stream(ABC):
         self.shifted = shifted
         self.limits = RANGES[options.dtype]
         scales, sizes, d = len(options.relative), len(options.sizes), len(head.centre)
-        wide = partial(torch.zeros, dtype=torch.float64, device=head.q.device)
-        self.total = self.working("total", scales, d + 1, queries, dtype=torch.float64).zero_()
+        wide = partial(zeros, head.q, dtype="float64")
+        self.total = self.working("total", scales, d + 1, queries, dtype="float64")
+        self.total[...] = 0.0
         self.squares = wide(scales, queries)
-        self.peak = torch.full((queries,), -torch.inf, dtype=options.dtype, device=head.q.device)
-        self.relative = self.total.new_tensor(options.relative)
+        self.peak = full(head.q, queries, value=-math.inf, dtype=options.dtype)
+        self.relative = numbers(head.q, options.relative, "float64")
         per_query = (scales, sizes, plan.rows.stop - plan.rows.start)
         self.sums = BlockSums(
             first=wide(scales, sizes, d),
             second=wide(scales, sizes, d, d),
             square=wide(scales, sizes),
-            participation=wide(*per_query) * torch.nan if options.participation else None,
-            largest=wide(*per_query) * torch.nan if options.largest else None,
+            participation=wide(*per_query) * math.nan if options.participation else None,
+            largest=wide(*per_query) * math.nan if options.largest else None,
             normalisers={},
             outputs={},
         )
 
-    def working(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    def working(self, name: str, *shape: int, dtype: str | None = None) -> AnyArray:
         """An array of the thread's workspace, of the type of the arithmetic unless told."""
-        workspace, device = self.options.workspace, self.head.q.device
-        return workspace.empty(name, *shape, dtype=dtype or self.options.dtype, device=device)
+        workspace, like = self.options.workspace, self.head.q
+        return workspace.empty(name, like, *shape, dtype=dtype or self.options.dtype)
 
     @abstractmethod
     def weigh(self, step: Step) -> None:
         """Weigh a block of keys; if it completes a size, all weighed so far is in ``total``."""
 
     @abstractmethod
-    def lowered(self) -> Tensor:
+    def lowered(self) -> AnyArray:
         """Minus the shift of every query, a copy."""
 
     @abstractmethod
-    def outputs(self, count: int) -> tuple[Tensor, Tensor, bool]:
+    def outputs(self, count: int) -> tuple[AnyArray, AnyArray, bool]:
         """Outputs of the first ``count`` queries [scale, row, query], and their sums over queries.
 
         Also whether all is finite, and all sums of weights in the range of unshifted ones.
@@ -140,31 +149,50 @@ class Stream(ABC):
         outputs, first, sound = self.outputs(count)
         if not self.shifted and not sound:
             return False
-        sums = self.sums
+        sums, of = self.sums, library(outputs)
         if self.options.outputs:
-            sums.outputs[size] = (outputs[0].mT + self.head.centre).to(torch.float32)
+            whole = outputs[0].swapaxes(0, 1) + self.head.centre
+            sums.outputs[size] = cast(whole, "float32")
         else:
             self._add_moments(size, count, outputs, first)
         total = self.total[:, -1]
         if sums.participation is not None:
-            squares = self.squares[:, :count]
-            sums.participation[:, size, :count] = total[:, :count].square() / squares
+            weights, squares = total[:, :count], self.squares[:, :count]
+            sums.participation[:, size, :count] = weights * weights / squares
         if sums.largest is not None:
-            peak = torch.exp2(self.relative[:, None] * self.peak[:count].to(torch.float64))
+            peak = of.exp2(self.relative[:, None] * cast(self.peak[:count], "float64"))
             sums.largest[:, size, :count] = peak / total[:, :count]
         if size in self.options.received:
             queries = self.plan.rows.stop - self.plan.rows.start
-            normaliser = Normaliser(self.lowered(), total[:, :queries].clone(), self.shifted)
+            normaliser = Normaliser(self.lowered(), copied(total[:, :queries]), self.shifted)
             sums.normalisers[size] = normaliser
         return True
 
-    def _add_moments(self, size: int, count: int, outputs: Tensor, first: Tensor) -> None:
+    def _add_moments(self, size: int, count: int, outputs: AnyArray, first: AnyArray) -> None:
         """Moments of the outputs at one size, and their distance from the limit."""
-        sums = self.sums
+        sums, of = self.sums, library(outputs)
         sums.first[:, size] = first
-        torch.matmul(outputs, outputs.mT, out=sums.second[:, size])
+        of.matmul(outputs, outputs.swapaxes(1, 2), out=sums.second[:, size])
         if self.head.limit is not None:
-            limit = self.head.limit[:, self.plan.rows][:, :count].to(torch.float64)
-            error = self.working("error", *outputs.shape, dtype=torch.float64)
-            torch.sub(outputs, (limit - self.head.centre.to(torch.float64)).mT, out=error)
-            sums.square[:, size] = torch.linalg.vector_norm(error, dim=(1, 2)).square()
+            limit = cast(self.head.limit[:, self.plan.rows][:, :count], "float64")
+            error = self.working("error", *outputs.shape, dtype="float64")
+            exact = (limit - cast(self.head.centre, "float64")).swapaxes(1, 2)
+            of.subtract(outputs, exact, out=error)
+            sums.square[:, size] = sum_of_squares(error)
+
+
+class Received(Protocol):
+    """One block of queries, asked again what it gives to keys."""
+
+    def give(self, start: int, stop: int, lowered: AnyArray | None, factors: AnyArray) -> AnyArray:
+        """Attention that keys ``start`` to ``stop`` receive, [scale, size, key].
+
+        Parameters
+        ----------
+        start, stop
+            Of the keys; steps of the plan end there.
+        lowered
+            Minus the shift of every query; ``None`` for no shift.
+        factors
+            [scale, query, size] of a weight that is so shifted.
+        """

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -26,8 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-import torch
-from torch import Tensor
+from esscher.engine.attention.arrays import AnyArray, empty, is_numpy, type_name
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -37,14 +38,23 @@ class Workers:
     """Run functions in single-threaded workers; a context that always ends its threads.
 
     The number of workers is the caller's number of torch threads. On a GPU, or with one thread,
-    everything runs in the calling thread.
+    everything runs in the calling thread. Work on numpy arrays does not import torch: there are as
+    many workers as torch would have threads, and how many numpy's linear algebra takes is left to
+    the caller.
+
+    Parameters
+    ----------
+    of
+        An array that is worked on.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        count = torch.get_num_threads() if device.type == "cpu" else 1
+    def __init__(self, of: AnyArray) -> None:
+        count = _threads(of)
         self._pool: ThreadPoolExecutor | None = None
         self._ahead = 2 * count
-        if count > 1 and _can_be_alone():
+        if count > 1 and is_numpy(of):
+            self._pool = ThreadPoolExecutor(count, "esscher-attention")
+        elif count > 1 and _can_be_alone():
             self._pool = ThreadPoolExecutor(
                 count, "esscher-attention", initializer=_one_thread_here
             )
@@ -79,8 +89,28 @@ class Workers:
             yield waiting.popleft().result()
 
 
+def _threads(of: AnyArray) -> int:
+    """Threads that work on an array."""
+    if is_numpy(of):
+        torch = sys.modules.get("torch")
+        return _usual_threads() if torch is None else int(torch.get_num_threads())
+    import torch as imported
+
+    return imported.get_num_threads() if of.device.type == "cpu" else 1
+
+
+def _usual_threads() -> int:
+    """Threads that torch would begin with: those asked for, or one for every core."""
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _one_thread_here() -> None:
     """Make torch single-threaded in the thread that calls this, if the library lets us."""
+    import torch
+
     torch.get_num_threads()  # torch sets a thread's number at its first use: let it do so now
     for name in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local"):
         setter = torch_function(name)
@@ -97,6 +127,8 @@ def _can_be_alone() -> bool:
 
 def _is_alone() -> bool:
     """Whether torch is single-threaded in this thread, matrix products included."""
+    import torch
+
     mkl = bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
     local_mkl = torch_function("MKL_Set_Num_Threads_Local") is not None
     return torch.get_num_threads() == 1 and (local_mkl or not mkl)
@@ -105,6 +137,8 @@ def _is_alone() -> bool:
 @cache
 def torch_function(name: str) -> Callable[..., object] | None:
     """A C function of the library that torch has loaded (or of one that it depends on)."""
+    import torch
+
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
         function: Callable[..., object] = getattr(ctypes.CDLL(str(library)), name)
@@ -117,12 +151,12 @@ class Workspace(threading.local):
     """Named arrays of one thread; what is in them is lost when the name is asked for again."""
 
     def __init__(self) -> None:
-        self._arrays: dict[str, Tensor] = {}
+        self._arrays: dict[str, AnyArray] = {}
 
-    def empty(self, name: str, *shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """An array with anything in it."""
+    def empty(self, name: str, like: AnyArray, *shape: int, dtype: str) -> AnyArray:
+        """An array with anything in it, of the same library and on the same device as another."""
         needed = math.prod(shape)
         array = self._arrays.get(name)
-        if array is None or array.numel() < needed or array.dtype != dtype:
-            array = self._arrays[name] = torch.empty(needed, dtype=dtype, device=device)
-        return array[:needed].view(shape)
+        if array is None or len(array) < needed or type_name(array.dtype) != dtype:
+            array = self._arrays[name] = empty(like, needed, dtype=dtype)
+        return array[:needed].reshape(shape)

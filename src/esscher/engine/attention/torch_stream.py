@@ -10,12 +10,16 @@ from esscher.engine.attention.blocks import BlockPlan, Step
 from esscher.engine.attention.head import PassOptions, ReadyHead
 from esscher.engine.attention.stream import RANGES, Stream
 
+#: Types of the arithmetic.
+_TYPES = {"float32": torch.float32, "float64": torch.float64}
+
 
 def block_tilts(head: ReadyHead, rows: slice, options: PassOptions) -> Tensor:
     """Tilts of a block in bits, transposed, above a row of zeros that can hold minus the shift."""
     q = head.q[rows]
-    tilts = torch.zeros(q.shape[1] + 1, len(q), dtype=options.dtype, device=q.device)
-    wide = torch.promote_types(q.dtype, options.dtype)
+    kind = _TYPES[options.dtype]
+    tilts = torch.zeros(q.shape[1] + 1, len(q), dtype=kind, device=q.device)
+    wide = torch.promote_types(q.dtype, kind)
     torch.mul(q.T.to(wide), options.bits, out=tilts[:-1])
     return tilts
 
@@ -69,7 +73,7 @@ class TorchStream(Stream):
         """Outputs of the first ``count`` queries, and their sums."""
         total, squares = self.total[:, -1, :count], self.squares[:, :count]
         shape = (len(total), self.total.shape[1] - 1, count)
-        outputs = self.working("outputs", *shape, dtype=torch.float64)
+        outputs: Tensor = self.working("outputs", *shape, dtype="float64")
         torch.div(self.total[:, :-1, :count], total[:, None], out=outputs)
         sums = outputs.sum(-1)
         # an overflow anywhere shows here as a number that is not finite

@@ -171,7 +171,7 @@ def observe_all(inputs: LayerInputs, rotation: Rotation | None, batch: int = 0) 
     heads = inputs.q.shape[1]
     square, received, largest = torch.zeros(3, heads, keys_there)
     output = torch.zeros(heads, inputs.v.shape[-1])
-    with Workers(keys.device) as workers:
+    with Workers(keys) as workers:
         for h, found in enumerate(workers.map(ask, range(heads))):
             square[h, there.cpu()] = (found.square / count).cpu()
             received[h, there.cpu()] = (found.received / count).cpu()

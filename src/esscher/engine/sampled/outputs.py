@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from esscher.core.validation import Array
-from esscher.engine.attention import nested_outputs
+from esscher.engine.attention.nested import nested_outputs
 
 #: Dense weights are formed for at most this many queries at a time.
 QUERY_BLOCK = 1024

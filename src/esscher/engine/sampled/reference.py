@@ -24,12 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.core.validation import Array
-from esscher.engine.attention import (
-    Chunk,
-    StreamedAttention,
-    nested_outputs,
-    streamed_attention,
-)
+from esscher.engine.attention.nested import nested_outputs
+from esscher.engine.attention.outputs import Chunk, StreamedAttention, streamed_attention
 from esscher.engine.sampled.layer import ReferenceUsed
 from esscher.engine.sampled.outputs import OutputReference, attend
 from esscher.engine.text import LayerCloud, read_rows

@@ -11,19 +11,25 @@ the error that the others contribute along the tilt, this file tabulates the exp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from esscher.core.validation import Array
 from esscher.math.theory.softmax_mean import LaplaceTable
+from esscher.math.theory.spline import Spline
 
 #: Largest spacing of the table in the fixed key's log-weight: everything varies on the scale 1.
 SPACING = 0.25
 #: exp(-exp(CUT)) vanishes in double precision.
 CUT = 6.6
+#: Steps of ell, in multiples of which matrices of kernels are kept.
+KERNELS = 64
 
 
 #: Expectations by the power of the fixed key's weight in them, without and with the own key.
@@ -80,6 +86,34 @@ class _Transforms:
         )
 
 
+def _powers(sums: NDArray[np.floating[Any]]) -> tuple[Array, Array, Array]:
+    """``w^k e^-w`` for k = 0, 1, 2 at ``ln w = L + ell``."""
+    weight = np.exp(np.minimum(sums, CUT))
+    decay = np.exp(-weight)
+    return decay, weight * decay, weight * weight * decay
+
+
+@lru_cache(maxsize=8)
+def _kernels(step: float, ratio: int, steps: int) -> tuple[Array, ...]:
+    """The same as matrices, rows of L by columns of ell, for a table of so many steps.
+
+    They depend on L + ell only. With a spacing in L that divides the step in ell they are computed
+    once per value of the sum, and a strided view lays them out as a matrix. The grid in L begins
+    where the largest ell has a weight of e^-8: but for where it begins nothing depends on the
+    table, and one matrix serves all that are not longer.
+    """
+    spacing = step / ratio
+    count = int(np.ceil((step * steps + 12) / spacing)) + 1
+    sums = -8 - step * steps + spacing * np.arange(count + ratio * steps)
+    return tuple(
+        # copied: products of overlapping rows do not go through the library
+        np.ascontiguousarray(
+            np.lib.stride_tricks.sliding_window_view(x, ratio * steps + 1)[:, ::ratio]
+        )
+        for x in _powers(sums)
+    )
+
+
 class KeyTable:
     """Expectations as functions of the fixed key's log-weight ``L = <a, eta> - s^2/2``.
 
@@ -102,36 +136,28 @@ class KeyTable:
         self._table, self._sizes, self._own_logit = table, sizes, own_logit
         taken = 1.0 if own_logit is None else 2.0
         t = _Transforms.build(table, sizes - taken, own_logit)
-        # The kernels depend on L + ell only. With a spacing in L that divides the step in ell they
-        # are computed once per value of the sum, and a strided view lays them out as a matrix.
-        ratio = max(1, int(np.ceil(table.step / SPACING)))
-        spacing = table.step / ratio
-        count = int(np.ceil((table.ell[-1] - table.ell[0] + 12) / spacing)) + 1
-        self._grid = -table.ell[-1] - 8 + spacing * np.arange(count)
-        span = ratio * (len(table.ell) - 1) + 1
-        sums = self._grid[0] + table.ell[0] + spacing * np.arange(count + span - 1)
-        weight = np.exp(np.minimum(sums, CUT))
-        decay = np.exp(-weight)
-        kernels = [
-            # copied: products of overlapping rows do not go through the library
-            np.ascontiguousarray(np.lib.stride_tricks.sliding_window_view(x, span)[:, ::ratio])
-            for x in (decay, weight * decay, weight * weight * decay)
-        ]
-        plain = [t.rest, t.along, t.across]
-        once = [t.none, t.rest]
+        plain, once = [t.rest, t.along, t.across], [t.none, t.rest]
         self.fields: tuple[str, ...] = (*PLAIN, *ONCE, "key_key")
         if own_logit is not None:
             plain += [t.own, t.own_own, t.own_rest]
             once += [t.own]
             self.fields = (*PLAIN, *PLAIN_OWN, *ONCE, *ONCE_OWN, "key_key")
-        values = np.hstack(
-            [
-                kernels[0] @ np.concatenate(plain).T,
-                kernels[1] @ np.concatenate(once).T,
-                kernels[2] @ t.none.T,
-            ]
-        )
-        self._spline = scipy.interpolate.CubicSpline(self._grid, table.step * values)
+        # what meets the kernel's power 0, 1 and 2 of the fixed key's weight
+        self._columns = [np.concatenate(plain).T, np.concatenate(once).T, t.none.T]
+        self._ratio = max(1, int(np.ceil(table.step / SPACING)))
+        spacing = table.step / self._ratio
+        count = int(np.ceil((table.ell[-1] - table.ell[0] + 12) / spacing)) + 1
+        self._grid = -table.ell[-1] - 8 + spacing * np.arange(count)
+
+    @cached_property
+    def _tabulated(self) -> Array:
+        """Values on the grid."""
+        steps, count = len(self._table.ell) - 1, len(self._grid)
+        # a grid of a longer table begins earlier: this one is the end of it
+        kernels = _kernels(self._table.step, self._ratio, -(-steps // KERNELS) * KERNELS)
+        rows, columns = len(kernels[0]) - count, steps + 1
+        parts = [k[rows:, :columns] @ x for k, x in zip(kernels, self._columns, strict=True)]
+        return np.asarray(self._table.step * np.hstack(parts))
 
     def __call__(self, log_weights: Array) -> Expectations:
         """Expectations at log-weights; the last axis of each runs over the sizes."""
@@ -142,7 +168,29 @@ class KeyTable:
 
     def values(self, log_weights: Array) -> Array:
         """The same in one array, whose last axis runs over ``fields`` and, in each, the sizes."""
-        return np.asarray(self._spline(np.clip(log_weights, self._grid[0], self._grid[-1])))
+        return np.asarray(self._many(np.clip(log_weights, self._grid[0], self._grid[-1])))
+
+    @cached_property
+    def _many(self) -> Callable[[Array], Array]:
+        # at many points, all kept, this is faster than our own spline
+        spline: Callable[[Array], Array]
+        spline = scipy.interpolate.CubicSpline(self._grid, self._tabulated)
+        return spline
+
+    def averages(self, log_weights: Array, masses: Array) -> Array:
+        """Averages of the values over log-weights [row, point], by ``masses`` [k, point].
+
+        Axes [k, row, field and size].
+        """
+        inside = np.clip(log_weights, self._grid[0], self._grid[-1])
+        return Spline(self._grid, self._tabulated).averages(inside, masses)
+
+    def value(self, log_weight: float) -> Array:
+        """The same at one log-weight, summed there and not tabulated."""
+        inside = float(np.clip(log_weight, self._grid[0], self._grid[-1]))
+        kernels = _powers(inside + self._table.ell)
+        parts = [kernel @ x for kernel, x in zip(kernels, self._columns, strict=True)]
+        return np.asarray(self._table.step * np.concatenate(parts))
 
     def without_key(self) -> Expectations:
         """The same when no key is fixed: n keys (or n - 1 and the own one), all averaged out."""

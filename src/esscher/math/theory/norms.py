@@ -91,8 +91,10 @@ def radial_gap(x: Array, dim: int) -> Array:
     q = x * x / 4
     a = dim / 2
     near = q / a * (1 - q / (2 * (a + 1)) * (1 - q / (3 * (a + 2)) * (1 - q / (4 * (a + 3)))))
-    small = q < 1e-3
-    return np.where(small, near, 1 - scipy.special.hyp0f1(a, -np.where(small, 1.0, q)))
+    large = q >= 1e-3
+    if large.any():  # at most frequencies nothing is, and this function costs most of all
+        near[large] = 1 - scipy.special.hyp0f1(a, -q[large])
+    return np.asarray(near)
 
 
 def _sine_gap(x: Array) -> Array:

@@ -18,6 +18,7 @@ from esscher.math.theory.key_table import KeyTable
 from esscher.math.theory.norms import expected_absolute, expected_isotropic_norm
 from esscher.math.theory.pair_influence import NODES, pair_variance
 from esscher.math.theory.softmax_mean import STRONGEST, laplace_table
+from esscher.math.theory.spline import Spline
 from esscher.math.theory.tilt_law import TiltLaw
 
 #: Nodes of the rules over the norm of the fixed key and over its cosine with the tilt.
@@ -53,7 +54,7 @@ def isotropic_errors(
     for i, size in enumerate(n):
         square = float(size * np.dot(masses, mean[:, i] ** 2))
         rows["mean_rms"].append(float(np.sqrt(gain * (square + pairs[i]))))
-        lengths = scipy.interpolate.CubicSpline(norms, mean[:, i])(fine)
+        lengths = Spline(norms, mean[:, i])(fine)
         rows["mean"].append(
             float(np.sqrt(gain))
             * expected_isotropic_norm(size, lengths, fine_masses, d, float(pairs[i]))
@@ -68,7 +69,7 @@ def isotropic_errors(
         noise = float(size * np.dot(masses, spread))
         rows["cov_rms"].append(gain * float(np.sqrt(d * bias**2 + noise)))
         if d == 1:
-            terms = scipy.interpolate.CubicSpline(norms, along)(fine)
+            terms = Spline(norms, along)(fine)
             rows["cov"].append(gain * expected_absolute(size, terms, fine_masses, bias))
     return {name: np.array(values) for name, values in rows.items() if values}
 
@@ -140,7 +141,7 @@ def _influence(
         )
         log_weights = strength * norms[:, None] * cosines - strength**2 / 2
         parts = _conditional(
-            _Moments.of(table.values(log_weights), table.fields, powers),
+            _Moments.of(table.averages(log_weights, powers), table.fields, powers),
             n,
             float(s),
             own_key if tokens else None,
@@ -165,9 +166,8 @@ class _Moments:
     one: Array
 
     @classmethod
-    def of(cls, values: Array, fields: tuple[str, ...], powers: Array) -> _Moments:
-        """Average values [norm, cosine, field and size] with weights [k, cosine]."""
-        averaged = np.moveaxis(powers @ values, 1, 0)
+    def of(cls, averaged: Array, fields: tuple[str, ...], powers: Array) -> _Moments:
+        """From averages [k, norm, field and size] with weights [k, cosine]."""
         parts = np.split(averaged, len(fields), axis=-1)
         return cls(dict(zip(fields, parts, strict=True)), powers.sum(axis=1)[:, None, None])
 
@@ -223,9 +223,9 @@ def _own_query(h: float, n: Array, norms: Array, d: int) -> Array:
         s = abs(h) * float(r)
         strength = min(s, STRONGEST)
         table = KeyTable(laplace_table(strength, float(n.max()), STEP), n, None)
-        values = table.values(np.array([[strength * sign * r - strength**2 / 2]]))
+        values = table.value(strength * sign * r - strength**2 / 2)
         powers = np.array([[1.0], [sign], [1.0]])
-        moments = _Moments.of(values, table.fields, powers)
+        moments = _Moments.of(powers[:, :, None] * values, table.fields, powers)
         parts = _conditional(moments, n, s, None, np.array([[r]]), d)
         mean, radial, transverse = (part[0] for part in parts)
         out[:, i] = h * r + mean, h * h * (r * r - 1) + radial, transverse - h * h

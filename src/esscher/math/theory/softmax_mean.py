@@ -21,6 +21,7 @@ strip, so the trapezoidal rule converges exponentially; ``STEP`` puts its error 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -78,7 +79,11 @@ class LaplaceTable:
 
 def laplace_table(strength: float, largest_n: float, step: float = STEP) -> LaplaceTable:
     """Tabulate single-token expectations at a tilt strength, for every n up to ``largest_n``."""
-    s = float(strength)
+    return _laplace_table(float(strength), float(largest_n), float(step))
+
+
+@lru_cache(maxsize=512)  # errors of the map and of the moments are averages over the same strengths
+def _laplace_table(s: float, largest_n: float, step: float) -> LaplaceTable:
     log_n = float(np.log(largest_n))
     # No key beyond ``extreme`` occurs among n tokens, up to a probability of e^-45.
     extreme = float(np.sqrt(2 * (log_n + NEGLIGIBLE)))
@@ -88,7 +93,8 @@ def laplace_table(strength: float, largest_n: float, step: float = STEP) -> Lapl
     # is smooth on the scale s.
     step = step * max(1.0, s / 25)
     # lambda w depends on ell + s x alone: with a spacing in s x that divides the step in ell, few
-    # values occur in the whole table. Only for the weakest tilts that spacing would be too small.
+    # values occur in the whole table, whose sums over x are then correlations. Only for the weakest
+    # tilts that spacing would be too small.
     ratio = int(np.ceil(step / finest)) if finest * MOST_SHARES > step else 0
     h = step / (ratio * s) if ratio else 0.3
     low = s * s / 2 - s * extreme - 4
@@ -101,45 +107,36 @@ def laplace_table(strength: float, largest_n: float, step: float = STEP) -> Lapl
     log_w = s * x - s * s / 2
     plain = np.exp(-0.5 * x * x) * (h / np.sqrt(2 * np.pi))
     tilted = np.exp(-0.5 * (x - s) ** 2) * (h / np.sqrt(2 * np.pi))
-    gap_weights = np.stack([plain, tilted * (x - s)], axis=1)
-    square_weights = np.stack([plain * (x - s) ** 2, plain], axis=1)
-
-    gaps, firsts, squares = [], [], []
-    rows = max(1, BLOCK // len(x))
-    for start in range(0, len(ell), rows):
-        gap, weight_decay, square_decay = _kernels(ell[start : start + rows], log_w, ratio)
-        gaps.append(gap @ gap_weights)
-        firsts.append(weight_decay @ (plain * (x - s)))
-        squares.append(square_decay @ square_weights)
-    one_minus_phi, y_gap = np.concatenate(gaps).T
-    y2, w2 = np.concatenate(squares).T
+    # of 1 - e^-z, z e^-z and z^2 e^-z at z = lambda w
+    weights = [plain, tilted * (x - s)], [plain * (x - s)], [plain * (x - s) ** 2, plain]
+    if ratio:
+        sums = ell[0] + log_w[0] + h * s * np.arange(ratio * (len(ell) - 1) + len(x))
+        found = [
+            np.stack([np.correlate(kernel, each, "valid")[::ratio] for each in columns])
+            for kernel, columns in zip(_kernels(sums), weights, strict=True)
+        ]
+    else:
+        parts = []
+        rows = max(1, BLOCK // len(x))
+        for start in range(0, len(ell), rows):
+            kernels = _kernels(ell[start : start + rows, None] + log_w)
+            parts.append([c @ k.T for k, c in zip(kernels, map(np.array, weights), strict=True)])
+        found = [np.concatenate(part, axis=1) for part in zip(*parts, strict=True)]
+    (one_minus_phi, y_gap), (first,), (y2, w2) = found
     # E[y] = 0: while lambda is small, E[y e^{-lambda w}] is a small difference from that
     small = ell + s * s / 2 < 0
-    y1 = np.where(small, -y_gap * np.exp(np.where(small, ell, 0.0)), np.concatenate(firsts))
+    y1 = np.where(small, -y_gap * np.exp(np.where(small, ell, 0.0)), first)
     # phi = 1 - (1 - phi) may round to nothing; no token then has a small enough weight to survive
     log_phi = np.log1p(-np.minimum(one_minus_phi, 1 - 1e-16))
     return LaplaceTable(s, ell, step, log_phi, y1, y2, w2)
 
 
-def _kernels(ell: Array, log_w: Array, ratio: int) -> list[Array]:
-    """``1 - e^-z``, ``z e^-z`` and ``z^2 e^-z`` at ``z = lambda w``, rows of ell by columns of w.
-
-    ``ratio`` is that of the steps of the two uniform grids; 0 if they have none.
-    """
-    if ratio:
-        spacing = (log_w[-1] - log_w[0]) / (len(log_w) - 1)
-        sums = ell[0] + log_w[0] + spacing * np.arange(ratio * (len(ell) - 1) + len(log_w))
-    else:
-        sums = ell[:, None] + log_w
-    # cut where exp(-lambda w) vanishes in double precision
-    weight = np.exp(np.minimum(sums, 6.6))
-    weight_decay = weight * np.exp(-weight)
-    found = [-np.expm1(-weight), weight_decay, weight * weight_decay]
-    if not ratio:
-        return found
-    # copied: products of overlapping rows do not go through the library
-    windows = (np.lib.stride_tricks.sliding_window_view(x, len(log_w))[::ratio] for x in found)
-    return [np.ascontiguousarray(x) for x in windows]
+def _kernels(log_z: Array) -> tuple[Array, Array, Array]:
+    """``1 - e^-z``, ``z e^-z`` and ``z^2 e^-z``."""
+    # cut where exp(-z) vanishes in double precision
+    z = np.exp(np.minimum(log_z, 6.6))
+    decay = z * np.exp(-z)
+    return -np.expm1(-z), decay, z * decay
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,10 @@ The errors of replicate r are a function of the plan and r, to the bit: the rand
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
@@ -96,18 +97,17 @@ def _attend(
     plan: Plan, tilts: Array, keys: Array, values: Array, exact: Array
 ) -> AttentionStatistics:
     """Statistics of the outputs at every scale and size, from one pass."""
-    # Imported here: `import esscher` must not cost the import of torch.
-    import torch
-
+    # Imported here: a result that is only read needs none of it.
     from esscher.engine.attention import attention_statistics
 
     separate, mask = plan.queries == "population", None
     if not separate and len(tilts) < len(keys):
         # Queries beyond the first ones are masked; the kernel still wants their rows.
-        mask = torch.arange(len(keys), device=plan.device) < len(tilts)
+        mask = np.arange(len(keys)) < len(tilts)
         tilts = np.pad(tilts, ((0, len(keys) - len(tilts)), (0, 0)))
         exact = np.pad(exact, ((0, 0), (0, len(keys) - exact.shape[1]), (0, 0)))
-    q, k, v, limit = (torch.from_numpy(x).to(plan.device) for x in (tilts, keys, values, exact))
+    # on a processor these stay numpy's, so that the compiled kernel need not wait for torch
+    q, k, v, limit, chosen = (_on(plan.device, x) for x in (tilts, keys, values, exact, mask))
     return attention_statistics(
         q,
         k,
@@ -117,6 +117,15 @@ def _attend(
         queries="separate" if separate else "tokens",
         factor=1.0,
         limit=limit,
-        query_mask=mask,
-        dtype=torch.float32 if plan.dtype == "float32" else torch.float64,
+        query_mask=chosen,
+        dtype=plan.dtype,
     )
+
+
+def _on(device: str, x: NDArray[Any] | None) -> Any:
+    """An array for a pass on a device."""
+    if device == "cpu" or x is None:
+        return x
+    import torch
+
+    return torch.from_numpy(x).to(device)

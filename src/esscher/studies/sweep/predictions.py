@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy
 
 from esscher.core.codec import Record
 from esscher.core.errors import UndefinedError
@@ -15,6 +14,7 @@ from esscher.math.heads import Head, WeightHead
 from esscher.math.theory import Curve, exponents, log_burn_in, map_curve, moment_curves
 from esscher.math.theory.law_cloud import largest_size, law_curves
 from esscher.math.theory.sharp_exponents import bounded_exponents
+from esscher.math.theory.spline import Spline
 from esscher.studies.sweep.reference import scaled_head
 
 if TYPE_CHECKING:
@@ -114,5 +114,5 @@ def _at(sizes: Array, curve: Curve) -> tuple[float, ...]:
     """A curve at all sizes, interpolated in log-log coordinates."""
     if len(curve.sizes) == len(sizes):
         return tuple(float(error) for error in curve.error)
-    spline = scipy.interpolate.CubicSpline(np.log(curve.sizes), np.log(curve.error))
+    spline = Spline(np.log(curve.sizes), np.log(curve.error))
     return tuple(float(error) for error in np.exp(spline(np.log(sizes))))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from esscher.core.next_steps import Step, once_more
@@ -26,15 +24,15 @@ def print_result(found: Sweep, console: PlainConsole) -> None:
     )
     for note in found.notes:
         console.say(f"Note: {note}.")
-    for alpha, rows in found.table().groupby("alpha", sort=False):
-        horizon = rows["horizon"].iloc[0]
+    for s, scale in enumerate(found.scales):
         table = PlainTable(
-            f"Errors at horizon H = {horizon:.4g} (alpha = {alpha:.4g})", least=("median",)
+            f"Errors at horizon H = {scale.horizon:.4g} (alpha = {scale.alpha:.4g})",
+            least=("median",),
         )
         for name in ("n", "mean", "median", "cov", "median", "map", "median"):
             table.add_column(name, justify="right")
-        for row in rows.to_dict("records"):
-            table.add_row(plain_count(row["n"]), *_cells(row))
+        for place, n in enumerate(found.sizes):
+            table.add_row(plain_count(n), *_cells(found, s, place))
         console.print(table)
     if found.has_fits:
         _print_rates(console, found)
@@ -124,10 +122,14 @@ def _print_laws(console: PlainConsole, found: Sweep) -> None:
         )
 
 
-def _cells(row: dict[Any, Any]) -> list[str]:
+def _cells(found: Sweep, scale: int, size: int) -> list[str]:
+    """Errors at one scale and size."""
     cells = []
     for metric in METRICS:
-        noise = row[f"{metric}_standard_error"]
-        cells.append(with_error(row[metric], noise if np.isfinite(noise) else 0.0))
-        cells.append(f"{row[f'{metric}_median']:.4g}")
+        mean, median, noise = (
+            float(numbers(metric)[scale, size])
+            for numbers in (found.mean, found.median, found.standard_error)
+        )
+        cells.append(with_error(mean, noise if np.isfinite(noise) else 0.0))
+        cells.append(f"{median:.4g}")
     return cells

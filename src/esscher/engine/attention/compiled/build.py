@@ -18,7 +18,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 SOURCE = FOLDER / "step.c"
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-ffp-contract=fast", "-fno-math-errno")
-#: Compiler flags per instruction set, by the name that PyTorch gives it.
+#: Compiler flags per instruction set, by its name.
 TARGETS = {
     "AVX2": ("-mavx2", "-mfma", "-mf16c", "-DESSCHER_WIDTH=8"),
     "AVX512": ("-mavx512f", "-mfma", "-DESSCHER_WIDTH=16"),

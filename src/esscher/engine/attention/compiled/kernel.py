@@ -10,29 +10,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from esscher.core.errors import InputError
+from esscher.engine.attention.arrays import (
+    AnyArray,
+    address,
+    cast,
+    contiguous,
+    empty,
+    full,
+    numbers,
+    type_name,
+    zeros,
+)
 from esscher.engine.attention.compiled.build import TARGETS, library
 from esscher.engine.attention.threads import Workspace
 
 #: Overrides the choice of the kernel: ``torch`` or an instruction set; for tests and comparisons.
 VARIABLE = "ESSCHER_KERNEL"
 #: As in step.c: the version of its structs, and the keys of a tile.
-LAYOUT, KEYS = 6, 6
+LAYOUT, KEYS = 7, 6
 
 
-class _Floats(TypedDict):
-    dtype: torch.dtype
-    device: torch.device
-
-
-#: Of everything the kernel is given; the defaults of torch may be others.
-FLOATS: _Floats = {"dtype": torch.float32, "device": torch.device("cpu")}
+#: Of everything the kernel is given.
+FLOAT = "float32"
 _POINTERS = (
     "keys", "values", "tilts", "relative", "visible", "part", "total", "squares", "shift", "peak",
     "scratch",
@@ -67,81 +70,92 @@ class Kernel:
         """Bring keys ``start`` to ``stop`` past a block of queries, into its totals."""
         self.library.esscher_keys(ctypes.byref(to), start, stop)
 
-    def outputs(self, of: Pass, least: float, most: float, outputs: Tensor, sums: Tensor) -> bool:
+    def outputs(
+        self, of: Pass, least: float, most: float, outputs: AnyArray, sums: AnyArray
+    ) -> bool:
         """Outputs of the first queries from their totals, [scale, row, query], and their sums.
 
         Says whether all is finite, and every sum of weights between the bounds.
         """
         found = self.library.esscher_outputs(
-            ctypes.byref(of), outputs.shape[2], least, most, outputs.data_ptr(), sums.data_ptr()
+            ctypes.byref(of), outputs.shape[2], least, most, address(outputs), address(sums)
         )
         return bool(found)
 
     def received(
-        self, of: Pass, start: int, stop: int, factors: Tensor, workspace: Workspace
-    ) -> Tensor:
+        self, of: Pass, start: int, stop: int, factors: AnyArray, workspace: Workspace
+    ) -> AnyArray:
         """Attention that queries give to keys, [scale, size, key]: weights times factors per size.
 
         ``factors`` are [scale, size, query], as many queries as the pass has.
         """
         scales, sizes = factors.shape[:2]
         lanes = self.panel // 2
-        room = workspace.empty("room", scales * sizes * of.block * lanes, **FLOATS)
-        given = factors.new_empty(scales, sizes, stop - start, dtype=torch.float64)
+        room = workspace.empty("room", factors, scales * sizes * of.block * lanes, dtype=FLOAT)
+        given = empty(factors, scales, sizes, stop - start, dtype="float64")
         self.library.esscher_received(
-            ctypes.byref(of), start, stop, sizes, factors.data_ptr(), room.data_ptr(),
-            given.data_ptr(),
-        )  # fmt: skip
+            ctypes.byref(of), start, stop, sizes, address(factors), address(room), address(given)
+        )
         return given
 
-    def pack_keys(self, keys: Tensor, centre: Tensor) -> tuple[Tensor, float]:
+    def pack_keys(self, keys: AnyArray, centre: AnyArray) -> tuple[AnyArray, float]:
         """Rows of keys less their centre as [tile][width][KEYS]; length of the longest."""
-        packed = torch.empty(-(-len(keys) // KEYS), keys.shape[1], KEYS, **FLOATS)
+        packed = empty(keys, -(-len(keys) // KEYS), keys.shape[1], KEYS, dtype=FLOAT)
         return packed, self._pack_rows(keys, centre, 1.0, packed)
 
     def pack_queries(
-        self, tilts: Tensor, factor: float, workspace: Workspace
-    ) -> tuple[Tensor, float]:
+        self, tilts: AnyArray, factor: float, workspace: Workspace
+    ) -> tuple[AnyArray, float]:
         """Rows of tilts times a factor as [panel][width][query]; length of the longest."""
         shape = (-(-len(tilts) // self.panel), tilts.shape[1], self.panel)
-        packed = workspace.empty("tilts", *shape, **FLOATS)
+        packed = workspace.empty("tilts", tilts, *shape, dtype=FLOAT)
         return packed, self._pack_rows(tilts, None, factor, packed)
 
-    def pack_values(self, values: Tensor, centre: Tensor) -> tuple[Tensor, float]:
+    def pack_values(self, values: AnyArray, centre: AnyArray) -> tuple[AnyArray, float]:
         """Rows of values less their centre as [tile of columns][key][columns of the tile].
 
         Also the largest absolute entry.
         """
-        if values.dtype == torch.float64:  # rounded after the subtraction
-            values, centre = values - centre, torch.zeros(len(centre), **FLOATS)
-        values, centre = values.to(torch.float32).contiguous(), centre.to(torch.float32)
-        packed = torch.empty(values.numel(), **FLOATS)
+        if type_name(values.dtype) == "float64":  # rounded after the subtraction
+            values, centre = values - centre, zeros(values, len(centre), dtype=FLOAT)
+        values, centre = contiguous(cast(values, FLOAT)), cast(centre, FLOAT)
+        packed = empty(values, math.prod(values.shape), dtype=FLOAT)
         largest = self.library.esscher_pack_values(
-            values.data_ptr(), centre.data_ptr(), *values.shape, packed.data_ptr()
+            address(values), address(centre), *values.shape, address(packed)
         )
         return packed, largest
 
-    def _pack_rows(self, x: Tensor, centre: Tensor | None, factor: float, packed: Tensor) -> float:
-        if x.dtype == torch.float64:  # rounded at the end
+    def _pack_rows(
+        self, x: AnyArray, centre: AnyArray | None, factor: float, packed: AnyArray
+    ) -> float:
+        if type_name(x.dtype) == "float64":  # rounded at the end
             x, centre, factor = (x if centre is None else x - centre) * factor, None, 1.0
-        x = x.to(torch.float32).contiguous()
-        at = None if centre is None else centre.data_ptr()
+        x = contiguous(cast(x, FLOAT))
+        at = None if centre is None else address(centre)
         square = self.library.esscher_pack_rows(
-            x.data_ptr(), at, *x.shape, packed.shape[2], factor, packed.data_ptr()
+            address(x), at, *x.shape, packed.shape[2], factor, address(packed)
         )
         return math.sqrt(square)
 
 
-def kernel_for(device: torch.device, dtype: torch.dtype) -> Kernel | None:
-    """The kernel for float32 on this processor, if there is one; ``None`` is PyTorch's."""
-    if device.type != "cpu" or dtype != torch.float32:
+def on_processor(device: object) -> bool:
+    """Tell if a device, or its name, is the processor."""
+    return str(device).partition(":")[0] == "cpu"
+
+
+def kernel_for(device: object, dtype: object) -> Kernel | None:
+    """The kernel for float32 on this processor, if there is one; ``None`` is PyTorch's.
+
+    Device and type are PyTorch's, or their names.
+    """
+    if not on_processor(device) or type_name(dtype) != FLOAT:
         return None
     return _chosen(os.environ.get(VARIABLE, ""))
 
 
 def kernel_name() -> str:
     """Name the float32 kernel in use: ``torch``, ``compiled AVX2`` or ``compiled AVX512``."""
-    kernel = kernel_for(FLOATS["device"], FLOATS["dtype"])
+    kernel = kernel_for("cpu", FLOAT)
     return "torch" if kernel is None else f"compiled {kernel.target}"
 
 
@@ -150,18 +164,16 @@ def _chosen(wanted: str) -> Kernel | None:
     """The kernel by name, or the one for this processor."""
     if wanted.lower() == "torch":
         return None
-    names = list(TARGETS)  # a processor that has one has those before it
-    capability = str(torch.backends.cpu.get_cpu_capability())
-    runs = names[: names.index(capability) + 1] if capability in names else []
     if not wanted:
-        return _load(runs[-1]) if runs else None
+        # the last one is the widest; a processor that has it has those before it
+        return next(filter(None, map(_load, reversed(TARGETS))), None)
     target = wanted.upper()
-    if target not in names:
-        known = ", ".join(["torch", *names])
+    if target not in TARGETS:
+        known = ", ".join(["torch", *TARGETS])
         raise InputError(f"{VARIABLE} is {wanted!r}; choose from {known}, or leave it unset")
-    if target not in runs:
-        raise InputError(f"{VARIABLE} asks for {target}, but this processor has {capability}")
     found = _load(target)
+    if found is None and library(target).is_file():
+        raise InputError(f"{VARIABLE} asks for {target}, which cannot be used on this machine")
     if found is None:
         raise InputError(
             f"{VARIABLE} asks for {target}, but that kernel is not compiled; "
@@ -171,20 +183,29 @@ def _chosen(wanted: str) -> Kernel | None:
 
 
 def _load(target: str) -> Kernel | None:
-    """The library for an instruction set if it is there, is of this version, and computes right."""
+    """The library for an instruction set if this processor has it.
+
+    It must also be there, be of this version, and compute right.
+    """
     path = library(target)
     if not path.is_file():
         return None
     try:
         return open_library(target, path)
+    except OtherProcessor:
+        return None
     except (OSError, AttributeError) as error:
         warnings.warn(
-            f"the compiled kernel {path} is not used ({error}); PyTorch does its work, slower. "
-            "Compile it again with python -m esscher.engine.attention.compiled",
+            f"the compiled kernel {path} is not used ({error}); another one or PyTorch does its "
+            "work, slower. Compile it again with python -m esscher.engine.attention.compiled",
             RuntimeWarning,
             stacklevel=2,
         )
         return None
+
+
+class OtherProcessor(OSError):
+    """A library is for instructions that this processor does not have."""
 
 
 def open_library(target: str, path: Path) -> Kernel:
@@ -192,6 +213,8 @@ def open_library(target: str, path: Path) -> Kernel:
     found = ctypes.CDLL(str(path))
     if found.esscher_layout() != LAYOUT:
         raise OSError("it was compiled from another version of the source")
+    if not found.esscher_runs_here():
+        raise OtherProcessor(f"this processor does not have {target}")
     pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
     found.esscher_keys.argtypes = [pointer, number, number]
     found.esscher_keys.restype = None
@@ -217,30 +240,29 @@ def open_library(target: str, path: Path) -> Kernel:
 
 def attended(
     kernel: Kernel,
-    tilts: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    tilts: AnyArray,
+    keys: AnyArray,
+    values: AnyArray,
     *,
     relative: Sequence[float] = (1.0,),
     start: int = 0,
-) -> Tensor:
+) -> AnyArray:
     """Totals [scale, row, query] of the keys from ``start``, in tiny blocks: to try a kernel."""
     width, rows = keys.shape[1], values.shape[1]
-    centre = torch.zeros(max(width, rows), **FLOATS)
+    centre = zeros(keys, max(width, rows), dtype=FLOAT)
     packed_tilts, _ = kernel.pack_queries(tilts, 1.0, Workspace())
     packed_keys, _ = kernel.pack_keys(keys, centre[:width])
     packed_values, _ = kernel.pack_values(values, centre[:rows])
     queries, block = len(packed_tilts) * kernel.panel, 10
-    factors = torch.tensor(relative, **FLOATS)
-    part = torch.full((len(relative), rows + 1, kernel.panel), torch.nan, **FLOATS)
-    total = part.new_zeros(len(relative), rows + 1, queries, dtype=torch.float64)
-    scratch = torch.empty(2 * kernel.panel * (block + 2 * KEYS), **FLOATS)
+    factors = numbers(keys, relative, FLOAT)
+    part = full(keys, len(relative), rows + 1, kernel.panel, value=math.nan, dtype=FLOAT)
+    total = zeros(keys, len(relative), rows + 1, queries, dtype="float64")
+    scratch = empty(keys, 2 * kernel.panel * (block + 2 * KEYS), dtype=FLOAT)
     state = Pass(
-        keys=packed_keys.data_ptr(), values=packed_values.data_ptr(),
-        tilts=packed_tilts.data_ptr(), relative=factors.data_ptr(), part=part.data_ptr(),
-        total=total.data_ptr(), scratch=scratch.data_ptr(), all_keys=len(keys), width=width,
-        rows=rows, queries=queries, scales=len(relative), group=kernel.panel, block=block,
-        flush=25,
+        keys=address(packed_keys), values=address(packed_values), tilts=address(packed_tilts),
+        relative=address(factors), part=address(part), total=address(total),
+        scratch=address(scratch), all_keys=len(keys), width=width, rows=rows, queries=queries,
+        scales=len(relative), group=kernel.panel, block=block, flush=25,
     )  # fmt: skip
     kernel.attend(state, start, len(keys))
     return total[:, :, : len(tilts)]
@@ -252,13 +274,12 @@ def _computes_right(kernel: Kernel) -> bool:
     width, rows, n, start = 5, 7, 29, 4
     keys, values = rng.normal(size=(n, width)), rng.normal(size=(n, rows))
     tilts = rng.normal(size=(kernel.panel, width))
-    given = (torch.from_numpy(x) for x in (tilts, keys, values))
-    total = attended(kernel, *given, relative=(0.5, 1.0), start=start)
+    total = attended(kernel, tilts, keys, values, relative=(0.5, 1.0), start=start)
     values = values[start:].T
     for s, alpha in enumerate((0.5, 1.0)):
         weights = np.exp2(alpha * (keys[start:] @ tilts.T))
         expected = np.vstack([values @ weights, weights.sum(0)])
         scale = np.abs(values).max() * weights.sum(0)
-        if not np.allclose(total[s].numpy() / scale, expected / scale, rtol=0.0, atol=1e-5):
+        if not np.allclose(total[s] / scale, expected / scale, rtol=0.0, atol=1e-5):
             return False
     return True

@@ -23,7 +23,7 @@
 
 #include "vectors.h"
 
-#define LAYOUT 6 /* changed together with LAYOUT in kernel.py whenever a struct changes */
+#define LAYOUT 7 /* changed together with LAYOUT in kernel.py whenever a struct changes */
 #define KEYS 6
 #define ROWS 6
 
@@ -56,6 +56,17 @@ struct step {
 
 int esscher_layout(void) { return LAYOUT; }
 int esscher_panel(void) { return PANEL; }
+
+/* Whether this processor, and the system on it, have what the rest was compiled for. */
+int esscher_runs_here(void)
+{
+    __builtin_cpu_init();
+#ifdef __AVX512F__
+    return __builtin_cpu_supports("avx512f") != 0;
+#else
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+}
 
 #include "pack.h"
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from esscher.engine.attention.arrays import AnyArray, address, empty, numbers, zeros
 from esscher.engine.attention.blocks import PANEL, BlockPlan, Step
-from esscher.engine.attention.compiled.kernel import FLOATS, KEYS, Pass
+from esscher.engine.attention.compiled.kernel import FLOAT, KEYS, Pass
 from esscher.engine.attention.head import PassOptions, ReadyHead
 from esscher.engine.attention.stream import Stream
 
@@ -26,24 +25,24 @@ class Prepared(NamedTuple):
     """
 
     state: Pass
-    kept: tuple[Tensor | None, ...]
+    kept: tuple[AnyArray | None, ...]
 
 
-def prepare(head: ReadyHead, plan: BlockPlan, options: PassOptions, tilts: Tensor) -> Prepared:
+def prepare(head: ReadyHead, plan: BlockPlan, options: PassOptions, tilts: AnyArray) -> Prepared:
     """Keys, tilts (packed), scales and what is hidden, for one block of queries."""
     assert head.packed is not None
     panels, width, panel = tilts.shape
     queries = panels * panel
     visible = _visible_keys(head, plan, queries) if options.causal else None
-    relative = torch.tensor(options.relative, **FLOATS)
+    relative = numbers(tilts, options.relative, FLOAT)
     room = 2 * panel * (options.shape.keys + 2 * KEYS)
-    scratch = options.workspace.empty("scratch", room, **FLOATS)
+    scratch = options.workspace.empty("scratch", tilts, room, dtype=FLOAT)
     state = Pass(
-        keys=head.packed.keys.data_ptr(),
-        tilts=tilts.data_ptr(),
-        relative=relative.data_ptr(),
-        visible=None if visible is None else visible.data_ptr(),
-        scratch=scratch.data_ptr(),
+        keys=address(head.packed.keys),
+        tilts=address(tilts),
+        relative=address(relative),
+        visible=None if visible is None else address(visible),
+        scratch=address(scratch),
         all_keys=len(head.key_positions),
         width=width,
         queries=queries,
@@ -53,7 +52,7 @@ def prepare(head: ReadyHead, plan: BlockPlan, options: PassOptions, tilts: Tenso
     return Prepared(state, (head.packed.keys, tilts, relative, visible, scratch))
 
 
-def _visible_keys(head: ReadyHead, plan: BlockPlan, queries: int) -> Tensor:
+def _visible_keys(head: ReadyHead, plan: BlockPlan, queries: int) -> AnyArray:
     """How many keys each query of a block may attend: those up to its own position.
 
     There may be more queries than the block has, as padding.
@@ -61,7 +60,7 @@ def _visible_keys(head: ReadyHead, plan: BlockPlan, queries: int) -> Tensor:
     visible = np.full(queries, len(head.key_positions), dtype=np.int32)
     at = head.query_positions[plan.rows]
     visible[: len(at)] = np.searchsorted(head.key_positions, at, side="right")
-    return torch.from_numpy(visible).clone()  # which is aligned as the kernel wants it
+    return numbers(head.q, visible, "int32")
 
 
 class CompiledStream(Stream):
@@ -72,7 +71,7 @@ class CompiledStream(Stream):
         head: ReadyHead,
         plan: BlockPlan,
         options: PassOptions,
-        tilts: Tensor,
+        tilts: AnyArray,
         *,
         shifted: bool,
     ) -> None:
@@ -87,21 +86,21 @@ class CompiledStream(Stream):
         fitting = PART // (4 * scales * (rows + 1) * panel)
         group = min(max(fitting, 1) * panel, queries)
         self.part = self.working("part", scales, rows + 1, group)
-        self.shift = torch.zeros(queries if shifted else 0, **FLOATS)
+        self.shift = zeros(tilts, queries if shifted else 0, dtype=FLOAT)
         state = self.state
-        state.values = head.packed.values.data_ptr()
-        state.part = self.part.data_ptr()
-        state.total = self.total.data_ptr()
-        state.squares = self.squares.data_ptr() if options.participation else None
-        state.shift = self.shift.data_ptr() if shifted else None
-        state.peak = self.peak.data_ptr() if options.largest else None
+        state.values = address(head.packed.values)
+        state.part = address(self.part)
+        state.total = address(self.total)
+        state.squares = address(self.squares) if options.participation else None
+        state.shift = address(self.shift) if shifted else None
+        state.peak = address(self.peak) if options.largest else None
         state.rows, state.group, state.flush = rows, group, PANEL
         state.headroom = self.limits.headroom
 
-    def lowered(self) -> Tensor:
+    def lowered(self) -> AnyArray:
         """Minus the shift."""
         queries = self.plan.rows.stop - self.plan.rows.start
-        return -self.shift[:queries] if self.shifted else torch.zeros(queries, **FLOATS)
+        return -self.shift[:queries] if self.shifted else zeros(self.total, queries, dtype=FLOAT)
 
     def weigh(self, step: Step) -> None:
         """Nothing until a size is complete: the kernel cuts the keys into blocks itself."""
@@ -110,11 +109,11 @@ class CompiledStream(Stream):
             self.kernel.attend(self.state, self.done, step.stop)
             self.done = step.stop
 
-    def outputs(self, count: int) -> tuple[Tensor, Tensor, bool]:
+    def outputs(self, count: int) -> tuple[AnyArray, AnyArray, bool]:
         """Outputs of the first ``count`` queries, and their sums."""
         scales, rows = self.total.shape[0], self.total.shape[1] - 1
-        outputs = self.working("outputs", scales, rows, count, dtype=torch.float64)
-        sums = outputs.new_empty(scales, rows)
+        outputs = self.working("outputs", scales, rows, count, dtype="float64")
+        sums = empty(outputs, scales, rows, dtype="float64")
         least, most = 2.0**self.limits.smallest, 2.0**self.limits.largest
         sound = self.kernel.outputs(self.state, least, most, outputs, sums)
         return outputs, sums, sound
@@ -129,7 +128,7 @@ class CompiledReceived:
         tilts, _ = self.kernel.pack_queries(head.q[plan.rows], options.bits, self.workspace)
         self.state, self.kept = prepare(head, plan, options, tilts)
 
-    def give(self, start: int, stop: int, lowered: Tensor | None, factors: Tensor) -> Tensor:
+    def give(self, start: int, stop: int, lowered: AnyArray | None, factors: AnyArray) -> AnyArray:
         """Attention that keys ``start`` to ``stop`` receive, [scale, size, key].
 
         Parameters
@@ -143,10 +142,10 @@ class CompiledReceived:
         """
         shift = None
         if lowered is not None:
-            shift = torch.zeros(self.state.queries, **FLOATS)
+            shift = zeros(factors, self.state.queries, dtype=FLOAT)
             shift[: len(lowered)] = -lowered
-        self.state.shift = None if shift is None else shift.data_ptr()
+        self.state.shift = None if shift is None else address(shift)
         scales, queries, sizes = factors.shape
-        padded = torch.zeros(scales, sizes, self.state.queries, **FLOATS)
-        padded[:, :, :queries] = factors.mT
+        padded = zeros(factors, scales, sizes, self.state.queries, dtype=FLOAT)
+        padded[:, :, :queries] = factors.swapaxes(1, 2)
         return self.kernel.received(self.state, start, stop, padded, self.workspace)

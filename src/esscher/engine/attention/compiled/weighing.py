@@ -8,7 +8,7 @@ import struct
 import torch
 from torch import Tensor
 
-from esscher.engine.attention.compiled.kernel import FLOATS, Kernel
+from esscher.engine.attention.compiled.kernel import Kernel
 from esscher.engine.attention.threads import Workspace
 
 #: ``struct weighing`` of weighing.h.
@@ -40,7 +40,7 @@ def weigh_compiled(
         Sums are for the first keys only.
     """
     count, there = len(query), len(keys)
-    packed, _ = kernel.pack_keys(keys, torch.zeros(keys.shape[1], **FLOATS))
+    packed, _ = kernel.pack_keys(keys, keys.new_zeros(keys.shape[1]))
     factor = 1 / math.log(2) if softcap is None else 1 / softcap
     tilts, _ = kernel.pack_queries(query, factor, Workspace())
     extra = None if bias is None else (bias / math.log(2)).to(torch.float32).contiguous()
@@ -48,9 +48,9 @@ def weigh_compiled(
     if ends is not None:
         last = torch.zeros(len(tilts) * kernel.panel, dtype=torch.int32)
         last[:count] = ends
-    room = torch.empty(there, kernel.panel, **FLOATS)
-    sums = torch.zeros(columns, 3, kernel.panel // 2, **FLOATS)
-    found = torch.empty(3, columns, **FLOATS)
+    room = keys.new_empty(there, kernel.panel)
+    sums = keys.new_zeros(columns, 3, kernel.panel // 2)
+    found = keys.new_empty(3, columns)
     kernel.library.esscher_weighed(
         WEIGHING.pack(
             packed.data_ptr(), tilts.data_ptr(), 0 if extra is None else extra.data_ptr(),

@@ -1,0 +1,38 @@
+"""Splines against those of scipy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.interpolate import CubicSpline
+
+from esscher.math.theory.spline import Spline
+
+
+@pytest.mark.parametrize("count", [4, 5, 40])
+def test_it_is_the_spline_of_scipy(count):
+    rng = np.random.default_rng(count)
+    grid = np.cumsum(rng.uniform(0.2, 1.0, count))
+    values = rng.normal(size=(count, 3))
+    # beyond the grid as well, where the last piece goes on
+    x = np.linspace(grid[0] - 0.5, grid[-1] + 0.5, 201)
+    expected = CubicSpline(grid, values)(x)
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(Spline(grid, values)(x), expected, atol=1e-12 * size)
+    one = Spline(grid, values[:, 0])(x)
+    np.testing.assert_allclose(one, expected[:, 0], atol=1e-12 * size)
+
+
+def test_averages():
+    rng = np.random.default_rng(0)
+    grid, values = 0.25 * np.arange(30), rng.normal(size=(30, 5))
+    x, masses = rng.uniform(0, grid[-1], (7, 11)), rng.normal(size=(3, 11))
+    x[0, 0], x[-1, -1] = grid[0], grid[-1]
+    expected = np.einsum("kp,rpc->krc", masses, CubicSpline(grid, values)(x))
+    np.testing.assert_allclose(Spline(grid, values).averages(x, masses), expected, atol=1e-12)
+
+
+def test_cubics_are_exact():
+    grid = np.array([0.0, 0.3, 1.0, 1.1, 2.5])
+    x = np.linspace(0, 2.5, 33)
+    np.testing.assert_allclose(Spline(grid, grid**3 - grid)(x), x**3 - x, atol=1e-13)
