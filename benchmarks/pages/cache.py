@@ -85,7 +85,9 @@ def _legend() -> str:
         "two passages of each of these texts and three of the quotes in view, which flatters the "
         "plan there; the published "
         "rules are our own versions of them; many comparisons stand here, and no interval is "
-        "corrected for that."
+        "corrected for that. Other lengths of the prompt have [a page of their own]"
+        "(../cache-lengths/cache-lengths.md), and so have [questions about texts]"
+        "(../cache-tasks/cache-tasks.md)."
     )
 
 
