@@ -41,15 +41,25 @@ GEMM = 2048
 
 @dataclass(frozen=True)
 class Row:
-    """A command: its words, what its seconds are compared with, and how often it is run."""
+    """A command: its words, what its seconds are compared with, and how often it is run.
+
+    ``told``: the command prints the seconds itself, of something that it measures.
+    """
 
     words: Sequence[str]
     against: str = "torch"
     repeats: int = 5
+    told: bool = False
 
 
 def _esscher(line: str, **options: object) -> Row:
     return Row([sys.executable, "-m", "esscher", *line.split()], **options)  # type: ignore[arg-type]
+
+
+def _opening(part: str) -> Row:
+    """A report of 270 heads, written or opened."""
+    words = [sys.executable, "-m", "benchmarks.opening", "--only", part]
+    return Row(words, repeats=3, told=True)
 
 
 SWEEP = f"sweep gaussian --dim {DIM} --horizon 1 --sizes 500:8000:8 --replicates {REPLICATES}"
@@ -61,6 +71,8 @@ ROWS = {
     "help of a command": _esscher("sweep --help"),
     "sweep": _esscher(SWEEP, against="textbook", repeats=3),
     "passes of the sweep": _esscher(SWEEP, against="gemm", repeats=3),
+    "report": _opening("report"),
+    "opening a report": _opening("page"),
     "probe of a layer": _esscher("probe demo:minilm --text demo:docs --layers 0", repeats=1),
     "probe": _esscher("probe demo:minilm --text demo:docs", repeats=1),
     "tails": _esscher("tails demo:minilm --text demo:docs", repeats=1),
@@ -124,8 +136,11 @@ print(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
 """
 
 
-def spent(words: Sequence[str], folder: str) -> tuple[float, float]:
-    """CPU seconds and peak memory (MB) of a command and of the processes it waited for."""
+def spent(words: Sequence[str], folder: str, prints: bool = False) -> tuple[float, float]:
+    """CPU seconds and peak memory (MB) of a command and of the processes it waited for.
+
+    ``prints``: the seconds are what it prints.
+    """
     told = subprocess.run(
         [sys.executable, "-S", "-c", WATCHED, folder, *words],
         env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True,
@@ -134,6 +149,8 @@ def spent(words: Sequence[str], folder: str) -> tuple[float, float]:
     if status:
         said = Path(folder, "err").read_text(encoding="utf-8", errors="replace")
         raise SystemExit(f"{' '.join(words)} failed:\n{said}")
+    if prints:
+        seconds = float(Path(folder, "out").read_text(encoding="utf-8"))
     return seconds, peak / 1024
 
 
@@ -238,7 +255,8 @@ def main() -> None:
             row = ROWS[name]
             if row.against not in known:
                 known[row.against] = measure[row.against]()
-            runs = [spent(row.words, folder) for _ in range(options.repeats or row.repeats)]
+            times = options.repeats or row.repeats
+            runs = [spent(row.words, folder, row.told) for _ in range(times)]
             found[name] = one = Measured.of(row, runs, known[row.against])
             print(
                 f"{name:20} {np.median(one.seconds):8.2f} s  {one.peak:7.0f} MB  "

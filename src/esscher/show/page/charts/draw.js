@@ -9,19 +9,20 @@ const MARGIN = 8;
 /** Marks of a chart that is drawn before somebody looks at it; more keep the page busy for seconds. */
 const UNASKED = 25000;
 const SPECIFICATIONS = JSON.parse(document.getElementById("charts").textContent);
-const specifications = new Map();
 const drawnCharts = new Map();
 
-/** The specification of a chart; its rows come as columns. */
-function specificationOf(name) {
-  if (!specifications.has(name)) {
-    const spec = SPECIFICATIONS.charts[name];
-    const rows = (columns) => (Object.values(columns)[0] ?? []).map((_, i) =>
-      Object.fromEntries(Object.entries(columns).map(([key, values]) => [key, values[i]])));
-    const datasets = Object.entries(spec.datasets).map(([key, columns]) => [key, rows(columns)]);
-    specifications.set(name, { ...spec, datasets: Object.fromEntries(datasets) });
-  }
-  return specifications.get(name);
+/** Rows of the datasets of a chart, which come as columns: every time others, since Vega writes into them. */
+function rowsOf(name) {
+  const rows = (columns) => {
+    const fields = Object.entries(columns);
+    return (fields[0]?.[1] ?? []).map((_, i) => {
+      const row = {};
+      for (const [key, values] of fields) row[key] = values[i];
+      return row;
+    });
+  };
+  const datasets = Object.entries(SPECIFICATIONS.charts[name].datasets);
+  return Object.fromEntries(datasets.map(([key, columns]) => [key, rows(columns)]));
 }
 
 /** About how many marks a view has: the rows of its layers and panels. */
@@ -37,7 +38,9 @@ function drawChart(place) {
   const width = place.clientWidth;
   const before = drawnCharts.get(place);
   if (!width || (before && Math.abs(before.width - width) < NOTICED)) return;
-  const spec = layout(specificationOf(place.dataset.chart), width / SCREEN);
+  // laid out without its rows: they are most of it, and a layout copies what it is given
+  const { datasets: columns, ...views } = SPECIFICATIONS.charts[place.dataset.chart];
+  const spec = { ...layout(views, width / SCREEN), datasets: rowsOf(place.dataset.chart) };
   const { spec: compiled } = vegaLite.compile(spec, { config: SPECIFICATIONS.config });
   const said = ["role", "aria-label"].map((name) => [name, place.getAttribute(name)]);
   // expressions are interpreted, not compiled: the page's policy forbids the latter
@@ -107,8 +110,8 @@ function movePick(event) {
   if (!move || !now) return;
   event.preventDefault();
   const [first, second] = now.fields.map((one) => one.field);
-  const datasets = Object.values(specificationOf(place.dataset.chart).datasets);
-  const rows = datasets.flat().filter((row) => row[first] !== undefined && row[second] !== undefined);
+  const rows = Object.values(rowsOf(place.dataset.chart)).flat()
+    .filter((row) => row[first] !== undefined && row[second] !== undefined);
   const axis = move[0] ? 0 : 1;
   const next = rows.map((row) => [row[first], row[second]])
     .filter((cell) => cell[1 - axis] === now.values[1 - axis] && (cell[axis] - now.values[axis]) * move[axis] > 0)
@@ -171,7 +174,7 @@ function unpacked(rows) {
 
 /** The rows of a chart as tables, for those who do not see it; of the picked cell, if one is. */
 function fillTable(details) {
-  const datasets = specificationOf(details.dataset.chart).datasets;
+  const datasets = rowsOf(details.dataset.chart);
   const place = chartPlaces.find((one) => one.dataset.chart === details.dataset.chart);
   const { pick: now, fields } = drawnCharts.get(place) ?? {};
   const own = (row) => !now || fields.every((field, i) => row[field] === undefined || row[field] === now[i]);
