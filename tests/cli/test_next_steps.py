@@ -184,7 +184,7 @@ def test_examples_of_all_commands_are_read_as_they_are_parsed():
     "command",
     [
         "theory --horizon 0.8 --dim 2",
-        "theory --spectrum 1.5,0.7 --queries population --sizes 100:1000:2",
+        "theory --spectrum 1.5,0.7 --sizes 100:1000:2",
         "theory --horizon 0.8 --sizes 100:1000:2 --check",
         "hardmax --sizes 1e2:1e3:2 --replicates 5",
         "ls .",

@@ -145,8 +145,7 @@ def test_other_laws_can_be_swept(law: str) -> None:
 
 def test_spectrum_and_tau(tmp_path: Path) -> None:
     shape = ("--spectrum", "1.5,0.7", "--tau", "0.5", "--sizes", "10,20", "--replicates", "2")
-    queries = ("--queries", "population", "--query-count", "20")
-    out = json.loads(run("sweep", "gaussian", *shape, *queries, "--json").stdout)
+    out = json.loads(run("sweep", "gaussian", *shape, "--json").stdout)
     assert out["scales"][0]["horizon"] == pytest.approx(1.5)
 
 
