@@ -162,7 +162,10 @@ def _section(found: Reach) -> str:
     parts.append(
         f"**Weakest point.** {_counts(found)} questions, from one text; needles "
         "are generated sentences, and the tasks are ones that the model can do in short texts. "
-        "Intervals are over questions; heads of a model are not independent. How heads are judged "
+        "Intervals are over questions; heads of a model are not independent. Questions share "
+        "stretches of text: those of all tasks with the same number, and at the longest length "
+        "every second number. Intervals take them for independent, so that those of surprise, "
+        "above all, are too narrow. How heads are judged "
         "(by shares, on log-odds, with four times as many questions at the shortest length) was "
         f"settled after trials on this text. {_beyond(found)}Encoders answer no questions: "
         "all-MiniLM-L6-v2 is refused."

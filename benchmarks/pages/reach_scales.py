@@ -164,7 +164,11 @@ def _verdict(scales: Sequence[ScaleCheck]) -> str:
     """What the check says, at its longest length."""
     last = [one for one in scales if one.length == scales[-1].length]
     base, others = last[0], [one for one in last if one.arm != "none"]
-    said = f"Without a factor {base.right:.0%} of the answers are right at {base.length:,} tokens. "
+    said = (
+        "Questions with the same number, and every second number, are about the same stretch of "
+        "text: intervals of surprise are too narrow. "
+        f"Without a factor {base.right:.0%} of the answers are right at {base.length:,} tokens. "
+    )
     if base.items < FEWEST:
         return said + f"With fewer than {FEWEST} items nothing is decided."
     texts = "; ".join(f"{one.arm}: {one.perplexity_verdict}" for one in others)
