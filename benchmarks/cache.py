@@ -33,6 +33,7 @@ from benchmarks.cache_plans import Calibration, Sources, keeping_at, passages_of
 from esscher.core.atomic import write_atomically
 from esscher.core.errors import InputError
 from esscher.engine.cache.budgets import Score
+from esscher.engine.cache.instruction import CHUNK, Instruction
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.models import LoadedModel, load_model
 from esscher.engine.reading import PassageReader, compare_laws
@@ -248,6 +249,16 @@ def batched(arms: Sequence[Arm], count: int) -> list[Sequence[Arm]]:
     return [arms[i : i + count] for i in range(0, len(arms), count)]
 
 
+def with_room(arms: Sequence[Arm], loaded: LoadedModel, prompt: int) -> list[Arm]:
+    """Arms but for those whose rule repeats a prompt, if the model cannot read so many tokens."""
+    try:
+        Instruction.of(loaded).check_room(prompt, min(CHUNK, prompt), "leave it out")
+    except InputError as error:
+        print(error, flush=True)
+        return [arm for arm in arms if arm.rule is None or arm.rule.reads != "repeat"]
+    return list(arms)
+
+
 def reduced_heads(prompt: ObservedPrompt) -> int:
     """Key heads that are reduced: those of layers without a sliding window."""
     return sum(len(scores) for scores in prompt.scores.values())
@@ -306,7 +317,7 @@ def run_parts(comparison: Comparison, parts: Sequence[str], options: argparse.Na
     if "lengths" in parts:
         for prefix in options.lengths:
             calibration = sources.calibration(prefix, *passages_of(FEWER), [("all", LENGTH_BUDGET)])
-            arms = compared(calibration, (LENGTH_BUDGET,))
+            arms = with_room(compared(calibration, (LENGTH_BUDGET,)), sources.loaded, prefix)
             comparison.passages({"lengths": arms}, calibration, options.passages or 2)
 
 

@@ -44,6 +44,7 @@ def _legend() -> str:
         "Does a plan stay close to dense as prompts grow? As [caches of equal size]"
         "(../cache/cache.md), at one budget: the same texts, rules and measures. Plans and the two "
         f"rules that are calibrated saw three passages of each length, from `{CALIBRATION}`. "
+        "KVzip repeats a prompt, and has no numbers where the model has no positions for that. "
         "Weakest points: one small model, and fewer passages the longer they are."
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from benchmarks.cache import Comparison, arguments, run_parts
+from benchmarks.cache import Comparison, arguments, run_parts, with_room
+from benchmarks.cache_arms import compared
 from benchmarks.cache_plans import Sources
 from benchmarks.pages.cache import cache_finding
 from benchmarks.pages.cache_lengths import lengths_finding
@@ -117,6 +118,15 @@ def test_the_page(run, tmp_path):
     assert str(tmp_path) not in page
     for name in ("tiny-curves", "tiny-ablation"):
         assert (tmp_path / f"{name}.png").stat().st_size > 1000
+
+
+def test_a_rule_without_room_is_left_out(run, model, capsys):
+    calibration = run.sources.calibration(PREFIX, 1, 0, [("all", 0.5)])
+    arms = compared(calibration, (0.5,))
+    assert with_room(arms, model, PREFIX) == arms
+    longer = with_room(arms, model, 500)
+    assert {arm.name for arm in arms} - {arm.name for arm in longer} == {"kvzip"}
+    assert "reads 640 tokens at most, and cannot repeat" in capsys.readouterr().out
 
 
 def test_the_page_of_lengths(run, tmp_path):
