@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -21,27 +24,15 @@ def draw_curves(table: pd.DataFrame, prefix: int) -> Plot:
     """Draw KL against the share of tokens kept, text by text."""
     every = table[table["text"] == ALL]
     shown = _closest(every)
-    rows = [
-        {"configuration": called(row["configuration"]), "kept": 100 * row["budget"],
-         "kl": row["kl"], "text": row["text"]}
-        for _, row in table.iterrows() if row["configuration"] in shown
-    ]  # fmt: skip
-    x = Axis(
-        "kept", "tokens kept (%)", log=True, limits=limits([r["kept"] for r in rows], log=True)
+    counts = table.groupby("text")["passages"].max()
+    rows = table[table["configuration"].isin(shown)]
+    rows = rows.assign(
+        kept=100 * rows["budget"],
+        panel=[f"{t}, {counts[t]} passage{'s' if counts[t] > 1 else ''}" for t in rows["text"]],
     )
-    y = Axis(
-        "kl", "KL (nats per token)", log=True, limits=limits([r["kl"] for r in rows], log=True)
-    )
-    series = Series("configuration", [called(name) for name in shown])
-    panels = []
-    for text in dict.fromkeys(row["text"] for row in rows):
-        own = [row for row in rows if row["text"] == text]
-        count = int(table[table["text"] == text]["passages"].max())
-        title = f"{text}, {count} passage{'s' * (count > 1)}"
-        panels.append(panel(lines(own, x, y, series), points(own, x, y, series), title=title))
     return Plot(
         figure(
-            panels,
+            _panels(rows, shown, _over(rows, "kept", "tokens kept (%)"), _kl(rows)),
             f"Prompts of {prefix:,} tokens: distance from dense on held-out text",
             note="means over passages" + _left_out(every, shown),
         )
@@ -52,25 +43,10 @@ def draw_lengths(table: pd.DataFrame, budget: float) -> Plot:
     """Draw KL against the length of the prompt, text by text."""
     every = table[table["text"] == ALL]
     shown = _closest(every)
-    rows = [
-        {"configuration": called(row["configuration"]), "tokens": row["prefix"],
-         "kl": row["kl"], "text": row["text"]}
-        for _, row in table.iterrows() if row["configuration"] in shown
-    ]  # fmt: skip
-    x = Axis("tokens", "tokens of the prompt", log=True,
-             limits=limits([r["tokens"] for r in rows], log=True))  # fmt: skip
-    y = Axis(
-        "kl", "KL (nats per token)", log=True, limits=limits([r["kl"] for r in rows], log=True)
-    )
-    series = Series("configuration", [called(name) for name in shown])
-    panels = [
-        panel(lines(own, x, y, series), points(own, x, y, series), title=str(text))
-        for text in dict.fromkeys(row["text"] for row in rows)
-        if (own := [row for row in rows if row["text"] == text])
-    ]
+    rows = table[table["configuration"].isin(shown)].assign(panel=lambda own: own["text"])
     return Plot(
         figure(
-            panels,
+            _panels(rows, shown, _over(rows, "prefix", "tokens of the prompt"), _kl(rows)),
             f"{100 * budget:g}% of the tokens: distance from dense on held-out text",
             note="means over passages" + _left_out(every, shown),
         )
@@ -79,32 +55,43 @@ def draw_lengths(table: pd.DataFrame, budget: float) -> Plot:
 
 def draw_shares(table: pd.DataFrame, totals: pd.DataFrame) -> Plot:
     """Draw exact match against the share of tokens kept: every task, and all of them."""
-    whole = totals.assign(task="all tasks")
-    both = pd.concat([whole, table], ignore_index=True)
-    order = whole.groupby("configuration")["score"].mean().sort_values(ascending=False).index
+    order = totals.groupby("configuration")["score"].mean().sort_values(ascending=False).index
     first = [name for name in ("dense", "planned", "planned:repeat", "uniform") if name in order]
     shown = [*first, *(str(name) for name in order if name not in first)][: len(PALETTE)]
-    rows = [
-        {"configuration": called(row["configuration"]), "kept": 100 * row["budget"],
-         "score": 100 * row["score"], "task": row["task"]}
-        for _, row in both.iterrows() if row["configuration"] in shown
-    ]  # fmt: skip
-    x = Axis("kept", "tokens kept (%)", log=True,
-             limits=limits([r["kept"] for r in rows], log=True))  # fmt: skip
-    y = Axis("score", "exact match (%)", limits=(-3.0, 103.0))
-    series = Series("configuration", [called(name) for name in shown])
-    panels = [
-        panel(lines(own, x, y, series), points(own, x, y, series), title=str(task))
-        for task in dict.fromkeys(row["task"] for row in rows)
-        if (own := [row for row in rows if row["task"] == task])
-    ]
+    both = pd.concat([totals.assign(task="all tasks"), table], ignore_index=True)
+    both = both[both["configuration"].isin(shown)]
+    rows = both.assign(panel=both["task"], kept=100 * both["budget"], right=100 * both["score"])
+    y = Axis("right", "exact match (%)", limits=(-3.0, 103.0))
     return Plot(
         figure(
-            panels,
+            _panels(rows, shown, _over(rows, "kept", "tokens kept (%)"), y),
             f"Contexts of {int(table['prefix'].iloc[0]):,} tokens: answers after reduction",
-            note=f"{items(int(whole['n'].max()))} in all" + _left_out(whole, shown),
+            note=f"{items(int(totals['n'].max()))} in all" + _left_out(totals, shown),
         )
     )
+
+
+def _panels(rows: pd.DataFrame, shown: Sequence[str], x: Axis, y: Axis) -> list[Any]:
+    """A panel for every value of the column ``panel``, a line for every configuration shown."""
+    series = Series("configuration", [called(name) for name in shown])
+    data = [
+        {"configuration": called(row["configuration"]), x.field: row[x.field],
+         y.field: row[y.field], "panel": row["panel"]}
+        for _, row in rows.iterrows()
+    ]  # fmt: skip
+    return [
+        panel(lines(own, x, y, series), points(own, x, y, series), title=str(title))
+        for title in dict.fromkeys(row["panel"] for row in data)
+        if (own := [row for row in data if row["panel"] == title])
+    ]
+
+
+def _over(rows: pd.DataFrame, field: str, title: str) -> Axis:
+    return Axis(field, title, log=True, limits=limits(rows[field].tolist(), log=True))
+
+
+def _kl(rows: pd.DataFrame) -> Axis:
+    return _over(rows, "kl", "KL (nats per token)")
 
 
 def draw_tasks(table: pd.DataFrame) -> Plot:
