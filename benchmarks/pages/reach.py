@@ -154,18 +154,18 @@ def _section(found: Reach) -> str:
             f"**Scales** on held-out items, from the first token of the text on, beyond "
             f"{found.lengths[0]:,} keys: log n: `ln n / ln n0`; yarn: `(1 + 0.1 ln(n/n0))²`; "
             "heads: every retrieving head for which a scale keeps the weight it had, "
-            f"{_scaled(found)}; whole: their mean on all heads. Changes against none, paired by "
-            f"items. Surprise: lower is better. With fewer than {FEWEST} items nothing is decided, "
-            "whatever the intervals are.",
+            f"{_scaled(found)}; whole: their mean on all heads. Changes against none, of "
+            "surprise paired by texts (items of the same number share one), of answers by items. "
+            f"Surprise: lower is better. With fewer than {FEWEST} texts or items nothing is "
+            "decided, whatever the intervals are.",
             markdown_table(scale_table(found.scales)),
         ]
     parts.append(
         f"**Weakest point.** {_counts(found)} questions, from one text; needles "
         "are generated sentences, and the tasks are ones that the model can do in short texts. "
-        "Intervals are over questions; heads of a model are not independent. Questions share "
-        "stretches of text: those of all tasks with the same number, and at the longest length "
-        "every second number. Intervals take them for independent, so that those of surprise, "
-        "above all, are too narrow. How heads are judged "
+        "Intervals are over questions; heads of a model are not independent. At the longest length "
+        "every second text is the same stretch with other needles, so that intervals of surprise "
+        "are too narrow there. How heads are judged "
         "(by shares, on log-odds, with four times as many questions at the shortest length) was "
         f"settled after trials on this text. {_beyond(found)}Encoders answer no questions: "
         "all-MiniLM-L6-v2 is refused."

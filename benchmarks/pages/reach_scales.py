@@ -165,8 +165,9 @@ def _verdict(scales: Sequence[ScaleCheck]) -> str:
     last = [one for one in scales if one.length == scales[-1].length]
     base, others = last[0], [one for one in last if one.arm != "none"]
     said = (
-        "Questions with the same number, and every second number, are about the same stretch of "
-        "text: intervals of surprise are too narrow. "
+        "Questions with the same number are about the same text, and changes of surprise are over "
+        "texts. Every second text is the same stretch but for its needles, so that with more than "
+        "two their intervals are still too narrow. "
         f"Without a factor {base.right:.0%} of the answers are right at {base.length:,} tokens. "
     )
     if base.items < FEWEST:

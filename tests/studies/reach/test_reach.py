@@ -235,17 +235,23 @@ def test_apply(found: Reach, decoder) -> None:
 
 
 def test_verdicts_need_enough_items() -> None:
-    def cell(number: int, surprise: float) -> CheckCell:
+    def cell(number: int, surprise: float, task: str = "needle") -> CheckCell:
         score = ArmScore(surprise=2.0, log_probability=-0.5, right=True)
         lower = ArmScore(surprise=surprise, log_probability=-0.5, right=True)
         arms = dict.fromkeys(ARMS, score) | {"heads": lower}
-        return CheckCell(task="needle", number=number, length=300, arms=arms)
+        return CheckCell(task=task, number=number, length=300, arms=arms)
 
     cells = [cell(i, 1.9 + 0.001 * i) for i in range(4)]
     for count, verdict in ((2, "undecided"), (4, "better")):
         (own,) = [one for one in scale_checks(cells[:count]) if one.arm == "heads"]
         assert own.perplexity_verdict == verdict
         assert own.needle_verdict == "undecided"
+    # items of the same number have the same text, which counts once
+    both = cells[:2] + [cell(i, 1.9 + 0.001 * i, "quote") for i in range(2)]
+    (again,) = [one for one in scale_checks(both) if one.arm == "heads"]
+    (twice,) = [one for one in scale_checks(cells[:2]) if one.arm == "heads"]
+    assert (again.items, again.perplexity_verdict) == (4, "undecided")
+    assert again.surprise_change == twice.surprise_change
 
 
 def test_scales_of_retrieving_heads(found: Reach) -> None:

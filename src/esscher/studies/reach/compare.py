@@ -122,16 +122,21 @@ def coverages(heads: Sequence[HeadReach]) -> tuple[Coverage, ...]:
 
 
 def scale_checks(cells: Sequence[CheckCell]) -> tuple[ScaleCheck, ...]:
-    """Every scale at every length against none, paired by items."""
+    """Every scale at every length against none, paired: texts by texts, answers by items.
+
+    Items of the same number have the same text, in which different needles are hidden: what a scale
+    does to it is seen once, however many items there are.
+    """
     found = []
     for n in sorted({cell.length for cell in cells}):
         own = [cell for cell in cells if cell.length == n]
         base = [cell.arms["none"] for cell in own]
         for arm in ARMS:
             scored = [cell.arms[arm] for cell in own]
-            surprise = estimate(
-                np.array([a.surprise - b.surprise for a, b in zip(scored, base, strict=True)])
-            )
+            changes: dict[int, list[float]] = {}
+            for cell, a, b in zip(own, scored, base, strict=True):
+                changes.setdefault(cell.number, []).append(a.surprise - b.surprise)
+            surprise = estimate(np.array([np.mean(same) for same in changes.values()]))
             answer = estimate(
                 np.array(
                     [a.log_probability - b.log_probability
@@ -148,7 +153,7 @@ def scale_checks(cells: Sequence[CheckCell]) -> tuple[ScaleCheck, ...]:
                     right=float(np.mean([one.right for one in scored])),
                     surprise_change=surprise,
                     log_probability_change=answer,
-                    perplexity_verdict=compared(surprise, True, len(own) >= FEWEST),
+                    perplexity_verdict=compared(surprise, True, len(changes) >= FEWEST),
                     needle_verdict=compared(answer, False, len(own) >= FEWEST),
                 )
             )

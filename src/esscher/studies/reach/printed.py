@@ -132,7 +132,7 @@ def _scales(found: Reach) -> PlainTable:
         )  # fmt: skip
     table.caption = (
         "Surprise at the last tokens of the text and log-probability of answer tokens, in nats: of "
-        "none, and changes from it with 95% intervals paired by items."
+        "none, and changes from it with 95% intervals (surprise over texts, answers over items)."
     )
     return table
 

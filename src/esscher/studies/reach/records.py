@@ -219,7 +219,7 @@ class Coverage(Record, frozen=True, kw_only=True):
 
 
 class ScaleCheck(Record, frozen=True, kw_only=True):
-    """A way to scale logits on held-out items of one length, against none, paired by items.
+    """A way to scale logits on held-out items of one length, against none.
 
     Attributes
     ----------
@@ -228,7 +228,8 @@ class ScaleCheck(Record, frozen=True, kw_only=True):
     surprise, log_probability, right
         Means over items.
     surprise_change, log_probability_change
-        Less those without a scale.
+        Less those without a scale: paired by texts, which items of the same number share, and by
+        items.
     perplexity_verdict, needle_verdict
         Whether text is read and questions are answered better.
     """
