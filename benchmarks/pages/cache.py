@@ -42,13 +42,15 @@ from esscher.studies.reproduce.finding import Finding, markdown_table
 IN_VIEW = 2
 
 
-def cache_finding(runs: Sequence[Path]) -> Finding:
+def cache_finding(runs: Sequence[Path], name: str = "cache") -> Finding:
     """Make the page.
 
     Parameters
     ----------
     runs
         Folders of :mod:`benchmarks.cache`, one per model.
+    name
+        Of the page.
     """
     if not runs:
         raise InputError("there are no runs to make a page of; give folders of benchmarks.cache")
@@ -66,7 +68,7 @@ def cache_finding(runs: Sequence[Path]) -> Finding:
                 if plot is not None:
                     figures[f"{folder.name}-{part}"] = plot
     title = "Caches of equal size: plans, uniform budgets and published rules"
-    return Finding("cache", title, "\n\n".join(sections), tables, figures)
+    return Finding(name, title, "\n\n".join(sections), tables, figures)
 
 
 def _legend() -> str:
@@ -109,7 +111,7 @@ def _curves(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
         *_later(rows),
         pyramid(table),
         unmeasured(table),
-        command("0.25", prefix, int(rows["passage"].max()) + 1),
+        command(rows, "0.25"),
         "With `--json` it prints the row of one text: `check.<configuration>.kl`, and "
         "`check.ratios` to the plan. These are the same numbers: a test holds the script of this "
         "page to those of the command.",
@@ -196,7 +198,7 @@ def _small(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
         "that they were not made from; the interval of the last column is about the unseen "
         "passages alone, and takes the prediction as it is.",
         markdown_table(shown),
-        command("0.125", prefix, int(rows["passage"].max()) + 1, against="snapkv"),
+        command(rows, "0.125", against="snapkv"),
     ]
     return "\n\n".join(parts), table, None
 

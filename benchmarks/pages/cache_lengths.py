@@ -57,7 +57,6 @@ def _section(rows: pd.DataFrame, table: pd.DataFrame) -> str:
         + not_ahead(table[table["prefix"] == prefix])
         for prefix in lengths
     ]
-    count = int(rows[rows["prefix"] == lengths[0]]["passage"].max()) + 1
     budget = f"{rows['budget'].iloc[0]:g}"
     parts = [
         f"## {rows['model'].iloc[0]}, {100 * float(budget):g}% of the tokens",
@@ -66,7 +65,7 @@ def _section(rows: pd.DataFrame, table: pd.DataFrame) -> str:
         markdown_table(_by_length(every[every["configuration"] != "planned"], ratio)),
         "**KL to dense, the same passages**",
         markdown_table(_by_length(every, kl)),
-        command(budget, lengths[0], count, "--passages 3"),
+        command(rows[rows["prefix"] == lengths[0]], budget, "--passages 3"),
     ]
     return "\n\n".join(parts)
 

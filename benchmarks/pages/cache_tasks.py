@@ -138,7 +138,7 @@ def _again(rows: pd.DataFrame, budget: float, prefix: int) -> str:
     task = rows.groupby("task")["item"].nunique().idxmax()
     count = int(rows[rows["task"] == task]["item"].max()) + 1
     return (
-        "One column of both tables:\n\n```sh\nesscher plan demo:smollm2 "
+        f"One column of both tables:\n\n```sh\nesscher plan {rows['model'].iloc[0]} "
         f"--text {CALIBRATION} --check {TEXTS['novel']} --budget {budget:g} --prefix {prefix} "
         f"--passages 3 --check-passages 4 --tasks {task} --task-items {max(2, count)} "
         "--against all\n```\n\n"

@@ -261,10 +261,13 @@ def unmeasured(table: pd.DataFrame) -> str:
     return f"Not measured here: {', '.join(names)}." if names else ""
 
 
-def command(budget: str, prefix: int, passages: int, more: str = "", against: str = "all") -> str:
+def command(rows: pd.DataFrame, budget: str, more: str = "", against: str = "all") -> str:
+    """The command that redoes one row, for the model and prompts of some results."""
+    count = int(rows["passage"].max()) + 1
     line = (
-        f"esscher plan demo:smollm2 --text {CALIBRATION} --check {TEXTS['novel']} --budget "
-        f"{budget} --prefix {prefix} --check-passages {passages} --against {against} {more}"
+        f"esscher plan {rows['model'].iloc[0]} --text {CALIBRATION} --check {TEXTS['novel']} "
+        f"--budget {budget} --prefix {int(rows['prefix'].iloc[0])} --check-passages {count} "
+        f"--against {against} {more}"
     )
     return f"One row again (texts as in the data folder):\n\n```sh\n{line.strip()}\n```"
 
