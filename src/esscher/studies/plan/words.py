@@ -168,7 +168,12 @@ def _counted(check: Check) -> str:
 def _times(found: Mean) -> str:
     """A ratio in two digits; in three where two would hide on which side of 1 an end lies."""
     low, high = found.interval or (found.mean, found.mean)
-    digits = 3 if any(float(f"{end:.2g}") == 1 != end for end in (low, high)) else 2
+    close = any(float(f"{end:.2g}") == 1 != end for end in (low, high))
+
+    def shown(number: float) -> str:
+        # in plain digits: 120, not 1.2e+02
+        return f"{number:.3g}" if close and number < 100 else f"{float(f'{number:.2g}'):,.12g}"
+
     if found.interval is None:
-        return f"{found.mean:.{digits}g} times"
-    return f"{found.mean:.{digits}g} ({low:.{digits}g} to {high:.{digits}g}) times"
+        return f"{shown(found.mean)} times"
+    return f"{shown(found.mean)} ({shown(low)} to {shown(high)}) times"
