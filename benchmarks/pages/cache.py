@@ -16,7 +16,7 @@ from benchmarks.pages.cache_parts import (
     small_table,
     topk_table,
 )
-from benchmarks.pages.cache_rows import stored_rows
+from benchmarks.pages.cache_rows import kept_rows, rows_of
 from benchmarks.pages.cache_words import (
     called,
     closest,
@@ -34,7 +34,6 @@ from benchmarks.pages.cache_words import (
     unmeasured,
     wide,
 )
-from esscher.core.errors import InputError
 from esscher.show.drawing import Plot
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
@@ -52,21 +51,19 @@ def cache_finding(runs: Sequence[Path], name: str = "cache") -> Finding:
     name
         Of the page.
     """
-    if not runs:
-        raise InputError("there are no runs to make a page of; give folders of benchmarks.cache")
     sections: list[str] = [_legend()]
     tables: dict[str, pd.DataFrame] = {}
     figures: dict[str, Plot] = {}
-    for folder in runs:
-        rows = stored_rows(folder)
+    for folder, rows in rows_of(runs).items():
         for part, write in SECTIONS.items():
             if part in set(rows["part"]):
                 own = rows[rows["part"].isin([part, *WITH.get(part, ())])]
                 text, table, plot = write(own.dropna(axis="columns", how="all"))
                 sections.append(text)
-                tables[f"{folder.name}-{part}"] = table
+                tables[f"{folder}-{part}"] = table
+                tables[f"{folder}-{part}-rows"] = kept_rows(rows[rows["part"] == part])
                 if plot is not None:
-                    figures[f"{folder.name}-{part}"] = plot
+                    figures[f"{folder}-{part}"] = plot
     title = "Caches of equal size: plans, uniform budgets and published rules"
     return Finding(name, title, "\n\n".join(sections), tables, figures)
 

@@ -21,18 +21,22 @@ KEPT = (
 )  # fmt: skip
 
 
-def part_rows(runs: Sequence[Path], part: str) -> dict[str, pd.DataFrame]:
-    """The results of one part, by the name of the folder."""
+def rows_of(runs: Sequence[Path]) -> dict[str, pd.DataFrame]:
+    """All results, by the name of the folder."""
     if not runs:
         raise InputError("there are no runs to make a page of; give folders of benchmarks.cache")
-    found = {folder.name: stored_rows(folder) for folder in runs}
-    own = {name: rows[rows["part"] == part] for name, rows in found.items()}
+    return {folder.name: stored_rows(folder) for folder in runs}
+
+
+def part_rows(runs: Sequence[Path], part: str) -> dict[str, pd.DataFrame]:
+    """The results of one part, by the name of the folder."""
+    own = {name: rows[rows["part"] == part] for name, rows in rows_of(runs).items()}
     return {name: rows.dropna(axis="columns", how="all") for name, rows in own.items() if len(rows)}
 
 
 def kept_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """What a page keeps of its results."""
-    return rows[[name for name in KEPT if name in rows]]
+    return rows[[name for name in KEPT if name in rows]].dropna(axis="columns", how="all")
 
 
 def stored_rows(folder: Path) -> pd.DataFrame:

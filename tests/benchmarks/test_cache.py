@@ -106,7 +106,8 @@ def test_what_is_there_is_not_done_again(run):
 def test_the_page(run, tmp_path):
     finding = cache_finding([run.out])
     page = finding.write(tmp_path, formats=("png",)).read_text()
-    assert set(finding.tables) == {f"tiny-{p}" for p in ("curves", "ablation", "small")}
+    parts = ("curves", "ablation", "small")
+    assert set(finding.tables) == {f"tiny-{p}{kind}" for p in parts for kind in ("", "-rows")}
     small = finding.tables["tiny-small"]
     assert (small["predicted"] > 0).all()
     assert "a plan made for the largest scores (`--selection topk`): at 50% SnapKV" in page

@@ -175,17 +175,7 @@ class TorchReceived:
         ]
 
     def give(self, start: int, stop: int, lowered: Tensor | None, factors: Tensor) -> Tensor:
-        """Attention that keys ``start`` to ``stop`` receive, [scale, size, key].
-
-        Parameters
-        ----------
-        start, stop
-            Of the keys; steps of the plan end there.
-        lowered
-            Minus the shift of every query; ``None`` for no shift.
-        factors
-            [scale, query, size] of a weight that is so shifted.
-        """
+        """Attention that keys receive: see :class:`~esscher.engine.attention.stream.Received`."""
         self.tilts[-1] = 0.0 if lowered is None else lowered
         relative = self.options.relative
         given = factors.new_empty(len(factors), factors.shape[2], stop - start, dtype=torch.float64)

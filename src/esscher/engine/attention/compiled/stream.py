@@ -129,17 +129,7 @@ class CompiledReceived:
         self.state, self.kept = prepare(head, plan, options, tilts)
 
     def give(self, start: int, stop: int, lowered: AnyArray | None, factors: AnyArray) -> AnyArray:
-        """Attention that keys ``start`` to ``stop`` receive, [scale, size, key].
-
-        Parameters
-        ----------
-        start, stop
-            Of the keys.
-        lowered
-            Minus the shift of every query; ``None`` for no shift.
-        factors
-            [scale, query, size] of a weight that is so shifted.
-        """
+        """Attention that keys receive: see :class:`~esscher.engine.attention.stream.Received`."""
         shift = None
         if lowered is not None:
             shift = zeros(factors, self.state.queries, dtype=FLOAT)
