@@ -59,7 +59,7 @@ TASK_BUDGETS = (0.25, 0.5, 0.15, 0.1, 0.05)
 SMALL_BUDGETS = (0.125, 0.0625)
 CALIBRATED, FEWER = 6, 3
 #: Calibration passages of prose alone that are compared.
-PROSE = (1, 2, 4, 8)
+PROSE = (1, 2, 4, 8, 16)
 TASKS = ("needle", "keys", "values", "quote", "variables", "words")
 #: Arms that are asked a question at the same time: each takes memory.
 TOGETHER = 16

@@ -2,7 +2,7 @@
 
     python -m benchmarks.kvpress --text BOOK.txt              # all rules, 3 passages, 25%
     python -m benchmarks.kvpress --text BOOK.txt --rules snapkv,adakv:expected --prefix 512
-    python -m benchmarks.kvpress --text BOOK.txt --lukv budgets.npy
+    python -m benchmarks.kvpress --text BOOK.txt --lukv budgets.npy   # budgets of a plan
 
 kvpress needs an older transformers: it gets an environment of its own (made in ``.kvpress`` when it
 is first needed; ``--environment`` names another folder), the weights and the tokens. Compared are
@@ -10,8 +10,9 @@ the tokens that are kept, and the divergence of the next 128 next-token laws fro
 each measured in its own environment. LU-KV and DuoAttention get the budgets and heads of our
 profile (``--calibration`` names its text).
 
-``--lukv`` hands a file of budgets (shares that are dropped, [99, layers, key heads]) to kvpress'
-LUKVPress instead, and prints the divergence.
+``--lukv`` is about plans in kvpress instead. It hands a file of budgets, as ``plan.export(path,
+format="kvpress")`` writes it, to kvpress' LUKVPress over several scorers, and compares it with the
+equal budgets of each scorer and with AdaKV over it, all of them inside kvpress.
 
 Results go to benchmarks/results/kvpress.json.
 """
@@ -48,6 +49,7 @@ from esscher.engine.models import LayerInputs
 from esscher.engine.models.transformers_library import transformers_module
 from esscher.engine.reading import PassageReader, compare_laws, read_prompt
 from esscher.engine.text.packing import first_passages
+from esscher.studies.plan.compare import paired_ratio
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results" / "kvpress.json"
@@ -56,6 +58,10 @@ MODEL = "demo:smollm2"
 QUERIES = 129
 #: Budgets at which a profile is measured.
 SIZES = 40
+#: Parts of the results.
+PARTS = ("rules", "exported")
+#: Scorers over which budgets of a plan are tried.
+SCORERS = ("snapkv", "expected", "tova")
 
 
 @dataclass
@@ -183,22 +189,19 @@ def compare(chosen: argparse.Namespace, loaded: Any, python: Path) -> None:
             assert abs(a - b) <= slack, f"{name} keeps {a:,} tokens, kvpress' press {b:,}"
     show(found)
     if chosen.out:
-        about = {
-            "model": MODEL, "text": Path(chosen.text).name, "prefix": prefix, "each": each,
-            "passages": len(passages), "kvpress": KVPRESS, "torch": torch.__version__,
-            "transformers": transformers_module().__version__,
-            "transformers_theirs": theirs["transformers"],
-        }  # fmt: skip
+        about = conditions(chosen, theirs)
         rows = {name: vars(entry) | {"ratio": entry.ratio} for name, entry in found.items()}
-        store(Path(chosen.out), about, rows)
+        store(Path(chosen.out), about, "rules", rows)
 
 
-def store(path: Path, about: dict[str, Any], rows: dict[str, Any]) -> None:
-    """Write results; rules that were measured before under the same conditions stay."""
+def store(path: Path, about: dict[str, Any], part: str, rows: dict[str, Any]) -> None:
+    """Write the results of one part; what was measured under the same conditions stays."""
     before = json.loads(path.read_text()) if path.exists() else {}
-    if {name: value for name, value in before.items() if name != "rules"} == about:
-        rows = before["rules"] | rows
-    path.write_text(json.dumps(about | {"rules": rows}, indent=2) + "\n")
+    parts = {name: before.pop(name) for name in PARTS if name in before}
+    if before != about:
+        parts = {}
+    parts[part] = parts.get(part, {}) | rows
+    path.write_text(json.dumps(about | parts, indent=2) + "\n")
 
 
 def show(found: dict[str, Comparison]) -> None:
@@ -209,29 +212,65 @@ def show(found: dict[str, Comparison]) -> None:
         print(f"| {name} | {common:.4%} | {ours} | {theirs} | {entry.ratio:.4f} |")
 
 
-def lukv_divergence(
-    python: Path, loaded: Any, passages: Any, prefix: int, curves: np.ndarray, budget: float
-) -> tuple[list[float], list[int]]:
-    """Divergences of kvpress' LUKVPress with given budgets, and tokens kept, per passage.
+def conditions(chosen: argparse.Namespace, theirs: dict[str, Any]) -> dict[str, Any]:
+    """Under which conditions something was measured."""
+    return {
+        "model": MODEL, "text": Path(chosen.text).name, "prefix": chosen.prefix,
+        "each": round(chosen.budget * chosen.prefix), "passages": chosen.passages,
+        "kvpress": KVPRESS, "torch": torch.__version__,
+        "transformers": transformers_module().__version__,
+        "transformers_theirs": theirs["transformers"],
+    }  # fmt: skip
 
-    Parameters
-    ----------
-    python
-        That of kvpress' environment.
-    loaded, passages, prefix
-        The model; passages that are longer than the prefix.
-    curves
-        Shares that are dropped, [99, layers, key heads]: row i - 1 is for i% dropped in all.
-    budget
-        Share that is kept in all.
+
+def exported_presses(prefix: int, each: int) -> list[dict[str, Any]]:
+    """Presses with given budgets, and what they are compared with, for every scorer."""
+    ratio = 1 - (each + 0.5) / prefix
+    return [
+        press
+        for scorer in SCORERS
+        for press in (
+            {"name": f"plan:{scorer}", "kind": "lukv", "scorer": scorer,
+             "ratio": 1 - each / prefix, "curves": "plan.npy"},
+            {"name": scorer, "kind": scorer, "ratio": ratio},
+            {"name": f"adakv:{scorer}", "kind": "adakv", "scorer": scorer, "ratio": ratio},
+        )
+    ]  # fmt: skip
+
+
+def compare_exported(chosen: argparse.Namespace, loaded: Any, python: Path) -> None:
+    """Budgets of a plan inside kvpress, beside equal ones and AdaKV's; print and write a table.
+
+    Raises
+    ------
+    InputError
+        If the budgets are those of another model.
     """
+    curves, prefix = np.load(chosen.lukv), chosen.prefix
+    each, heads = round(chosen.budget * prefix), loaded.shape.layers * loaded.shape.key_heads
     expected = (99, loaded.shape.layers, loaded.shape.key_heads)
     if curves.shape != expected:
         raise InputError(f"budgets for LUKVPress have shape {expected}, not {curves.shape}")
+    row = curves[round(100 * (1 - chosen.budget)) - 1]
+    if np.isnan(row).any():
+        raise InputError(f"{chosen.lukv} has no budgets for {chosen.budget:.0%} of the tokens")
+    passages = first_passages(loaded, chosen.text, chosen.passages, prefix + QUERIES).passages
     ids = np.stack([passage.ids for passage in passages])
-    spec = {"name": "lukv", "kind": "lukv", "ratio": 1 - budget, "curves": "lukv.npy"}
-    found, _ = run_presses(python, loaded, ids, prefix, [spec], {"lukv.npy": curves})
-    return found["lukv"]["kl"], found["lukv"]["kept"]
+    presses = exported_presses(prefix, each)
+    found, _ = run_presses(python, loaded, ids, prefix, presses, {"plan.npy": curves})
+    rows = {}
+    print("\n| press | KL | tokens of a key head | over the plan's budgets |\n|---|---|---|---|")
+    for press in presses:
+        name, scorer = press["name"], press.get("scorer", press["kind"])
+        kl, kept = found[name]["kl"], found[name]["kept"]
+        # shares of a file are rounded in every head
+        assert all(abs(tokens - each * heads) <= heads for tokens in kept), (name, kept)
+        ratio = paired_ratio(np.array(kl), np.array(found[f"plan:{scorer}"]["kl"]))
+        rows[name] = {"kl": kl, "kept": kept, "ratio": ratio.mean, "interval": ratio.interval}
+        over = "" if name.startswith("plan") else f"{ratio.mean:.2f} {ratio.interval}"
+        print(f"| {name} | {np.mean(kl):.5f} | {np.mean(kept) / heads:.1f} | {over} |")
+    if chosen.out:
+        store(Path(chosen.out), conditions(chosen, found), "exported", rows)
 
 
 def main() -> None:
@@ -242,24 +281,14 @@ def main() -> None:
     parser.add_argument("--prefix", type=int, default=2048, help="tokens that are compressed")
     parser.add_argument("--budget", type=float, default=0.25, help="share of them that is kept")
     parser.add_argument("--rules", default=",".join(RULES), help="names, with commas between")
-    parser.add_argument("--lukv", help="a file of budgets for kvpress' LUKVPress")
+    parser.add_argument("--lukv", help="a file of budgets, from plan.export")
     parser.add_argument("--environment", type=Path, default=ROOT / ".kvpress")
     parser.add_argument("--out", default=str(RESULTS), help="file of the results; empty for none")
     chosen = parser.parse_args()
     python, loaded = other_python(chosen.environment), esscher.load_model(MODEL)
     with torch.no_grad():
-        if chosen.lukv is None:
-            compare(chosen, loaded, python)
-            return
-        text = first_passages(loaded, chosen.text, chosen.passages, chosen.prefix + QUERIES)
-        kl, kept = lukv_divergence(
-            python, loaded, text.passages, chosen.prefix, np.load(chosen.lukv), chosen.budget
-        )
-        dense = loaded.shape.layers * loaded.shape.key_heads * chosen.prefix
-        error = np.std(kl, ddof=1) / len(kl) ** 0.5 if len(kl) > 1 else np.nan
-        print(
-            f"KL {np.mean(kl):.5f} (standard error {error:.5f}), {np.mean(kept) / dense:.2%} kept"
-        )
+        run = compare if chosen.lukv is None else compare_exported
+        run(chosen, loaded, python)
 
 
 if __name__ == "__main__":

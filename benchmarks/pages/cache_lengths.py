@@ -11,7 +11,7 @@ from benchmarks.cache import CALIBRATION
 from benchmarks.pages.cache_charts import draw_lengths
 from benchmarks.pages.cache_parts import ALL, curve_table
 from benchmarks.pages.cache_rows import kept_rows, part_rows
-from benchmarks.pages.cache_words import called, command, kl, not_ahead, passages, ratio
+from benchmarks.pages.cache_words import command, kl, not_ahead, passages, ratio, wide
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
 
@@ -62,20 +62,9 @@ def _section(rows: pd.DataFrame, table: pd.DataFrame) -> str:
         f"## {rows['model'].iloc[0]}, {100 * float(budget):g}% of the tokens",
         "\n".join(said),
         "**How many times farther from dense than the plan, by length of the prompt**",
-        markdown_table(_by_length(every[every["configuration"] != "planned"], ratio)),
+        markdown_table(wide(every[every["configuration"] != "planned"], ratio, "prefix")),
         "**KL to dense, the same passages**",
-        markdown_table(_by_length(every, kl)),
+        markdown_table(wide(every, kl, "prefix")),
         command(rows[rows["prefix"] == lengths[0]], budget, "--passages 3"),
     ]
     return "\n\n".join(parts)
-
-
-def _by_length(table: pd.DataFrame, shown: object) -> pd.DataFrame:
-    assert callable(shown)
-    return pd.DataFrame(
-        [
-            {"configuration": called(str(name))}
-            | {f"{int(row['prefix']):,}": shown(row) for _, row in own.iterrows()}
-            for name, own in table.groupby("configuration", sort=False)
-        ]
-    )

@@ -22,6 +22,7 @@ from benchmarks.pages.cache_words import (
     total,
     total_verdict,
     unmeasured,
+    where,
     wide,
 )
 from esscher.studies.reproduce.finding import Finding, markdown_table
@@ -45,6 +46,7 @@ def tasks_finding(runs: Sequence[Path], least: float = LEAST) -> Finding:
     sections, tables, figures = [_legend()], {}, {}
     for name, rows in part_rows(runs, "tasks").items():
         table, totals = task_table(rows), total_table(rows, least)
+        sections += _lengths(rows, table, totals)
         for prefix in sorted(set(rows["prefix"])):
             own = [x[x["prefix"] == prefix] for x in (rows, table, totals)]
             sections.append(_section(*own))
@@ -83,10 +85,30 @@ def _shown(table: pd.DataFrame) -> float:
     return SHOWN if SHOWN in budgets else max(budgets)
 
 
+def _lengths(rows: pd.DataFrame, table: pd.DataFrame, totals: pd.DataFrame) -> list[str]:
+    """A section on all lengths of the context, if there are several."""
+    shown = _shown(table)
+    own = totals[totals["budget"] == shown]
+    if own["prefix"].nunique() < 2:
+        return []
+    said = [
+        f"- {where('prefix', prefix)}: {goal}"
+        for prefix, one in table[table["budget"] == shown].groupby("prefix")
+        if (goal := _goal(one))
+    ]
+    return [
+        f"## {rows['model'].iloc[0]}, {where('budget', shown)} of the tokens: exact match by "
+        "length of the context",
+        total_verdict(own, "prefix"),
+        "\n".join(said),
+        markdown_table(wide(own, total, "prefix")),
+    ]
+
+
 def _section(rows: pd.DataFrame, table: pd.DataFrame, totals: pd.DataFrame) -> str:
     prefix, shown = int(rows["prefix"].iloc[0]), _shown(table)
     own = table[table["budget"] == shown]
-    percent = f"{100 * shown:g}%"
+    percent = where("budget", shown)
     asked = rows.groupby("task")["item"].nunique()
     counts = ", ".join(f"{n} of {task}" for task, n in asked.items())
     parts = [
@@ -107,7 +129,7 @@ def _section(rows: pd.DataFrame, table: pd.DataFrame, totals: pd.DataFrame) -> s
 
 
 def _totals(totals: pd.DataFrame) -> list[str]:
-    if totals.empty:
+    if totals["budget"].nunique() < 2:
         return []
     return [
         "**Exact match over all items, by share of tokens kept**",

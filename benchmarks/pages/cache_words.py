@@ -175,25 +175,42 @@ def total(row: Any) -> str:
     return said + f": {ends(*(100 * row[name] for name in names), '+.0f')}"
 
 
-def total_verdict(totals: pd.DataFrame) -> str:
-    """Where another has more right answers than the plan, or is not told apart: said first."""
+def where(by: str, value: Any) -> str:
+    """A share of the tokens, or a length of the context, in words."""
+    return f"{100 * float(value):g}%" if by == "budget" else f"{int(value):,} tokens"
+
+
+def total_verdict(totals: pd.DataFrame, by: str = "budget") -> str:
+    """Where another has more right answers than the plan, or is not told apart: said first.
+
+    Parameters
+    ----------
+    totals
+        At several budgets and one length, or at several lengths and one budget.
+    by
+        The column that tells them apart, ``"budget"`` or ``"prefix"``.
+    """
     others = totals[~totals["configuration"].isin(["planned", "dense"])]
     ahead = others[others["difference_low"] > 0]
     tied = others[(others["difference_low"] <= 0) & (others["difference_high"] >= 0)]
     behind = others[others["difference_high"] < 0]
     said = []
     for words, own in (("More than the plan", ahead), ("Not told apart from it", tied)):
-        where = [
-            f"at {100 * float(str(budget)):g}% {', '.join(called(n) for n in one['configuration'])}"
-            for budget, one in own.groupby("budget", sort=False)
+        places = [
+            f"at {where(by, value)} {', '.join(called(n) for n in one['configuration'])}"
+            for value, one in own.groupby(by, sort=False)
         ]
-        if where:
-            said.append(f"**{words}**: {'; '.join(where)}.")
+        if places:
+            said.append(f"**{words}**: {'; '.join(places)}.")
     said.append(f"Fewer in {len(behind)} of {len(others)} comparisons with an interval.")
-    tasks = str(totals["tasks"].iloc[0]).split()
+    asked = {
+        f"{items(int(own['n'].max()))} of {', '.join(str(own['tasks'].iloc[0]).split())}": value
+        for value, own in totals.groupby(by, sort=False)
+    }
+    counted = asked if len(asked) == 1 else [f"{n} at {where(by, x)}" for n, x in asked.items()]
     said.append(
-        f"{items(int(totals['n'].max()))} of {', '.join(tasks)}. After the colon: points of "
-        "difference from the plan, with Student's 95% interval over items."
+        f"{'; '.join(counted)}. After the colon: points of difference from the plan, with "
+        "Student's 95% interval over items."
     )
     return " ".join(said)
 
@@ -214,10 +231,10 @@ def items(count: int) -> str:
     return f"{count} item{'s' * (count != 1)}"
 
 
-def wide(table: pd.DataFrame, shown: Any) -> pd.DataFrame:
+def wide(table: pd.DataFrame, shown: Any, by: str = "budget") -> pd.DataFrame:
     rows = []
     for name, own in table.groupby("configuration", sort=False):
-        cells = {f"{100 * row['budget']:g}%": shown(row) for _, row in own.iterrows()}
+        cells = {where(by, row[by]): shown(row) for _, row in own.iterrows()}
         if any(cells.values()):
             rows.append({"configuration": called(str(name))} | cells)
     return pd.DataFrame(rows)

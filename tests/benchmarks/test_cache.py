@@ -22,7 +22,7 @@ OPTIONS = [
     "data", "--out", "out", "--passages", "2", "--prefix", str(PREFIX), "--lengths", "208",
     "--curve-budgets", f"0.25,{BUDGET}", "--budgets", BUDGET, "--scores", "all,last,repeat",
     "--prose", "1,4", "--tasks", "needle",
-    "--task-budgets", f"0.25,{BUDGET}", "--task-prefix", str(PREFIX), "--items", "2",
+    "--task-budgets", f"0.25,{BUDGET}", "--task-prefix", f"{PREFIX},208", "--items", "2",
 ]  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def test_the_same_as_the_tasks_of_a_plan(run, model, texts):
     rows = stored_rows(run.out)
     for name, found in plan.check.tasks["needle"].items():
         own = rows[(rows["part"] == "tasks") & (rows["configuration"] == name)]
-        own = own[own["budget"] == 0.5]
+        own = own[(own["budget"] == 0.5) & (own["prefix"] == PREFIX)]
         assert own["log_probability"].mean() == pytest.approx(found.log_probability, abs=1e-4)
         assert own["score"].mean() == found.score
 
@@ -138,7 +138,7 @@ def test_the_page_of_lengths(run, tmp_path):
     own = rows[rows["configuration"] == "uniform"]
     assert every["kl"].item() == pytest.approx(own["kl"].mean())
     assert len(own) == every["passages"].item() == 4
-    assert "| configuration | 208 |" in page
+    assert "| configuration | 208 tokens |" in page
     assert "nan" not in page
     assert (tmp_path / "tiny-lengths.png").stat().st_size > 1000
 
@@ -150,12 +150,15 @@ def test_the_page_of_tasks(run, tmp_path):
     page = finding.write(tmp_path, formats=("png",)).read_text()
     table, rows = finding.tables["tiny-tasks"], finding.tables["tiny-tasks-rows"]
     assert set(table["budget"]) == {0.25, 0.5}
-    both = rows[rows["budget"] == 0.25].set_index(["configuration", "item"])["log_probability"]
+    table, rows = (x[(x["budget"] == 0.25) & (x["prefix"] == PREFIX)] for x in (table, rows))
+    both = rows.set_index(["configuration", "item"])["log_probability"]
     expected = (both["kvzip"] - both["planned"]).mean()
-    found = table[(table["budget"] == 0.25) & (table["configuration"] == "kvzip")]
+    found = table[table["configuration"] == "kvzip"]
     assert found["difference"].item() == pytest.approx(expected)
     assert "answer" not in rows
     assert "**Exact match over all items, by share of tokens kept**" in page
+    assert "25% of the tokens: exact match by length of the context" in page
+    assert "| configuration | 200 tokens | 208 tokens |" in page
     assert "nan" not in page
     for name in ("tiny-tasks", "tiny-tasks-shares"):
         assert (tmp_path / f"{name}.png").stat().st_size > 1000

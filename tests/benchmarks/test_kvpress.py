@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 
 import numpy as np
 import pytest
-from benchmarks.kvpress import Comparison, lukv_divergence, press_for
+from benchmarks.kvpress import Comparison, press_for
 from benchmarks.kvpress_environment import hand_over
 
 import esscher
+from benchmarks import kvpress
 from esscher.engine.cache.published import RULES, Profile, rule_named
 from tests.engine.models.folders import tiny
 
@@ -63,9 +65,56 @@ def test_a_model_is_handed_over_as_it_is(tmp_path):
     assert torch.equal(again(ids).logits, loaded.model(ids).logits)
 
 
-def test_budgets_of_another_model(tmp_path):
+def exported(tmp_path, monkeypatch, curves, **found):
+    """Compare budgets inside a kvpress that finds given divergences."""
+    loaded = tiny("llama")
+    np.save(tmp_path / "budgets.npy", curves)
+
+    def run(python, loaded, ids, prefix, presses, arrays):
+        assert np.array_equal(arrays["plan.npy"], curves, equal_nan=True)
+        kept = [2 * LAYERS * KEY_HEADS] * len(ids)
+        rows = {p["name"]: {"kl": found.get(p["kind"], [1.0, 1.0]), "kept": kept} for p in presses}
+        return {"transformers": "5.2.0", **rows}, {}
+
+    monkeypatch.setattr(kvpress, "run_presses", run)
+    monkeypatch.setattr(kvpress, "QUERIES", 8)
+    chosen = Namespace(
+        lukv=tmp_path / "budgets.npy", prefix=8, budget=0.25, passages=2, text="demo:docs",
+        out=str(tmp_path / "found.json"),
+    )  # fmt: skip
+    kvpress.compare_exported(chosen, loaded, tmp_path)
+    return json.loads((tmp_path / "found.json").read_text())["exported"]
+
+
+def test_budgets_of_a_plan_inside_kvpress(tmp_path, monkeypatch, capsys):
+    curves = np.full((99, LAYERS, KEY_HEADS), np.nan)
+    curves[74] = 0.75
+    found = exported(tmp_path, monkeypatch, curves, adakv=[2.0, 4.0], lukv=[1.0, 2.0])
+    assert set(found) == {
+        f"{kind}{scorer}" for scorer in kvpress.SCORERS for kind in ("plan:", "", "adakv:")
+    }
+    assert found["adakv:tova"]["ratio"] == pytest.approx(2.0)
+    assert found["plan:tova"]["ratio"] == 1.0
+    assert "| adakv:snapkv | 3.00000 | 2.0 | 2.00 " in capsys.readouterr().out
+
+
+def test_budgets_that_do_not_fit(tmp_path, monkeypatch):
     with pytest.raises(esscher.InputError, match=r"have shape \(99, 3, 2\), not \(99, 2, 2\)"):
-        lukv_divergence(tmp_path, tiny("llama"), [], 8, np.zeros((99, 2, 2)), 0.25)
+        exported(tmp_path, monkeypatch, np.zeros((99, 2, 2)))
+    with pytest.raises(esscher.InputError, match=r"has no budgets for 25% of the tokens"):
+        exported(tmp_path, monkeypatch, np.full((99, LAYERS, KEY_HEADS), np.nan))
+
+
+def test_parts_of_the_results_stay_under_the_same_conditions(tmp_path):
+    path = tmp_path / "found.json"
+    kvpress.store(path, {"prefix": 8}, "rules", {"snapkv": 1})
+    kvpress.store(path, {"prefix": 8}, "exported", {"tova": 2})
+    kvpress.store(path, {"prefix": 8}, "rules", {"tova": 3})
+    assert json.loads(path.read_text()) == {
+        "prefix": 8, "rules": {"snapkv": 1, "tova": 3}, "exported": {"tova": 2},
+    }  # fmt: skip
+    kvpress.store(path, {"prefix": 16}, "exported", {"tova": 4})
+    assert json.loads(path.read_text()) == {"prefix": 16, "exported": {"tova": 4}}
 
 
 def test_ratio():
