@@ -15,6 +15,7 @@ from benchmarks.pages.cache_words import (
     called,
     cannot,
     difference,
+    items,
     right,
     score,
     task_verdict,
@@ -31,6 +32,8 @@ from esscher.studies.reproduce.finding import Finding, markdown_table
 SHOWN = 0.25
 #: Share of dense answers that a plan is meant to keep.
 GOAL = 0.95
+#: What sentences are hidden in, and what it is called.
+HAYSTACKS = {"noise": "repeated noise", "text": "the novel"}
 
 
 def tasks_finding(runs: Sequence[Path], least: float = LEAST) -> Finding:
@@ -49,7 +52,7 @@ def tasks_finding(runs: Sequence[Path], least: float = LEAST) -> Finding:
         sections += _lengths(rows, table, totals)
         for prefix in sorted(set(rows["prefix"])):
             own = [x[x["prefix"] == prefix] for x in (rows, table, totals)]
-            sections.append(_section(*own))
+            sections.append(_section(*own, least))
         shortest = table[table["prefix"] == table["prefix"].min()]
         tables |= {
             f"{name}-tasks": table,
@@ -105,7 +108,7 @@ def _lengths(rows: pd.DataFrame, table: pd.DataFrame, totals: pd.DataFrame) -> l
     ]
 
 
-def _section(rows: pd.DataFrame, table: pd.DataFrame, totals: pd.DataFrame) -> str:
+def _section(rows: pd.DataFrame, table: pd.DataFrame, totals: pd.DataFrame, least: float) -> str:
     prefix, shown = int(rows["prefix"].iloc[0]), _shown(table)
     own = table[table["budget"] == shown]
     percent = where("budget", shown)
@@ -115,6 +118,7 @@ def _section(rows: pd.DataFrame, table: pd.DataFrame, totals: pd.DataFrame) -> s
         f"## {rows['model'].iloc[0]}, contexts of {prefix:,} tokens",
         f"Items: {counts}.",
         *_totals(totals),
+        *_haystacks(rows, shown, least),
         f"**{percent} of the tokens: exact match, task by task**",
         " ".join(part for part in (_goal(own), right(own), cannot(own)) if part),
         markdown_table(task_wide(own, score)),
@@ -135,6 +139,27 @@ def _totals(totals: pd.DataFrame) -> list[str]:
         "**Exact match over all items, by share of tokens kept**",
         total_verdict(totals),
         markdown_table(wide(totals, total)),
+    ]
+
+
+def _haystacks(rows: pd.DataFrame, shown: float, least: float) -> list[str]:
+    """A table by what the sentences are hidden in."""
+    own = rows[rows["budget"] == shown]
+    tables = {
+        f"in {words} ({items(int(found['n'].max()))})": found
+        for kind, words in HAYSTACKS.items()
+        if len(found := total_table(own[own["haystack"] == kind], least))
+    }
+    if len(tables) < 2:
+        return []
+    columns = [
+        wide(found, total).set_index("configuration").iloc[:, 0].rename(name)
+        for name, found in tables.items()
+    ]
+    return [
+        f"**{where('budget', shown)} of the tokens: exact match by what the sentences are hidden "
+        "in** (tasks that the dense model fails there are left out)",
+        markdown_table(pd.concat(columns, axis=1).reset_index()),
     ]
 
 

@@ -158,6 +158,7 @@ def test_the_page_of_tasks(run, tmp_path):
     assert "answer" not in rows
     assert "**Exact match over all items, by share of tokens kept**" in page
     assert "25% of the tokens: exact match by length of the context" in page
+    assert "| configuration | in repeated noise (1 item) | in the novel (1 item) |" in page
     assert "| configuration | 200 tokens | 208 tokens |" in page
     assert "nan" not in page
     for name in ("tiny-tasks", "tiny-tasks-shares"):
