@@ -50,6 +50,7 @@ from esscher.engine.models.transformers_library import transformers_module
 from esscher.engine.reading import PassageReader, compare_laws, read_prompt
 from esscher.engine.text.packing import first_passages
 from esscher.studies.plan.compare import paired_ratio
+from esscher.studies.plan.records import Mean
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results" / "kvpress.json"
@@ -238,6 +239,14 @@ def exported_presses(prefix: int, each: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def said_ratio(ratio: Mean) -> str:
+    """A ratio and its interval, in words."""
+    if ratio.interval is None:
+        return f"{ratio.mean:.2f}"
+    low, high = ratio.interval
+    return f"{ratio.mean:.2f} ({low:.2f} to {high:.2f})"
+
+
 def compare_exported(chosen: argparse.Namespace, loaded: Any, python: Path) -> None:
     """Budgets of a plan inside kvpress, beside equal ones and AdaKV's; print and write a table.
 
@@ -267,7 +276,7 @@ def compare_exported(chosen: argparse.Namespace, loaded: Any, python: Path) -> N
         assert all(abs(tokens - each * heads) <= heads for tokens in kept), (name, kept)
         ratio = paired_ratio(np.array(kl), np.array(found[f"plan:{scorer}"]["kl"]))
         rows[name] = {"kl": kl, "kept": kept, "ratio": ratio.mean, "interval": ratio.interval}
-        over = "" if name.startswith("plan") else f"{ratio.mean:.2f} {ratio.interval}"
+        over = "" if name.startswith("plan") else said_ratio(ratio)
         print(f"| {name} | {np.mean(kl):.5f} | {np.mean(kept) / heads:.1f} | {over} |")
     if chosen.out:
         store(Path(chosen.out), conditions(chosen, found), "exported", rows)

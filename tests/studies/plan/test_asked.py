@@ -18,6 +18,7 @@ from esscher.engine.text.tasks import ask, task_items
 from esscher.runs.cells import Cell
 from esscher.show.tables import PlainConsole
 from esscher.studies.plan.asked import with_question
+from esscher.studies.plan.page import summary
 from esscher.studies.plan.printed import print_result
 from esscher.studies.plan.records import PUBLISHED, TaskScore
 from esscher.studies.plan.words import advised
@@ -209,10 +210,16 @@ def test_a_rule_over_another_that_is_best_is_named(asked):
 
 
 @pytest.mark.parametrize("selection", ["sample", "topk"])
-def test_the_selection_of_a_plan_is_that_of_its_cache(selection, tmp_path):
+def test_the_selection_of_a_plan_is_that_of_its_cache(selection, tmp_path, capsys):
     loaded = roomy()
     small = {"prefix": 100, "query_count": 12, "passages": 1, "budget": 0.3}
     found = esscher.plan(loaded, text(0), selection=selection, score="last", **small)
+    # powers are of samples alone
+    assert ("power" in found.table()) == (selection == "sample")
+    print_result(found, PlainConsole())
+    assert ("power" in capsys.readouterr().out) == (selection == "sample")
+    shown = [column.key for column in summary(found, "a").tables[0].columns]
+    assert ("power" in shown) == (selection == "sample")
     found.save(tmp_path / "plan.json")
     again = esscher.load(tmp_path / "plan.json")
     assert (again.selection, again.score) == (selection, "last")

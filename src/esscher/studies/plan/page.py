@@ -107,12 +107,14 @@ def _answered(check: Check) -> list[Card]:
 
 
 def _table(found: Plan, name: str) -> Table:
+    heads = key_heads(found).rename(columns={KEY_HEAD: "head"})
+    power = Column("power", "power of scores", "d2", help="tokens are drawn with score^power")
     columns = [
         Column("layer", "layer", "n0"),
         Column("head", KEY_HEAD, "n0"),
         Column("tokens", "tokens kept", "n0"),
         Column("ratio", "of the prefix", "p1"),
-        Column("power", "power of scores", "d2", help="tokens are drawn with score^power"),
+        *([power] if "power" in heads else []),
         Column("predicted_error", "predicted error", "s3",
                help="relative output error of the worst query head of the group"),
     ]  # fmt: skip
@@ -124,7 +126,7 @@ def _table(found: Plan, name: str) -> Table:
         title="All key heads",
         name=f"{name}-budgets",
         columns=columns,
-        data=data_of(key_heads(found).rename(columns={KEY_HEAD: "head"})),
+        data=data_of(heads),
         caption="The CSV file has the same table; the plan itself is plan.json in the run's "
         "directory.",
         sort=("tokens", True),

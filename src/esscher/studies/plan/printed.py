@@ -37,14 +37,15 @@ def print_result(found: Plan, console: PlainConsole, everything: bool = False) -
     else:
         title = f"The {len(shown)} key heads that keep most tokens"
     table = PlainTable(title)
-    for name in ("key head", "tokens", "share", "power", "predicted error"):
+    powers = ["power"] if "power" in frame else []
+    for name in ("key head", "tokens", "share", *powers, "predicted error"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in shown.to_dict("records"):
         table.add_row(
             f"{row['layer']:.0f}.{row['key_head']:.0f}",
             f"{row['tokens']:,.0f}",
             f"{row['ratio']:.1%}",
-            f"{row['power']:g}",
+            *(f"{row[name]:g}" for name in powers),
             f"{row['predicted_error']:.1%}",
         )
     console.print(table)

@@ -297,11 +297,15 @@ class Plan(Result["PlanStudy"]):
         return loaded
 
     def table(self) -> pd.DataFrame:
-        """Return a data frame, one row per key head."""
+        """Return a data frame, one row per key head.
+
+        Plans for the largest scores have no powers.
+        """
         tokens = self.token_budgets.tokens
         layers, key_heads = tokens.shape
         errors = np.asarray(self.predicted.head_error)
         worst = errors.reshape(layers, key_heads, -1).max(axis=-1)
+        powers = {} if self.selection == "topk" else {"power": np.asarray(self.powers).ravel()}
         import pandas as pd
 
         return pd.DataFrame(
@@ -310,7 +314,7 @@ class Plan(Result["PlanStudy"]):
                 "key_head": np.tile(np.arange(key_heads), layers),
                 "tokens": tokens.ravel(),
                 "ratio": self.token_budgets.ratios.ravel(),
-                "power": np.asarray(self.powers).ravel(),
+                **powers,
                 "predicted_error": worst.ravel(),
             }
         )
