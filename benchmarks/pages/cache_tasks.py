@@ -77,8 +77,9 @@ def _legend() -> str:
         "the right answer, in nats per token. Differences are paired by item. Tasks that the dense "
         f"model fails are left out of totals. Plans saw three passages of `{CALIBRATION}`, one of "
         "them with hidden sentences of other words. Weakest points: one small model, few items, "
-        "one book; quotes 3 to 5 were in view when the power of the sample was chosen; no interval "
-        "is corrected for the number of comparisons."
+        "one book; quotes 3 to 5 were in view when the power of the sample was chosen, quotes and "
+        "values from 8 on while other scores were tried, of which none was taken; no interval is "
+        "corrected for the number of comparisons."
     )
 
 

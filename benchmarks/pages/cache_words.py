@@ -203,16 +203,23 @@ def total_verdict(totals: pd.DataFrame, by: str = "budget") -> str:
         if places:
             said.append(f"**{words}**: {'; '.join(places)}.")
     said.append(f"Fewer in {len(behind)} of {len(others)} comparisons with an interval.")
-    asked = {
-        f"{items(int(own['n'].max()))} of {', '.join(str(own['tasks'].iloc[0]).split())}": value
-        for value, own in totals.groupby(by, sort=False)
-    }
-    counted = asked if len(asked) == 1 else [f"{n} at {where(by, x)}" for n, x in asked.items()]
     said.append(
-        f"{'; '.join(counted)}. After the colon: points of difference from the plan, with "
+        f"{counts(totals, by)}. After the colon: points of difference from the plan, with "
         "Student's 95% interval over items."
     )
     return " ".join(said)
+
+
+def counts(totals: pd.DataFrame, by: str) -> str:
+    """How many items of which tasks there are, and where if that differs."""
+    found: dict[str, list[str]] = {}
+    for value, own in totals.groupby(by, sort=False):
+        tasks = ", ".join(str(own["tasks"].iloc[0]).split())
+        said = f"{items(int(own['n'].max()))} of {tasks}"
+        found.setdefault(said, []).append(where(by, value))
+    if len(found) == 1:
+        return next(iter(found))
+    return "; ".join(f"{said} at {', '.join(places)}" for said, places in found.items())
 
 
 def task_wide(table: pd.DataFrame, shown: Any) -> pd.DataFrame:
