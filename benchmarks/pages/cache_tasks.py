@@ -49,20 +49,24 @@ def tasks_finding(runs: Sequence[Path], least: float = LEAST) -> Finding:
     sections, tables, figures = [_legend()], {}, {}
     for name, rows in part_rows(runs, "tasks").items():
         table, totals = task_table(rows), total_table(rows, least)
+        shares = total_table(_at_all_shares(rows), least)
         sections += _lengths(rows, table, totals)
         for prefix in sorted(set(rows["prefix"])):
-            own = [x[x["prefix"] == prefix] for x in (rows, table, totals)]
+            own = [x[x["prefix"] == prefix] for x in (rows, table, shares)]
             sections.append(_section(*own, least))
-        shortest = table[table["prefix"] == table["prefix"].min()]
+        shortest = rows[rows["prefix"] == rows["prefix"].min()]
         tables |= {
             f"{name}-tasks": table,
             f"{name}-tasks-totals": totals,
+            f"{name}-tasks-shares": shares,
             f"{name}-tasks-rows": kept_rows(rows),
         }
-        whole = totals[totals["prefix"] == table["prefix"].min()]
+        whole = shares[shares["prefix"] == rows["prefix"].min()]
         if whole["budget"].nunique() > 1:
-            figures[f"{name}-tasks-shares"] = draw_shares(shortest, whole)
-        figures[f"{name}-tasks"] = draw_tasks(shortest[shortest["budget"] == _shown(shortest)])
+            by_task = task_table(_at_all_shares(shortest))
+            figures[f"{name}-tasks-shares"] = draw_shares(by_task, whole)
+        shown = shortest["budget"] == _shown(shortest)
+        figures[f"{name}-tasks"] = draw_tasks(task_table(shortest[shown]))
     title = "Questions about texts whose cache was reduced"
     return Finding("cache-tasks", title, "\n\n".join(sections), tables, figures)
 
@@ -81,6 +85,13 @@ def _legend() -> str:
         "values from 8 on while other scores were tried, of which none was taken; no interval is "
         "corrected for the number of comparisons."
     )
+
+
+def _at_all_shares(rows: pd.DataFrame) -> pd.DataFrame:
+    """Items that were asked at every share of the tokens of their length."""
+    wanted = rows.groupby("prefix")["budget"].transform("nunique")
+    asked = rows.groupby(["prefix", "task", "item"])["budget"].transform("nunique")
+    return rows[asked == wanted]
 
 
 def _shown(table: pd.DataFrame) -> float:
@@ -109,7 +120,7 @@ def _lengths(rows: pd.DataFrame, table: pd.DataFrame, totals: pd.DataFrame) -> l
     ]
 
 
-def _section(rows: pd.DataFrame, table: pd.DataFrame, totals: pd.DataFrame, least: float) -> str:
+def _section(rows: pd.DataFrame, table: pd.DataFrame, shares: pd.DataFrame, least: float) -> str:
     prefix, shown = int(rows["prefix"].iloc[0]), _shown(table)
     own = table[table["budget"] == shown]
     percent = where("budget", shown)
@@ -118,7 +129,7 @@ def _section(rows: pd.DataFrame, table: pd.DataFrame, totals: pd.DataFrame, leas
     parts = [
         f"## {rows['model'].iloc[0]}, contexts of {prefix:,} tokens",
         f"Items: {counts}.",
-        *_totals(totals),
+        *_shares(shares),
         *_haystacks(rows, shown, least),
         f"**{percent} of the tokens: exact match, task by task**",
         " ".join(part for part in (_goal(own), right(own), cannot(own)) if part),
@@ -133,13 +144,13 @@ def _section(rows: pd.DataFrame, table: pd.DataFrame, totals: pd.DataFrame, leas
     return "\n\n".join(part for part in parts if part)
 
 
-def _totals(totals: pd.DataFrame) -> list[str]:
-    if totals["budget"].nunique() < 2:
+def _shares(shares: pd.DataFrame) -> list[str]:
+    if shares["budget"].nunique() < 2:
         return []
     return [
-        "**Exact match over all items, by share of tokens kept**",
-        total_verdict(totals),
-        markdown_table(wide(totals, total)),
+        "**Exact match by share of tokens kept, over the items that were asked at all of them**",
+        total_verdict(shares),
+        markdown_table(wide(shares, total)),
     ]
 
 

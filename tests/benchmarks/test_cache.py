@@ -145,7 +145,7 @@ def test_the_page_of_lengths(run, tmp_path):
 
 def test_the_page_of_tasks(run, tmp_path):
     # these words are no answers to anything
-    assert "Exact match over all items" not in tasks_finding([run.out]).text
+    assert "Exact match by share" not in tasks_finding([run.out]).text
     finding = tasks_finding([run.out], least=0.0)
     page = finding.write(tmp_path, formats=("png",)).read_text()
     table, rows = finding.tables["tiny-tasks"], finding.tables["tiny-tasks-rows"]
@@ -156,7 +156,7 @@ def test_the_page_of_tasks(run, tmp_path):
     found = table[table["configuration"] == "kvzip"]
     assert found["difference"].item() == pytest.approx(expected)
     assert "answer" not in rows
-    assert "**Exact match over all items, by share of tokens kept**" in page
+    assert "**Exact match by share of tokens kept" in page
     assert "25% of the tokens: exact match by length of the context" in page
     assert "| configuration | in repeated noise (1 item) | in the novel (1 item) |" in page
     assert "| configuration | 200 tokens | 208 tokens |" in page
