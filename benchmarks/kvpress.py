@@ -31,6 +31,7 @@ import torch
 
 import esscher
 from benchmarks.kvpress_environment import KVPRESS, other_python, run_presses
+from benchmarks.pages.cache_words import ends
 from esscher.core.errors import InputError
 from esscher.engine.cache.cache import reduced_copy
 from esscher.engine.cache.published import (
@@ -50,7 +51,6 @@ from esscher.engine.models.transformers_library import transformers_module
 from esscher.engine.reading import PassageReader, compare_laws, read_prompt
 from esscher.engine.text.packing import first_passages
 from esscher.studies.plan.compare import paired_ratio
-from esscher.studies.plan.records import Mean
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results" / "kvpress.json"
@@ -226,25 +226,16 @@ def conditions(chosen: argparse.Namespace, theirs: dict[str, Any]) -> dict[str, 
 
 def exported_presses(prefix: int, each: int) -> list[dict[str, Any]]:
     """Presses with given budgets, and what they are compared with, for every scorer."""
-    ratio = 1 - (each + 0.5) / prefix
-    return [
-        press
-        for scorer in SCORERS
-        for press in (
+    presses = []
+    for scorer in SCORERS:
+        presses.append(
             {"name": f"plan:{scorer}", "kind": "lukv", "scorer": scorer,
-             "ratio": 1 - each / prefix, "curves": "plan.npy"},
-            {"name": scorer, "kind": scorer, "ratio": ratio},
-            {"name": f"adakv:{scorer}", "kind": "adakv", "scorer": scorer, "ratio": ratio},
-        )
-    ]  # fmt: skip
-
-
-def said_ratio(ratio: Mean) -> str:
-    """A ratio and its interval, in words."""
-    if ratio.interval is None:
-        return f"{ratio.mean:.2f}"
-    low, high = ratio.interval
-    return f"{ratio.mean:.2f} ({low:.2f} to {high:.2f})"
+             "ratio": 1 - each / prefix, "curves": "plan.npy"}
+        )  # fmt: skip
+        for name in (scorer, f"adakv:{scorer}"):
+            press = press_for(rule_named(name), prefix, each, None, {})
+            presses.append(press | {"name": name, "scorer": scorer})
+    return presses
 
 
 def compare_exported(chosen: argparse.Namespace, loaded: Any, python: Path) -> None:
@@ -253,7 +244,7 @@ def compare_exported(chosen: argparse.Namespace, loaded: Any, python: Path) -> N
     Raises
     ------
     InputError
-        If the budgets are those of another model.
+        If the budgets are those of another model, or of another share of the tokens.
     """
     curves, prefix = np.load(chosen.lukv), chosen.prefix
     each, heads = round(chosen.budget * prefix), loaded.shape.layers * loaded.shape.key_heads
@@ -270,13 +261,14 @@ def compare_exported(chosen: argparse.Namespace, loaded: Any, python: Path) -> N
     rows = {}
     print("\n| press | KL | tokens of a key head | over the plan's budgets |\n|---|---|---|---|")
     for press in presses:
-        name, scorer = press["name"], press.get("scorer", press["kind"])
+        name, scorer = press["name"], press["scorer"]
         kl, kept = found[name]["kl"], found[name]["kept"]
         # shares of a file are rounded in every head
         assert all(abs(tokens - each * heads) <= heads for tokens in kept), (name, kept)
         ratio = paired_ratio(np.array(kl), np.array(found[f"plan:{scorer}"]["kl"]))
+        interval = ratio.interval or (np.nan, np.nan)
         rows[name] = {"kl": kl, "kept": kept, "ratio": ratio.mean, "interval": ratio.interval}
-        over = "" if name.startswith("plan") else said_ratio(ratio)
+        over = "" if name.startswith("plan") else ends(ratio.mean, *interval, ".2f")
         print(f"| {name} | {np.mean(kl):.5f} | {np.mean(kept) / heads:.1f} | {over} |")
     if chosen.out:
         store(Path(chosen.out), conditions(chosen, found), "exported", rows)
