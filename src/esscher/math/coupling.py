@@ -230,16 +230,19 @@ class CoupledMoments:
     @classmethod
     def of(cls, tilts: Array, keys: Array) -> CoupledMoments:
         """Of rows of tilts and keys."""
-        key_root = symmetric_root(row_covariance(keys))
-        tilt_root = symmetric_root(row_covariance(tilts))
-        spectrum = np.linalg.svd(key_root @ tilt_root, compute_uv=False)
-        strengths = np.linalg.norm(tilts @ key_root, axis=1)
+        return cls.from_moments(RowMoments.of(tilts), RowMoments.of(keys), tilts)
+
+    @classmethod
+    def from_moments(cls, tilts: RowMoments, keys: RowMoments, some: Array) -> CoupledMoments:
+        """Of the moments of tilts and keys; strengths are those of some tilts."""
+        key_root = symmetric_root(keys.covariance)
+        spectrum = np.linalg.svd(key_root @ symmetric_root(tilts.covariance), compute_uv=False)
         return cls(
             horizon=float(spectrum[0]),
             frobenius=float(np.linalg.norm(spectrum)),
-            tau=float(np.linalg.norm(key_root @ tilts.mean(axis=0))),
+            tau=float(np.linalg.norm(key_root @ tilts.mean)),
             spectrum=np.asarray(spectrum[:SHOWN], dtype=np.float64),
-            strengths=strengths,
+            strengths=np.linalg.norm(some @ key_root, axis=1),
         )
 
     @property
@@ -252,7 +255,48 @@ class CoupledMoments:
         return float(np.mean(self.strengths > np.sqrt(2 * np.log(n))))
 
 
-def row_covariance(rows: Array) -> Array:
-    """Covariance of rows about their mean, divided by their number."""
-    centred = rows - rows.mean(axis=0)
-    return np.asarray(centred.T @ centred / len(rows))
+class RowMoments:
+    """Mean and covariance of rows that come in parts.
+
+    Centred sums are merged (Chan, Golub and LeVeque 1983): nothing cancels, however far from 0 the
+    mean is, and no more than one part is held.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._mean: Array = np.zeros(0)
+        self._scatter: Array = np.zeros((0, 0))
+
+    @classmethod
+    def of(cls, rows: Array) -> RowMoments:
+        """Of rows that are all there."""
+        found = cls()
+        found.add(rows)
+        return found
+
+    def add(self, rows: Array) -> None:
+        """Take in some more rows."""
+        if not len(rows):
+            return
+        mean = rows.mean(axis=0)
+        centred = rows - mean
+        scatter = centred.T @ centred
+        if not self._count:
+            self._count, self._mean, self._scatter = len(rows), mean, scatter
+            return
+        count = self._count + len(rows)
+        gap = mean - self._mean
+        self._scatter = self._scatter + scatter
+        self._scatter += np.outer(gap, gap) * (self._count * len(rows) / count)
+        self._mean = self._mean + gap * (len(rows) / count)
+        self._count = count
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the rows."""
+        return self._mean
+
+    @property
+    def covariance(self) -> Array:
+        """Covariance of the rows about their mean, divided by their number."""
+        return np.asarray(self._scatter / self._count)

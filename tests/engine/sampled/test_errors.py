@@ -9,13 +9,12 @@ import torch
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.models import head_weights
-from esscher.engine.sampled import context
+from esscher.engine.sampled import context, pooled
 from esscher.engine.sampled.context import _within_window, delimiter_shares, measure_context, split
 from esscher.engine.sampled.outputs import OutputProjection, OutputReference, attend, map_errors
 from esscher.engine.sampled.pooled import measure_pooled
 from esscher.engine.sampled.reference import Levels
 from esscher.engine.text import collect_cloud, iterate_passages, read_passages
-from esscher.math.coupling import CoupledMoments
 from tests.engine.models.folders import tiny, words
 
 
@@ -209,17 +208,48 @@ def test_share_of_delimiters():
         weights = torch.softmax(capture.logits(0, 2), dim=-1).numpy()[text]
         expected = weights[:, passage.is_delimiter].sum(axis=1).mean()
         assert shares[2] == pytest.approx(expected, rel=1e-5)
+        some = np.zeros(len(passage.ids), dtype=bool)
+        some[text[3:8]] = True
+        expected = weights[3:8, passage.is_delimiter].sum(axis=1).mean()
+        found = delimiter_shares(capture, passage.is_delimiter, some)
+        assert found[2] == pytest.approx(expected, rel=1e-5)
+
+
+def test_every_token_asks_about_delimiters(monkeypatch):
+    """Also those of a long passage, whose queries are taken in blocks."""
+    monkeypatch.setattr("esscher.engine.sampled.context.QUERY_BLOCK", 64)
+    loaded = tiny("bert", max_position_embeddings=512)
+    (passage,) = read_passages(loaded, [words(500)], tokens=398, context=400)
+    for _, capture in iterate_passages(loaded, [passage], layers=[0]):
+        shares = delimiter_shares(capture, passage.is_delimiter)
+        weights = torch.softmax(capture.logits(0, 1), dim=-1).numpy()[~passage.is_delimiter]
+        expected = weights[:, passage.is_delimiter].sum(axis=1).mean()
+        assert shares[1] == pytest.approx(expected, rel=1e-5)
 
 
 def test_moments_are_those_of_the_head():
     cloud = collect_cloud(tiny("bert"), [words(400)], tokens=120, context=16)
     _, numbers = measure_pooled(cloud, 0, (10,), 1, 0, "with")
     head = cloud.layer(0).head(1).as_head()
-    moments = CoupledMoments.of(numbers[1].tilts, numbers[1].keys)
+    moments = numbers[1].coupled
     assert moments.horizon == pytest.approx(head.horizon, rel=1e-6)
     assert moments.frobenius == pytest.approx(head.frobenius, rel=1e-6)
     assert moments.tau == pytest.approx(np.linalg.norm(head.tau), rel=1e-6)
     assert moments.log_burn_in == pytest.approx(head.frobenius**2 + moments.tau**2, rel=1e-6)
+
+
+def test_moments_are_of_all_tokens(monkeypatch):
+    """However few of them predictions are made from, and in however many parts they are read."""
+    monkeypatch.setattr(pooled, "PREDICTION_ROWS", 60)
+    monkeypatch.setattr(pooled, "MOMENT_ROWS", 50)
+    cloud = collect_cloud(tiny("bert"), [words(400)], tokens=120, context=16)
+    levels = Levels(whole=50, queries=30, keys=30, chunk=40)
+    _, numbers = measure_pooled(cloud, 0, (10,), 1, 0, "with", levels=levels)
+    assert len(numbers[1].keys) == 60
+    head = cloud.layer(0).head(1).as_head()
+    assert numbers[1].coupled.horizon == pytest.approx(head.horizon, rel=1e-6)
+    assert numbers[1].coupled.frobenius == pytest.approx(head.frobenius, rel=1e-6)
+    assert numbers[1].coupled.tau == pytest.approx(np.linalg.norm(head.tau), rel=1e-6)
 
 
 def test_draws_skip_the_sinks_of_a_head():

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from esscher.core.codec import as_json, as_record
 from esscher.core.errors import InputError
+from esscher.core.validation import Array
 from esscher.math.statistics import Rate, fit_rate
 from esscher.math.statistics.records import FittedRate
+from esscher.math.statistics.tokens import solve_two_powers
 from tests.math.statistics.curves import SIZES, noisy, power_curve
 from tests.show.drawn import rows, texts
 
@@ -148,7 +151,7 @@ def test_tokens_for_an_error(rate: Rate) -> None:
     json.dumps(far.to_dict(), allow_nan=False)
     with pytest.raises(InputError, match="positive"):
         rate.tokens_for(0.0)
-    with pytest.raises(InputError, match="power, logarithmic, floor"):
+    with pytest.raises(InputError, match="power, logarithmic, floor, two powers"):
         rate.tokens_for(0.1, "linear")
 
 
@@ -184,3 +187,87 @@ def test_tokens_of_bent_laws() -> None:
     slow = fit_rate(noisy(np.log(sizes) ** -0.5, sizes, 100, 1, "small"), sizes)
     needed = slow.tokens_for(0.2, "logarithmic")
     assert needed.interval[0] < np.exp(25.0) < needed.interval[1]
+
+
+def test_tokens_of_two_powers() -> None:
+    """Bias/n + noise/sqrt(n) ends with exponent 1/2, whatever the slope on the sizes."""
+    sizes, far = SIZES[1:], 131_072.0
+    target = float(far**-0.5 + 8 / far)
+    decided, hits = [], []
+    for seed in range(6):
+        found = fit_rate(noisy(sizes**-0.5 + 8 / sizes, sizes, 100, seed, "small"), sizes)
+        needed = found.tokens_for(target)
+        alone = found.tokens_for(target, "two powers")
+        assert alone.n == pytest.approx(far, rel=0.2)
+        hits.append(alone.interval[0] < far < alone.interval[1])
+        assert needed.interval[0] <= alone.n <= needed.interval[1]
+        decided += [needed] if needed.decided else []
+    assert sum(hits) >= 4  # 95%: fewer have probability 0.002
+    assert decided
+    assert "law of two powers, extrapolated" in repr(decided[0])
+    bent = fit_rate(noisy(sizes**-0.5 + 8 / sizes, sizes, 100, 0, "small"), sizes)
+    assert "law of two powers" in texts(bent.plot())
+    assert as_record(json.loads(as_json(bent.record())), FittedRate, "a file") == bent.record()
+    # a straight curve with a slope in between: the power and the two powers, both
+    between = fit_rate(power_curve(0.75, 32, 1, "small"), SIZES)
+    needed = between.tokens_for(between.errors[-1] / 10)
+    assert not needed.decided
+    power, two = (between.tokens_for(needed.error, law).interval for law in ("power", "two powers"))
+    assert power[1] < two[0]
+    assert needed.interval[0] <= power[0]
+    assert needed.interval[1] >= two[1]
+
+
+def test_the_interval_of_two_powers() -> None:
+    """Its ends are where the sum is as many standard errors away as the interval has."""
+    sums = [
+        (0.02, np.array([2.0, 30.0]), np.array([[0.01, -0.2], [-0.2, 9.0]])),
+        (1e-6, np.array([0.0, 1.0]), np.diag([1e-8, 1e-4])),  # the first power may be missing
+    ]
+    for error, parameters, covariance in sums:
+        z, low, high = solve_two_powers(error, parameters, covariance, 2.1)
+        for at, away in ((z, 0.0), (low, 2.1), (high, -2.1)):
+            powers = np.exp([-at / 2, -at])
+            distance = (powers @ parameters - error) / np.sqrt(powers @ covariance @ powers)
+            assert distance == pytest.approx(away, abs=1e-6)
+
+
+#: An error whose local exponent rises along n: none of the laws does that.
+def steepening(n: Array) -> Array:
+    return np.asarray((1 + n / 200) ** -0.5)
+
+
+def test_where_no_law_fits_the_sizes_alone_speak() -> None:
+    rate = fit_rate(noisy(steepening(SIZES), SIZES, 50, 1, "small"), SIZES)
+    needed = rate.tokens_for(rate.errors[-1] / 10)
+    assert rate.selection.misfit
+    assert not needed.decided
+    assert needed.interval == (SIZES[-1], np.inf)
+    assert "no law fits" in repr(needed)
+    assert json.loads(json.dumps(needed.to_dict()))["fits"] is False
+    inside = rate.tokens_for(float(steepening(np.array(700.0))))
+    assert not inside.decided
+    assert inside.interval == (512, 1024)
+    # a law that is asked for is taken as known
+    assert rate.tokens_for(rate.errors[-1] / 10, "power").decided
+
+
+def test_a_predicted_curve_answers_where_no_law_does() -> None:
+    """It knows where the curve goes, unless the measured errors leave it."""
+    errors = noisy(steepening(SIZES), SIZES, 50, 1, "small")
+    rate = fit_rate(errors, SIZES, predicted=3 * steepening(SIZES))
+    assert rate.tokens_for(rate.errors[-1] / 10).interval == (SIZES[-1], np.inf)
+    more = np.append(SIZES, SIZES[-1] * 4.0 ** np.arange(1, 7))
+    known = replace(rate, predicted_curve=(more, 3 * steepening(more)))
+    needed = known.tokens_for(float(steepening(np.array(1e5))))
+    assert needed.law == "predicted"
+    assert needed.decided
+    assert needed.extrapolated
+    assert needed.interval[0] < 1e5 < needed.interval[1]
+    assert needed.n == pytest.approx(1e5, rel=0.05)
+    assert "predicted curve, extrapolated" in repr(needed)
+    wrong = fit_rate(errors, SIZES, predicted=SIZES**-0.5)
+    left = replace(wrong, predicted_curve=(more, more**-0.5)).tokens_for(needed.error)
+    assert left.law == "power"
+    assert not left.decided
+    assert left.interval[1] == np.inf

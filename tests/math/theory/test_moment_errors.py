@@ -34,6 +34,20 @@ def test_they_reach_the_exact_constants(h: float, d: int, queries: str) -> None:
     )
 
 
+def test_approximations_are_called_so() -> None:
+    """Computed without sampling, yet of first order: no standard error, rather than 0."""
+    found = esscher.predict(esscher.gaussian_head(0.5, 3), [100], "population")
+    for name in ("mean", "mean_rms", "cov_rms"):
+        curve = found.curves[name]
+        assert "first-order" in curve.method
+        assert "exact" not in curve.method
+        assert "7% low" in curve.validity
+        assert np.isnan(curve.standard_error).all()
+    told = found.to_dict()["curve_standard_error"]
+    assert told["mean_rms"] == [None]
+    assert told["map_rms"] == [0.0]  # this one is exact
+
+
 @pytest.mark.parametrize(("queries", "power"), [("tokens", 3), ("population", 2)])
 @pytest.mark.parametrize("h", [0.005, 0.05])
 def test_covariance_of_weak_tilts(h: float, queries: str, power: int) -> None:

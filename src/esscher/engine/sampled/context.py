@@ -16,6 +16,7 @@ from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.models import LayerCapture
+from esscher.engine.models.inputs import QUERY_BLOCK
 from esscher.engine.sampled.layer import METRICS, HeadNumbers, LayerMeasurement
 from esscher.engine.sampled.outputs import (
     PRODUCTS,
@@ -25,14 +26,13 @@ from esscher.engine.sampled.outputs import (
     norms,
 )
 from esscher.engine.sampled.sizes import PREFIX
+from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import keys_apart
 
 #: Queries of a passage at which errors are measured.
 QUERIES = 384
 #: Keys that a layer's queries must share.
 FEWEST_KEYS = 32
-#: Queries of a passage whose attention to delimiters is looked at.
-LOOKED_AT = 256
 
 
 def split(
@@ -193,9 +193,11 @@ def _numbers(
     group = h // capture.group
     weights = torch.softmax(logits, dim=-1)
     kept = logits.numpy()
+    tilts = capture.q[0, h][torch.from_numpy(asking)].to(torch.float64).numpy() * capture.scaling
+    own_keys = capture.k[0, group][torch.from_numpy(keys)].to(torch.float64).numpy()
     return HeadNumbers(
-        tilts=capture.q[0, h][torch.from_numpy(asking)].to(torch.float64).numpy() * capture.scaling,
-        keys=capture.k[0, group][torch.from_numpy(keys)].to(torch.float64).numpy(),
+        tilts=tilts,
+        keys=own_keys,
         values=capture.v[0, group][torch.from_numpy(keys)].to(torch.float64).numpy(),
         outputs=exact.to(torch.float64).numpy(),
         logits=lambda chosen: kept[chosen].astype(np.float64),
@@ -203,20 +205,38 @@ def _numbers(
         participation=1.0 / weights.to(torch.float64).square().sum(-1).numpy(),
         received=received,
         norm=float(exact.to(torch.float64).square().sum(-1).mean().sqrt()),
+        coupled=CoupledMoments.of(tilts, own_keys),
     )
 
 
-def delimiter_shares(capture: LayerCapture, is_delimiter: NDArray[np.bool_]) -> Array:
-    """Share of the attention of text tokens that goes to delimiters, per head."""
+def delimiter_shares(
+    capture: LayerCapture,
+    is_delimiter: NDArray[np.bool_],
+    asking: NDArray[np.bool_] | None = None,
+    text: int = 0,
+) -> Array:
+    """Share of the attention of text tokens that goes to delimiters, per head.
+
+    Parameters
+    ----------
+    capture
+        A layer.
+    is_delimiter
+        Which tokens of the passage are delimiters.
+    asking
+        Which of them are asked; all that are no delimiters, if left out.
+    text
+        Number of the passage among those that the layer sees.
+    """
     heads = capture.q.shape[1]
-    if not is_delimiter.any():
-        return np.zeros(heads)
-    asking = np.flatnonzero(~is_delimiter)
-    if len(asking) > LOOKED_AT:
-        asking = asking[np.linspace(0, len(asking) - 1, LOOKED_AT).astype(int)]
-    rows, columns = torch.from_numpy(asking), torch.from_numpy(np.flatnonzero(is_delimiter))
-    shares = np.empty(heads)
-    for h in range(heads):
-        weights = torch.softmax(capture.logits(0, h, dtype=torch.float32)[rows], dim=-1)
-        shares[h] = float(weights[:, columns].sum(-1).mean())
-    return shares
+    asked = torch.from_numpy(~is_delimiter if asking is None else asking)
+    columns = torch.from_numpy(np.flatnonzero(is_delimiter))
+    totals = np.zeros(heads)
+    if not len(columns) or not asked.any():
+        return totals
+    for start in range(0, len(asked), QUERY_BLOCK):
+        rows = slice(start, start + QUERY_BLOCK)
+        for h in range(heads):
+            weights = torch.softmax(capture.logits(text, h, rows, torch.float32), dim=-1)
+            totals[h] += float(weights[:, columns].sum(-1)[asked[rows]].sum(dtype=torch.float64))
+    return np.asarray(totals / int(asked.sum()))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from esscher.core.codec import Count, Record
 from esscher.core.validation import Array
+from esscher.math.coupling import CoupledMoments
 from esscher.math.theory.cloud_pass import CloudHead
 
 #: Errors that are measured, as in a sweep.
@@ -23,7 +24,7 @@ class HeadNumbers:
     Attributes
     ----------
     tilts, keys, values
-        Rows from which moments and predictions are computed; tilts carry the logits' factor.
+        Rows from which predictions are computed; tilts carry the logits' factor.
     outputs
         Attention over ``keys`` at the rows of ``tilts``.
     logits
@@ -37,6 +38,8 @@ class HeadNumbers:
         Mean attention that each key receives (sums to 1).
     norm
         Root mean square of the reference's outputs.
+    coupled
+        Moments of the head.
     passages
         Passage of each row of ``keys``; None where they are one sequence.
     """
@@ -50,6 +53,7 @@ class HeadNumbers:
     participation: Array
     received: Array
     norm: float
+    coupled: CoupledMoments
     passages: NDArray[np.int64] | None = None
 
     @property

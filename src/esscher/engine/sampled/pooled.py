@@ -6,12 +6,17 @@ attention among all N tokens, which is exactly the limit of drawing from them.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.core.streams import random_stream
+from esscher.core.validation import Array
+from esscher.engine.models import LayerCapture
+from esscher.engine.sampled.context import delimiter_shares
 from esscher.engine.sampled.layer import METRICS, HeadNumbers, LayerMeasurement
 from esscher.engine.sampled.outputs import (
     PRODUCTS,
@@ -22,12 +27,54 @@ from esscher.engine.sampled.outputs import (
     soft_capped,
 )
 from esscher.engine.sampled.reference import LEVELS, Levels, PooledReference, pooled_reference
-from esscher.engine.text import CloudFile, LayerCloud, read_rows
+from esscher.engine.text import CloudFile, LayerCloud, Passage, read_rows
+from esscher.engine.text.cloud import let_go
+from esscher.engine.text.packing import first_tokens
+from esscher.math.coupling import CoupledMoments, RowMoments
 
 #: Queries at which the map error of a sample is measured, if the reference has not all of them.
 MAP_QUERIES = 512
-#: Rows from which moments (horizons, spectrum) are computed.
-MOMENT_ROWS = 16_384
+#: Rows from which errors are predicted, and tails judged.
+PREDICTION_ROWS = 16_384
+#: Rows of which moments are summed at a time.
+MOMENT_ROWS = 32_768
+
+
+class PassageMoments:
+    """What all tokens of a cloud say where they stand, in their passages: summed as they are read.
+
+    Attributes
+    ----------
+    delimiters
+        By layer: share of their attention that goes to delimiters, per head.
+    """
+
+    def __init__(
+        self, passages: Iterable[Passage], tokens: int, hidden: Collection[int] = ()
+    ) -> None:
+        """Passages, the number of their tokens in the cloud, and layers of hidden states."""
+        self.delimiters: dict[int, Array] = {}
+        self._tokens = tokens
+        self._wanted = hidden
+        self._hidden: dict[int, RowMoments] = {}
+        chosen = zip(passages, first_tokens(passages, tokens), strict=True)
+        self._asking = {passage.number: asking for passage, asking in chosen}
+
+    def take(self, passages: Sequence[Passage], capture: LayerCapture) -> None:
+        """Take in what a layer sees of some passages."""
+        layer = capture.layer
+        for i, passage in enumerate(passages):
+            asking = self._asking[passage.number]
+            share = delimiter_shares(capture, passage.is_delimiter, asking, i)
+            share = share * (np.count_nonzero(asking) / self._tokens)
+            self.delimiters[layer] = self.delimiters.get(layer, 0.0) + share
+            if layer in self._wanted and capture.hidden is not None:
+                rows = capture.hidden[i][torch.from_numpy(asking)].to("cpu", torch.float64)
+                self._hidden.setdefault(layer, RowMoments()).add(rows.numpy())
+
+    def covariance(self, layer: int) -> Array | None:
+        """Covariance of the hidden states of a layer, if it is known."""
+        return self._hidden[layer].covariance if layer in self._hidden else None
 
 
 def measure_pooled(
@@ -127,10 +174,10 @@ def _numbers(
     outputs = reference.outputs[h]
     norm = float(outputs.to(torch.float64).square().sum(-1).mean().sqrt())
     rows = np.arange(len(head.k))
-    if len(rows) > MOMENT_ROWS:
+    if len(rows) > PREDICTION_ROWS:
         # those that ask are among them: a query attends its own key, too
         others = np.setdiff1d(rows, reference.asking)
-        more = rng.choice(others, size=MOMENT_ROWS - len(reference.asking), replace=False)
+        more = rng.choice(others, size=PREDICTION_ROWS - len(reference.asking), replace=False)
         rows = np.sort(np.concatenate([reference.asking, more]))
     q, k, v = (
         _take(array, chosen)
@@ -151,5 +198,17 @@ def _numbers(
         participation=reference.participation[h],
         received=reference.received[h],
         norm=norm,
+        coupled=CoupledMoments.from_moments(
+            _moments(head.q, view.scaling), _moments(head.k), tilts
+        ),
         passages=passage[rows],
     )
+
+
+def _moments(array: NDArray[np.float32], factor: float = 1.0) -> RowMoments:
+    """Moments of all tokens of a mapped array, times a factor."""
+    found = RowMoments()
+    for start in range(0, len(array), MOMENT_ROWS):
+        found.add(array[start : start + MOMENT_ROWS].astype(np.float64) * factor)
+        let_go(array)
+    return found

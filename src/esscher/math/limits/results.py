@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from esscher.core.validation import Array
 
-#: Entries of a mean that the repr prints before it goes on with an ellipsis.
+#: Entries of a vector that the repr prints before it goes on with an ellipsis, and most vectors.
 SHOWN = 6
 
 
@@ -21,6 +21,10 @@ def _listed(vector: Array) -> str:
     """Print the first entries of a vector."""
     entries = ", ".join(f"{entry:.4g}" for entry in vector[:SHOWN])
     return f"[{entries}{', ...' if len(vector) > SHOWN else ''}]"
+
+
+def _queries(count: int) -> str:
+    return f"{count:,} {'query' if count == 1 else 'queries'}"
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,13 @@ class MapLimit:
     missing: NoLimit | None
 
     def __repr__(self) -> str:
-        text = f"MapLimit of {self.exists.size} queries in R^{self.values.shape[-1]} ({self.method}"
-        return f"{text}; {self.missing})" if self.missing else f"{text})"
+        count, dim = self.exists.size, self.values.shape[-1]
+        text = f"MapLimit of {_queries(count)} in R^{dim} ({self.method}"
+        text = f"{text}; {self.missing})" if self.missing else f"{text})"
+        rows = self.values.reshape(count, dim)
+        if count > SHOWN:
+            return text
+        return "\n".join([text, *(f"  {_listed(row)}" for row in rows)])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -117,7 +126,7 @@ class OutputMoments:
         return len(self.mean)
 
     def __repr__(self) -> str:
-        how = f"{self.method}, {self.samples} queries" if self.samples else self.method
+        how = f"{self.method}, {_queries(self.samples)}" if self.samples else self.method
         return (
             f"OutputMoments in R^{self.dim} ({how})\n"
             f"  mean       {_listed(self.mean)}  (error at most {self.mean_error.max():.2g})\n"

@@ -84,7 +84,8 @@ class AttentionLayer:
 
     def __repr__(self) -> str:
         count = len(self.heads)
-        return f"AttentionLayer({count} heads on R^{self.dim}, residual={self.residual:g})"
+        heads = "1 head" if count == 1 else f"{count} heads"
+        return f"AttentionLayer({heads} on R^{self.dim}, residual={self.residual:g})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,6 +8,7 @@ import numpy as np
 
 from esscher.core.shown import counted
 from esscher.core.validation import Array
+from esscher.math.statistics.laws import law_words
 from esscher.math.statistics.rate import Rate
 from esscher.show.chart import bands, figure, lines, panel, points
 from esscher.show.drawing import Plot
@@ -73,7 +74,7 @@ def _curves(rate: Rate, grid: Array) -> list[tuple[str, str, tuple[int, ...], Ar
     found.append((words, BLUE, WHOLE, rate.constant * grid**-rate.exponent))
     if rate.law != "power":
         bent = rate.selection.fits[rate.law].error(grid)
-        found.append((f"{rate.law} law", BLACK, DASHED, bent))
+        found.append((law_words(rate.law), BLACK, DASHED, bent))
     return found
 
 

@@ -129,6 +129,7 @@ def fit_rate(
         seed=seed,
         covariance=covariance,
         critical=float(resamples.critical(forms[1:], level)[0]),
+        predicted_curve=None if expected is None else (at, expected),
     )
     return rate if expected is None else rate.with_predictions(predicted=rate.slope_of(expected))
 

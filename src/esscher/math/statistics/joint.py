@@ -34,6 +34,7 @@ from esscher.math.statistics.selection import (
     FEWEST_REPLICATES,
     FEWEST_SIZES,
     against_prediction,
+    against_two_powers,
     power_words,
 )
 
@@ -106,7 +107,12 @@ def _judged(
     if test.p_value < SIGNIFICANCE:
         verdict = "bent" if test.bend > 0 else "undecided"
         words = f"{'not straight' if test.bend > 0 else 'the curves steepen'}, {seen}"
-    elif share < EQUAL and log_p < SIGNIFICANCE and min(power.values()) >= ENOUGH:
+    elif (
+        share < EQUAL
+        and log_p < SIGNIFICANCE
+        and min(power.values()) >= ENOUGH
+        and _single_powers(curves)
+    ):
         verdict, words = "power", f"straight, {seen}"
     else:
         verdict, words = "undecided", f"no bend is seen, {seen}"
@@ -144,13 +150,25 @@ def untested_law(metrics: tuple[str, ...], why: str) -> SharedLaw:
 
 
 def _part(resamples: Resamples, at: NDArray[np.int64]) -> Resamples:
-    """One curve, for the model of its noise."""
+    """One curve of several."""
     own = resamples.covariance[np.ix_(at, at)]
+    drawn = resamples.covariances
     return replace(
         resamples,
         log_sizes=resamples.log_sizes[at],
         log_errors=resamples.log_errors[at],
         covariance=own,
+        draws=resamples.draws[:, at],
+        covariances=None if drawn is None else drawn[:, at[:, None], at],
+    )
+
+
+def _single_powers(curves: Curves) -> bool:
+    """Whether none of the curves may be two powers, each judged alone."""
+    parts = [_part(curves.resamples, at) for at in curves.places]
+    return all(
+        against_two_powers(part, covariance).out
+        for part, covariance in zip(parts, curves.covariances, strict=True)
     )
 
 

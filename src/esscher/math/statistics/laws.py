@@ -1,13 +1,16 @@
-"""The three laws an error curve is compared with, fitted to its logarithms.
+"""The laws an error curve is compared with, fitted to its logarithms.
 
 * power: ``ln C - b ln n``
 * logarithmic: ``ln C - g ln ln n``
 * floor: ``ln(C n^-b + e0)`` with ``e0 >= 0``
+* two powers: ``ln(a n^-1/2 + b n^-1)`` with ``a, b >= 0``: noise that averages out, and the bias of
+  a nonlinear function of it. In the end its exponent is 1/2, unless ``a = 0``
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy
@@ -17,11 +20,19 @@ from esscher.math.statistics.noise import least_squares_forms
 from esscher.math.statistics.records import FittedLaw
 
 #: Names of the laws.
-LAWS = ("power", "logarithmic", "floor")
+LAWS = ("power", "logarithmic", "floor", "two powers")
 #: Floors, as shares of the smallest error, from which the fit of a floor starts.
 STARTS = (0.02, 0.3, 0.7, 0.95)
 #: Largest exponent of a law with floor.
 STEEPEST = 5.0
+#: Shares of the second power, in the middle of the sizes, from which the best is refined.
+MIXTURES = np.linspace(0.0, 1.0, 201)
+
+
+def law_words(law: str) -> str:
+    """Name of a law as a sentence has it."""
+    known = {"two powers": "law of two powers", "predicted": "predicted curve"}
+    return known.get(law, f"{law} law")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +44,10 @@ class LawFit:
     law
         One of ``LAWS``.
     parameters
-        By name: ``constant`` and ``exponent`` (the positive b or g), and ``floor``.
+        By name: ``constant`` and ``exponent`` (the positive b or g), and ``floor``; ``half`` and
+        ``one``, the factors of ``n^-1/2`` and ``n^-1``, for two powers.
     covariance
-        Covariance of (ln constant, exponent) or of (ln constant, exponent, floor).
+        Covariance of (ln constant, exponent), of (ln constant, exponent, floor) or of (half, one).
     chi_square
         Squared distance from the curve in units of its noise.
     criterion
@@ -57,6 +69,9 @@ class LawFit:
     def error(self, sizes: Array) -> Array:
         """Error at given numbers of tokens."""
         log_n = np.log(np.asarray(sizes, dtype=np.float64))
+        if self.law == "two powers":
+            half, one = self.parameters["half"], self.parameters["one"]
+            return np.asarray(half * np.exp(-log_n / 2) + one * np.exp(-log_n))
         c, b = self.parameters["constant"], self.parameters["exponent"]
         if self.law == "logarithmic":
             return np.asarray(c * log_n**-b)
@@ -115,6 +130,36 @@ def fit_floor(x: Array, y: Array, covariance: Array) -> tuple[Array, Array, Arra
     forms = least_squares_forms(jacobian, covariance) * np.array([1.0, 1.0, smallest])[:, None]
     residuals = y - _log_floor_law(parameters, x, smallest)
     return parameters * np.array([1.0, 1.0, smallest]), residuals, forms
+
+
+def fit_two_powers(x: Array, y: Array, covariance: Array) -> tuple[Array, Array, Array]:
+    """``(a, b)`` of ``a n^-1/2 + b n^-1``, residuals, and the forms that give small changes."""
+    powers = np.exp(-np.outer([0.5, 1.0], x - x.mean()))
+    level = least_squares_forms(np.ones((len(x), 1)), covariance)[0]
+    inverse = np.linalg.inv(covariance / np.mean(np.diag(covariance)))
+
+    def shape(share: Any) -> Array:
+        return np.asarray(
+            np.log(np.multiply.outer(1 - share, powers[0]) + np.multiply.outer(share, powers[1]))
+        )
+
+    def distance(share: Any) -> Any:
+        apart = y - shape(share)
+        apart = apart - (apart @ level)[..., None]
+        return np.einsum("...i,ij,...j->...", apart, inverse, apart)
+
+    at = int(np.argmin(distance(MIXTURES)))
+    near = MIXTURES[max(at - 1, 0)], MIXTURES[min(at + 1, len(MIXTURES) - 1)]
+    refined = scipy.optimize.minimize_scalar(
+        distance, bounds=near, method="bounded", options={"xatol": 1e-10}
+    ).x
+    share = min((float(MIXTURES[at]), float(refined)), key=distance)
+    log_scale = float(level @ (y - shape(share)))
+    residuals = y - shape(share) - log_scale
+    units = np.exp(x.mean() * np.array([0.5, 1.0]))
+    jacobian = (powers / units[:, None]).T * np.exp(residuals - y)[:, None]
+    forms = least_squares_forms(jacobian, covariance)
+    return np.exp(log_scale) * np.array([1 - share, share]) * units, residuals, forms
 
 
 def _log_floor_law(parameters: Array, x: Array, unit: float) -> Array:

@@ -13,10 +13,18 @@ from numpy.typing import ArrayLike
 from esscher.core.codec import as_tree
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array, as_positive
+from esscher.math.statistics.laws import law_words
 from esscher.math.statistics.records import FittedRate, finite, finite_numbers
 from esscher.math.statistics.resampling import LocalSlopes
 from esscher.math.statistics.selection import Selection
-from esscher.math.statistics.tokens import TokensNeeded, solve_floor, solve_line, tokens_from_log
+from esscher.math.statistics.tokens import (
+    TokensNeeded,
+    solve_floor,
+    solve_line,
+    solve_predicted,
+    solve_two_powers,
+    tokens_from_log,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +58,8 @@ class Rate:
     local
         Exponents along n.
     selection
-        Power law, logarithmic law or floor: verdict, how large a floor may be, and what the test
-        could have found.
+        Power law, logarithmic law, floor or two powers: verdict, how large a floor may be, and what
+        the test could have found.
     trusted, reasons
         Whether the exponent can be taken at its word on these sizes, and if not, why. It says
         nothing about other sizes: see :attr:`extrapolates`.
@@ -62,6 +70,8 @@ class Rate:
     predicted, sharp, paper_reference, paper_bound
         Exponents to compare with, if a caller knows them: predicted on the same range, asymptotic,
         and the two published ones.
+    predicted_curve
+        Numbers of tokens and predicted errors, if known: at the sizes, and perhaps beyond.
     """
 
     exponent: float
@@ -91,10 +101,11 @@ class Rate:
     sharp: float | None = None
     paper_reference: float | None = None
     paper_bound: float | None = None
+    predicted_curve: tuple[Array, Array] | None = None
 
     @property
     def law(self) -> str:
-        """Law that describes the curve: ``"power"``, ``"logarithmic"`` or ``"floor"``."""
+        """Law that describes the curve: one of ``LAWS``."""
         return self.selection.law
 
     @property
@@ -106,7 +117,7 @@ class Rate:
     def law_words(self) -> str:
         """The verdict as a heading has it."""
         known = {"undecided": "law undecided", "as predicted": "follows the predicted curve"}
-        return known.get(self.verdict, f"{self.verdict} law")
+        return known.get(self.verdict, law_words(self.verdict))
 
     @property
     def extrapolates(self) -> bool:
@@ -162,7 +173,9 @@ class Rate:
 
         Beyond the sizes that were measured the answer hangs on the law. Unless that is decided, the
         interval holds the answers of all laws that are not excluded; its upper end is infinite if a
-        floor as high as ``error`` is not.
+        floor as high as ``error`` is not. If no law fits, it is what the sizes alone say, open
+        beyond them. A predicted curve answers instead where the verdict is "as predicted", and
+        where no law fits, unless the measured errors leave it.
 
         Parameters
         ----------
@@ -176,8 +189,15 @@ class Rate:
         if name not in ("power", *self.selection.fits):
             known = ", ".join(dict.fromkeys(("power", *self.selection.fits)))
             raise InputError(f"law is {law!r}; laws of this fit: {known}")
+        predicted = self._by_prediction(target) if law is None else None
+        if predicted is not None:
+            return predicted
         n, lower, upper = self._solved(target, name)
         outside = not self.sizes[0] <= n <= self.sizes[-1]
+        if law is None and self.selection.misfit:
+            least, most = self._bracket(target)
+            ends = min(lower, least), max(upper, most)
+            return TokensNeeded(target, n, ends, name, bool(outside), fits=False)
         rivals = self.selection.rivals if outside and law is None else ()
         for rival in rivals:
             if rival not in self.selection.fits:  # never tested
@@ -196,17 +216,53 @@ class Rate:
             ends = solve_line(math.log(target), line, self.covariance, self.critical)
         else:
             fit = self.selection.fits[name]
-            first, *others = fit.parameters.values()
-            parameters = np.array([math.log(first), *others])
-            if name == "floor":
+            parameters = np.array([*fit.parameters.values()])
+            if name == "two powers":
+                ends = solve_two_powers(target, parameters, fit.covariance, self.critical)
+            elif name == "floor":
+                parameters[0] = math.log(parameters[0])
                 ends = solve_floor(target, parameters, fit.covariance, self.critical)
             else:
+                parameters[0] = math.log(parameters[0])
                 solved = solve_line(math.log(target), parameters, fit.covariance, self.critical)
                 # a line in ln ln n
                 log, low, high = (math.exp(z) if z < 700 else math.inf for z in solved)
                 ends = log, low, high
         n, lower, upper = (tokens_from_log(end) for end in ends)
         return n, lower, upper
+
+    def _bracket(self, target: float) -> tuple[float, float]:
+        """Sizes between which the error is reached, by their own intervals; no law says more."""
+        least = float(self.sizes[self.lower > target].max(initial=1.0))
+        open_until = self.sizes[~(self.upper <= target)].max(initial=0.0)
+        return least, float(self.sizes[self.sizes > open_until].min(initial=math.inf))
+
+    def _by_prediction(self, target: float) -> TokensNeeded | None:
+        """Tokens for an error by the predicted curve; None where it does not answer."""
+        against = self.selection.predicted
+        if self.predicted_curve is None or against is None or against.leaves:
+            return None
+        if not (self.selection.misfit or self.verdict == "as predicted"):
+            return None
+        n, errors = self.predicted_curve
+        own = np.log(errors[np.isin(n, self.sizes)])
+        x, slope = np.log(self.sizes), self.slope_of(np.exp(own))
+        level = float(self.weights @ own) + slope * float(self.weights @ x)
+        line = np.array([math.log(self.constant) - level, self.exponent - slope])
+        solved = solve_predicted(
+            math.log(target),
+            self.predicted_curve,
+            float(line[0] - line[1] * (self.weights @ x)),
+            (line, self.covariance),
+            self.critical,
+        )
+        if solved is None:
+            return None
+        tokens, lower, upper = (tokens_from_log(end) for end in solved)
+        outside = not self.sizes[0] <= tokens <= self.sizes[-1]
+        rivals = () if against.follows or not outside else ("floor",)
+        ends = lower, math.inf if rivals else upper
+        return TokensNeeded(target, tokens, ends, "predicted", outside, rivals)
 
     def table(self) -> pd.DataFrame:
         """Return a data frame, one row per size; local exponents are those up to the size."""

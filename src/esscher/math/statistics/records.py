@@ -75,8 +75,9 @@ class SharedLaw(Record, frozen=True, kw_only=True):
     metrics
         Errors that were tested.
     verdict
-        ``"power"`` if all are straight and a floor and a logarithm are excluded, ``"bent"`` if one
-        is found, ``"undecided"`` else; ``"as predicted"`` if a prediction is all that decides.
+        ``"power"`` if all are straight, and a floor, a logarithm and two powers are excluded,
+        ``"bent"`` if a bend is found, ``"undecided"`` else; ``"as predicted"`` if a prediction is
+        all that decides.
     bend, p_value
         Joint departure from straight lines in standard errors, and its p-value.
     floor_share

@@ -1,7 +1,7 @@
-"""Select the law of an error curve: a power of n, a power of ln n, or a power with a floor.
+"""Select the law of an error curve: a power of n or of ln n, a power with a floor, or two powers.
 
-A power law is a straight line in log-log coordinates; the two others bend upwards. So the question
-is asked in three steps.
+A power law is a straight line in log-log coordinates; the others bend upwards. So the question is
+asked in three steps.
 
 1. *Is there a bend?* The curve is projected on the two directions in which the other laws leave the
    straight line, ``ln ln n`` and ``n^b``. The larger of the two, in its own standard errors, is
@@ -9,12 +9,17 @@ is asked in three steps.
    level for few and for heavy-tailed replicates).
 2. *No bend at 5%: could there have been one?* "Power" is decided only if its rivals are excluded at
    95%: a floor as large as the power part at the largest size (by the limit of the floor, see
-   ``detection.py``), and a power of ln n (by a test of the same kind, in the direction ``ln n``),
-   and only by a test that would have found them in 80% of cases, lest luck decides. Else the
-   verdict is "undecided".
+   ``detection.py``), a power of ln n and the sum of two powers (by tests of the same kind, in the
+   direction from the rival to the power), and only by a test that would have found them in 80% of
+   cases, lest luck decides. Else the verdict is "undecided". Two powers contain the powers 1/2 and
+   1. They are no rival of a power whose exponent may be 1/2, since they end with that exponent;
+   nor of one that may be 1, if a part ``n^-1/2`` of half the error at the largest size is excluded.
 3. *Which bend?* The laws are compared by ``chi^2 + 2 (number of parameters)`` in the metric of the
-   smooth noise model, and the better of the two bent ones wins. It is decided if the other one does
+   smooth noise model, and the best of the bent ones wins. It is decided if each of the others does
    not fit or has less than 1/20 of the weight.
+
+A curve that steepens, or that no law fits, follows none of them: nothing is decided, and no law
+says where it goes.
 
 ``law`` is the law that describes the curve best, decided or not. Where a predicted curve is given,
 the ratio of measured to predicted errors is tested too: it knows the slope, hence excludes a floor
@@ -46,7 +51,15 @@ from esscher.math.statistics.detection import (
     floor_limit,
     stacked_floor,
 )
-from esscher.math.statistics.laws import LAWS, LawFit, fit_floor, fit_line, linear_design
+from esscher.math.statistics.laws import (
+    LAWS,
+    LawFit,
+    fit_floor,
+    fit_line,
+    fit_two_powers,
+    law_words,
+    linear_design,
+)
 from esscher.math.statistics.noise import ROUNDING, least_squares_forms, smooth_covariance
 from esscher.math.statistics.records import PredictedTest, SelectedLaw, finite
 from esscher.math.statistics.resampling import Resamples
@@ -56,7 +69,11 @@ RIVAL = 0.05
 #: A law is said not to fit below this probability, with the verdict that another one does.
 MISFIT = 0.01
 #: The rivals of a power law, in words.
-WORDS = {"floor": "a floor of half the last error", "logarithmic": "a logarithmic law"}
+WORDS = {
+    "floor": "a floor of half the last error",
+    "logarithmic": "a logarithmic law",
+    "two powers": "two powers",
+}
 #: Fewest sizes and replicates for a bend to be judged.
 FEWEST_SIZES, FEWEST_REPLICATES = 4, 5
 
@@ -126,7 +143,8 @@ class Selection:
     Attributes
     ----------
     law
-        Law that describes the curve: ``"power"`` unless it bends, ``"logarithmic"`` or ``"floor"``.
+        Law that describes the curve: ``"power"`` unless it bends, ``"logarithmic"``, ``"floor"`` or
+        ``"two powers"``.
     decisive
         Whether the other laws are ruled out.
     rivals
@@ -178,6 +196,11 @@ class Selection:
     def steepens(self) -> bool:
         """Whether the local exponent rises along n beyond noise, as it does before the burn-in."""
         return self.bend is not None and self.bend < 0 and (self.p_value or 0.0) < SIGNIFICANCE
+
+    @property
+    def misfit(self) -> bool:
+        """Whether the curve follows none of the laws: it steepens, or none of them fits."""
+        return self.steepens or (bool(self.fits) and not _fitting(self.fits))
 
     def record(self) -> SelectedLaw:
         """Return what is stored of it."""
@@ -239,19 +262,22 @@ def select_law(resamples: Resamples, predicted: Array | None = None) -> Selectio
     # Only a curve that falls faster than a logarithmic law speaks for a power.
     faster = _from_logarithm(resamples, covariance)
     logarithmic = faster.p_value if faster.bend > 0 else 1.0
+    two_powers = against_two_powers(resamples, covariance)
     out = {
         "logarithmic": logarithmic < SIGNIFICANCE and power["logarithmic"] >= ENOUGH,
         "floor": share < EQUAL and power["floor"] >= ENOUGH,
+        "two powers": two_powers.out,
     }
     # A test that seldom finds a rival excludes it by luck at best. And a curve that should steepen
     # looks straight above a floor: what leaves its prediction upwards excludes none.
     if against is not None:
         out["floor"] = against.follows or (out["floor"] and not against.leaves)
     possible = {name: not there for name, there in out.items()}
-    law, decisive, evidence = _verdict(fits, test.bend, test.p_value, possible)
+    law, rivals, decisive, evidence = _verdict(fits, test.bend, test.p_value, possible)
     if test.p_value >= SIGNIFICANCE:
-        evidence += f"; a logarithmic law has p = {logarithmic:.2g}; " + power_words(
-            share, power, float(np.exp(x[-1]))
+        evidence += (
+            f"; a logarithmic law has p = {logarithmic:.2g}, two powers {two_powers.words}; "
+            + power_words(share, power, float(np.exp(x[-1])))
         )
     return Selection(
         law=law,
@@ -262,7 +288,7 @@ def select_law(resamples: Resamples, predicted: Array | None = None) -> Selectio
         # errors are an upper bound of their own floor
         largest_floor=share * float(np.exp(floor_curve(curves, 0, min(share, 0.98))[0][-1])),
         evidence=_all_evidence(evidence, decisive or test.p_value < SIGNIFICANCE, against),
-        rivals=_rivals(law, decisive, possible),
+        rivals=rivals,
         floor_share=share,
         power=power,
         predicted=against,
@@ -306,6 +332,7 @@ def _fit_all(resamples: Resamples, covariance: Array) -> dict[str, LawFit]:
     x, y = resamples.log_sizes, resamples.log_errors
     found = {law: fit_line(law, x, y, covariance) for law in LAWS[:2]}
     found["floor"] = fit_floor(x, y, covariance)
+    found["two powers"] = fit_two_powers(x, y, covariance)
     inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
     chi_square = {law: float(r @ inverse @ r) for law, (_, r, _) in found.items()}
     criterion = {law: chi_square[law] + 2 * len(found[law][0]) for law in LAWS}
@@ -313,8 +340,11 @@ def _fit_all(resamples: Resamples, covariance: Array) -> dict[str, LawFit]:
     total = sum(np.exp((least - value) / 2) for value in criterion.values())
     fits = {}
     for law, (coefficients, _, forms) in found.items():
-        names = ("constant", "exponent", "floor")[: len(coefficients)]
-        values = [float(np.exp(coefficients[0])), *map(float, coefficients[1:])]
+        names: tuple[str, ...] = ("half", "one")
+        values = [float(value) for value in coefficients]
+        if law != "two powers":
+            names = ("constant", "exponent", "floor")[: len(coefficients)]
+            values[0] = float(np.exp(values[0]))
         fits[law] = LawFit(
             law=law,
             parameters=dict(zip(names, values, strict=True)),
@@ -357,36 +387,101 @@ def _from_logarithm(resamples: Resamples, covariance: Array) -> BendTest:
     return BendTest(resamples, form[None], np.zeros_like(x))
 
 
-def _rivals(law: str, decisive: bool, possible: Mapping[str, bool]) -> tuple[str, ...]:
-    """Laws that are not excluded, beside the chosen one."""
-    if law == "power":
-        return tuple(name for name, there in possible.items() if there)
-    return () if decisive else tuple(name for name in LAWS[1:] if name != law)
+@dataclass(frozen=True)
+class AgainstTwoPowers:
+    """A straight curve against ``a n^-1/2 + b n^-1``.
+
+    Attributes
+    ----------
+    p_value
+        Probability of a larger departure from two powers in the direction of a single one.
+    power
+        Probability with which this test rejects two powers if the fitted power law is true.
+    nested
+        Whether two powers say the same as the power law: its exponent may be 1/2, or it may be 1
+        and a part ``n^-1/2`` of half the error at the largest size is excluded.
+    """
+
+    p_value: float
+    power: float
+    nested: bool
+
+    @property
+    def out(self) -> bool:
+        """Whether two powers are no rival of the power law."""
+        return self.nested or (self.p_value < SIGNIFICANCE and self.power >= ENOUGH)
+
+    @property
+    def words(self) -> str:
+        """The test in words."""
+        return "say the same" if self.nested else f"p = {self.p_value:.2g}"
+
+
+def against_two_powers(resamples: Resamples, covariance: Array) -> AgainstTwoPowers:
+    """Test two powers against a single one."""
+    x, y = resamples.log_sizes, resamples.log_errors
+    _, left, lines = fit_line("power", x, y, covariance)
+    (half, one), other, forms = fit_two_powers(x, y, covariance)
+    straight, bent = y - left, y - other
+    # Where one of the two is 0 the sum can move by its constant only, else towards the other too.
+    parts = np.stack([half * np.exp(-x / 2 - bent), one * np.exp(-x - bent)], axis=1)
+    moves = parts if half > 0 and one > 0 else np.ones((len(x), 1))
+    form = least_squares_forms(np.column_stack([moves, -x]), covariance)[-1:]
+    form *= 1.0 if float(form[0] @ (straight - bent)) >= 0 else -1.0
+    test = BendTest(resamples, form, bent)
+    _, low, high = resamples.intervals(lines[1:], 1 - SIGNIFICANCE)
+    # as for a floor: one-sided
+    largest = half + float(
+        resamples.intervals(forms[:1], 1 - 2 * SIGNIFICANCE)[2][0] - forms[0] @ y
+    )
+    slow = largest * float(np.exp(-x[-1] / 2 - bent[-1]))
+    return AgainstTwoPowers(
+        p_value=test.p_value if test.bend > 0 else 1.0,
+        power=test.power(straight),
+        nested=bool(low[0] <= 0.5 <= high[0] or (low[0] <= 1 <= high[0] and slow < EQUAL)),
+    )
 
 
 def _verdict(
     fits: dict[str, LawFit], bend: float, p_value: float, possible: Mapping[str, bool]
-) -> tuple[str, bool, str]:
-    """Law, whether it is decisive, and why; ``possible`` are the rivals of a power law."""
+) -> tuple[str, tuple[str, ...], bool, str]:
+    """Law, its rivals, whether it is decided, and why; ``possible`` are the rivals of a power."""
     seen = f"bend {bend:+.1f} standard errors, p = {p_value:.2g}"
     if bend < 0 and p_value < SIGNIFICANCE:
-        return "power", False, f"the curve steepens, {seen}: none of the laws does"
-    if p_value >= SIGNIFICANCE:
-        there = " or ".join(WORDS[name] for name in ("floor", "logarithmic") if possible[name])
-        if there:
-            return "power", False, f"undecided: power, not distinguished from {there} ({seen})"
-        return "power", True, f"straight, {seen}"
-    bent = sorted((fits["logarithmic"], fits["floor"]), key=lambda fit: fit.criterion)
-    # not 0 where the exponential underflows: its inverse is printed
-    ratio = max(float(np.exp((bent[0].criterion - bent[1].criterion) / 2)), 1e-300)
-    decisive = ratio / (1 + ratio) < RIVAL or bent[1].p_value < MISFIT
-    words = f"not straight, {seen}; {bent[0].law} {1 / ratio:.3g} times as likely as {bent[1].law}"
-    if bent[0].p_value < MISFIT:
-        decisive = False
-        words += f"; but it does not fit either, p = {bent[0].p_value:.2g}"
-    elif not decisive:
-        words += ": undecided between them"
-    return bent[0].law, decisive, words
+        return "power", (), False, f"the curve steepens, {seen}: none of the laws does"
+    law, rivals, words = "power", tuple(name for name in LAWS[1:] if possible[name]), "straight"
+    if p_value < SIGNIFICANCE:
+        best, *others = sorted((fits[name] for name in LAWS[1:]), key=lambda fit: fit.criterion)
+        # not 0 where the exponential underflows: its inverse is printed
+        ratios = {
+            fit.law: max(float(np.exp((best.criterion - fit.criterion) / 2)), 1e-300)
+            for fit in others
+        }
+        law, words = best.law, "not straight"
+        rivals = tuple(
+            fit.law
+            for fit in others
+            if ratios[fit.law] / (1 + ratios[fit.law]) >= RIVAL and fit.p_value >= MISFIT
+        )
+        seen += f"; {law} " + ", ".join(
+            f"{1 / ratio:.3g} times as likely as {name}" for name, ratio in ratios.items()
+        )
+    fitting = _fitting(fits)
+    if not fitting:
+        return law, (), False, f"{words}, {seen}; but no law fits, p = {fits[law].p_value:.2g}"
+    if law not in fitting:
+        rivals = tuple(dict.fromkeys((*rivals, *(name for name in fitting if name != law))))
+    if not rivals:
+        return law, (), True, f"{words}, {seen}"
+    there = " or ".join(
+        WORDS[name] if law == "power" else f"a {law_words(name)}" for name in rivals
+    )
+    return law, rivals, False, f"undecided: {law}, not distinguished from {there} ({seen})"
+
+
+def _fitting(fits: Mapping[str, LawFit]) -> list[str]:
+    """Laws that are not rejected outright."""
+    return [name for name, fit in fits.items() if fit.p_value >= MISFIT]
 
 
 def _share_above(simulated: Array, value: float) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esscher.core.validation import Array
-from esscher.math.coupling import row_covariance
+from esscher.math.coupling import RowMoments
 from esscher.math.theory.cloud_first_order import FirstOrder, key_weights
 from esscher.math.theory.cloud_grid import Single
 from esscher.math.theory.cloud_influence import TokenPairs, influence
@@ -112,7 +112,7 @@ class CloudPass:
         self._own = np.arange(len(cloud.values)) if cloud.own is None else cloud.own
         self._others = n - 1 if self.tokens else n
         origin = cloud.outputs.mean(axis=0)
-        _, axes = np.linalg.eigh(row_covariance(cloud.outputs))
+        _, axes = np.linalg.eigh(RowMoments.of(cloud.outputs).covariance)
         self.outputs = (cloud.outputs - origin) @ axes
         self.values = (cloud.values - origin) @ axes
         self.rows, self.group, self.share = self._choose_queries(effort.queries, effort.groups, rng)
@@ -121,7 +121,7 @@ class CloudPass:
         self._middle = float(np.exp(np.log(n).mean()))
         influence = self._first_influence()
         self.shifts = influence - influence.mean(axis=0)
-        self._spread = row_covariance(self.shifts)
+        self._spread = RowMoments.of(self.shifts).covariance
         self.z = choose(self._shares(influence), effort.tokens, rng)
         self.pairs, self.chosen_pairs = self._choose_pairs(effort.pairs, rng)
         self._keys = KeyColumns.of(self.values, self.shifts, self.pairs)

@@ -27,7 +27,8 @@ class Curve:
     sizes, error
         Numbers of tokens and predicted errors.
     standard_error
-        Monte Carlo standard error of each prediction; zero for deterministic predictors.
+        Monte Carlo standard error of each prediction: zero for exact ones, NaN for those that are
+        computed without sampling but approximate (``validity`` says how far).
     queries
         ``"tokens"`` or ``"population"``.
     method
@@ -81,7 +82,7 @@ class Curve:
             "validity": self.validity,
             "n": self.sizes.tolist(),
             "error": self.error.tolist(),
-            "standard_error": self.standard_error.tolist(),
+            "standard_error": [float(e) if np.isfinite(e) else None for e in self.standard_error],
         }
 
     def __repr__(self) -> str:

@@ -7,6 +7,10 @@ the error that the others contribute along the tilt, this file tabulates the exp
 
     p_key, p_own, rest, p_key^2, p_key p_own, p_key rest, p_own^2, p_own rest, rest^2 (along),
     and, across the tilt, the sum over others of p_j^2.
+
+Those without p_key have a limit as L falls, their level, that a fixed key changes little: among
+n = 10^24 tokens by 10^-24 of it, less than rounding. So the change is what is tabulated, from
+``e^{-lambda w} - 1`` in place of ``e^{-lambda w}``, and the level is kept apart.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import scipy
 from numpy.typing import NDArray
 
 from esscher.core.validation import Array
-from esscher.math.theory.softmax_mean import LaplaceTable
+from esscher.math.theory.softmax_mean import MARGIN, LaplaceTable, dominant, laplace_table
 from esscher.math.theory.spline import Spline
 
 #: Largest spacing of the table in the fixed key's log-weight: everything varies on the scale 1.
@@ -87,10 +91,10 @@ class _Transforms:
 
 
 def _powers(sums: NDArray[np.floating[Any]]) -> tuple[Array, Array, Array]:
-    """``w^k e^-w`` for k = 0, 1, 2 at ``ln w = L + ell``."""
+    """``e^-w - 1``, ``w e^-w`` and ``w^2 e^-w`` at ``ln w = L + ell``."""
     weight = np.exp(np.minimum(sums, CUT))
     decay = np.exp(-weight)
-    return decay, weight * decay, weight * weight * decay
+    return np.expm1(-weight), weight * decay, weight * weight * decay
 
 
 @lru_cache(maxsize=8)
@@ -99,11 +103,11 @@ def _kernels(step: float, ratio: int, steps: int) -> tuple[Array, ...]:
 
     They depend on L + ell only. With a spacing in L that divides the step in ell they are computed
     once per value of the sum, and a strided view lays them out as a matrix. The grid in L begins
-    where the largest ell has a weight of e^-8: but for where it begins nothing depends on the
-    table, and one matrix serves all that are not longer.
+    where the largest ell has a weight of e^-8 and ends at the table's ``heaviest``: but for where
+    it begins nothing depends on the table, and one matrix serves all that are not longer.
     """
     spacing = step / ratio
-    count = int(np.ceil((step * steps + 12) / spacing)) + 1
+    count = int(np.ceil((step * steps + 8 - MARGIN) / spacing)) + 1
     sums = -8 - step * steps + spacing * np.arange(count + ratio * steps)
     return tuple(
         # copied: products of overlapping rows do not go through the library
@@ -119,10 +123,14 @@ class KeyTable:
 
     Parameters
     ----------
-    table
-        Single-token expectations at the query's tilt strength.
+    strength
+        Strength of the query's tilt.
     sizes
         Numbers of tokens n.
+    step
+        Trapezoidal step of the Laplace integrals.
+    heaviest
+        Largest log-weight that the fixed key will have.
     own_logit
         Logit of the query's own key, or None when the query is not one of the tokens.
 
@@ -130,9 +138,25 @@ class KeyTable:
     ----------
     fields
         Names of the expectations that are not zero, in the order of ``values``.
+    levels
+        Limits of the same as the fixed key's log-weight falls.
     """
 
-    def __init__(self, table: LaplaceTable, sizes: Array, own_logit: float | None) -> None:
+    def __init__(
+        self,
+        strength: float,
+        sizes: Array,
+        step: float,
+        heaviest: float,
+        own_logit: float | None = None,
+    ) -> None:
+        half, largest = strength**2 / 2, float(sizes.max())
+        if own_logit is not None:
+            # beyond it the own key has all the attention anyway
+            own_logit = min(own_logit, dominant(strength, largest) + half)
+            heaviest = max(heaviest, own_logit - half)
+        heaviest = min(heaviest, dominant(strength, largest))
+        table = laplace_table(strength, largest, step, heaviest)
         self._table, self._sizes, self._own_logit = table, sizes, own_logit
         taken = 1.0 if own_logit is None else 2.0
         t = _Transforms.build(table, sizes - taken, own_logit)
@@ -144,14 +168,17 @@ class KeyTable:
             self.fields = (*PLAIN, *PLAIN_OWN, *ONCE, *ONCE_OWN, "key_key")
         # what meets the kernel's power 0, 1 and 2 of the fixed key's weight
         self._columns = [np.concatenate(plain).T, np.concatenate(once).T, t.none.T]
+        levels = [table.step * x.sum(axis=1) for x in plain]
+        absent = np.zeros((len(self.fields) - len(plain)) * len(sizes))
+        self.levels = np.concatenate([*levels, absent])
         self._ratio = max(1, int(np.ceil(table.step / SPACING)))
         spacing = table.step / self._ratio
-        count = int(np.ceil((table.ell[-1] - table.ell[0] + 12) / spacing)) + 1
+        count = int(np.ceil((table.ell[-1] - table.ell[0] + 8 - MARGIN) / spacing)) + 1
         self._grid = -table.ell[-1] - 8 + spacing * np.arange(count)
 
     @cached_property
     def _tabulated(self) -> Array:
-        """Values on the grid."""
+        """Changes on the grid."""
         steps, count = len(self._table.ell) - 1, len(self._grid)
         # a grid of a longer table begins earlier: this one is the end of it
         kernels = _kernels(self._table.step, self._ratio, -(-steps // KERNELS) * KERNELS)
@@ -168,7 +195,8 @@ class KeyTable:
 
     def values(self, log_weights: Array) -> Array:
         """The same in one array, whose last axis runs over ``fields`` and, in each, the sizes."""
-        return np.asarray(self._many(np.clip(log_weights, self._grid[0], self._grid[-1])))
+        inside = np.clip(log_weights, self._grid[0], self._grid[-1])
+        return np.asarray(self._many(inside) + self.levels)
 
     @cached_property
     def _many(self) -> Callable[[Array], Array]:
@@ -178,7 +206,7 @@ class KeyTable:
         return spline
 
     def averages(self, log_weights: Array, masses: Array) -> Array:
-        """Averages of the values over log-weights [row, point], by ``masses`` [k, point].
+        """Averages of values minus levels over log-weights [row, point], by ``masses`` [k, point].
 
         Axes [k, row, field and size].
         """
@@ -190,7 +218,7 @@ class KeyTable:
         inside = float(np.clip(log_weight, self._grid[0], self._grid[-1]))
         kernels = _powers(inside + self._table.ell)
         parts = [kernel @ x for kernel, x in zip(kernels, self._columns, strict=True)]
-        return np.asarray(self._table.step * np.concatenate(parts))
+        return np.asarray(self._table.step * np.concatenate(parts) + self.levels)
 
     def without_key(self) -> Expectations:
         """The same when no key is fixed: n keys (or n - 1 and the own one), all averaged out."""

@@ -73,8 +73,9 @@ def _isotropic_self_square(coupling: Coupling, n: Array, rule: TiltRule) -> Arra
     square = np.zeros(len(n))
     for s, weight in zip(rule.strengths, rule.weights, strict=True):
         strength = min(float(s), STRONGEST)
-        table = laplace_table(strength, float(n.max()))
         own = s / h
+        own_weight = strength * own - strength**2 / 2
+        table = laplace_table(strength, float(n.max()), heaviest=own_weight)
         off = own - s
         for i, size in enumerate(n):
             square[i] += (

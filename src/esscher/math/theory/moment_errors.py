@@ -1,4 +1,4 @@
-"""Predicted error of mean and covariance at finite n: the exact first-order projection.
+"""Predicted error of mean and covariance at finite n: their first-order projection.
 
 The mean output over n tokens is a symmetric function of independent tokens. Its projection onto
 sums of functions of single tokens is
@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from esscher.core.validation import Array, as_sizes
+from esscher.core.validation import as_sizes
 from esscher.math.heads import Head
 from esscher.math.theory.curve import Curve
 from esscher.math.theory.exact_constants import select_coupling
@@ -61,12 +61,16 @@ def moment_curves(
     isotropy = head.coupling.isotropy
     if isotropy is not None and isotropy[0] != 0:
         values = isotropic_errors(coupling, isotropy, n, queries)
-        errors: dict[str, Array] = {}
-        method = "exact finite-n projection on single tokens, by quadrature"
+        # deterministic, but not exact: what the projection neglects has no standard error
+        errors = {name: np.full(len(n), np.nan) for name in values}
+        method = "first-order projection on single tokens at each n, by quadrature"
     else:
         values, errors = sampled_errors(coupling, n, queries, seed)
-        method = "exact finite-n projection on single tokens, sampled"
-    validity = "first order in the interaction of tokens"
+        method = "first-order projection on single tokens at each n, sampled"
+    validity = (
+        "first order in the interaction of tokens; beside simulations of 21 heads (n = 100 to "
+        "2,500) the mean was 1 to 7% low, the covariance between 5% low and 7% high"
+    )
     low = mean_low_by(head)
     if low is not None:
         validity = (
@@ -81,7 +85,7 @@ def moment_curves(
             "rms" if name.endswith("_rms") else "mean",
             n,
             values[name],
-            errors.get(name, np.zeros(len(n))),
+            errors[name],
             queries,
             method,
             validity,

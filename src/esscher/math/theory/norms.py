@@ -13,6 +13,8 @@ from esscher.core.validation import Array
 
 #: Step, in ln(frequency), of the rule over frequencies, and its range in units of 1/scale.
 LOG_STEP, LOWEST, HIGHEST = 0.08, 1e-5, 5e2
+#: Dimension from which a characteristic function is a short series (``hyp0f1`` fails from 300 on).
+SERIES = 200
 
 
 def expected_gaussian_norm(variances: Array) -> float:
@@ -90,6 +92,12 @@ def radial_gap(x: Array, dim: int) -> Array:
         return np.asarray(2 * np.sin(x / 2) ** 2)
     q = x * x / 4
     a = dim / 2
+    if dim >= SERIES:
+        # ln 0F1(a, -q) by Rayleigh's sums over the zeros of the Bessel function; where the next one
+        # would count, what is subtracted from 1 vanishes
+        y = q / a
+        higher = 2 / 3 + y * (5 * a + 6) / (4 * (a + 1) * (a + 3))
+        return np.asarray(-np.expm1(-y * (1 + y / (a + 1) * (1 / 2 + y / (a + 2) * higher))))
     near = q / a * (1 - q / (2 * (a + 1)) * (1 - q / (3 * (a + 2)) * (1 - q / (4 * (a + 3)))))
     large = q >= 1e-3
     if large.any():  # at most frequencies nothing is, and this function costs most of all

@@ -28,7 +28,7 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.coupling import Coupling
 from esscher.math.theory.query_law import QueryLaw
-from esscher.math.theory.softmax_mean import STRONGEST, LaplaceTable, laplace_table
+from esscher.math.theory.softmax_mean import STRONGEST, LaplaceTable, dominant, laplace_table
 from esscher.math.theory.tilt_law import TiltLaw, TiltRule
 
 #: Independent scramblings, whose spread is the standard error (31 degrees of freedom), and
@@ -132,7 +132,7 @@ def _components(query: QueryLaw, law: TiltLaw, rule: TiltRule, n: Array) -> list
     """Laws of directions: of tilts of several strengths, and of tilts whose own key wins."""
     if query.rank == 0:
         return []
-    share = np.cumsum(_heavy(rule, n))
+    share = np.cumsum(_heavy(rule, float(n.max())))
     strengths = [rule.strengths[np.searchsorted(share, p * share[-1])] for p in SHARES]
     thetas = [0.0, *law.saddles(np.asarray(strengths) ** 2)]
     tau, out = query.tau[query.active], []
@@ -146,9 +146,9 @@ def _components(query: QueryLaw, law: TiltLaw, rule: TiltRule, n: Array) -> list
     return out
 
 
-def _heavy(rule: TiltRule, n: Array) -> Array:
+def _heavy(rule: TiltRule, n: float) -> Array:
     """Share of each strength in the error, about: it grows like exp(s^2)/n until it freezes."""
-    heavy = rule.weights * np.exp(np.minimum(rule.strengths**2, np.log(float(n.max()))))
+    heavy = rule.weights * np.exp(np.minimum(rule.strengths**2, np.log(n)))
     return np.asarray(np.maximum(heavy, 0.0) / np.sum(heavy))
 
 
@@ -231,12 +231,14 @@ def _integrate(
     """
     without = np.zeros(len(n))
     changes = np.zeros((len(points.unit), len(n)))
-    heavy = _heavy(rule, n)
+    # what is light at the largest n may be all there is at the smallest
+    heavy = np.max([_heavy(rule, float(size)) for size in n], axis=0)
     rows = zip(rule.strengths, rule.weights, rule.along, rule.steps, heavy, strict=True)
     for s, mass, mass_along, step, share in rows:
         if share < LIGHT:
             continue
-        table = laplace_table(min(float(s), STRONGEST), float(n.max()))
+        strength, largest = min(float(s), STRONGEST), float(n.max())
+        table = laplace_table(strength, largest, heaviest=dominant(strength, largest))
         alone = np.array([[table.squared_error(m), table.collision(m)] for m in n]).T
         if s > STRONGEST:  # frozen: the error is that of the largest key (``softmax_moments``)
             more = float(s) - STRONGEST
@@ -300,7 +302,7 @@ def _own_expectations(table: LaplaceTable, n: Array, log_weights: Array) -> Arra
     Functions of the own key's log-weight alone, one after the other and each at every size (last
     axis), tabulated on a grid and interpolated.
     """
-    low, high = -table.ell[-1] - 8, -table.ell[0] + 4
+    low, high = -table.ell[-1] - 8, table.heaviest
     inside = np.clip(log_weights, low, high)
     ratio = int(np.ceil(table.step / SPACING))
     spacing = table.step / ratio

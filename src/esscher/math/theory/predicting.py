@@ -57,7 +57,8 @@ def predict(
     Parameters
     ----------
     head
-        Any head. Curves of Gaussian tokens are exact or nearly so, at any n. For other tokens they
+        Any head. For Gaussian tokens the curve of the map is exact at any n (sampled directions of
+        some heads apart), those of mean and covariance are of first order. For other tokens they
         come from clouds drawn from the law (:mod:`law_cloud`), with a standard error, up to
         n = 4,096; for captured tokens, from these.
     sizes
@@ -92,7 +93,7 @@ def predict(
 def _predict_gaussian(
     head: Head, n: Array | None, queries: str, moments: bool, limit: OutputMoments, seed: int
 ) -> Prediction:
-    """Gaussian tokens: exact curves at any n."""
+    """Gaussian tokens: curves at any n, exact for the map, of first order for the moments."""
     notes = []
     curves: dict[str, Curve] = {}
     if n is not None:

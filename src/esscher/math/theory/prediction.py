@@ -55,11 +55,12 @@ class Prediction:
     """Predictions of the theory about a head.
 
     ``limit`` is the law of the output with infinitely many tokens (or why there is none);
-    ``exponents`` are asymptotic, and conjectured for Gaussian tokens (no proof, but agreement with
-    exact curves up to n = 10^30); ``constants`` exact below H = 1; ``burn_in`` the number of tokens
-    at which a typical query has one effective token (``log_burn_in`` its logarithm, never
-    infinite); ``curves`` the predicted errors at the sizes that were asked for, from which
-    ``settled_from`` and ``constant_from`` read where the rate holds and where the constant does.
+    ``exponents`` are asymptotic, and conjectured for Gaussian tokens (no proof; the exact curve of
+    the map on the line has that slope at n = 10^30, in more dimensions not yet); ``constants``
+    exact below H = 1; ``burn_in`` the number of tokens at which a typical query has one effective
+    token (``log_burn_in`` its logarithm, never infinite); ``curves`` the predicted errors at the
+    sizes that were asked for, from which ``settled_from`` and ``constant_from`` read where the rate
+    holds and where the constant does.
     """
 
     head: Head
@@ -239,7 +240,7 @@ class Prediction:
             out["curve"] = {"n": self.sizes.tolist()}
             out["curve"] |= {_json_name(k): c.error.tolist() for k, c in self.curves.items()}
             out["curve_standard_error"] = {
-                _json_name(k): c.standard_error.tolist() for k, c in self.curves.items()
+                _json_name(k): c.to_dict()["standard_error"] for k, c in self.curves.items()
             }
             out["curve_method"] = {_json_name(k): c.method for k, c in self.curves.items()}
             if len(self.sizes) > 1:

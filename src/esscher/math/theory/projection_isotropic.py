@@ -8,6 +8,7 @@ has its second order too (``pair_influence``).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import scipy
@@ -17,18 +18,24 @@ from esscher.math.coupling import Coupling
 from esscher.math.theory.key_table import KeyTable
 from esscher.math.theory.norms import expected_absolute, expected_isotropic_norm
 from esscher.math.theory.pair_influence import NODES, pair_variance
-from esscher.math.theory.softmax_mean import STRONGEST, laplace_table
+from esscher.math.theory.softmax_mean import STRONGEST
 from esscher.math.theory.spline import Spline
 from esscher.math.theory.tilt_law import TiltLaw
 
-#: Nodes of the rules over the norm of the fixed key and over its cosine with the tilt.
-RADIAL_NODES, ANGLE_NODES = 64, 160
+#: Nodes of the rule over the norm of the fixed key.
+RADIAL_NODES = 128
+#: Nodes of the rule over its cosine with the tilt come in blocks, so many per unit of its largest
+#: logit: attention goes from a little to all of it within a few units.
+ANGLE_NODES, PER_LOGIT = 160, 1.6
+#: Dimension from which that rule has equal angles (in fewer, the density at the poles is not flat).
+EQUAL_ANGLES = 24
 #: Nodes of the midpoint rule over norms for oscillating integrands.
 FINE_NODES = 1501
 #: Trapezoidal step of the Laplace integrals. At a horizon h the covariance is a difference of terms
 #: that are 1/h times as large: a relative error of 1e-6 leaves three digits at h = 0.001.
 STEP = 0.5
-#: Tilt strengths with less mass than this do not matter.
+#: Tilt strengths with less mass than this, times n, do not matter: a rare query may give a token
+#: all its attention, common ones a share of 1/n.
 LIGHT = 1e-14
 #: Largest n at which the variance from pairs of tokens is computed.
 LARGEST_PAIRS = 1e12
@@ -43,7 +50,7 @@ def isotropic_errors(
     low, high = _norm_range(d, float(n.max()))
     x, w = np.polynomial.legendre.leggauss(RADIAL_NODES)
     norms, masses = _norm_rule(d, low + (high - low) * (x + 1) / 2, w)
-    mean, radial, transverse = _influence(coupling, h, n, norms, queries)
+    mean, radial, transverse, levels = _influence(coupling, h, n, norms, queries)
     midpoints = low + (high - low) * (np.arange(FINE_NODES) + 0.5) / FINE_NODES
     fine, fine_masses = _norm_rule(d, midpoints, np.ones(FINE_NODES))
 
@@ -64,7 +71,7 @@ def isotropic_errors(
         own = mean[:, i] - norms / size
         along = radial[:, i] - own**2
         level = float(np.dot(masses, along + (d - 1) * transverse[:, i])) / d
-        bias = level - float(size * np.dot(masses, own**2)) * (1 - 1 / size) / d
+        bias = float(levels[i]) + level - float(size * np.dot(masses, own**2)) * (1 - 1 / size) / d
         spread = (along - level) ** 2 + (d - 1) * (transverse[:, i] - level) ** 2
         noise = float(size * np.dot(masses, spread))
         rows["cov_rms"].append(gain * float(np.sqrt(d * bias**2 + noise)))
@@ -83,7 +90,7 @@ def _pair_shares(coupling: Coupling, h: float, n: Array, queries: str) -> Array:
     low, high = _norm_range(1, float(sizes[-1]))
     y, v = np.polynomial.legendre.leggauss(NODES)
     norms, masses = _norm_rule(1, low + (high - low) * (y + 1) / 2, v)
-    mean, _, _ = _influence(coupling, h, sizes, norms, queries)
+    mean = _influence(coupling, h, sizes, norms, queries)[0]
     single = sizes * (masses @ mean**2)
     pairs = pair_variance(coupling, h, sizes, norms, masses, queries)
     return np.asarray((pairs / single)[back])
@@ -93,7 +100,8 @@ def _norm_range(d: int, largest_n: float) -> tuple[float, float]:
     """Norms of a standard normal vector that matter, out to the extremes of n draws."""
     # its square is twice a gamma variable; scipy.stats would take half a second to say so
     low = 0.0 if d <= 3 else float(np.sqrt(2 * scipy.special.gammaincinv(d / 2, 1e-14)))
-    outside = max(1e-9 / largest_n, 1e-300)
+    # squared influences reach further than tokens: to sqrt(8/3 ln n) on the line, at H = 1
+    outside = max(1e-9 / largest_n ** (4 / 3), 1e-300)
     return low, float(np.sqrt(2 * scipy.special.gammainccinv(d / 2, outside)))
 
 
@@ -105,53 +113,56 @@ def _norm_rule(d: int, nodes: Array, weights: Array) -> tuple[Array, Array]:
     return nodes, masses / masses.sum()
 
 
-def _cosine_rule(d: int) -> tuple[Array, Array]:
-    """Rule for the cosine between two independent directions of R^d."""
+@lru_cache(maxsize=32)
+def _cosine_rule(d: int, nodes: int) -> tuple[Array, Array]:
+    """Rule for the cosine c between two independent directions of R^d, and its masses times c^k."""
     if d == 1:
-        return np.array([-1.0, 1.0]), np.array([0.5, 0.5])
-    power = (d - 3) / 2
-    x, w = scipy.special.roots_jacobi(ANGLE_NODES, power, power)
-    return np.asarray(x), np.asarray(w / w.sum())
+        x, w = np.array([-1.0, 1.0]), np.ones(2)
+    elif d < EQUAL_ANGLES:
+        x, w = scipy.special.roots_jacobi(nodes, (d - 3) / 2, (d - 3) / 2)
+    else:
+        angles = np.pi * (np.arange(nodes) + 0.5) / nodes
+        x, w = np.cos(angles), np.sin(angles) ** (d - 2)
+    return np.asarray(x), np.asarray(w / w.sum() * x ** np.arange(3)[:, None])
 
 
 def _influence(
     coupling: Coupling, h: float, n: Array, norms: Array, queries: str
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, Array, Array, Array]:
     """Influence of a token of each norm (first axis) at each size (second axis).
 
     Component of the mean along the token, and eigenvalues along and across it of the conditional
     expectation of the output's second moment minus its limit, outputs taken relative to the plain
-    mean of the keys.
+    mean of the keys. A level that does not depend on the token is left out of these eigenvalues,
+    whose differences it would round away, and comes last (by size).
     """
     d = len(coupling.tau)
     tokens = queries == "tokens"
     rule = TiltLaw(coupling).rule(float(n.max()))
-    cosines, angle_masses = _cosine_rule(d)
-    powers = angle_masses * cosines ** np.arange(3)[:, None]
-    total = np.zeros((3, len(norms), len(n)))
+    total, levels = np.zeros((3, len(norms), len(n))), np.zeros(len(n))
     for s, mass in zip(rule.strengths, rule.weights, strict=True):
-        if mass < LIGHT:
+        if mass * n.max() < LIGHT:
             continue
         strength = min(float(s), STRONGEST)
-        own_key = float(s) / h if tokens else 0.0
-        table = KeyTable(
-            laplace_table(strength, float(n.max()), STEP),
-            n,
-            strength * own_key if tokens else None,
-        )
+        own_key = float(s) / h if tokens else None
+        wanted = max(PER_LOGIT * strength * norms[-1], 5 * np.sqrt(d))
+        blocks = np.ceil(wanted / ANGLE_NODES)
+        cosines, powers = _cosine_rule(d, ANGLE_NODES * int(blocks))
+        one = powers.sum(axis=1)[:, None, None]
         log_weights = strength * norms[:, None] * cosines - strength**2 / 2
-        parts = _conditional(
-            _Moments.of(table.averages(log_weights, powers), table.fields, powers),
-            n,
-            float(s),
-            own_key if tokens else None,
-            norms[:, None],
-            d,
-        )
+        own_logit = None if own_key is None else strength * own_key
+        table = KeyTable(strength, n, STEP, float(log_weights.max()), own_logit)
+        changes = _Moments.of(table.averages(log_weights, powers), table.fields, 0 * one)
+        parts = _conditional(changes, n, float(s), own_key, norms[:, None], d)
         total += mass * np.stack(parts)
+        alone = _Moments.of(one * table.levels, table.fields, one)
+        _, along, across = _conditional(alone, n, float(s), own_key, np.zeros((1, 1)), d)
+        levels += mass * (along + (d - 1) * across)[0] / d
+    total[1] += norms[:, None] ** 2 / n**2  # of the keys' mean, the token's own part
     if tokens:
         total = total * (n - 1) / n + _own_query(h, n, norms, d) / n
-    return total[0], total[1], total[2]
+        levels = levels * (n - 1) / n
+    return total[0], total[1], total[2], levels
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,10 +177,10 @@ class _Moments:
     one: Array
 
     @classmethod
-    def of(cls, averaged: Array, fields: tuple[str, ...], powers: Array) -> _Moments:
-        """From averages [k, norm, field and size] with weights [k, cosine]."""
+    def of(cls, averaged: Array, fields: tuple[str, ...], one: Array) -> _Moments:
+        """From averages [k, norm, field and size], and that of 1."""
         parts = np.split(averaged, len(fields), axis=-1)
-        return cls(dict(zip(fields, parts, strict=True)), powers.sum(axis=1)[:, None, None])
+        return cls(dict(zip(fields, parts, strict=True)), one)
 
     def __getitem__(self, name: str) -> Array:
         return self.found.get(name, np.zeros((1, 1, 1)))
@@ -222,10 +233,10 @@ def _own_query(h: float, n: Array, norms: Array, d: int) -> Array:
     for i, r in enumerate(norms):
         s = abs(h) * float(r)
         strength = min(s, STRONGEST)
-        table = KeyTable(laplace_table(strength, float(n.max()), STEP), n, None)
-        values = table.value(strength * sign * r - strength**2 / 2)
-        powers = np.array([[1.0], [sign], [1.0]])
-        moments = _Moments.of(powers[:, :, None] * values, table.fields, powers)
+        log_weight = strength * sign * float(r) - strength**2 / 2
+        table = KeyTable(strength, n, STEP, log_weight)
+        powers = np.array([1.0, sign, 1.0])[:, None, None]
+        moments = _Moments.of(powers * table.value(log_weight), table.fields, powers)
         parts = _conditional(moments, n, s, None, np.array([[r]]), d)
         mean, radial, transverse = (part[0] for part in parts)
         out[:, i] = h * r + mean, h * h * (r * r - 1) + radial, transverse - h * h

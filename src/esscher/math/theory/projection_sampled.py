@@ -26,7 +26,7 @@ from esscher.core.validation import Array
 from esscher.math.coupling import Coupling, symmetric_root
 from esscher.math.theory.key_table import Expectations, KeyTable
 from esscher.math.theory.norms import expected_gaussian_norm
-from esscher.math.theory.softmax_mean import STRONGEST, laplace_table
+from esscher.math.theory.softmax_mean import STRONGEST
 
 #: Tokens per batch and number of batches.
 TOKENS, BATCHES = 128, 16
@@ -170,9 +170,10 @@ def _batch_squares(coupling: Coupling, n: Array, batch: _Batch) -> tuple[Array, 
         s = min(float(strengths[i]), STRONGEST)
         shrink = s / float(strengths[i]) if strengths[i] > 0 else 1.0
         own_logit = shrink * float(logits[i, i]) if tokens else None
-        table = KeyTable(laplace_table(s, float(n.max()), step), n, own_logit)
+        log_weights = shrink * logits[i] - s * s / 2
+        table = KeyTable(s, n, step, float(log_weights.max()), own_logit)
         base[:, i] = table.without_key()
-        given[:, i] = table(shrink * logits[i] - s * s / 2)
+        given[:, i] = table(log_weights)
         given[:, i] -= base[:, i][:, None]
     change, level = Expectations(*given), Expectations(*base)
 

@@ -30,10 +30,14 @@ from esscher.core.validation import Array
 #: Step of the trapezoidal rules, in ``ell`` and in ``s x``: 0.5 leaves a relative error below 1e-6,
 #: 0.35 below 1e-9.
 STEP = 0.5
+#: Coarsest step in ell: a fixed key's share of attention is good to 3e-5, its square to 2e-4.
+COARSEST = 0.75
 #: Half-width at which the standard normal density is negligible (1e-20 of its peak).
 REACH = 9.5
 #: Drop, in natural logarithms, after which a contribution is neglected.
 NEGLIGIBLE = 45.0
+#: What has decayed by this many natural logarithms below the peak of an integral over ell is cut.
+MARGIN = 22.5
 #: Beyond this strength attention is frozen at every n of interest and moments are extrapolated.
 STRONGEST = 80.0
 #: Most nodes in x for each node in ell.
@@ -59,6 +63,11 @@ class LaplaceTable:
     y2: Array
     w2: Array
 
+    @property
+    def heaviest(self) -> float:
+        """Largest log-weight of a fixed key whose share of attention the grid in ell resolves."""
+        return float(-self.ell[0] - MARGIN)
+
     def powers(self, count: float) -> Array:
         """``phi^count``, the Laplace transform of the sum of ``count`` weights."""
         return np.exp(count * self.log_phi)
@@ -77,29 +86,43 @@ class LaplaceTable:
         return float(self.step * np.sum(n * self.y1 * self.powers(n - 1)))
 
 
-def laplace_table(strength: float, largest_n: float, step: float = STEP) -> LaplaceTable:
-    """Tabulate single-token expectations at a tilt strength, for every n up to ``largest_n``."""
-    return _laplace_table(float(strength), float(largest_n), float(step))
+def laplace_table(
+    strength: float, largest_n: float, step: float = STEP, heaviest: float = -np.inf
+) -> LaplaceTable:
+    """Tabulate single-token expectations at a tilt strength, for every n up to ``largest_n``.
+
+    Keys that are held fixed beside those tokens may have log-weights up to ``heaviest``.
+    """
+    s, log_n = float(strength), float(np.log(largest_n))
+    low = s * s / 2 - s * _extreme(log_n) - 4
+    if s < 12:
+        low = min(low, -log_n - MARGIN)
+    return _laplace_table(s, log_n, float(step), min(low, -float(heaviest) - MARGIN))
+
+
+def dominant(strength: float, largest_n: float) -> float:
+    """Log-weight from which one key has all the attention among n others, up to e^-20."""
+    log_n = float(np.log(largest_n))
+    return max(log_n, strength * _extreme(log_n) - strength**2 / 2) + 20
+
+
+def _extreme(log_n: float) -> float:
+    """No key beyond this occurs among n tokens, up to a probability of e^-45."""
+    return float(np.sqrt(2 * (log_n + NEGLIGIBLE)))
 
 
 @lru_cache(maxsize=512)  # errors of the map and of the moments are averages over the same strengths
-def _laplace_table(s: float, largest_n: float, step: float) -> LaplaceTable:
-    log_n = float(np.log(largest_n))
-    # No key beyond ``extreme`` occurs among n tokens, up to a probability of e^-45.
-    extreme = float(np.sqrt(2 * (log_n + NEGLIGIBLE)))
-    top = min(2 * s, extreme) + REACH
+def _laplace_table(s: float, log_n: float, step: float, low: float) -> LaplaceTable:
+    top = min(2 * s, _extreme(log_n)) + REACH
     finest = min(0.3 * s, step)
     # Where attention is frozen the grid in ell follows the extremes and may be coarser: everything
-    # is smooth on the scale s.
-    step = step * max(1.0, s / 25)
+    # is smooth on the scale s, but for a key that is held fixed.
+    step = min(step * max(1.0, s / 25), max(step, COARSEST))
     # lambda w depends on ell + s x alone: with a spacing in s x that divides the step in ell, few
     # values occur in the whole table, whose sums over x are then correlations. Only for the weakest
     # tilts that spacing would be too small.
     ratio = int(np.ceil(step / finest)) if finest * MOST_SHARES > step else 0
     h = step / (ratio * s) if ratio else 0.3
-    low = s * s / 2 - s * extreme - 4
-    if s < 12:
-        low = min(low, -(log_n + NEGLIGIBLE / 2))
     high = s * s / 2 + REACH * s + 4
     ell = step * np.arange(np.floor(low / step), np.ceil(high / step) + 1)
 

@@ -1,0 +1,145 @@
+"""Predicted errors at sizes and dimensions where rounding, not theory, could decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+
+import esscher
+from esscher.math.coupling import Coupling
+from esscher.math.theory.norms import radial_gap
+from esscher.math.theory.projection_isotropic import _influence
+from esscher.math.theory.tilt_law import TiltLaw, TiltRule
+from esscher.theory import map_curve, mean_constant, moment_curves
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("dim", "horizon"),
+    [
+        pytest.param(200, 1.0, marks=SLOW),
+        pytest.param(1, 1.0, marks=SLOW),
+        pytest.param(1, 3.0, marks=SLOW),
+        pytest.param(8, 1.5, marks=SLOW),
+        pytest.param(30, 2.0, marks=SLOW),
+        pytest.param(50, 3.0, marks=SLOW),
+        pytest.param(200, 0.3, marks=SLOW),
+        pytest.param(200, 3.0, marks=SLOW),
+        pytest.param(1000, 1.0, marks=SLOW),
+    ],
+)
+def test_errors_fall_up_to_a_size_of_1e30(dim: int, horizon: float) -> None:
+    """Map and mean, population queries; covariances and own keys may be right early by accident."""
+    sizes = 10.0 ** np.arange(15, 31, 3)
+    head = esscher.gaussian_head(horizon, dim)
+    curves = esscher.predict(head, sizes, "population").curves
+    for name in ("map", "mean", "mean_rms"):
+        slopes = curves[name].local_slopes()
+        assert np.all((slopes > 0) & (slopes < 0.501)), name
+        # an exponent changes little over three decades: rounding would show as a kink
+        assert np.all(np.abs(np.diff(slopes)) < 0.05), name
+    assert np.all(curves["mean"].error < curves["mean_rms"].error)
+
+
+def test_two_hundred_dimensions_at_extreme_sizes() -> None:
+    """The exponent of the mean falls slowly from 0.31 to 0.27 here (in full: the test above)."""
+    curves = moment_curves(esscher.gaussian_head(1.0, 200), [1e21, 1e24, 1e30], "population")
+    assert curves["mean"].local_slopes() == pytest.approx([0.292, 0.274], abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("dim", "queries"), [(50, "tokens"), pytest.param(200, "population", marks=SLOW)]
+)
+def test_constants_at_a_size_of_1e30(dim: int, queries: str) -> None:
+    n, head = 1e30, esscher.gaussian_head(0.3, dim)
+    curves = moment_curves(head, [n], queries)
+    constant = mean_constant(head, queries)
+    # the tables in the key's log-weight are good to 3e-4
+    assert n * curves["mean_rms"].error[0] ** 2 == pytest.approx(constant.squared, rel=3e-4)
+    assert n**0.5 * curves["mean"].error[0] == pytest.approx(constant.norm, rel=3e-4)
+    assert n * curves["cov_rms"].error[0] ** 2 == pytest.approx(
+        esscher.theory.cov_constant(head, queries), rel=3e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("horizon", "dim"),
+    [(0.08, 400), pytest.param(0.3, 400, marks=SLOW), pytest.param(3.0, 200, marks=SLOW)],
+)
+def test_tokens_of_many_dimensions_attend_to_themselves(horizon: float, dim: int) -> None:
+    """Then the output is x, whose limit is H x: sqrt(d) |H - 1|; the mean is that of n tokens."""
+    n = 1000.0
+    head = esscher.gaussian_head(horizon, dim)
+    off = abs(horizon - 1) * np.sqrt(dim)
+    # a fixed key's share of attention is good to 2e-4
+    assert map_curve(head, [n], "tokens").error[0] == pytest.approx(off, rel=2e-4)
+    mean = moment_curves(head, [n], "tokens")["mean_rms"]
+    assert mean.error[0] == pytest.approx(np.sqrt(dim / n), rel=2e-4)
+
+
+@pytest.mark.parametrize("dim", [199, 200, 1000, 4096])
+def test_characteristic_functions_in_many_dimensions(dim: int) -> None:
+    x = np.geomspace(1e-6, 1e3, 40)
+    with mp.workdps(60):
+        exact = [float(1 - mp.hyp0f1(mp.mpf(dim) / 2, -((mp.mpf(v) / 2) ** 2))) for v in x]
+    np.testing.assert_allclose(radial_gap(x, dim), exact, rtol=1e-6)
+
+
+def test_an_error_does_not_depend_on_the_other_sizes() -> None:
+    """Strengths that do not matter at n = 10^30 matter at n = 1,000."""
+    head = esscher.gaussian_head(spectrum=[1.5, 0.75])
+    alone = map_curve(head, [1000], "tokens").error[0]
+    # 1e-5 is the accuracy of the rule over directions
+    assert map_curve(head, [1000, 1e30], "tokens").error[0] == pytest.approx(alone, rel=2e-5)
+
+
+@SLOW
+@pytest.mark.parametrize(("dim", "s", "r", "n"), [(30, 11.0, 6.0, 1e27), (200, 13.0, 14.0, 1e24)])
+def test_influence_of_a_token_in_high_precision(
+    monkeypatch: pytest.MonkeyPatch, dim: int, s: float, r: float, n: float
+) -> None:
+    """At one strength of the tilt and one norm of the token, with 60 digits."""
+    rule = TiltRule(np.array([s]), np.ones(1), np.ones(1), np.ones(1))
+    monkeypatch.setattr(TiltLaw, "rule", lambda *_: rule)
+    coupling: Coupling = esscher.gaussian_head(1.0, dim).coupling
+    found = _influence(coupling, 1.0, np.array([n]), np.array([r]), "population")[0]
+    assert float(found[0, 0]) == pytest.approx(_influence_by_hand(dim, s, r, n), rel=1e-3)
+
+
+def _influence_by_hand(dim: int, s: float, r: float, n: float) -> float:
+    """Component along a token of ``E[Gamma_n - s u]`` given it, plain sums of 60 digits."""
+    with mp.workdps(60):
+        step = mp.mpf("0.4")  # of ln lambda and of s x
+        h = step / s
+        x = [h * k for k in range(int(-14 * s / step), int(28 * s / step))]
+        density = [mp.exp(-t * t / 2) * h / mp.sqrt(2 * mp.pi) for t in x]
+        pull = [p * (t - s) for p, t in zip(density, x, strict=True)]
+        first = int((s * s / 2 - 17 * s) / step)
+        ell = [step * k for k in range(first, int((s * s / 2 + 10 * s + 4) / step))]
+        # lambda w depends on the sum of ln lambda and s x only
+        z = [mp.exp(ell[0] + s * x[0] - mp.mpf(s) ** 2 / 2 + step * k)
+             for k in range(len(ell) + len(x))]  # fmt: skip
+        plain = [mp.exp(-t) if t < 2000 else mp.mpf(0) for t in z]
+        heavy = [t * e for t, e in zip(z, plain, strict=True)]
+        key, rest = [], []
+        for i in range(len(ell)):
+            phi = mp.fdot(density, plain[i : i + len(x)])
+            y = mp.fdot(pull, heavy[i : i + len(x)])
+            key.append(step * phi ** (mp.mpf(n) - 1))
+            rest.append(step * (mp.mpf(n) - 1) * y * phi ** (mp.mpf(n) - 2))
+        used = [i for i in range(len(ell)) if key[i] > mp.mpf(10) ** -60]
+        angles = [mp.pi * (k + mp.mpf(1) / 2) / 500 for k in range(500)]
+        masses = [mp.sin(t) ** (dim - 2) for t in angles]
+        total: Any = mp.mpf(0)
+        for angle, mass in zip(angles, masses, strict=True):
+            c = mp.cos(angle)
+            for i in used:
+                w = mp.exp(ell[i] + s * r * c - mp.mpf(s) ** 2 / 2)
+                if w < 2000:
+                    e = mp.exp(-w)
+                    total += mass * e * (w * key[i] * (r - s * c) + c * rest[i])
+        return float(total / mp.fsum(masses))
