@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from esscher.core.errors import InputError
+from esscher.core.untrusted import limits
 from esscher.engine.cache.budgets import Keeping, TokenBudgets
 from esscher.engine.cache.cache import planned_cache
 from esscher.engine.generation import compare, generate, prompt_ids, warm_up
@@ -194,3 +195,35 @@ def test_chats(loaded) -> None:
     tokenizer.chat_template = "{{ raise_exception('no users here') }}"
     with pytest.raises(InputError, match=r"chat template of 'chat' fails.*no users here"):
         prompt_ids(with_template, "the word", 1, chat=True)
+
+
+LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+GROWTH = (
+    "{% set n = namespace(x='x') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("template", [LOOP, GROWTH])
+def test_chat_templates_without_end(loaded, template, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SECONDS", 1)
+    monkeypatch.setattr(limits, "MEMORY", 256 * limits.MIB)
+    tokenizer = decoder_tokenizer()
+    tokenizer.chat_template = template
+    chat = wrap_model(loaded.model, tokenizer, name="chat")
+    with pytest.raises(InputError, match=r"'chat' takes more than 1 s, .* leave out"):
+        prompt_ids(chat, "the word", 1, chat=True)
+
+
+def test_only_ends_are_taken_from_the_generation_config(loaded, ids) -> None:
+    """transformers raises an exception for stop strings, and repeats no word."""
+    plain, before = generate(loaded, ids, new=NEW), loaded.model.generation_config
+    changed = {"stop_strings": ["the"], "no_repeat_ngram_size": 1}
+    other = type(before)(eos_token_id=plain.token_ids[3], **changed)
+    loaded.model.generation_config = other
+    try:
+        found = generate(loaded, ids, new=NEW)
+        assert loaded.model.generation_config is other
+    finally:
+        loaded.model.generation_config = before
+    end = plain.token_ids.index(plain.token_ids[3])
+    assert found.token_ids == plain.token_ids[: end + 1]

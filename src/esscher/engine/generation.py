@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from esscher.core.errors import InputError
 from esscher.core.memory import MemoryWatch, PeakMemory
+from esscher.core.untrusted import bounded
 from esscher.engine.models import LoadedModel
 from esscher.engine.models.transformers_library import quiet, transformers_module
 
@@ -191,18 +193,21 @@ def _chat_ids(loaded: LoadedModel, text: str) -> tuple[int, ...]:
             f"the tokenizer of {loaded.name!r} has no chat template; leave out --chat and write "
             "the prompt as the model is to see it"
         )
+    said = [{"role": "user", "content": text}]
     try:
-        found = loaded.tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=True,
-            return_dict=True,
-        )  # fmt: skip
-    except Exception as error:  # a template is a program of whoever made the model
-        said = (str(error).splitlines() or [""])[0][:200]
+        # a template is a program of whoever made the model
+        prompt = bounded(
+            lambda: loaded.tokenizer.apply_chat_template(
+                said, add_generation_prompt=True, tokenize=False
+            ),
+            f"the chat template of {loaded.name!r}",
+        )
+    except InputError as error:
         raise InputError(
-            f"the chat template of {loaded.name!r} fails ({type(error).__name__}: {said}); leave "
-            "out --chat and write the prompt as the model is to see it"
+            f"{error}; leave out --chat and write the prompt as the model is to see it"
         ) from error
-    return tuple(map(int, found["input_ids"]))
+    found = loaded.tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"]
+    return tuple(map(int, found))
 
 
 def generate(
@@ -339,7 +344,7 @@ def _call(
         torch.manual_seed(seed)
     tokenizer, config = loaded.tokenizer, loaded.model.generation_config
     padding = [tokenizer.pad_token_id, config.pad_token_id, tokenizer.eos_token_id, 0]
-    with quiet():
+    with quiet(), _plain_generation(loaded.model):
         out = loaded.model.generate(
             input_ids=prompt,
             attention_mask=torch.ones_like(prompt),
@@ -351,6 +356,22 @@ def _call(
             **choice,
         )
     return tuple(map(int, out[0, len(ids) :].tolist()))
+
+
+@contextmanager
+def _plain_generation(model: Any) -> Iterator[None]:
+    """Take nothing from the model's generation_config.json but the tokens that begin and end texts.
+
+    Stop strings, penalties and the like would need more than a model and its cache, or change the
+    tokens that are compared.
+    """
+    own = model.generation_config
+    ends = {name: getattr(own, name) for name in ("bos_token_id", "eos_token_id")}
+    model.generation_config = transformers_module().GenerationConfig(**ends)
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 def _text(loaded: LoadedModel, ids: tuple[int, ...], new: tuple[int, ...]) -> str:

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +32,7 @@ from tests.engine.cache.plans import (
 )
 from tests.engine.models.tiny import tiny_model, transformers
 
+ROOT = Path(__file__).parents[3]
 #: Every kind of decoder with a layer that sees all tokens.
 DECODERS = (
     "gpt2", "gpt2 scaled", "llama", "llama one key head", "qwen2", "qwen3", "smollm3", "gemma",
@@ -112,13 +119,14 @@ def test_a_model_used_with_another_cache_is_what_it_was():
     before = logits_of(generated(loaded, batch))
     names = [loaded.model.config._attn_implementation, loaded.backbone.config._attn_implementation]
     cache = planned_cache(loaded, budgets_for(loaded))
+    forward = loaded.backbone.forward
     planned_cache(loaded, budgets_for(loaded))
     generated(loaded, batch, past_key_values=cache)
     assert torch.equal(logits_of(generated(loaded, batch)), before)
     after = [loaded.model.config._attn_implementation, loaded.backbone.config._attn_implementation]
     assert after == names
-    # two hooks, however many caches
-    assert len(loaded.backbone._forward_pre_hooks) == len(loaded.backbone._forward_hooks) == 1
+    # one forward, however many caches
+    assert loaded.backbone.forward == forward
 
 
 def test_a_call_that_fails_leaves_the_model_as_it_was():
@@ -229,11 +237,29 @@ def test_tokens_of_a_prompt_that_are_taken_back():
     cache.crop(-1)
     with pytest.raises(InputError, match="and the cache can give back 0"):
         cache.crop(-1)
+    # what a positive number means has changed in transformers, which refuses it
+    for count in (1, 25, 56):
+        with pytest.raises(InputError, match=rf"crop\(-{count}\) takes back {count}$"):
+            cache.crop(count)
+    assert cache.get_seq_length() == 56
     two = planned_cache(loaded, budgets_for(loaded, 0.5))
     with torch.no_grad():
         loaded.model(**padded(prompts((40, 31))), past_key_values=two)
     with pytest.raises(InputError, match="can give back 0"):
         two.crop(-1)
+
+
+def test_tokens_that_only_some_layers_took_back():
+    """A layer with a window cannot, those before it did: the cache must not go on from that."""
+    loaded, text = model("gemma2"), prompts([60])[0][None]
+    cache = planned_cache(loaded, budgets_for(loaded, 0.5))
+    cache.layers[0], cache.layers[1] = cache.layers[1], cache.layers[0]
+    with torch.no_grad():
+        loaded.model(input_ids=text, past_key_values=cache)
+        with pytest.raises(RuntimeError, match="does not track past states"):
+            cache.crop(-1)
+        with pytest.raises(InputError, match="the cache is unfinished"):
+            loaded.model(input_ids=text[:, :1], past_key_values=cache)
 
 
 def test_sampling_is_that_of_the_logits():
@@ -409,11 +435,39 @@ def test_inference_mode_and_no_gradients():
         loaded.model(input_ids=text, past_key_values=caches[1])
         loaded.model(input_ids=text[:, :1], past_key_values=caches[1])
         found = [loaded.model(input_ids=text[:, :12], past_key_values=c).logits for c in caches[:2]]
-    loaded.model(input_ids=text, past_key_values=caches[2])
-    loaded.model(input_ids=text[:, :1], past_key_values=caches[2])
-    found.append(loaded.model(input_ids=text[:, :12], past_key_values=caches[2]).logits.detach())
     same(found[1], found[0])
-    same(found[2], found[0])
+    # queries, keys and values would get none: refused before anything is read
+    with pytest.raises(InputError, match=r"no gradients flow .* torch.no_grad"):
+        loaded.model(input_ids=text, past_key_values=caches[2])
+    with pytest.raises(InputError, match="no gradients flow"):
+        loaded.model(input_ids=text[:, :1], past_key_values=caches[1])
+    with torch.no_grad():
+        loaded.model(input_ids=text, past_key_values=caches[2])
+        loaded.model(input_ids=text[:, :1], past_key_values=caches[2])
+        same(loaded.model(input_ids=text[:, :12], past_key_values=caches[2]).logits, found[0])
+        loaded.model(input_ids=text[:, :1], past_key_values=caches[1])
+    # of a layer behind, or of queries alone: noticed too
+    loaded.model.requires_grad_(False)
+    loaded.backbone.layers[1].self_attn.q_proj.requires_grad_(True)
+    with pytest.raises(InputError, match="no gradients flow"):
+        loaded.model(input_ids=text[:, :1], past_key_values=caches[0])
+    # those of the head flow
+    loaded.model.requires_grad_(False).lm_head.requires_grad_(True)
+    caches[0].reset()
+    loaded.model(input_ids=text, past_key_values=caches[0]).logits.sum().backward()
+    assert loaded.model.lm_head.weight.grad.abs().sum() > 0
+
+
+def test_autocast_is_refused_before_anything_is_read():
+    loaded, text = model(), prompts([60])[0][None]
+    cache = planned_cache(loaded, budgets_for(loaded))
+    for given in (text, text[:, :1]):
+        refused = pytest.raises(InputError, match=r"outside of torch\.autocast")
+        with refused, torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            loaded.model(input_ids=given, past_key_values=cache)
+        with torch.no_grad():
+            loaded.model(input_ids=given, past_key_values=cache)
+    assert cache.get_seq_length() == 61
 
 
 def test_a_cache_is_used_again_after_a_reset():
@@ -457,22 +511,120 @@ def test_refusals():
         planned_cache(tiny_model("mistral"), budgets)
 
 
-def test_attention_that_passes_the_cache_by_is_noticed():
-    """As when another thread switches the attention of the model in the middle of a call."""
+@pytest.mark.parametrize("layer", [0, 2])
+def test_attention_that_passes_the_cache_by_is_noticed(layer):
+    """As when somebody switches the attention of the model in the middle of a call."""
     loaded, text = model(), prompts([40])[0][None]
     cache, config = planned_cache(loaded, budgets_for(loaded)), loaded.backbone.config
 
     def switch(*given):
         config._attn_implementation_internal = "eager"
 
-    handle = loaded.backbone.layers[0].register_forward_pre_hook(switch)
-    with torch.no_grad(), pytest.raises(InputError, match="attention of layer 0 was not computed"):
+    handle = loaded.backbone.layers[layer].register_forward_pre_hook(switch)
+    passed_by = rf"attention of layer {layer} was not computed"
+    with torch.no_grad(), pytest.raises(InputError, match=passed_by):
         loaded.model(input_ids=text, past_key_values=cache)
     handle.remove()
+    with torch.no_grad(), pytest.raises(InputError, match="the cache is unfinished"):
+        loaded.model(input_ids=text, past_key_values=cache)
     cache.reset()
     with torch.no_grad():
         loaded.model(input_ids=text, past_key_values=cache)
     assert cache.kept.max() == 10
+
+
+def test_threads_take_turns():
+    """A call that begins while another is in its last layer waits for its end."""
+    loaded, (text, other) = model(), prompts([40, 33])
+    budgets = budgets_for(loaded)
+
+    def answer(ids, cache):
+        with torch.no_grad():
+            return loaded.model(input_ids=ids[None], past_key_values=cache).logits
+
+    expected = []
+    for ids in (text, other):
+        cache = planned_cache(loaded, budgets)
+        expected.append((answer(ids, cache), answer(ids[:5], cache)))
+    first, second = planned_cache(loaded, budgets), planned_cache(loaded, budgets)
+    ended, threads = [], []
+
+    def begin(*given):
+        if not threads:
+            work = [lambda: ended.append(answer(other, second))]
+            threads.append(threading.Thread(target=work[0]))
+            threads[0].start()
+            threads[0].join(timeout=0.5)  # long enough to run in
+            assert not ended
+
+    handle = loaded.backbone.layers[-1].register_forward_pre_hook(begin)
+    found = answer(text, first)
+    handle.remove()
+    threads[0].join()
+    assert torch.equal(found, expected[0][0])
+    assert torch.equal(ended[0], expected[1][0])
+    assert torch.equal(answer(text[:5], first), expected[0][1])
+    assert torch.equal(answer(other[:5], second), expected[1][1])
+
+
+class Interruption:
+    """Raises KeyboardInterrupt at one of the calls of functions on the way."""
+
+    def __init__(self, at):
+        self.at, self.count = at, 0
+
+    def __call__(self, frame, event, argument):
+        code = frame.f_code
+        # what is raised while a generator is thrown away is ignored by Python
+        ours = event == "call" and not code.co_flags & inspect.CO_GENERATOR
+        if ours and ("/engine/cache/" in code.co_filename or "modeling_llama" in code.co_filename):
+            self.count += 1
+            if self.count == self.at:
+                raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("options", [{}, {"chunk": 16, "decode": "budget"}])
+def test_interrupted_calls_leave_the_model_as_it_was(options):
+    """At any point: a cache of which only some layers know the call refuses to go on."""
+    loaded, text = model(), prompts([40])[0][None]
+    config, budgets = loaded.backbone.config, budgets_for(loaded)
+
+    def go_on(cache, tokens=1):
+        with torch.no_grad():
+            return loaded.model(input_ids=text[:, :tokens], past_key_values=cache).logits
+
+    start = planned_cache(loaded, budgets, **options)
+    go_on(start, 40)
+    expected = go_on(copy.deepcopy(start))
+    ends = set()
+    for fresh in (True, False):
+        tokens, at = (40 if fresh else 1), 0
+        while True:
+            cache = planned_cache(loaded, budgets, **options) if fresh else copy.deepcopy(start)
+            # every call of the first few, then some
+            at += 1 if at < 20 else 41
+            interruption = Interruption(at)
+            sys.setprofile(interruption)
+            try:
+                go_on(cache, tokens)
+            except KeyboardInterrupt:
+                ends.add(cache.call.unfinished)
+            finally:
+                sys.setprofile(None)
+            assert config._attn_implementation == "sdpa"
+            assert not cache.call.reading
+            if interruption.count < at:
+                break
+            if cache.call.unfinished:
+                with pytest.raises(InputError, match="the cache is unfinished"):
+                    go_on(cache)
+                cache.reset()
+                go_on(cache, 40)
+            elif cache.get_seq_length() == 0:
+                go_on(cache, 40)
+            elif cache.get_seq_length() == 40:
+                assert torch.equal(go_on(cache), expected)
+    assert ends == {True, False}
 
 
 def test_masks_that_are_more_than_masks_are_refused():
@@ -483,6 +635,37 @@ def test_masks_that_are_more_than_masks_are_refused():
         mask = torch.full((1, 1, 1, 41), 0.5)
         with pytest.raises(InputError, match="it can only hide tokens"):
             loaded.model(input_ids=text[:, :1], attention_mask=mask, past_key_values=cache)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_masks_that_hide_tokens_of_the_prompt_are_refused(implementation):
+    """Also those that show its padding; new tokens can be hidden."""
+    loaded, batch = model(), padded(prompts((40, 31)))
+    loaded.model.set_attn_implementation(implementation)
+    cache = planned_cache(loaded, budgets_for(loaded, 0.5))
+
+    def follow(mask, new=2, branch=True):
+        with torch.no_grad():
+            loaded.model(input_ids=batch["input_ids"][:, -new:], attention_mask=mask,
+                         past_key_values=copy.deepcopy(cache) if branch else cache)  # fmt: skip
+
+    with torch.no_grad():
+        loaded.model(**batch, past_key_values=cache)
+    right = torch.cat([batch["attention_mask"], torch.ones(2, 2, dtype=torch.long)], 1)
+    hides, shows, behind = right.clone(), right.clone(), right.clone()
+    hides[0, 20], shows[1, 3], behind[0, 41] = 0, 1, 0
+    follow(right)
+    follow(behind)
+    with pytest.raises(InputError, match=r"of \[40, 31\] tokens of the texts it shows \[39, 31\]"):
+        follow(hides)
+    with pytest.raises(InputError, match=r"of \[40, 31\] tokens of the texts it shows \[40, 32\]"):
+        follow(shows)
+    follow(behind, branch=False)
+    later = torch.cat([behind, torch.ones(2, 2, dtype=torch.long)], 1)
+    follow(later)
+    later[1, 30] = 0
+    with pytest.raises(InputError, match="does not show the tokens that the cache was filled with"):
+        follow(later)
 
 
 def test_attention_that_is_watched_is_the_same():
@@ -501,3 +684,55 @@ def test_attention_that_is_watched_is_the_same():
             found = loaded.model(input_ids=text[:, :5], past_key_values=watched).logits
     assert torch.equal(found, expected)
     assert [tuple(one.shape) for one in seen] == [(1, 4, 60, 8)] * 3 + [(1, 4, 5, 8)] * 3
+
+
+COMPILED = """
+import sys
+import torch
+from esscher.engine.cache.cache import planned_cache
+from esscher.engine.cache.prompt import ObservedPrompt
+from tests.engine.cache.plans import ROTARY, SHORT, budgets_for, generated, padded, prompts
+from tests.engine.models.tiny import tiny_model
+
+way, backend = sys.argv[1:]
+loaded, batch = tiny_model("llama", strength=4.0, **ROTARY), padded(prompts((30, 17)))
+budgets, model = budgets_for(loaded, 0.4), loaded.model
+
+def sequences(cache=None):
+    return generated(loaded, batch, new=3, past_key_values=cache).sequences
+
+def watched():
+    return ObservedPrompt(loaded, prompts([30])[0].numpy(), SHORT).scores[2]
+
+expected, dense, scores = sequences(planned_cache(loaded, budgets)), sequences(), watched()
+if way == "model":
+    model.compile(backend=backend)
+elif way == "forward":
+    model.forward = torch.compile(model.forward, backend=backend)
+else:
+    for layer in loaded.backbone.layers:
+        layer.compile(backend=backend)
+assert torch.equal(sequences(planned_cache(loaded, budgets)), expected)
+assert torch.equal(sequences(), dense)
+assert torch.allclose(watched(), scores, rtol=1e-4)
+assert loaded.backbone.config._attn_implementation == "sdpa"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "backend"),
+    [
+        ("model", "eager"),
+        ("forward", "eager"),
+        ("layers", "eager"),
+        ("model", "inductor"),
+    ],
+)
+def test_compiled_models_keep_the_cache_out_of_their_graphs(way, backend):
+    """In a process of its own: a graph that holds addresses of a cache corrupts memory."""
+    if backend == "inductor" and shutil.which("g++") is None:
+        pytest.skip("there is no compiler")
+    command = [sys.executable, "-c", COMPILED, way, backend]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

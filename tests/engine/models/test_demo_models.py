@@ -84,3 +84,13 @@ def test_smollm2_generates_the_same_text():
             replaced = loaded.model.generate(**batch, **options)
     assert torch.equal(plain, replaced)
     assert "Paris" in loaded.tokenizer.decode(plain[0])
+
+
+@pytest.mark.slow
+def test_smollm2_is_saved_and_read_again(tmp_path):
+    """Nothing of the GGUF file is left over that keeps transformers from writing its weights."""
+    loaded = demo_model("demo:smollm2")
+    with quiet():
+        loaded.model.save_pretrained(tmp_path)
+        loaded.tokenizer.save_pretrained(tmp_path)
+    assert esscher.load_model(str(tmp_path)).weight_hash == loaded.weight_hash

@@ -41,7 +41,9 @@ COMMANDS = {
     "sparse": lambda m: esscher.sparse(m, text(), passages=2, patterns="window", layers=[0]),
     "deep": lambda m: esscher.deep(m, text(), passages=2, draws=1, terciles="none"),
     "tails": lambda m: esscher.tails(m, text(), tokens=600, layers=[0], heads=[0]),
-    "domains": lambda m: esscher.domains(m, {"a": text(), "b": text(seed=1)}, blocks=3, layers=[0]),
+    "domains": lambda m: esscher.domains(
+        m, {"a": text(), "b": text(seed=1)}, blocks=6, block_tokens=200, layers=[0]
+    ),
     "plan": lambda m: esscher.plan(m, text(), budget=0.5, passages=2),
     "context": lambda m: esscher.context(m, text(), passages=2),
 }

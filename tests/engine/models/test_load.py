@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import warnings
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from esscher.core.errors import InputError
+from esscher.core.untrusted import limits
 from esscher.engine.models import load_model, wrap_model
 from esscher.engine.models import sources as model_sources
 from tests.engine.models.folders import encoder_tokenizer, save
@@ -207,6 +209,19 @@ def test_a_tokenizer_that_frames_texts_with_other_tokens(folder):
     found["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [60]
     path.write_text(json.dumps(found))
     refused(folder, "frames texts with token 60, but the model knows only 60")
+
+
+def test_a_tokenizer_that_makes_gigabytes_of_a_sentence(folder, monkeypatch):
+    monkeypatch.setattr(limits, "SECONDS", 2)
+    monkeypatch.setattr(limits, "MEMORY", 512 * limits.MIB)
+    path = folder / "tokenizer.json"
+    found = json.loads(path.read_text())
+    double = {"type": "Replace", "pattern": {"String": "o"}, "content": "oo"}
+    found["normalizer"] = {"type": "Sequence", "normalizers": 40 * [double]}
+    path.write_text(json.dumps(found))
+    start = time.monotonic()
+    refused(folder, "the tokenizer of", "takes more than 2 s, 512 MiB")
+    assert time.monotonic() - start < 60  # on a busy machine
 
 
 def test_revision_of_a_folder(folder):

@@ -172,6 +172,19 @@ def test_continued_after_an_interruption(bert, tmp_path, after):
     np.testing.assert_array_equal(again.token_ids, whole.token_ids)
 
 
+@pytest.mark.parametrize("after", [2, 9])
+def test_every_passage_is_watched_when_continued(bert, tmp_path, after):
+    options = {"tokens": TOKENS, "context": CONTEXT, "batch_tokens": 24, "folder": tmp_path / "c"}
+    with pytest.raises(KeyboardInterrupt):
+        collect_cloud(bert, [words(200)], progress=interrupt(after), **options)
+    seen = []
+    collect_cloud(
+        bert, [words(200)], **options,
+        watch=lambda passages, capture: seen.extend((p.number, capture.layer) for p in passages),
+    )  # fmt: skip
+    assert sorted(seen) == [(number, layer) for number in range(10) for layer in range(3)]
+
+
 def test_continued_after_a_kill(bert, tmp_path, monkeypatch):
     """Nothing recorded, files there: everything is written once more."""
     options = {"tokens": TOKENS, "context": CONTEXT, "batch_tokens": 24, "folder": tmp_path / "c"}

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from esscher.core.errors import InputError
+from esscher.core.options import AtMost
 from esscher.engine.models import wrap_model
-from esscher.engine.text import Document, passages, read_passages, read_text
+from esscher.engine.text import Document, passages, read_passages, read_text, whole_passages
+from esscher.engine.text.packing import first_passages
 from tests.engine.models.demo import demo_model
 from tests.engine.models.folders import SENTENCE, decoder_tokenizer, encoder_tokenizer, words
 from tests.engine.models.tiny import tiny_model
@@ -143,3 +145,25 @@ def test_minilm_tokens():
     expected = loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     body = np.concatenate([p.ids[1:-1] for p in found])
     np.testing.assert_array_equal(body, expected[: len(body)])
+
+
+def test_defaults_are_what_the_text_has(bert):
+    """A number that was not asked for is an upper limit, as long as there is something."""
+    model, text = bert, [words(70)]
+    assert len(read_passages(model, text, tokens=AtMost(500), context=20, least=30)) == 4
+    assert len(whole_passages(model, text, count=AtMost(8), context=20)) == 3
+    found = first_passages(model, text, AtMost(8), 20)
+    assert [len(passage.ids) for passage in found] == [20, 20, 20]
+    with pytest.raises(InputError, match="only 70 tokens; give a text with at least 90"):
+        read_passages(model, text, tokens=AtMost(500), context=20, least=90)
+    for read in (
+        lambda: whole_passages(model, text, count=AtMost(8), context=80),
+        lambda: first_passages(model, text, AtMost(8), 80),
+    ):
+        with pytest.raises(InputError, match="no whole passage of 80 tokens; give more text"):
+            read()
+    # what was asked for is not changed
+    with pytest.raises(InputError, match="at most 3 passages"):
+        whole_passages(model, text, count=8, context=20)
+    with pytest.raises(InputError, match="at most 3 passages"):
+        first_passages(model, text, 8, 20)

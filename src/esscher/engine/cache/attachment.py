@@ -2,18 +2,21 @@
 
 A model asks its configuration for the name of an attention function. While its backbone is called
 with a reduced cache, that name is a private one, whose function passes keys back to the cache that
-handed them out. Called with any other cache, or none, the model is what it was: two hooks look at
-one argument and do nothing.
+handed them out. Called with any other cache, or none, the model is what it was: its forward looks
+at one argument and does nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from inspect import signature
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from esscher.core.errors import InputError
@@ -35,6 +38,9 @@ from esscher.engine.models.interface import (
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import transformers_module
 
+#: Attribute of a backbone that has one.
+SWITCH = "_esscher_switch"
+
 
 def attach(loaded: LoadedModel) -> None:
     """Let a model compute attention with reduced caches; done once per model.
@@ -52,81 +58,97 @@ def attach(loaded: LoadedModel) -> None:
         )
     backbone = loaded.backbone
     modules = [family.attention(block) for block in family.blocks(loaded.model)]
-    switch = Switch(attention_configs(backbone, modules))
-    check_readable(switch.names[0])
-    if any(isinstance(getattr(hook, "__self__", None), Switch) for hook in _hooks(backbone)):
+    configs = attention_configs(backbone, modules)
+    check_readable(str(configs[0]._attn_implementation))
+    if hasattr(backbone, SWITCH):
         return
     _register()
-    backbone.register_forward_pre_hook(switch.before, with_kwargs=True)
-    backbone.register_forward_hook(switch.after, with_kwargs=True, always_call=True)
-
-
-def _hooks(module: nn.Module) -> list[Any]:
-    return list(module._forward_pre_hooks.values())
+    switch = Switch(backbone, configs)
+    setattr(backbone, SWITCH, switch)
+    backbone.forward = switch.forward
 
 
 class Switch:
-    """Two hooks of a backbone: attention goes to the cache, and back to the model."""
+    """The forward of a backbone: called with a reduced cache, attention goes to the cache.
 
-    def __init__(self, configs: list[Any]) -> None:
-        self._configs = configs
-        self._before: list[str] | None = None
+    Two hooks would not do: PyTorch leaves out the second when a call is interrupted. Calls with
+    reduced caches take turns, because threads share the configurations.
+    """
 
-    @property
-    def names(self) -> list[str]:
-        """Attention functions that the configurations name now."""
-        return [str(config._attn_implementation) for config in self._configs]
+    def __init__(self, module: nn.Module, configs: list[Any]) -> None:
+        own = vars(module).get("forward")  # of others who took its place
+        self.__setstate__((module, configs, own))
 
-    def before(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Read a long prompt up to its last piece, then switch to the cache."""
-        kwargs = _by_name(module, args, kwargs)
-        cache = _own_cache(kwargs.get(ARGUMENT))
+    def __getstate__(self) -> Any:
+        return self._module(), self._configs, self._own
+
+    def __setstate__(self, state: Any) -> None:
+        module, self._configs, self._own = state
+        self._module = weakref.ref(module)  # a model is freed when it is let go
+        self._turn = threading.RLock()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the backbone."""
+        module = self._module()
+        assert module is not None
+        forward = partial(type(module).forward, module) if self._own is None else self._own
+        named = _by_name(module, args, kwargs)
+        cache = _own_cache(named.get(ARGUMENT))
         if cache is None:
-            return None
-        call, first = cache.call, cache.call.repeating is None
-        if first:
+            return forward(*args, **kwargs)
+        return self._call(module, forward, cache, named)
+
+    # graphs of torch.compile hold no cache: its arrays are passed to the kernel by their addresses
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _call(self, module: nn.Module, forward: Any, cache: Any, kwargs: dict[str, Any]) -> Any:
+        """Read a long prompt up to its last piece, then the rest."""
+        call = cache.call
+        with self._turn:
+            if call.reading or call.repeating is not None:
+                return self._read(module, forward, cache, kwargs)
             call.check_finished()
-            if not call.reading:
-                check_repeatable(cache, kwargs)
-            kwargs = _read_first(module, cache, kwargs)
-        names = self.names
-        # an attention_override block passes keys of a cache back by itself
-        if not names[0].startswith(PREFIX):
-            check_readable(names[0])
-            self._before = names
-            for config, name in zip(self._configs, names, strict=True):
-                config._attn_implementation_internal = _private(name)
+            _check_autocast(kwargs)
+            check_repeatable(cache, kwargs)
+            with cache.changing():
+                kwargs = _read_first(module, cache, kwargs)
+                output = self._read(module, forward, cache, kwargs)
+                if call.reading:
+                    cache.stop_reading()
+            return output
+
+    def _read(self, module: nn.Module, forward: Any, cache: Any, kwargs: dict[str, Any]) -> Any:
+        """Read tokens with the attention of the cache, and let the model repeat them."""
+        call, names = cache.call, [str(config._attn_implementation) for config in self._configs]
+        first = call.repeating is None
         if first:
             ids = kwargs.get("input_ids")
             call.repeats = ids is not None and cache.repeats(ids.shape[1])
-            call.unfinished = call.repeats
-        return (), kwargs
-
-    def after(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        """Switch back, also when the call failed, and let the model repeat what it has read."""
-        cache = _own_cache(kwargs.get(ARGUMENT))
-        if cache is None:
-            return
-        if self._before is not None:
-            for config, name in zip(self._configs, self._before, strict=True):
-                config._attn_implementation_internal = name
-            self._before = None
-        call = cache.call
-        call.finish()
-        if call.repeating is not None:
-            return
-        left = max(0, call.pieces - 1)
         try:
-            if call.repeats and output is not None:
-                repeat_read(module, cache, kwargs)
-        except BaseException:
-            call.pieces = 0
-            raise
+            # an attention_override block passes keys of a cache back by itself
+            if not names[0].startswith(PREFIX):
+                check_readable(names[0])
+                for config, name in zip(self._configs, names, strict=True):
+                    config._attn_implementation_internal = _private(name)
+            output = forward(**kwargs)
         finally:
-            call.repeats = False
-        if call.pieces == 1:
-            cache.stop_reading()
-        call.pieces = left
+            for config, name in zip(self._configs, names, strict=True):
+                config._attn_implementation_internal = name
+        call.check_returned()
+        call.forget_mask()
+        if first and call.repeats:
+            repeat_read(module, cache, kwargs)
+        return output
+
+
+def _check_autocast(kwargs: dict[str, Any]) -> None:
+    ids = kwargs.get("input_ids")
+    given = kwargs.get("inputs_embeds") if ids is None else ids
+    if given is not None and torch.is_autocast_enabled(given.device.type):
+        raise InputError(
+            "a reduced cache holds keys in the type of the model, and torch.autocast would change "
+            "it on the way; call the model outside of torch.autocast (load it in bfloat16 if that "
+            "is what you want)"
+        )
 
 
 def _private(name: str) -> str:
@@ -185,29 +207,26 @@ def _by_name(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[str, 
     """Arguments of a call by their names."""
     if not args:
         return kwargs
-    return dict(zip(signature(module.forward).parameters, args, strict=False)) | kwargs
+    _, *names = signature(type(module).forward).parameters
+    return dict(zip(names, args, strict=False)) | kwargs
 
 
 def _read_first(module: nn.Module, cache: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Read all of a long prompt but its last piece; return the arguments of the last."""
     name = "inputs_embeds" if kwargs.get("inputs_embeds") is not None else "input_ids"
     inputs = kwargs.get(name)
-    if cache.call.reading or inputs is None or not cache.splits(inputs.shape[1]):
+    if inputs is None or not cache.splits(inputs.shape[1]):
         return kwargs
     tokens, seen, chunk = inputs.shape[1], cache.get_seq_length(), cache.chunk
     assert chunk is not None
     # pieces of equal length, as far as they can be
     pieces = -(-tokens // chunk)
     ends = [tokens * (i + 1) // pieces for i in range(pieces)]
-    cache.call.pieces, start = pieces, 0
-    try:
-        for end in ends[:-1]:
-            module(**_piece(kwargs, name, start, end, seen))
-            start = end
-            cache.call.earlier = tokens_before(kwargs, start)
-    except BaseException:
-        cache.call.pieces = 0
-        raise
+    cache.call.reading, start = True, 0
+    for end in ends[:-1]:
+        module(**_piece(kwargs, name, start, end, seen))
+        start = end
+        cache.call.earlier = tokens_before(kwargs, start)
     return _piece(kwargs, name, start, tokens, seen)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -82,8 +83,34 @@ class ReducedCache(_transformers.Cache):  # type: ignore[misc]
 
     def reset(self) -> None:
         """Forget everything; the cache can be used for another prompt."""
-        self.call.reset()
+        self.call.finish()
+        self.call.unfinished = False
         super().reset()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Take back the newest tokens; so many, as a negative number.
+
+        Raises
+        ------
+        InputError
+            If they were reduced already, or for a positive number.
+        """
+        with self.changing():
+            super().crop(tokens_to_remove)
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Change all layers within a block, or none: else the cache is unfinished behind it."""
+        seen = self.get_seq_length()
+        self.call.unfinished = True
+        try:
+            yield
+            self.call.finish()
+        except BaseException:
+            self.call.finish()
+            self.call.unfinished = any(layer.get_seq_length() != seen for layer in self.layers)
+            raise
+        self.call.unfinished = False
 
     def splits(self, tokens: int) -> bool:
         """Whether so many new tokens are read in pieces."""
@@ -102,7 +129,6 @@ class ReducedCache(_transformers.Cache):  # type: ignore[misc]
 
     def stop_reading(self) -> None:
         """A prompt was read in pieces, to its end."""
-        self.call.earlier = None
         if self.decode == "keep":
             for layer in self.reduced:
                 layer.recent = layer.carried = None

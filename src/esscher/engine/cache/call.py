@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -32,8 +33,8 @@ class Call:
 
     Attributes
     ----------
-    pieces
-        Pieces of a prompt that are still to be read, the one that goes on included.
+    reading
+        Whether a prompt is being read in pieces.
     handed
         Number of the layer whose keys were handed to the model and not yet come back.
     repeats
@@ -43,10 +44,10 @@ class Call:
     earlier
         Last tokens of every text before those of a piece, as far as they are known.
     unfinished
-        Whether a prompt was read and not yet repeated.
+        Whether a call goes on, or did not come to its end.
     """
 
-    pieces: int = 0
+    reading: bool = False
     handed: int | None = None
     repeats: bool = False
     repeating: list[tuple[int, int]] | None = None
@@ -55,29 +56,29 @@ class Call:
     _mask: Tensor | None = field(default=None, repr=False)
     _read: TailMask = field(default=NO_MASK, repr=False)
 
-    @property
-    def reading(self) -> bool:
-        """Whether a prompt is being read in pieces."""
-        return self.pieces > 0
-
     def hand_out(self, layer: int) -> None:
-        """Note that keys of a layer go to the model, which must bring them back for attention.
+        """Note that keys of a layer go to the model, which must bring them back for attention."""
+        self.check_returned()
+        self.handed = layer
+
+    def check_returned(self) -> None:
+        """Refuse to go on from keys that did not come back.
 
         Raises
         ------
         InputError
-            If the last ones did not come back: the model computed attention on a part of the keys.
+            If the model computed attention on them by itself: they are a part of the keys.
         """
         if self.handed is not None:
             raise InputError(
-                f"attention of layer {self.handed} was not computed by the reduced cache: a call "
-                "was interrupted, the cache was made for another model, the model's attention was "
-                "replaced while it ran, or several threads use it at once. Start again with a new "
-                "cache (plan.cache(model)), or cache.reset()"
+                f"attention of layer {self.handed} was not computed by the reduced cache: the "
+                "cache was made for another model, or the model's attention was replaced while it "
+                "ran. Start again with a new cache (plan.cache(model)), or cache.reset()"
             )
-        self.handed = layer
 
-    def tail_mask(self, mask: Tensor | None, queries: int, tail: int) -> TailMask:
+    def tail_mask(
+        self, mask: Tensor | None, queries: int, tail: int, listed: Callable[[], Tensor]
+    ) -> TailMask:
         """Read the mask of a call; it is the same for all layers, and read once.
 
         Parameters
@@ -89,52 +90,69 @@ class Call:
             New tokens.
         tail
             Tokens of the tail, the new ones included.
-        """
-        if mask is None:
-            return NO_MASK
-        if mask is not self._mask:
-            self._mask, self._read = mask, _read(mask, queries, tail)
-        return self._read
-
-    def reset(self) -> None:
-        """Forget everything."""
-        self.pieces, self.handed, self.repeats, self.repeating = 0, None, False, None
-        self.earlier, self.unfinished = None, False
-        self.finish()
-
-    def check_finished(self) -> None:
-        """Refuse to go on from a prompt of which it was not decided what is kept.
+        listed
+            Counts the tokens of every text before the tail, without padding, [batch].
 
         Raises
         ------
         InputError
-            If reading or repeating it was interrupted.
+            If it is more than a mask, or hides tokens that were seen before the tail: what is kept
+            of them stands for all of them.
+        """
+        if mask is None:
+            return NO_MASK
+        if mask is not self._mask:
+            self._mask, self._read = mask, _read(mask, queries, tail, listed())
+        return self._read
+
+    def check_finished(self) -> None:
+        """Refuse to go on from a call of which some layers know and others do not.
+
+        Raises
+        ------
+        InputError
+            If it was interrupted, or failed.
         """
         if self.unfinished:
             raise InputError(
-                "the cache is unfinished: reading a prompt, or repeating it, was interrupted. "
-                "Start again with a new cache (plan.cache(model)), or cache.reset()"
+                "the cache is unfinished: a call with it was interrupted, or failed, and its "
+                "layers hold different tokens. Start again with a new cache (plan.cache(model)), "
+                "or cache.reset()"
             )
 
     def finish(self) -> None:
-        """Forget the call."""
+        """Forget the call, but not whether it came to its end."""
+        self.reading, self.handed, self.repeats, self.repeating = False, None, False, None
+        self.earlier = None
+        self.forget_mask()
+
+    def forget_mask(self) -> None:
+        """Forget the mask of a call."""
         self._mask, self._read = None, NO_MASK
 
 
-def _read(mask: Tensor, queries: int, tail: int) -> TailMask:
+def _read(mask: Tensor, queries: int, tail: int, listed: Tensor) -> TailMask:
     if mask.shape[1] != 1:
         raise InputError(
             f"the attention mask differs between {mask.shape[1]} heads; with a reduced cache it "
             "must be the same for all heads"
         )
-    read = read_mask(mask[..., mask.shape[-1] - tail :], tail)
+    read = read_mask(mask, mask.shape[-1])
     if read.bias is not None:
         raise InputError(
             "the attention mask adds numbers to the logits; with a reduced cache it can only hide "
             "tokens"
         )
     assert read.visible is not None
-    own = read.visible[:, 0]
+    first = mask.shape[-1] - tail
+    shown, own = read.visible[:, 0, :, :first].sum(-1), read.visible[:, 0, :, first:]
+    if bool((shown != listed.to(shown.device)[:, None]).any()):
+        raise InputError(
+            "the attention mask does not show the tokens that the cache was filled with: of "
+            f"{listed.tolist()} tokens of the texts it shows {shown[:, -1].tolist()}. What is kept "
+            "of them stands for all of them; hand in a mask with the same padding as before, or "
+            "read the text again with a new cache (plan.cache(model)), or cache.reset()"
+        )
     hidden = ~own[..., tail - queries :].any(1)
     causal = torch.ones(queries, tail, dtype=torch.bool, device=own.device).tril(tail - queries)
     return TailMask(

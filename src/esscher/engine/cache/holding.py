@@ -70,6 +70,7 @@ class HoldingLayer(_base):  # type: ignore[misc]
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing is set up before the first keys come."""
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
@@ -79,6 +80,8 @@ class HoldingLayer(_base):  # type: ignore[misc]
                 f"the cache holds {counted(self.batch_size, 'text')}, and {len(key_states)} came; "
                 "make a new cache with plan.cache(model), or cache.reset()"
             )
+        if key_states.requires_grad or value_states.requires_grad:
+            raise no_gradients()
         self._call.hand_out(self.number)
         self.seen += key_states.shape[2]
         if self.segments is None:
@@ -105,7 +108,7 @@ class HoldingLayer(_base):  # type: ignore[misc]
         return not self.bounded
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Take back the newest tokens, as assisted decoding does.
+        """Take back the newest tokens, as assisted decoding does; so many, as a negative number.
 
         It reads its first candidates together with the prompt: those that are wrong are the latest
         of a prompt, which are in every list. Without a trace they do not go: as queries they took
@@ -114,9 +117,14 @@ class HoldingLayer(_base):  # type: ignore[misc]
         Raises
         ------
         InputError
-            If they were reduced already.
+            If they were reduced already, or for a positive number, as in transformers.
         """
-        count = abs(tokens_to_remove)
+        if tokens_to_remove > 0:
+            raise InputError(
+                f"crop({tokens_to_remove}) is refused, as by transformers, where it once kept so "
+                f"many tokens; crop(-{tokens_to_remove}) takes back {tokens_to_remove}"
+            )
+        count = -tokens_to_remove
         listed = max(0, count - self.tail.length)
         if listed > self._newest:
             raise InputError(
@@ -223,6 +231,14 @@ class HoldingLayer(_base):  # type: ignore[misc]
         lists = (self.segments.stop - self.segments.start).view(self.batch_size, -1)
         return [int(one) + self.batch_size * self.tail.length for one in lists.sum(0)]
 
+    def listed_counts(self, new: int) -> Tensor:
+        """Tokens of every text before the tail, without padding, [batch].
+
+        The last of the tail are new: they were not counted yet.
+        """
+        assert self.lengths is not None
+        return torch.from_numpy(self.lengths - self.tail.valid_counts(self.tail.length) + new)
+
     @property
     def nbytes(self) -> int:
         """Bytes of keys, values and weights, shared ones once, and of the room in the tail."""
@@ -240,6 +256,14 @@ class HoldingLayer(_base):  # type: ignore[misc]
         keys, values = self.tail.keys, self.tail.values
         width = keys.shape[3] * keys.itemsize + values.shape[3] * values.itemsize
         return int(self.batch_size * keys.shape[1] * self.seen * width)
+
+
+def no_gradients() -> InputError:
+    """Queries, keys or values expect gradients: they would get none, and nobody would know."""
+    return InputError(
+        "no gradients flow through a reduced cache, and the model's weights or inputs expect some; "
+        "call the model within torch.no_grad(), or after model.requires_grad_(False)"
+    )
 
 
 def restore_sliding(layer: Any, keys: Tensor, values: Tensor, seen: int) -> None:

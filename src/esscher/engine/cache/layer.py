@@ -22,7 +22,7 @@ from esscher.core.memory import give_back
 from esscher.engine.attention.ragged import ragged_attention
 from esscher.engine.cache.carried import Carried
 from esscher.engine.cache.fitting import Asked
-from esscher.engine.cache.holding import HoldingLayer
+from esscher.engine.cache.holding import HoldingLayer, no_gradients
 from esscher.engine.cache.judging import Looked, Waiting, judged, look_at_held
 from esscher.engine.cache.lists import packed
 from esscher.engine.cache.recent import RecentQueries
@@ -41,6 +41,7 @@ LARGE = 2**21
 class ReducedLayer(HoldingLayer):
     """A layer of :class:`~esscher.engine.cache.cache.ReducedCache`, which computes attention."""
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def attend(
         self,
         function: Callable[..., tuple[Tensor, Tensor | None]],
@@ -52,13 +53,17 @@ class ReducedLayer(HoldingLayer):
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute the layer's attention; ``function`` is the model's own, for the prompt."""
+        if query.requires_grad:
+            raise no_gradients()
         self._call.handed = None
         if self.segments is None:
             result = function(module, query, key, value, attention_mask, **options)
             self._read_prompt(query, key, value, attention_mask, options)
             return result
         queries = query.shape[2]
-        mask = self._call.tail_mask(attention_mask, queries, self.tail.length)
+        mask = self._call.tail_mask(
+            attention_mask, queries, self.tail.length, lambda: self.listed_counts(queries)
+        )
         scaling, softcap = scaling_of(options, query), options.get("softcap")
         output = ragged_attention(
             query,

@@ -114,7 +114,6 @@ def repeat_read(module: nn.Module, cache: Any, kwargs: dict[str, Any], chunk: in
         _read_and_forget(module, cache, call, rows)
     for layer in cache.reduced:
         layer.decide()
-    cache.call.unfinished = False
 
 
 def _read_and_forget(
@@ -127,10 +126,8 @@ def _read_and_forget(
         if layer.is_sliding
     ]
     cache.call.repeating = rows
-    try:
-        module(**call)
-    finally:
-        cache.call.repeating = None
+    module(**call)
+    cache.call.repeating = None
     for layer, *held in sliding:
         layer.keys, layer.values, layer.cumulative_length = held
     for layer in cache.reduced:

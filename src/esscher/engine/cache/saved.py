@@ -1,8 +1,8 @@
 """Reduced caches in safetensors files: a context that was read once, for other processes.
 
 A file holds the arrays of every layer, what the cache was asked to do, the budgets, and the hashes
-of the plan and of the model's weights. It may come from anybody: every array is checked against the
-model and the others.
+of the plan, of the model's weights and of all of this together, by which damage is noticed. It may
+come from anybody: every array is checked against the model and the others.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from msgspec import Meta
+from msgspec.structs import replace
 from torch import Tensor
 
 from esscher.core.atomic import write_output
@@ -35,10 +36,11 @@ from esscher.engine.cache.recent import RecentQueries
 from esscher.engine.cache.rule import PlannedRule
 from esscher.engine.cache.selection import Kept
 from esscher.engine.models import LoadedModel, wrap_model
+from esscher.engine.models.record import tensor_hash
 from esscher.engine.models.transformers_library import transformers_module
 
-#: Version of the file; another one is refused.
-VERSION = 3
+#: Version of the file; another one is refused. Files before version 4 have no checksum.
+VERSION = 4
 #: The entry of a file's metadata that says all the rest.
 ENTRY = "esscher"
 #: Types of the arrays of keys and values.
@@ -62,6 +64,8 @@ class SavedCache(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Tokens seen, with padding, and how often what is kept was judged again.
     lengths
         Tokens of every text without padding.
+    checksum
+        SHA-256 of all the rest and of the arrays; see :func:`checksum`.
     """
 
     version: Count
@@ -76,6 +80,13 @@ class SavedCache(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seen: Count
     turns: Count
     lengths: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=100_000)]
+    checksum: Hash = ""
+
+
+def checksum(about: SavedCache, arrays: Mapping[str, Tensor]) -> str:
+    """SHA-256 of what a file says, and of the names, types, shapes and bits of its arrays."""
+    said = as_json(replace(about, checksum=""))
+    return hashlib.sha256(said + tensor_hash(arrays).encode()).hexdigest()
 
 
 def plan_hash(budgets: TokenBudgets) -> str:
@@ -101,6 +112,7 @@ def save_cache(cache: ReducedCache, path: Path) -> None:
     for number, layer in enumerate(cache.layers):
         found = _arrays(layer) if isinstance(layer, ReducedLayer) else _sliding_arrays(layer)
         arrays |= {f"{number}.{name}": array.cpu().contiguous() for name, array in found.items()}
+    about = replace(about, checksum=checksum(about, arrays))
     safetensors = transformers_module("safetensors.torch")
     write_output(path, safetensors.save(arrays, {ENTRY: as_json(about).decode()}))
 
@@ -181,8 +193,11 @@ def _read(path: Path) -> tuple[SavedCache, dict[str, Tensor]]:
         raise _damaged(path, str(error).split("\n")[0][:200]) from error
     if about.version != VERSION:
         raise InputError(
-            f"{path} has version {about.version}; this version of Esscher reads {VERSION}"
+            f"{path} has version {about.version}; this version of Esscher reads {VERSION}: read "
+            "the context again and save it"
         )
+    if about.checksum != checksum(about, arrays):
+        raise _damaged(path, "its checksum is not that of what it holds")
     if about.plan_hash != plan_hash(about.budgets):
         raise _damaged(path, "its budgets are not those of its plan")
     return about, arrays

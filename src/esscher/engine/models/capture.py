@@ -40,6 +40,8 @@ def attention_override(
         Numbers of the layers; all of them if left out.
     """
     family, model = loaded.family, loaded.model
+    # graphs of torch.compile hold no replacement: it may pass arrays on by their addresses
+    replacement = torch.compiler.disable(replacement)  # type: ignore[no-untyped-call]
     with family.prepared(model):
         blocks = family.blocks(model)
         chosen = {i: blocks[i] for i in as_indices(layers, len(blocks), "layers")}

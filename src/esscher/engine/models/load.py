@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from esscher.core.errors import InputError
+from esscher.core.untrusted import bounded
 from esscher.engine.models.checks import (
     check_fields,
     check_gguf_header,
@@ -25,6 +26,9 @@ from esscher.engine.models.loaded import LoadedModel, wrap_model
 from esscher.engine.models.outline import cached_config, check_dtype, checked_source
 from esscher.engine.models.sources import ModelSource
 from esscher.engine.models.transformers_library import INSTALL, quiet, transformers_module
+
+#: What a tokenizer is tried on.
+TRIAL = "The quick brown fox (born in 1879) can't jump:\n\tover 3.14 lazy dogs, \u00e9t\u00e9!"
 
 
 def load_model(
@@ -82,9 +86,11 @@ def load_model(
             weights["use_safetensors"] = None if allow_pickle else True
         if getattr(config, "attn_logit_softcapping", None) is not None:
             weights["attn_implementation"] = "eager"  # the fast kernels have no soft cap
+        tokenizer = load_tokenizer(source, options)
         model, info = _load(auto, source, options | weights | {"output_loading_info": True})
         check_complete(model, family, info, asked, source.name)
-        tokenizer = load_tokenizer(source, options)
+        if source.gguf is not None:
+            _forget_gguf(model)
         _attempt(type(tokenizer), source, options, lambda: _check_frame(tokenizer, model, source))
         try:
             model.requires_grad_(False).to(place)
@@ -121,6 +127,7 @@ def load_config(source: ModelSource, *, revision: str | None, allow_remote_code:
 
 def load_tokenizer(source: ModelSource, options: dict[str, Any] | None = None) -> Any:
     """The tokenizer of a model."""
+    _try_tokenizer(source)
     with quiet():
         tokenizer = _load(
             transformers_module().AutoTokenizer,
@@ -129,6 +136,25 @@ def load_tokenizer(source: ModelSource, options: dict[str, Any] | None = None) -
         )
     _check_tokenizer(tokenizer, source)
     return tokenizer
+
+
+def _try_tokenizer(source: ModelSource) -> None:
+    """Refuse rules that make gigabytes of a sentence, or do not end: they work at loading, too."""
+    file = Path(source.location) / "tokenizer.json"
+    if source.kind == "hub" or not file.is_file():
+        return
+    tokenizers = transformers_module("tokenizers")
+
+    def call() -> str:
+        tokenizers.Tokenizer.from_file(str(file)).encode(TRIAL)
+        return ""
+
+    try:
+        bounded(call, f"the tokenizer of {source.name!r}")
+    except InputError as error:
+        raise InputError(
+            f"{error}; its files are damaged, or made to do harm: copy or install the model again"
+        ) from error
 
 
 def _options(source: ModelSource, revision: str | None, allow_remote_code: bool) -> dict[str, Any]:
@@ -235,6 +261,13 @@ def _reading(source: ModelSource) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
     _check_gguf()
     return gguf_read_once()
+
+
+def _forget_gguf(model: Any) -> None:
+    """Drop the marks of a GGUF file: its weights were unpacked, and can be saved and changed."""
+    quantizer = getattr(model, "hf_quantizer", None)
+    if quantizer is not None:
+        quantizer.remove_quantization_config(model)
 
 
 def _check_gguf() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
 from esscher.core.codec import Count, Hash, Name, Record
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Sizes of models: bounded, since figures and tables have as many cells.
 Size = Annotated[int, Meta(ge=1, le=100_000)]
@@ -66,16 +69,21 @@ class ModelRecord(Record, frozen=True, kw_only=True):
 
 
 def weight_hash(model: Any) -> str:
-    """SHA-256 over names, types, shapes and bits of all weights; holds one tensor at a time."""
+    """SHA-256 over all weights; holds one tensor at a time."""
+    return tensor_hash(model.state_dict())
+
+
+def tensor_hash(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and bits of tensors."""
     import torch
 
     digest = hashlib.sha256()
-    for key, tensor in sorted(model.state_dict().items()):
+    for key, tensor in sorted(tensors.items()):
         digest.update(f"{key}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
         # Viewed as bytes, since numpy does not know every type of torch.
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         if flat.numel():
-            digest.update(flat.view(torch.uint8).numpy())
+            digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

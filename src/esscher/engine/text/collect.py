@@ -49,6 +49,7 @@ def collect_cloud(
     column: str | None = None,
     batch_tokens: int = BATCH_TOKENS,
     progress: Callable[[int, int], object] | None = None,
+    watch: Callable[[Sequence[Passage], LayerCapture], object] | None = None,
 ) -> CloudFile:
     """Collect queries, keys and values of a text's first ``tokens`` tokens, on disk.
 
@@ -82,6 +83,9 @@ def collect_cloud(
         Tokens that the model reads at a time.
     progress
         Called with the number of passages done and their total.
+    watch
+        Called with some passages and what a layer sees of them, until it has seen every layer of
+        every passage; those that a continued cloud holds already are read again for it.
 
     Raises
     ------
@@ -104,7 +108,7 @@ def collect_cloud(
     try:
         _prepare(place, manifest, text, keep)
         with CloudWriter(place, manifest, durable=folder is not None) as writer:
-            _fill(loaded, text, keep, manifest, writer, batch_tokens, progress)
+            _fill(loaded, text, keep, manifest, writer, batch_tokens, progress, watch)
         cloud = open_cloud(place)
     except BaseException:
         if folder is None:
@@ -196,19 +200,30 @@ def _fill(
     writer: CloudWriter,
     batch_tokens: int,
     progress: Callable[[int, int], object] | None,
+    watch: Callable[[Sequence[Passage], LayerCapture], object] | None,
 ) -> None:
-    """Run the model over the passages that are not done yet."""
+    """Run the model over the passages that are not done yet, or over all that are watched."""
     firsts = np.concatenate([[0], np.cumsum([k.sum() for k in keep])])
-    for start, stop in _batches(text, writer.done, batch_tokens):
-        ids, kept, first = batch_ids(text[start:stop]), np.stack(keep[start:stop]), firsts[start]
+    done = writer.done
+    for start, stop in _batches(text, done if watch is None else 0, batch_tokens):
+        part, kept, first = text[start:stop], np.stack(keep[start:stop]), int(firsts[start])
+        missing = stop > done
 
         def sink(
-            capture: LayerCapture, kept: NDArray[np.bool_] = kept, first: int = int(first)
+            capture: LayerCapture,
+            part: Sequence[Passage] = part,
+            kept: NDArray[np.bool_] = kept,
+            first: int = first,
+            missing: bool = missing,
         ) -> None:
-            writer.write(capture, kept, first)
+            if missing:
+                writer.write(capture, kept, first)
+            if watch is not None:
+                watch(part, capture)
 
-        run_captured(loaded, ids, sink, layers=manifest["layers"])
-        writer.finish(stop)
+        run_captured(loaded, batch_ids(part), sink, layers=manifest["layers"])
+        if missing:
+            writer.finish(stop)
         if progress is not None:
             progress(stop, len(text))
 

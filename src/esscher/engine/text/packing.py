@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
+from esscher.core.options import AtMost
 from esscher.core.validation import as_dim
 from esscher.engine.models.loaded import DELIMITER_ROLES, LoadedModel
 from esscher.engine.text.documents import Document, TextRecord, TextSource, read_text, source_name
@@ -228,8 +229,9 @@ def read_passages(
 ) -> PassageSet:
     """Read as many passages of a text as ``tokens`` tokens take; arguments as in :func:`passages`.
 
-    With fewer than ``least`` tokens it is of no use to ask for fewer. Where it was a number of
-    ``passages`` that was asked for, the message counts in passages.
+    With fewer than ``least`` tokens it is of no use to ask for fewer. If ``tokens`` is a default
+    (:class:`esscher.core.options.AtMost`), a text with fewer, but at least that many, is read as a
+    whole. Where it was a number of ``passages`` that was asked for, the message counts in passages.
 
     Raises
     ------
@@ -246,7 +248,8 @@ def read_passages(
     )
     found = tuple(stream)
     name = source_name(source)
-    if stream.text_tokens < tokens:
+    enough = least if isinstance(tokens, AtMost) else tokens
+    if stream.text_tokens < enough:
         raise InputError(
             f"{name!r} has only {stream.text_tokens} tokens"
             + ("" if keep_short else f" in whole passages of {context}")
@@ -265,6 +268,8 @@ def whole_passages(
 ) -> PassageSet:
     """Read the first ``count`` whole passages of a text; arguments as in :func:`passages`.
 
+    Of a default count (:class:`esscher.core.options.AtMost`) there may be fewer, but one.
+
     Raises
     ------
     InputError
@@ -273,7 +278,9 @@ def whole_passages(
     stream = _stream(model, read_text(source, column=column), context=context, keep_short=False)
     found = tuple(islice(stream, count))
     name = source_name(source)
-    if len(found) < count:
+    if isinstance(count, AtMost) and not found:
+        raise _no_passage(name, context)
+    if len(found) < count and not isinstance(count, AtMost):
         raise InputError(
             f"{name!r} has only {len(found)} whole passages of {context} tokens, but {count} are "
             "asked for; give more text, a shorter context"
@@ -291,15 +298,35 @@ def first_passages(
 ) -> PassageSet:
     """Read passages of one length from the beginning of a text.
 
+    Of a default count (:class:`esscher.core.options.AtMost`) there may be fewer, but one.
+
     Raises
     ------
     InputError
         When the text has fewer; the message says how many.
     """
+    tokens = AtMost(count * length) if isinstance(count, AtMost) else count * length
     found = read_passages(
-        model, source, tokens=count * length, context=length, column=column, passages=count
+        model, source, tokens=tokens, context=length, column=column, passages=count
     )
-    return replace(found, passages=found.passages[:count])
+    whole = tuple(passage for passage in found if len(passage.ids) == length)
+    if not whole:
+        raise _no_passage(found.source, length)
+    return replace(found, passages=whole[:count])
+
+
+def _no_passage(name: str, length: int) -> InputError:
+    return InputError(
+        f"{name!r} has no whole passage of {length} tokens; give more text, or a shorter context"
+    )
+
+
+def first_tokens(passages: Iterable[Passage], tokens: int) -> Iterator[NDArray[np.bool_]]:
+    """Yield which tokens of each passage are among the first ``tokens`` without delimiters."""
+    for passage in passages:
+        text = ~passage.is_delimiter
+        yield text & (np.cumsum(text) <= tokens)
+        tokens -= passage.text_tokens
 
 
 def _too_short(found: int, tokens: int, context: int, least: int, passages: int | None) -> str:
@@ -311,6 +338,8 @@ def _too_short(found: int, tokens: int, context: int, least: int, passages: int 
             f", but {passages} passages of {context} take {tokens}; give more text, or ask for "
             f"{fewer}"
         )
+    if isinstance(tokens, AtMost):
+        return f"; give a text with at least {least}"
     if found < least:
         return f", but {tokens} are asked for; give a text with at least {least}"
     return f", but {tokens} are asked for; give more text, or ask for at most {found}"
