@@ -68,7 +68,7 @@ def test_help_of_a_command_needs_no_part_of_scipy(name):
 
 
 def test_dir_lists_every_public_name():
-    assert set(esscher.__all__) <= set(dir(esscher))
+    assert dir(esscher) == sorted(esscher.__all__)
     assert all(hasattr(esscher, name) for name in esscher.__all__)
 
 

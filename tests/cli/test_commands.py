@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli import main
-from esscher.cli.options import geometric_sizes
+from esscher.core.options import geometric_sizes
 
 
 def run(*arguments: str) -> Result:

@@ -12,7 +12,7 @@ from tests.engine.models.folders import WORDS, save
 from tests.studies.domains.corpora import corpus
 
 SIZES = (
-    "--blocks", "4", "--block-tokens", "60", "--context", "64", "--layers", "0", "--heads", "1,2",
+    "--blocks", "6", "--block-tokens", "60", "--context", "64", "--layers", "0", "--heads", "1,2",
     "--permutations", "2000",
 )  # fmt: skip
 
@@ -77,6 +77,7 @@ def test_json(place):
         (["--text", "a=@a.txt", "--text", "a=@b.txt"], "the name 'a' is taken"),
         (["--text", "a=@a.txt", "--text", "b=@no.txt"], "corpus 'b'"),
         (["--text", "a=@a.txt", "--text", "b=@b.txt", "--blocks", "50"], "only 1,500 tokens"),
+        (["--text", "a=@a.txt", "--text", "b=@b.txt", "--blocks", "4"], "give at least 6 blocks"),
         (["--text", "a=@a.txt", "--text", "b=@b.txt", "--layers", "9"], "layers contains 9"),
         (["--text", "a=@a.txt", "--text", "b=@b.txt", "--figure", "x.txt"], "must end in"),
         (["--text", "a=@a.txt", "--text", "b=@b.txt", "--fdr", "2"], "fdr is 2"),
@@ -84,7 +85,7 @@ def test_json(place):
 )
 def test_bad_input_ends_with_a_message(arguments, words, place):
     sizes = [] if "--layers" in arguments else ["--layers", "0"]
-    blocks = [] if "--blocks" in arguments else ["--blocks", "4"]
+    blocks = [] if "--blocks" in arguments else ["--blocks", "6"]
     result = run(
         place, "model", *arguments, *sizes, *blocks, "--block-tokens", "60", "--context", "64",
         "--out", "run",

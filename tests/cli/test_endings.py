@@ -22,6 +22,7 @@ from esscher.runs.registry import load
 from esscher.studies.sweep import SweepStudy, work
 from esscher.studies.sweep import sweep as run_sweep
 from esscher.studies.sweep.measure import METRICS
+from tests import conftest
 
 SWEEP = ["sweep", "gaussian", "--dim", "2", "--horizon", "0.5", "--sizes", "10,40"]
 ENVIRONMENT = os.environ | {
@@ -166,6 +167,25 @@ def test_ctrl_c_counts_whatever_became_of_its_exception(monkeypatch: pytest.Monk
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
+def test_an_ignored_ctrl_c_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a background job of a script: Ctrl-C is meant for others."""
+
+    @click.command()
+    def pressed() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setitem(main.commands, "pressed", pressed)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert run("pressed").exit_code == 0
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        # tests want to press it all the same
+        conftest.pytest_configure()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_commands_without_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command()
     def terminated() -> None:
@@ -195,9 +215,11 @@ def test_stopped_before_there_is_a_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     monkeypatch.setattr(SweepStudy, "run", lambda study: signal.raise_signal(number))
+    monkeypatch.setattr(sys, "argv", ["esscher", "sweep"])
     result = run(*SWEEP, "--out", str(tmp_path / "run"))
     assert result.exit_code == {signal.SIGINT: STOPPED, signal.SIGTERM: REQUEUE}[number]
     assert f"Stopped before {tmp_path / 'run'} was made" in result.stderr
+    assert "Run the same command again:\n  esscher sweep" in result.stderr
     assert "resume" not in result.stderr
     assert not (tmp_path / "run").exists()
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli import main
-from esscher.cli.options import geometric_numbers
+from esscher.core.options import geometric_numbers
 from esscher.core.shown import with_error
 from esscher.runs.folder import run_lock
 from esscher.runs.registry import load
@@ -43,7 +43,7 @@ def test_sweep_prints_json() -> None:
     assert [scale["alpha"] for scale in out["scales"]] == pytest.approx([0.5, 1.0, 2.0])
     assert [scale["horizon"] for scale in out["scales"]] == pytest.approx([0.25, 0.5, 1.0])
     head = esscher.gaussian_head(0.5, 2)
-    curve = run_sweep(head, [10, 30, 90], 3, 4, scales=np.geomspace(0.5, 2, 3))
+    curve = run_sweep(head, [10, 30, 90], 3, 4, alpha=np.geomspace(0.5, 2, 3))
     for metric in ("mean", "cov", "map"):
         entry = out["scales"][1][metric]
         assert entry["mean"] == curve.mean(metric)[1].tolist()
@@ -165,10 +165,11 @@ BAD = [
     (("sweep", "gaussian", *SMALL, "--alpha", "x:2:3"), "'x' is not a number"),
     (
         ("sweep", "gaussian", *SMALL, "--alpha=-1,1"),
-        "scales is [-1.0, 1.0]; each entry must be a number above 0",
+        "alpha is [-1.0, 1.0]; each entry must be a number above 0",
     ),
     (("sweep", "gaussian", *SMALL, "--seed", "-1"), "seed is -1"),
     (("sweep", "gaussian", *SMALL, "--workers", "0"), "workers is 0"),
+    (("sweep", "gaussian", *SMALL, "--workers", "100000"), "workers is 100000, but"),
     (("sweep", "gaussian", *SMALL, "--device", "abacus"), "abacus"),
     (("sweep", "gaussian", *SMALL, "--dtype", "float16"), "float16"),
     (("sweep", "gaussian", *SMALL, "--precision", "0"), "precision is 0"),
@@ -184,6 +185,26 @@ def test_bad_input_is_one_clear_error(arguments: tuple[str, ...], words: str) ->
     assert "Error:" in result.output
     assert words in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--sizes", "100:1e18:2"), "sizes go up to 1,000,000,000,000,000,000; a sample of that"),
+        (("--reference-tokens", "1" + 14 * "0"), "reference_tokens is 100,000,000,000,000; a"),
+        (("--queries", "population", "--query-count", "1" + 14 * "0"), "query_count is 100,000,"),
+        (("--seed", "9" * 41), "seed is a whole number of 137 bits"),
+        (("--workers", "100000"), "workers is 100000"),
+        (("--scheduler", "foo://x"), "there is no scheduler at foo://x"),
+    ],
+)
+def test_nothing_is_written_before_it_is_checked(
+    tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    result = run("sweep", "gaussian", *SMALL, *options, "--out", str(tmp_path / "run"))
+    assert result.exit_code == 2, result.output
+    assert words in result.output
+    assert not list(tmp_path.iterdir())
 
 
 def test_another_configuration_and_a_damaged_part_are_clear_errors(tmp_path: Path) -> None:

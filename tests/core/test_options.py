@@ -11,7 +11,7 @@ import pytest
 from msgspec import Meta
 
 from esscher.core.errors import InputError
-from esscher.core.options import BY_MODEL, Layers, checked, option, options_of
+from esscher.core.options import BY_MODEL, Layers, checked, option, options_of, plain_type
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,11 @@ def test_options_are_described_by_their_fields():
         ("layers", None, None),
         ("layers", range(3), (0, 1, 2)),
         ("layers", [-1], (-1,)),
+        ("layers", "0,3", (0, 3)),
+        ("layers", "0-2, 5", (0, 1, 2, 5)),
+        ("sizes", "8:32:3", (8, 16, 32)),
+        ("sizes", "4,8", (4, 8)),
+        ("tilt", "0.5,1", (0.5, 1.0)),
         ("sizes", np.array([8.0, 16.0]), (8, 16)),
         ("tilt", 0.5, (0.5,)),
         ("tilt", [1, 2], (1.0, 2.0)),
@@ -75,10 +80,11 @@ def test_values_of_the_right_kind_are_taken(name, value, wanted):
         ("share", 0.0, "share is 0.0; it must be a number above 0"),
         ("share", float("nan"), "share is nan; it must be a number that is finite"),
         ("tilt", float("inf"), "tilt is inf; it must be a number that is finite"),
-        ("tilt", "a", "tilt is 'a'; it must be a list"),
+        ("tilt", "a", "tilt: 'a' is not a number"),
         ("share", 25, "it must be a number of at most 1.0; did you mean 0.25?"),
         ("mode", "c", "mode is 'c'; it must be one of a, b"),
-        ("layers", "01", "layers is '01'; it must be a list"),
+        ("layers", "a-b", "layers is 'a-b'; write numbers such as 0,3 or ranges such as 0-5"),
+        ("sizes", "64:8:3", "sizes is '64:8:3'; it must start at"),
         ("layers", 5, "layers is 5; it must be a list"),
         ("sizes", [1, "x"], "sizes is [1, 'x']"),
         ("out", 5, "out is 5; it must be the path"),
@@ -88,6 +94,12 @@ def test_others_are_refused_by_name(name, value, words):
     with pytest.raises(InputError) as caught:
         checked(OPTIONS[name], value)
     assert words in str(caught.value)
+
+
+def test_types_without_bounds():
+    assert plain_type(OPTIONS["names"].type) == tuple[str, ...]
+    assert plain_type(OPTIONS["layers"].type) == tuple[int, ...]
+    assert plain_type(Annotated[int, Meta(ge=1)] | None) == int | None
 
 
 def test_a_field_without_help_is_a_mistake():

@@ -17,6 +17,7 @@ from esscher.core.shown import (
     rates_said,
     two_digits,
     with_error,
+    with_interval,
 )
 
 
@@ -54,7 +55,10 @@ def test_estimates_have_no_more_digits_than_they_mean():
         # one digit of the error: from 0.095 on it is that of 0.1
         (1.2345, 0.0949, "1.23(9)"), (1.2345, 0.096, "1.2(1)"), (123.4, 12.0, "123(12)"),
         # powers of ten below a thousandth, of the value or of a larger error
-        (0.000123, 0.000004, "1.23(4)e-4"), (0.0, 0.02, "0(2)e-2"),
+        (0.000123, 0.000004, "1.23(4)e-4"), (0.00012, 0.00012, "1(1)e-4"),
+        # an error beyond the value leaves the value its digits
+        (0.172, 2.1, "0.17 ± 2.1"), (0.0, 0.02, "0 ± 0.020"), (-0.03, 0.04, "-0.030 ± 0.040"),
+        (0.00012, 0.003, "0.00012 ± 0.0030"),
         (0.0002971, 0.00001, "3.0(1)e-4"), (-0.0757, 0.002, "-0.076(2)"), (12.34, 1.6, "12(2)"),
         # errors that are not known, or change none of four digits
         (0.0757, None, "0.0757"), (0.0757, math.nan, "0.0757"), (0.0757, math.inf, "0.0757"),
@@ -98,6 +102,11 @@ def test_intervals() -> None:
     assert between(1.834, (None, 2.0)) == between(1.834, None) == "1.8"
     assert cosine_between(0.9984, (0.995, 1.0)) == "0.998 (0.995 to 1.000)"
     assert cosine_between(0.9984, None) == "0.998"
+
+
+def test_wide_intervals_are_shown_with_both_ends() -> None:
+    assert with_interval(0.172, (0.0, 2.3)) == "0.17 (0 to 2.3)"
+    assert with_interval(0.172, (0.151, 0.19)) == with_error(0.172, 0.021) == "0.17(2)"
 
 
 def test_rates_in_words() -> None:

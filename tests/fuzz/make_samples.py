@@ -37,7 +37,7 @@ def make(folder: Path) -> None:
         out=folder / "probe",
     )  # fmt: skip
     head = esscher.gaussian_head(1.0, 2)
-    esscher.sweep(head, SIZES, 4, scales=(0.5, 1.0), predict=True, out=folder / "sweep")
+    esscher.sweep(head, SIZES, 4, alpha=(0.5, 1.0), predict=True, out=folder / "sweep")
     esscher.sparse_law(
         "gaussian", horizon=0.5, dim=2, tokens=256, replicates=8, query_count=16,
         budgets=[16, 32, 64], patterns="window,topk", out=folder / "sparse-law",
@@ -57,7 +57,7 @@ def make(folder: Path) -> None:
         bert, text(), tokens=600, context=48, layers=[0], heads=[0, 3], out=folder / "tails"
     )
     esscher.domains(
-        bert, {"one": text(1), "two": text(2)}, blocks=3, block_tokens=120, context=62,
+        bert, {"one": text(1), "two": text(2)}, blocks=6, block_tokens=120, context=62,
         layers=[0], heads=[0, 3], permutations=2_000, out=folder / "domains",
     )  # fmt: skip
     esscher.plan(

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import strategies as st
 
 from esscher.cli.figure import as_head
-from esscher.cli.options import geometric_sizes, numbers, whole_numbers
 from esscher.core.errors import EsscherError, InputError
+from esscher.core.options import geometric_sizes, numbers, whole_numbers
 from esscher.core.untrusted import (
     map_array,
     parse_json,

@@ -166,7 +166,7 @@ def test_resuming_a_damaged_sweep(examples, samples, tmp_path):
             warnings.simplefilter("ignore")
             with contextlib.suppress(EsscherError):
                 esscher.sweep(
-                    head, (16, 32, 64), 4, scales=(0.5, 1.0), predict=True, out=run, progress=False
+                    head, (16, 32, 64), 4, alpha=(0.5, 1.0), predict=True, out=run, progress=False
                 )
 
     fuzz(examples, randoms())(property)

@@ -71,8 +71,8 @@ def test_nothing_is_written_through_links(tmp_path, outside):
         pass
     with Reporter(run / "run.log", False) as reporter:
         reporter.say("a line")
-    write_atomically(run / "lock", b"own")
-    assert not (run / "lock").is_symlink()
+    with pytest.raises(InputError, match="is a link"):
+        write_atomically(run / "lock", b"own")
     (run / f".x.json.{os.getpid()}.tmp").symlink_to(outside)
     write_atomically(run / "x.json", b"own")
     assert outside.read_text() == "mine"
@@ -99,6 +99,31 @@ def test_pipes_in_place_of_locks_and_reports(tmp_path):
     assert command("ls", tmp_path).exit_code == 0
     os.mkfifo(run / "report.html")
     assert command("report", run).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sweep", "gaussian", "--sizes", "10,40", "--save", "there.png"),
+        ("sweep", "gaussian", "--sizes", "10,40", "--figure", "there.png"),
+        ("theory", "--horizon", "0.5", "--figure", "there.png"),
+        ("figure", "run", "-o", "there.png"),
+        ("report", "run", "-o", "there.png", "--force"),
+        ("man", "--install", "."),
+    ],
+)
+@pytest.mark.parametrize("what", ["link", "pipe"])
+def test_outputs_replace_regular_files_only(words, what, tmp_path, outside, monkeypatch):
+    unpack("sparse-law", tmp_path).rename(tmp_path / "run")
+    (tmp_path / "man1").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for place in (Path("there.png"), Path("man1", "esscher.1")):
+        os.mkfifo(place) if what == "pipe" else place.symlink_to(outside)
+    result = command(*words)
+    assert result.exit_code == 2, result.output
+    assert f"is a {what}" in result.output
+    assert outside.read_text() == "mine"
+    assert Path("there.png").is_symlink() if what == "link" else Path("there.png").is_fifo()
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "..", "", "A", "x" * 500, "x\0"])

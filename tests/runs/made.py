@@ -61,7 +61,7 @@ def _one_head() -> Any:
 
 def _sweep() -> Any:
     head = esscher.gaussian_head(1.0, 2)
-    return esscher.sweep(head, SIZES, 8, scales=(0.5, 1.0, 2.0))
+    return esscher.sweep(head, SIZES, 8, alpha=(0.5, 1.0, 2.0))
 
 
 def _one_scale() -> Any:

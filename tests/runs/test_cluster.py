@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import time
 from pathlib import Path
 
@@ -176,6 +177,31 @@ def test_no_scheduler() -> None:
     with pytest.raises(InputError, match="timeout is 0"), connect_cluster(address, timeout=0):
         pass
     with pytest.raises(InputError, match="write its address"), connect_cluster("host"):
+        pass
+
+
+@pytest.mark.parametrize("address", ["foo://host:8786", "tcp://", "tcp://127.0.0.1", "tcp://h:x"])
+def test_what_is_no_address(address: str) -> None:
+    start = time.monotonic()
+    words = ["sweep", "gaussian", "--horizon", "0.5", "--sizes", "9,20", "--scheduler", address]
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, type(done.exception)) == (2, SystemExit)
+    assert f"there is no scheduler at {address}" in done.stderr
+    assert time.monotonic() - start < 10
+
+
+def test_somebody_who_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        start = time.monotonic()
+        with pytest.raises(InputError, match="no answer"), connect_cluster(address, timeout=0.5):
+            pass
+        assert time.monotonic() - start < 10
+
+
+def test_a_worker_is_no_scheduler(cluster: Cluster) -> None:
+    (worker,) = cluster._client.scheduler_info()["workers"]
+    with pytest.raises(InputError, match="a worker answers there"), connect_cluster(worker):
         pass
 
 

@@ -53,7 +53,7 @@ def here() -> dict[str, np.ndarray]:
     """The same sweep in this process."""
     head = esscher.gaussian_head(0.9, 6)
     sizes = [20, 93, 431, 2000]
-    curve = sweep(head, sizes, REPLICATES, 7, scales=[0.5, 1.0], progress=False)
+    curve = sweep(head, sizes, REPLICATES, 7, alpha=[0.5, 1.0], progress=False)
     return {metric: curve.raw(metric) for metric in METRICS}
 
 

@@ -29,7 +29,7 @@ if __name__ == "__main__":
         {SIZES},
         {REPLICATES},
         7,
-        scales={SCALES},
+        alpha={SCALES},
         out=sys.argv[1],
         workers=int(sys.argv[2]),
     )
@@ -64,7 +64,7 @@ def wait_for_more(child: subprocess.Popen[bytes], folder: Path, before: int) -> 
 
 def finish(folder: Path | None) -> Sweep:
     head = esscher.gaussian_head(0.9, 6)
-    return sweep(head, SIZES, REPLICATES, 7, scales=SCALES, out=folder)
+    return sweep(head, SIZES, REPLICATES, 7, alpha=SCALES, out=folder)
 
 
 def kill_often(folder: Path, kills: int, seed: int) -> None:

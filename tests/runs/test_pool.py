@@ -209,6 +209,22 @@ def left(before: set[psutil.Process]) -> set[psutil.Process]:
     }
 
 
+def test_workers_import_nothing_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a folder of strangers' files, say; the import path of the parent holds all the same."""
+    (tmp_path / "pickle.py").write_text("raise SystemExit('run by a worker')")
+    (tmp_path / "own.py").write_text("def half(x):\n    return x / 2\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path / "."))
+    from own import half  # type: ignore[import-not-found]
+
+    with LocalPool(2) as pool:
+        assert dict(pool.run([Task("a", half, (6.0,))])) == {"a": 3.0}
+    assert "PYTHONSAFEPATH" not in os.environ
+
+
 def test_the_chosen_executor() -> None:
     with chosen_executor() as serial:
         assert isinstance(serial, Serial)
@@ -226,6 +242,7 @@ def test_the_chosen_executor() -> None:
     ("asked", "words"),
     [
         ({"workers": 0}, "workers is 0"),
+        ({"workers": 100_000}, r"workers is 100000, but this process may use \d+ core.* at most"),
         ({"workers": 2, "executor": Serial()}, "workers is 2 and there is an executor"),
         ({"workers": 2, "scheduler": "tcp://h:1"}, "leave it out with --scheduler"),
         ({"workers": 2, "cluster": Path("c.yaml")}, "leave it out with --cluster"),

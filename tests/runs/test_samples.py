@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import esscher
 from esscher.runs.registry import STUDIES
 from esscher.runs.report import pages_of, read_results
 from tests.fuzz.make_samples import PLACE
@@ -34,9 +33,3 @@ def test_every_sample_has_a_page(samples: Path) -> None:
     for page in pages:
         assert page.answer
         assert page.parts
-
-
-def test_cards_of_corpora_without_intervals(samples: Path, tmp_path: Path) -> None:
-    """Few heads and blocks: a ratio without an interval, and no correlation of ranks."""
-    text = esscher.report(samples / "domains", tmp_path / "page.html").read_text("utf-8")
-    assert "too few blocks for an interval" in text

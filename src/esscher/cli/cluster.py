@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from esscher.cli.printing import say
 from esscher.runs.executors import CellExecutor, chosen_executor
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -52,5 +53,5 @@ def chosen_cluster(
 ) -> AbstractContextManager[CellExecutor]:
     """Give whoever computes by the options, while it is needed; notices go to standard error."""
     return chosen_executor(
-        workers, scheduler=scheduler, cluster=cluster, say=lambda text: click.echo(text, err=True)
+        workers, scheduler=scheduler, cluster=cluster, say=lambda text: say(text, err=True)
     )

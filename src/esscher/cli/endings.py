@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from esscher.cli.printing import print_json
+from esscher.cli.printing import print_json, say
 from esscher.core.errors import EsscherError, InputError
 
 #: What a report is good for.
@@ -75,9 +75,9 @@ def finish(
     show()
     for name, place in {**(files or {}), "Run": out}.items():
         if place is not None:
-            click.echo(f"{name}: {place}")
+            say(f"{name}: {place}")
     if out is not None:
-        click.echo(report_line(out))
+        say(report_line(out))
     if next_steps is not None:
         next_steps()
 
@@ -214,7 +214,7 @@ def terminable() -> Iterator[None]:
                 raise click.exceptions.Exit(STOPPED) from None
             raise
         code = _exit_code()
-        click.echo(how_to_resume(error, _TERMINATION.out), err=True)
+        say(how_to_resume(error, _TERMINATION.out), err=True)
         meaning = "nothing to resume" if code == TERMINATED else "queue the job again"
         click.echo(f"Terminated by SIGTERM: exit code {code}, {meaning}.", err=True)
         raise click.exceptions.Exit(code) from None
@@ -249,7 +249,7 @@ def resumable(out: Path | None) -> Iterator[None]:
         if _TERMINATION.requested:
             raise  # for the end of the whole command
         with _deaf_to_ctrl_c():
-            click.echo(how_to_resume(stop, out), err=True)
+            say(how_to_resume(stop, out), err=True)
         raise click.exceptions.Exit(STOPPED) from None
 
 

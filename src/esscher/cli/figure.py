@@ -9,7 +9,7 @@ import click
 
 from esscher.cli.next_steps import say_next
 from esscher.cli.options import check_figure
-from esscher.cli.printing import plain_console, plain_table
+from esscher.cli.printing import plain_console, plain_table, say
 from esscher.core.errors import InputError
 from esscher.core.next_steps import Step, Value
 from esscher.core.untrusted import foreign
@@ -88,7 +88,7 @@ def figure(
         name = next(iter(offered)) if kind is None else kind
         path = Path(f"{run.resolve().stem}-{name}.png") if output is None else output
         chart.save(path, width=width, dpi=dpi)
-    click.echo(f"Figure: {path}")
+    say(f"Figure: {path}")
     say_next(
         [
             Step(

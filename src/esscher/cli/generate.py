@@ -14,9 +14,9 @@ from click.core import ParameterSource
 
 from esscher.cli.next_steps import say_next
 from esscher.cli.options import check_output
-from esscher.cli.printing import plain_console, plain_table, print_json
+from esscher.cli.printing import plain_console, plain_table, print_json, say
 from esscher.core.errors import InputError
-from esscher.core.memory import PeakMemory
+from esscher.core.memory import NOISE, PeakMemory
 from esscher.core.next_steps import Step, once_more
 from esscher.core.shown import byte_count, counted, plain_count, printable
 
@@ -155,7 +155,7 @@ def generate(
         _print_generation(found)  # type: ignore[arg-type]
     for name, path in (("Cache", save_cache), ("For esscher report", stored)):
         if path is not None and not as_json:
-            click.echo(f"{name}: {path}", err=True)
+            say(f"{name}: {path}", err=True)
     if not as_json:
         say_next(_next_steps(dense, comparing, None if stored is None else plan), err=True)
 
@@ -214,7 +214,7 @@ def _notes() -> Iterator[None]:
         warnings.simplefilter("always", UserWarning)
         yield
     for said in dict.fromkeys(str(one.message) for one in caught if one.category is UserWarning):
-        click.echo(printable(f"Note: {said}"), err=True)
+        say(f"Note: {said}", err=True)
 
 
 def _print_generation(found: Generation) -> None:
@@ -273,11 +273,15 @@ def _print_costs(dense: Generation, planned: Generation, console: PlainConsole) 
         ("cache", byte_count, dense.cache_bytes, planned.cache_bytes),
         ("peak memory", byte_count, dense.peak.bytes, planned.peak.bytes),
     ):
+        ratio = ""
+        if first and second is not None:
+            same = name == "peak memory" and abs(first - second) <= NOISE
+            ratio = "about 1" if same else f"{second / first:.3g}"
         table.add_row(
             name,
             "" if first is None else shown(first),
             "" if second is None else shown(second),
-            f"{second / first:.3g}" if first and second is not None else "",
+            ratio,
         )
     console.print(table)
     console.explain(
@@ -288,6 +292,7 @@ def _print_costs(dense: Generation, planned: Generation, console: PlainConsole) 
             if planned.peak.whole
             else ", during each run."
         )
+        + f" Peaks of the same run differ by up to {byte_count(NOISE)}."
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from esscher.cli.next_steps import say_next
-from esscher.cli.options import geometric_sizes
 from esscher.cli.printing import plain_console, plain_table, print_json
 from esscher.core.errors import InputError
 from esscher.core.next_steps import Step
+from esscher.core.options import geometric_sizes
 from esscher.core.shown import plain_count, two_digits
 from esscher.math.simulation import HardmaxCurve, hardmax_curve
 

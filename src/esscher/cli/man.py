@@ -9,6 +9,8 @@ import click
 
 from esscher import __version__
 from esscher.cli.describe import ENVIRONMENT, EXIT_CODES, FILES, CommandPage, describe, describe_all
+from esscher.cli.printing import say
+from esscher.core.atomic import write_output
 from esscher.core.errors import InputError
 
 
@@ -39,11 +41,10 @@ def man(context: click.Context, command: str | None, install: Path | None) -> No
     if command is not None:
         raise InputError(f"--install writes the pages of all commands; leave out {command!r}")
     folder = install.expanduser() / "man1"
-    folder.mkdir(parents=True, exist_ok=True)
     pages = describe_all(group)
     for page in pages:
-        (folder / f"{_file_name(page.name)}.1").write_text(manual_page(page), encoding="utf-8")
-    click.echo(f"{len(pages)} pages in {folder}; man esscher shows the first.")
+        write_output(folder / f"{_file_name(page.name)}.1", manual_page(page).encode())
+    say(f"{len(pages)} pages in {folder}; man esscher shows the first.")
 
 
 def _chosen(group: click.Group, command: str | None) -> CommandPage:

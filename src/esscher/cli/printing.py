@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from esscher.core.shown import printable
+
 if TYPE_CHECKING:
     from esscher.show.tables import PlainConsole, PlainTable
 
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
 def print_json(value: dict[str, Any]) -> None:
     """Print one JSON object; a number that JSON cannot hold is an error here, not in the reader."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def say(text: str, err: bool = False) -> None:
+    """Print a line; names of files and folders may hold anything, also escapes for a terminal."""
+    click.echo(printable(text), err=err)
 
 
 def plain_console() -> PlainConsole:

@@ -8,6 +8,7 @@ import click
 
 from esscher.cli.next_steps import say_next
 from esscher.cli.options import check_output
+from esscher.cli.printing import say
 from esscher.core.next_steps import Step
 
 #: A file that every run has.
@@ -40,11 +41,9 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
     # Imported here: the readers of runs take seconds that `esscher --help` should not.
     from esscher.runs import report as reports
 
-    path = reports.report(
-        list(runs), output, force=force, say=lambda text: click.echo(text, err=True)
-    )
-    click.echo(f"Report: {path}")
-    click.echo("Open it in a browser; it needs no network.")
+    path = reports.report(list(runs), output, force=force, say=lambda text: say(text, err=True))
+    say(f"Report: {path}")
+    say("Open it in a browser; it needs no network.")
     if (runs[0] / CONFIG).is_file():
         steps = [
             Step(

@@ -11,12 +11,17 @@ from rich.markdown import Markdown
 from esscher.cli.cluster import chosen_cluster, executor_options
 from esscher.cli.endings import report_line, resumable
 from esscher.cli.next_steps import say_next
-from esscher.cli.printing import plain_console, print_json
+from esscher.cli.printing import plain_console, plain_table, print_json, say
 from esscher.core.errors import InputError
 from esscher.core.next_steps import Step, once_more
 from esscher.runs.folder import CONFIG
+from esscher.show.tables import PlainTable
 
 SCALES = ("quick", "standard", "paper")
+#: Columns of the tables that are left out first where there is no room.
+LEAST = ("median width (smallest to largest)", "alpha_squared", "tilt", "standard deviations",
+         "sd of a pass", "bound", "reference", "band from", "to", "conjectured", "always 1/2",
+         "trusted", "predicted")  # fmt: skip
 EXPERIMENTS = ("gaussian", "ablation", "sphere", "ball", "hardmax", "universality", "onepass")
 
 
@@ -84,6 +89,7 @@ def reproduce(
                 {
                     "name": chosen,
                     "title": finding.title,
+                    "text": finding.text,
                     "seconds": round(time.monotonic() - start, 1),
                     "finding": str(folder / f"{chosen}.md"),
                     "tables": [str(folder / f"{table}.csv") for table in finding.tables],
@@ -91,7 +97,7 @@ def reproduce(
                 }
             )
             if not as_json:
-                _print(finding.title, finding.text, folder, chosen)
+                print_finding(finding.title, finding.text, folder, chosen)
     if as_json:
         print_json({"scale": scale, "seed": seed, "experiments": done})
         return
@@ -110,9 +116,25 @@ def _next_steps(name: str, scale: str) -> list[Step]:
     return steps
 
 
-def _print(title: str, text: str, folder: Path, name: str) -> None:
+def _table(block: str) -> PlainTable:
+    """A Markdown table as a table of the terminal."""
+    head, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")]
+                      for line in block.strip().splitlines())  # fmt: skip
+    table = plain_table("", LEAST)
+    for name, *cells in zip(head, *rows, strict=True):
+        has_numbers = any(character.isdigit() for cell in cells for character in cell)
+        table.add_column(name, justify="right" if has_numbers else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def print_finding(title: str, text: str, folder: Path, name: str) -> None:
+    """Print what was found, and where it is."""
     console = plain_console()
-    console.print(Markdown(f"# {title}\n\n{text}"))
+    for block in (f"# {title}", *text.split("\n\n")):
+        console.print(_table(block) if block.startswith("|") else Markdown(block))
+        console.print()
     console.print(f"Finding, table and figures: {folder / name}.md", soft_wrap=True)
     if any(folder.rglob(CONFIG)):
-        click.echo(report_line(folder))
+        say(report_line(folder))

@@ -11,7 +11,7 @@ import click
 
 from esscher.cli.endings import SEE_ALL, finish
 from esscher.cli.next_steps import given_before, say_next
-from esscher.cli.printing import plain_console, plain_table, print_json
+from esscher.cli.printing import plain_console, plain_table, print_json, say
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.next_steps import Step, Value, once_more
@@ -39,7 +39,7 @@ def list_runs(folder: Path, as_json: bool) -> None:
         print_json({"runs": rows})
         return
     if not rows:
-        click.echo(f"There are no runs in {folder}.")
+        say(f"There are no runs in {folder}.")
         options: dict[str, Value] = {"MODEL": "demo:minilm", "--out": str(folder / "minilm")}
         say_next([Step("probe", "How many tokens does each head of a small model need?", options)])
         return

@@ -18,15 +18,11 @@ from esscher.cli.next_steps import say_next
 from esscher.cli.options import (
     check_figure,
     check_output,
-    geometric_numbers,
-    geometric_sizes,
     named_sources,
-    numbers,
-    whole_numbers,
 )
 from esscher.cli.printing import plain_console
 from esscher.cli.synthetic import HEAD, head_parameters, synthetic_head
-from esscher.core.options import Option, options_of
+from esscher.core.options import LISTS, Option, listed, options_of
 from esscher.math.laws import STANDARD_LAWS
 from esscher.runs.model_study import WithModel, said_of_other
 from esscher.runs.registry import has_part, part_of, study_named
@@ -34,8 +30,8 @@ from esscher.runs.result import Result
 from esscher.runs.study import Study
 from esscher.show.tables import as_table
 
-#: Forms of lists of numbers, and of options that are given several times, each with a name.
-LISTS, NAMED = ("LIST", "A:B:K"), "NAME=SOURCE"
+#: Form of options that are given several times, each with a name.
+NAMED = "NAME=SOURCE"
 #: Options that all commands of studies have, besides those of the study.
 OPTIONS: tuple[click.Parameter, ...] = (
     *(click.Option([name], **settings) for name, settings in CLUSTER),
@@ -227,16 +223,4 @@ def _listed(option: Option, text: Any) -> Any:
     flag = option.flag
     if option.metavar == NAMED:
         return named_sources(text, flag)
-    whole = _plain_type(get_args(_plain_type(option.type))[0]) is int
-    if option.metavar == "A:B:K":
-        if not whole:
-            return geometric_numbers(text, flag)
-        return geometric_sizes(text, _smallest(option), flag)
-    return whole_numbers(text, flag) if whole else numbers(text, flag)
-
-
-def _smallest(option: Option) -> int:
-    """The smallest number that a list of whole numbers may have."""
-    item = get_args(_plain_type(option.type))[0]
-    bounds = [m.ge for m in getattr(item, "__metadata__", ()) if m.ge is not None]
-    return int(max(bounds, default=2))
+    return listed(option, text, flag)

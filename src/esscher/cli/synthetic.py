@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from esscher.cli.options import numbers
 from esscher.core.errors import InputError
+from esscher.core.options import numbers
 from esscher.core.validation import as_dim
 from esscher.math.heads import WeightHead, law_head
 from esscher.math.laws import STANDARD_LAWS, standard_law

@@ -9,7 +9,7 @@ import numpy as np
 
 from esscher.cli.needle import FoundNeedle, asked_needle, find_needle, print_needle
 from esscher.cli.next_steps import say_next
-from esscher.cli.options import check_figure, geometric_sizes
+from esscher.cli.options import check_figure
 from esscher.cli.printing import plain_console, plain_table, print_json
 from esscher.cli.regimes import load_probes, print_regimes, regimes_dict, save_regimes
 from esscher.cli.synthetic import head_options, synthetic_head
@@ -21,6 +21,7 @@ from esscher.cli.theory_simulation import (
 )
 from esscher.core.errors import InputError
 from esscher.core.next_steps import Step, once_more
+from esscher.core.options import geometric_sizes
 from esscher.core.shown import plain_count, with_error
 from esscher.math.laws import STANDARD_LAWS
 from esscher.math.limits import NoLimit
@@ -274,7 +275,7 @@ def _exponent_table(prediction: Prediction) -> PlainTable:
     table.add_column("C", justify="right")
     table.add_column("source")
     root = [None if x is None else x**0.5 for x in (c.mean, c.cov, c.map)]
-    # rates of bounded tokens follow from bounded weights; the others agree with exact curves only
+    # rates of bounded tokens follow from bounded weights; the others are conjectured
     bounded = beta.tail_index == np.inf and prediction.head.horizon > 0
     source = "bounded tokens" if bounded else "conjectured"
     rows = (

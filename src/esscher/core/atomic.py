@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,8 +30,10 @@ def write_atomically(path: Path, data: bytes, *, named: bool = True) -> None:
     Raises
     ------
     InputError
-        When the disk is full or cannot be written; the old contents of ``path`` are untouched.
+        When the disk is full or cannot be written, or ``path`` is there and is no regular file; the
+        old contents of ``path`` are untouched.
     """
+    _check_replaceable(path, str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         try:
@@ -78,11 +81,28 @@ def check_writable(path: Path, what: str) -> None:
     Raises
     ------
     InputError
-        If it is a directory, or the directory that it would be in cannot be written or made.
+        If it is a directory, a link or a device, or the directory that it would be in cannot be
+        written or made.
     """
-    if path.is_dir():
-        raise InputError(f"{what} is a directory; give the name of a file")
+    _check_replaceable(path, what)
     check_room_for(path.parent, what)
+
+
+def _check_replaceable(path: Path, what: str) -> None:
+    """Refuse to put a file in the place of anything but a regular file.
+
+    A rename would replace a link, a pipe or a device by the file; root may do that even in /dev.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except (OSError, ValueError):  # nothing is there, or writing says what is wrong
+        return
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise InputError(f"{what} is a directory; give the name of a file")
+    kind = "a link" if stat.S_ISLNK(mode) else "a pipe, socket or device"
+    raise InputError(f"{what} is {kind}, which would be replaced by a file; give another name")
 
 
 def check_room_for(folder: Path, what: str) -> None:

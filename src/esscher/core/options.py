@@ -7,11 +7,13 @@ function, an option of a command, and a field of a stored configuration.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
-from types import NoneType, UnionType
+from types import GenericAlias, NoneType, UnionType
 from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -21,13 +23,30 @@ from msgspec import Meta
 from esscher.core.codec import allowed
 from esscher.core.errors import InputError
 from esscher.core.shown import shortened
-from esscher.core.validation import as_path
+from esscher.core.validation import Array, as_path, as_sizes
 
 #: Default of an option whose value depends on the model or on other options: it is known when the
 #: study is filled in.
 BY_MODEL: Any = None
+
+
+class AtMost(int):
+    """A default that a text may fall short of: what is there, up to that many."""
+
+    @classmethod
+    def unless(cls, given: int | None, number: int) -> int:
+        """Return the number as it is if it was given, else as a default."""
+        return cls(number) if given is None or isinstance(given, AtMost) else number
+
+
+#: Forms of lists of numbers.
+LISTS = ("LIST", "A:B:K")
 #: Largest whole number that any option takes.
 LARGEST = 2**64 - 1
+#: Numbers of layers and heads: digits, and not so many that a range would fill the memory.
+_WHOLE = re.compile(r"[0-9]{1,9}")
+#: Numbers that a list or a range may stand for.
+MOST_NUMBERS = 100_000
 
 
 def option(
@@ -37,6 +56,7 @@ def option(
     stored: bool = True,
     changeable: bool = False,
     command: str | None = "",
+    key: str | None = None,
     **bounds: Any,
 ) -> Meta:
     """Describe an option.
@@ -54,10 +74,13 @@ def option(
         Whether results depend on it, but no cell does: a run is resumed with another value.
     command
         Its name on the command line, if it has another one there; None if it has none.
+    key
+        Its name in a stored configuration, if it has another one there.
     **bounds
         ``ge``, ``gt``, ``le``, ``lt``, as :class:`msgspec.Meta` takes them.
     """
-    extra = {"metavar": metavar, "stored": stored, "changeable": changeable, "command": command}
+    extra = {"metavar": metavar, "stored": stored, "changeable": changeable, "command": command,
+             "key": key}  # fmt: skip
     return Meta(description=help, extra=extra, **bounds)
 
 
@@ -86,6 +109,8 @@ class Option:
         Its type, with bounds, as msgspec checks it.
     help, metavar, stored, changeable, command
         See :func:`option`.
+    key
+        Name of the field in a stored configuration.
     default
         Its default; ``MISSING`` if it must be given.
     """
@@ -98,12 +123,18 @@ class Option:
     stored: bool
     changeable: bool
     command: str | None
+    key: str
     default: Any
 
     @property
     def flag(self) -> str:
         """The option on the command line."""
         return f"--{(self.command or self.name).replace('_', '-')}"
+
+    @property
+    def takes_none(self) -> bool:
+        """Whether None is a value, rather than one that is yet to be known."""
+        return self.type is Any or NoneType in get_args(self.type)
 
 
 @cache
@@ -127,6 +158,7 @@ def options_of(study: type) -> tuple[Option, ...]:
                 stored=extra["stored"],
                 changeable=extra["changeable"],
                 command=extra["command"],
+                key=extra["key"] or name,
                 default=field.default,
             )
         )
@@ -154,6 +186,8 @@ def checked(option: Option, value: Any) -> Any:
         return option.default
     if Path in (option.type, *get_args(option.type)):
         return as_path(value, option.name)
+    if isinstance(value, str) and option.metavar in LISTS:
+        value = listed(option, value, option.name)
     given = _plain(value, _whole(option.type))
     given = _as_list(given, _item(option.type))
     try:
@@ -212,3 +246,121 @@ def _whole(kind: Any) -> bool:
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     return kind is int or any(_whole(part) for part in get_args(kind) if part is not kind)
+
+
+def plain_type(kind: Any) -> Any:
+    """Return a type without bounds and descriptions, at any depth."""
+    if get_origin(kind) is Annotated:
+        return plain_type(get_args(kind)[0])
+    parts = tuple(part if part is Ellipsis else plain_type(part) for part in get_args(kind))
+    if get_origin(kind) in (Union, UnionType):
+        return reduce(or_, parts)
+    return GenericAlias(tuple, parts) if get_origin(kind) is tuple else kind
+
+
+def listed(option: Option, text: str, name: str) -> Any:
+    """Return the numbers that a text such as ``0-5``, ``64:2048:6`` or ``1,2`` stands for.
+
+    Parameters
+    ----------
+    option
+        Whose value it is.
+    text
+        The text.
+    name
+        What messages call the option.
+
+    Raises
+    ------
+    InputError
+        Naming the option and the text.
+    """
+    whole = _item(option.type) is int
+    if option.metavar == "A:B:K":
+        if not whole:
+            return geometric_numbers(text, name)
+        return geometric_sizes(text, _smallest(option), name)
+    return whole_numbers(text, name) if whole else numbers(text, name)
+
+
+def _smallest(option: Option) -> int:
+    """The smallest number that a list of whole numbers may have."""
+    parts = (
+        get_args(option.type) if get_origin(option.type) in (Union, UnionType) else (option.type,)
+    )
+    item = next(get_args(part)[0] for part in parts if get_origin(part) is tuple)
+    bounds = [m.ge for m in getattr(item, "__metadata__", ()) if m.ge is not None]
+    return int(max(bounds, default=2))
+
+
+def geometric_sizes(text: str, smallest: int = 2, option: str = "--sizes") -> Array:
+    """Read ``a:b:k`` (k sizes in geometric progression), ``a:b`` (one per decade) or ``a,b,c``."""
+    parts = text.split(":")
+    if len(parts) == 1:
+        return as_sizes(numbers(text, option), option, smallest)
+    if len(parts) > 3:
+        raise InputError(
+            f"{option} is {text!r}; write first:last:count, first:last or a list a,b,c"
+        )
+    first, last = (_number(part, option) for part in parts[:2])
+    if not (smallest <= first < last < np.inf):
+        raise InputError(
+            f"{option} is {text!r}; it must start at n = {smallest} or more and end above its start"
+        )
+    count = round(np.log10(last / first)) + 1 if len(parts) == 2 else _number(parts[2], option)
+    if count != int(count) or not 2 <= count <= 10_000:
+        raise InputError(f"{option} is {text!r}; the count must be a whole number of at least 2")
+    grid = np.unique(np.round(np.geomspace(first, last, int(max(count, 2)))))
+    return as_sizes(grid, option, smallest)
+
+
+def geometric_numbers(text: str, option: str) -> Array:
+    """Read ``a:b:k`` (k numbers in geometric progression), or ``a,b,c``."""
+    parts = text.split(":")
+    if len(parts) == 1:
+        return numbers(text, option)
+    if len(parts) != 3:
+        raise InputError(f"{option} is {text!r}; write first:last:count or a list a,b,c")
+    first, last, count = numbers(",".join(parts), option)
+    if not 0 < first < last:
+        raise InputError(f"{option} is {text!r}; it must start above 0 and end above its start")
+    if count != int(count) or not 2 <= count <= 10_000:
+        raise InputError(f"{option} is {text!r}; the count must be a whole number of at least 2")
+    return np.geomspace(first, last, int(count))
+
+
+def whole_numbers(text: str | None, option: str) -> list[int] | None:
+    """Read ``0,3`` or ``0-5`` or both; None for an option that was not given."""
+    if text is None:
+        return None
+    found: list[int] = []
+    for part in text.split(","):
+        ends = part.split("-")
+        if not all(_WHOLE.fullmatch(end.strip()) for end in ends) or len(ends) > 2:
+            raise InputError(
+                f"{option} is {text!r}; write numbers such as 0,3 or ranges such as 0-5"
+            )
+        first, last = int(ends[0]), int(ends[-1])
+        if last < first:
+            raise InputError(f"{option} is {text!r}; the range {part} runs backwards")
+        if last - first + len(found) > MOST_NUMBERS:
+            raise InputError(
+                f"{option} is {text[:80]!r}; at most {MOST_NUMBERS} numbers can be given"
+            )
+        found += list(range(first, last + 1))
+    return found
+
+
+def numbers(text: str, option: str) -> Array:
+    """Read a list of numbers separated by commas."""
+    return np.array([_number(part, option) for part in text.split(",")])
+
+
+def _number(text: str, option: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{option}: {text!r} is not a number") from None
+    if not np.isfinite(value):
+        raise InputError(f"{option}: {text!r} is not finite")
+    return value

@@ -120,7 +120,8 @@ def with_error(value: float, error: float | None, decimals: int | None = None) -
         Its standard error, or half the width of its interval; None and nan show none.
     decimals
         Decimals of the value. By default the error has one digit, and four digits are shown of a
-        value whose error is too small to change them; values below 0.001 get a power of ten.
+        value whose error is too small to change them; values below 0.001 get a power of ten. A
+        value below its error would lose all of its digits: both then have two, 0.17 ± 2.0.
     """
     if error is None or not math.isfinite(error):
         return f"{value:.4g}" if decimals is None else f"{value:,.{decimals}f}"
@@ -128,12 +129,23 @@ def with_error(value: float, error: float | None, decimals: int | None = None) -
         return f"{value:,.{decimals}f}({max(1, round(10**decimals * error)):,})"
     if error <= 1e-4 * abs(value):
         return f"{value:.4g}"
+    if error > abs(value):
+        return f"{two_digits(value)} ± {two_digits(error)}"
     scale = 0 if abs(value) >= 1e-3 else math.floor(math.log10(max(abs(value), error)))
     mantissa, noise = value / 10.0**scale, error / 10.0**scale
     # 0.096 rounds up to 0.1, which is one decimal less
     places = max(0, -math.floor(math.log10(noise * (1 + 0.5 / 9.5) * 0.999999)))
     digits = max(1, round(noise * 10**places))
     return f"{mantissa:.{places}f}({digits}){f'e{scale}' if scale else ''}"
+
+
+def with_interval(value: float, ends: tuple[float, float]) -> str:
+    """Return a value with half the width of its interval in brackets, as :func:`with_error` does.
+
+    With both ends where that exceeds the value.
+    """
+    half = (ends[1] - ends[0]) / 2
+    return between(value, ends) if half > abs(value) else with_error(value, half)
 
 
 def counted(number: int, thing: str) -> str:

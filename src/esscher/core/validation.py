@@ -138,12 +138,14 @@ def _as_number(value: object, name: str) -> float:
         raise InputError(f"{name} is {shortened(value)}; that is too large") from error
 
 
-def as_seed(value: int, name: str = "seed") -> int:
-    """Return ``value`` as a seed: a whole number of at least 0, as large as one likes."""
+def as_seed(value: int, name: str = "seed", most: int | None = None) -> int:
+    """Return ``value`` as a seed: a whole number of at least 0, and at most ``most`` if given."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     number = int(value) if whole else _as_number(value, name)
     if number < 0 or number != number or number in (np.inf, -np.inf) or int(number) != number:
         raise InputError(f"{name} is {shortened(value)}; it must be a whole number of at least 0")
+    if most is not None and number > most:
+        raise InputError(f"{name} is {shortened(value)}; it must be at most {most}")
     return int(number)
 
 

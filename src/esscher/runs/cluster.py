@@ -7,12 +7,14 @@ workers with a deadly one; what fails then is reported, and nothing else is.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -44,7 +46,7 @@ LOOK = 1.0
 #: Seconds without any worker after which that is said.
 PATIENCE = 5.0
 #: Seconds to wait for a scheduler's answer.
-TIMEOUT = 15.0
+TIMEOUT = 10.0
 #: What writes to the log when a connection is lost.
 LOGGERS = ("distributed", "tornado", "asyncio")
 
@@ -127,7 +129,7 @@ class Cluster:
         )
 
     def _result(self, future: Any) -> Any:
-        capability, result = future.result(timeout=self._timeout * 4)
+        capability, result = future.result(timeout=self._timeout * 6)
         self._compare(capability, remote.capability())
         return result
 
@@ -276,6 +278,7 @@ def connect_cluster(
     security = client_security(address)
     with _quiet():
         try:
+            _check_answers(address, security, timeout)
             client = distributed.Client(
                 address, security=security, timeout=timeout, set_as_default=False
             )
@@ -291,6 +294,36 @@ def connect_cluster(
             ) from error
         with closing(client):
             yield Cluster(client, say, timeout, patience)
+
+
+def _check_answers(address: str, security: Any, timeout: float) -> None:
+    """Ask who is there, before there is a client: closing one that nobody answers takes minutes.
+
+    Raises
+    ------
+    OSError, ValueError
+        If it is no address, or no scheduler answers in time.
+    """
+    from distributed.core import rpc
+
+    async def asked() -> str:
+        options = {} if security is None else security.get_connection_args("client")
+        async with rpc(  # type: ignore[no-untyped-call]
+            address, timeout=timeout, connection_args=options
+        ) as there:
+            return str((await there.identity())["type"])
+
+    async def answered() -> str:
+        return await asyncio.wait_for(asked(), timeout)
+
+    # in a thread: a notebook has a loop of its own in this one
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            kind = thread.submit(lambda: asyncio.run(answered())).result()
+        except TimeoutError as error:
+            raise TimeoutError(f"no answer within {timeout:g} s") from error
+    if kind != "Scheduler":
+        raise ValueError(f"a {kind.lower()} answers there")
 
 
 def _address(scheduler: str, timeout: float) -> str:

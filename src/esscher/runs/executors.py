@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from esscher.core.errors import InputError
+from esscher.core.shown import counted
 from esscher.core.validation import as_dim
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.progress import Reporter
-from esscher.runs.threads import one_blas_thread
+from esscher.runs.threads import available_cores, one_blas_thread
 
 #: Times that a worker may raise an exception in a task.
 TRIES = 3
+#: Most worker processes: so many, or so many times the cores if that is more.
+FEW, PER_CORE = 16, 4
 
 Say = Callable[[str], None]
 
@@ -189,13 +192,21 @@ def chosen_executor(
     Raises
     ------
     InputError
-        If more than one of them is asked for, or a cluster cannot be used.
+        If more than one of them is asked for, there are too many workers, or a cluster cannot be
+        used.
     """
     from esscher.runs.cluster import connect_cluster
     from esscher.runs.cluster_file import start_cluster
     from esscher.runs.pool import LocalPool, OnFutures
 
     processes = as_dim(workers, "workers")
+    cores = available_cores()
+    most = max(FEW, PER_CORE * cores)
+    if processes > most:
+        raise InputError(
+            f"workers is {workers}, but this process may use {counted(cores, 'core')}; give at "
+            f"most {most}: more would only take memory"
+        )
     if scheduler is not None and cluster is not None:
         raise InputError("--scheduler and --cluster are both given; choose one of them")
     if processes > 1 and executor is not None:

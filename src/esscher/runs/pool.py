@@ -34,6 +34,25 @@ from esscher.runs.threads import threads_per_worker, use_threads
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 #: Seconds after which workers that have started meanwhile are watched, too.
 LOOK = 1.0
+#: Environment variable: Python imports nothing from the working directory of a process.
+SAFE_PATH = "PYTHONSAFEPATH"
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Keep processes that start inside from importing, say, a pickle.py of the working directory.
+
+    They get the import path of this process once they have started.
+    """
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = before
 
 
 @contextmanager
@@ -161,6 +180,8 @@ class LocalPool(OnFutures):
         self._shared: WeakValueDictionary[int, _Shared] = WeakValueDictionary()
         self._numbers = count()
         self._ours, self._theirs = context.Pipe()
+        with _safe_path():  # the first lock starts a process that looks after all of them
+            one_at_a_time = context.Lock()
         # A worker that is killed cannot clear up: what tasks put into temporary files lies here.
         self._scratch = TemporaryDirectory(prefix="esscher-pool-", ignore_cleanup_errors=True)
         self._pool = ProcessPoolExecutor(
@@ -169,7 +190,7 @@ class LocalPool(OnFutures):
             initializer=_start_worker,
             initargs=(
                 self._theirs,
-                context.Lock(),
+                one_at_a_time,
                 threads_per_worker(workers),
                 self._scratch.name,
             ),
@@ -207,7 +228,8 @@ class LocalPool(OnFutures):
         return shared
 
     def _submit(self, task: Task) -> Future[Any]:
-        return self._pool.submit(_work, task.function, task.arguments)
+        with _safe_path():
+            return self._pool.submit(_work, task.function, task.arguments)
 
     def _give(self) -> None:
         """Hand shared values to the workers that ask for them, until one of them ends.

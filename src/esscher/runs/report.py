@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from esscher.core.atomic import write_output
+from esscher.core.atomic import check_writable, write_output
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign, open_regular
 from esscher.runs.folder import CONFIG, PARTS
@@ -170,8 +170,7 @@ def _places(path: Path) -> Iterator[Path]:
 
 def _check_place(path: Path, force: bool) -> None:
     """Refuse to overwrite what is no report."""
-    if path.is_dir():
-        raise InputError(f"{path} is a directory; give the name of a file, such as report.html")
+    check_writable(path, str(path))
     if force or not path.exists():
         return
     try:

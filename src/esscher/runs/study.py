@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, replace
+from difflib import get_close_matches
 from functools import cache
 from inspect import Signature, cleandoc
 from pathlib import Path
@@ -33,7 +34,7 @@ import msgspec
 
 from esscher.core.codec import Record, as_record, as_tree
 from esscher.core.errors import InputError
-from esscher.core.options import checked, option, options_of
+from esscher.core.options import LISTS, AtMost, checked, option, options_of, plain_type
 from esscher.runs.cells import Cell, CellRun, open_run, run_in_memory
 from esscher.runs.executors import CellExecutor, SchedulerLost, Task, chosen_executor, compute_cells
 from esscher.runs.folder import LOG, check_run_place
@@ -260,14 +261,26 @@ class Study(ABC, Generic[R_co]):
         known
             Leave out what is known only when model and text have been read.
         """
-        stored = [o.name for o in options_of(type(self)) if o.stored and not o.changeable]
-        left_out = self.sources if known else frozenset()
-        return dict(as_tree({n: getattr(self, n) for n in stored if n not in left_out}))
+        left_out = self.sources | self.unsettled if known else frozenset()
+        stored = [o for o in options_of(type(self)) if o.stored and not o.changeable]
+        return dict(
+            as_tree({o.key: getattr(self, o.name) for o in stored if o.name not in left_out})
+        )
+
+    @property
+    def unsettled(self) -> frozenset[str]:
+        """Options that are settled when the text has been read: it may have less than a default."""
+        return frozenset(
+            o.name
+            for o in options_of(type(self))
+            if isinstance(value := getattr(self, o.name), AtMost)
+            or (value is None and not o.takes_none)
+        )
 
     def request(self) -> dict[str, Any]:
         """Return the options that may change when a run is resumed."""
-        changeable = [o.name for o in options_of(type(self)) if o.stored and o.changeable]
-        return dict(as_tree({name: getattr(self, name) for name in changeable}))
+        changeable = [o for o in options_of(type(self)) if o.stored and o.changeable]
+        return dict(as_tree({o.key: getattr(self, o.name) for o in changeable}))
 
     def stored(self, run: CellRun) -> dict[str, Cell]:
         """Return the cells of a run that the result is made of, as far as they are there."""
@@ -290,14 +303,14 @@ def stored_study(study: type[Study[R]], configuration: Any, place: str) -> Study
         If it is not what such a study has.
     """
     fields = as_record(configuration, configuration_type(study), place)
-    return study(**{name: getattr(fields, name) for name in fields.__struct_fields__})
+    return study(**{o.name: getattr(fields, o.key) for o in options_of(study) if o.stored})
 
 
 @cache
 def configuration_type(study: type[Study[Any]]) -> type[Any]:
     """Return the record of a study's configuration: its stored options, all of them definite."""
     fields = [
-        (o.name, o.annotation, o.default) if o.changeable else (o.name, o.annotation)
+        (o.key, o.annotation, o.default) if o.changeable else (o.key, o.annotation)
         for o in options_of(study)
         if o.stored
     ]
@@ -320,22 +333,45 @@ def finish(run: CellRun, study: Study[R], write: bool = False) -> R:
 def function_of(study: Callable[P, Study[R]]) -> Callable[P, R]:
     """Return the function that runs a study: ``tails(...)`` for ``TailsStudy(...).run()``."""
     kind: Any = study
+    name, signature = kind.name.replace("-", "_"), _signature(kind)
 
     def run(*arguments: P.args, **options: P.kwargs) -> R:
+        _check_arguments(name, signature, arguments, options)
         return study(*arguments, **options).run()
 
-    run.__name__ = run.__qualname__ = kind.name.replace("-", "_")
+    run.__name__ = run.__qualname__ = name
     run.__module__ = kind.__module__.rpartition(".")[0]
     run.__doc__ = _documentation(kind)
-    run.__signature__ = _signature(kind)  # type: ignore[attr-defined]
+    run.__signature__ = signature  # type: ignore[attr-defined]
     return run
+
+
+def _check_arguments(
+    name: str, signature: Signature, arguments: tuple[Any, ...], options: Mapping[str, Any]
+) -> None:
+    """Refuse arguments that the function does not have, with the nearest that it has."""
+    known = list(signature.parameters)
+    for given in options:
+        if given not in known:
+            near = get_close_matches(given, known, n=1)
+            remedy = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+            raise TypeError(f"{name}() has no argument {given!r}; {remedy}")
+    try:
+        signature.bind(*arguments, **options)
+    except TypeError as error:
+        raise TypeError(f"{name}(): {error}") from None
 
 
 def _signature(study: type[Study[Any]]) -> Signature:
     parameters = []
     for name, parameter in Signature.from_callable(study).parameters.items():
         found = next(o for o in options_of(study) if o.name == name)
-        parameters.append(parameter.replace(annotation=found.type))
+        kind = Any if name in study.sources else plain_type(found.type)
+        if found.metavar in LISTS:
+            kind = kind | str
+        if found.default is None and kind is not Any:
+            kind = kind | None
+        parameters.append(parameter.replace(annotation=kind))
     return Signature(parameters, return_annotation=study.result)
 
 

@@ -12,7 +12,7 @@ from esscher.core.shown import printable, shortened
 from esscher.core.untrusted import limits
 from esscher.core.untrusted.arrays import map_array
 from esscher.core.untrusted.documents import parse_json, parse_row, parse_yaml, read_json
-from esscher.core.untrusted.guard import foreign
+from esscher.core.untrusted.guard import bounded, foreign
 from esscher.core.untrusted.pages import page_sizes, row_groups
 from esscher.core.untrusted.regular import (
     append_line,
@@ -25,6 +25,7 @@ from esscher.core.untrusted.tables import first_line, read_table
 
 __all__ = [
     "append_line",
+    "bounded",
     "check_folder",
     "first_line",
     "foreign",

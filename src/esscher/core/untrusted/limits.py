@@ -27,6 +27,8 @@ DEPTH = 32
 STRING = MIB
 #: Largest absolute value of a whole number in a JSON file; larger ones are no float64 any more.
 WHOLE = 10**300
+#: Processor seconds, and bytes beyond those of this process, for programs and rules of a model.
+SECONDS, MEMORY = 20, 4096 * MIB
 #: Bytes, rows and columns of a table in memory.
 TABLE, ROWS, COLUMNS = 1024 * MIB, 50_000_000, 64
 #: Bytes of one page of a Parquet file of text, unpacked: the least that has to be in memory.
