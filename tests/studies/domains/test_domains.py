@@ -226,6 +226,7 @@ def test_another_text_is_refused(made, stored):
     ("options", "words"),
     [
         ({"blocks": 2}, "at least 3"),
+        ({"blocks": 3, "fdr": 0.001}, "give at least 5 blocks, or more corpora"),
         ({"block_tokens": 10}, "at least 48"),
         ({"context": 500}, "at most 80"),
         ({"mode": "context", "block_tokens": 50}, "do not hold a passage"),
@@ -250,7 +251,7 @@ def test_bad_input(options, words, tmp_path):
 def test_the_real_encoder():
     found = esscher.domains(
         demo_model("demo:minilm"), {"prose": "demo:docs", "code": "demo:code"},
-        layers=[0], heads=[0, 5], blocks=3, block_tokens=200, context=210,
+        layers=[0], heads=[0, 5], blocks=6, block_tokens=200, context=210,
     )  # fmt: skip
     assert found.complete
     assert found.units == ((0, 0), (0, 5))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from esscher.engine.sampled.layer import HeadNumbers
+from esscher.math.coupling import CoupledMoments
 from esscher.math.theory.cloud_query import MapErrors
 from esscher.studies.domains.tokens import tokens_for
 
@@ -29,6 +30,7 @@ def head(strength, tokens=160, d=6, seed=0, values=None):
         participation=1 / np.sum(weights**2, axis=1),
         received=weights.mean(axis=0),
         norm=float(np.sqrt(np.mean(np.sum(outputs**2, axis=1)))),
+        coupled=CoupledMoments.of(tilts, keys),
     )
 
 

@@ -20,7 +20,7 @@ from tests.engine.models.folders import WORDS, save
 from tests.runs.stored import stored_bytes
 
 OPTIONS = {
-    "blocks": 3,
+    "blocks": 6,
     "block_tokens": 120,
     "context": 40,
     "permutations": 2_000,
@@ -54,7 +54,7 @@ def test_the_same_bytes_on_workers(
     monkeypatch.setattr("esscher.cli.cluster.chosen_executor", chosen)
     words = [f"--text={name}={path}" for name, path in texts.items()]
     words += [
-        "--blocks=3",
+        "--blocks=6",
         "--block-tokens=120",
         "--context=40",
         "--permutations=2000",
@@ -63,7 +63,7 @@ def test_the_same_bytes_on_workers(
     done = CliRunner().invoke(main, ["domains", name, *words, "--out", str(tmp_path / "named")])
     assert done.exit_code == 0, done.output
     alone = stored_bytes(tmp_path / "alone")
-    assert len(alone) == 2 * 3 * 2  # texts, blocks, files of a cell
+    assert len(alone) == 2 * 6 * 2  # texts, blocks, files of a cell
     assert alone == stored_bytes(tmp_path / "sent") == stored_bytes(tmp_path / "named")
 
 

@@ -14,6 +14,7 @@ import esscher
 from esscher.core.shown import byte_count
 from esscher.runs.page import page_of
 from esscher.studies.plan.page import summary
+from esscher.studies.plan.savings import Cost, Savings
 
 
 def test_cards_say_what_is_kept_and_what_it_costs(found):
@@ -52,6 +53,26 @@ def test_the_verdict_is_said_as_it_is(encoder, verdict, mean, value, label):
     assert (card.value, card.label) == (value, label)
     assert "95% interval 0.40 to 2.5" in card.note
     assert (best.value, best.note) == ("heavy hitters", "beyond the paired intervals")
+
+
+@pytest.mark.parametrize(
+    ("dense", "planned", "said"),
+    [
+        (1_361_000_000, 1_359_840_000, None),
+        (1_360_000_000, 1_371_000_000, None),
+        (1_850_000_000, 1_420_000_000, "430 MB less memory at the peak"),
+        (1_400_000_000, 1_600_000_000, "200 MB more memory at the peak"),
+    ],
+)
+def test_peaks_that_repeated_runs_have_are_no_gain(monkeypatch, decoder, dense, planned, said):
+    costs = [
+        Cost(prompt_seconds=1.0, tokens_per_second=None, cache_bytes=1, peak_memory=peak)
+        for peak in (dense, planned)
+    ]
+    savings = Savings(tokens=9, new_tokens=2, dense=costs[0], planned=costs[1], parts_at=None)
+    monkeypatch.setattr("esscher.studies.plan.page.read_savings", lambda folder: savings)
+    cards = [f"{card.value} {card.label}" for card in summary(decoder, "run").cards]
+    assert [text for text in cards if "peak" in text] == ([] if said is None else [said])
 
 
 def test_methods_that_cannot_be_told_apart_are_counted(encoder):

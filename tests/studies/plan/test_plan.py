@@ -116,6 +116,19 @@ def test_what_is_predicted_is_what_it_costs(name, options, sampled):
     assert np.hypot(own, other) < 0.5 * realised
 
 
+@pytest.mark.parametrize(("name", "options"), [("llama", DECODER), ("bert", ENCODER)])
+def test_heads_that_keep_all_tokens_have_no_error(name, options):
+    """Computed again, their outputs differ by rounding, which is no error of the plan."""
+    asked = options | {"budget": None, "tolerance": 0.01}
+    found = plan(tiny(name), prose(1), check=prose(2), **asked)
+    group = found.model.heads // found.model.key_heads
+    whole = np.repeat(np.array(found.budgets) == found.prefix, group, axis=1)
+    assert whole.any()
+    for errors in (found.predicted.head_error, found.check.heads.realised):
+        assert not np.any(np.array(errors)[whole])
+        assert np.all(np.array(errors)[~whole] > 1e-4)
+
+
 def test_a_tolerance_is_predicted_to_be_kept():
     loose, tight = (
         plan(tiny(), prose(0), **(DECODER | {"budget": None, "tolerance": t})) for t in (0.5, 0.1)

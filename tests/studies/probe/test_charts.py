@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,11 +10,13 @@ import pytest
 
 from esscher.core.errors import InputError
 from esscher.show.drawing import draw, offered
-from esscher.studies.probe import charts
+from esscher.studies.probe import charts, page, probe, side_by_side
 from esscher.studies.probe.charts import DRAWINGS
 from esscher.studies.probe.curves import METRICS
+from tests.engine.models.folders import tiny, words
 from tests.runs.made import HOSTILE, changed, make, wide_probe
 from tests.show.drawn import panel_rows, rows, texts, unpacked
+from tests.studies.probe.sizes import SMALL
 
 
 @pytest.mark.parametrize("width", ["single", "double"])
@@ -199,3 +202,69 @@ def test_what_cannot_be_drawn(found):
     assert offered(DRAWINGS, empty) == []
     with pytest.raises(InputError, match="no part of the run is complete"):
         draw(DRAWINGS, empty)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """Two heads that were predicted from one pass; nothing was sampled."""
+    return probe(tiny(), [words(1000)], layers=[0], heads=[0, 1], predict=True, **SMALL)
+
+
+def test_what_is_predicted_is_called_so(alone):
+    """Columns, titles and exponents; a column of measured exponents has none."""
+    table = alone.table()
+    assert table[["mean", "mean_low", "cov", "map", "map_high"]].isna().all(axis=None)
+    for name in ("predicted_mean", "predicted_mean_low", "predicted_map_high"):
+        assert table[name].notna().all()
+    assert "predicted_mean" in alone.shown()[0].columns
+    for kind in ("heads", "explorer", "numbers"):
+        text = " ".join(texts(draw(DRAWINGS, alone, kind), "double"))
+        assert "predicted from one pass" in text, kind
+        assert "replicates" not in text, kind
+    chart = draw(DRAWINGS, alone, "heads")
+    assert "predicted exponent, mean error" in texts(chart, "double")
+    shown = [row["predicted_mean"] for row in rows(chart, "predicted_mean")]
+    assert shown == pytest.approx(list(table["predicted_mean"]), rel=1e-5)
+    assert "(predicted)" in " ".join(texts(draw(DRAWINGS, alone, "curves"), "double"))
+
+
+def test_what_is_predicted_in_reports(alone):
+    summary = page.summary(alone, "run")
+    columns = {column.key for column in summary.tables[-1].columns}
+    assert "mean" not in columns
+    assert "predicted_mean" in columns
+    assert any("predicted" in card.note for card in summary.cards if "converge" in card.label)
+    # predicted against measured exponents would not be the same quantity
+    both = side_by_side.heads({"one": alone, "two": alone})
+    assert "predicted exponent of the mean" in json.dumps(both.to_dict())
+
+
+def test_sinks_and_delimiters_are_apart_in_reports(found):
+    table = page.summary(found, "run").tables[-1]
+    names = {column.key: column.title for column in table.columns}
+    assert names["sinks"] == "in sinks"
+    assert names["delimiters"] == "in delimiters"
+    assert table.data["sinks"] == [head.sinks.share for head in found.heads]
+    assert table.data["delimiters"] == [head.delimiter_share for head in found.heads]
+
+
+def test_flags_are_separated_by_commas(found):
+    """A name holds no comma, so that splitting the column gives the names back."""
+    for row, head in zip(found.table()["flags"], found.heads, strict=True):
+        assert row.split(", ") == (list(dict.fromkeys(flag.flag for flag in head.flags)) or [""])
+
+
+def test_heads_print_themselves_in_a_line(found):
+    head = found.heads[0]
+    assert repr(head).startswith(f"head {head.layer}.{head.head}: H = {head.horizon:.3g}, ")
+    assert len(repr(head)) < 250
+
+
+def test_numbers_as_a_labelled_dataset(found):
+    data = found.to_xarray()
+    assert dict(data.sizes) == {"layer": 2, "head": 3}
+    for head in found.heads:
+        at = data.sel(layer=head.layer, head=head.head)
+        assert float(at["H"]) == head.horizon
+        assert float(at["mean"]) == head.fit.mean.exponent
+    assert data.attrs["headline"] == found.headline

@@ -35,8 +35,8 @@ def test_nothing_stands_out():
 def test_slow_exponents_by_metric():
     heads = [measured(quiet(0), "map", 0.3, 0.01), measured(quiet(1), "cov", 0.3, 0.01), quiet(2)]
     first, second, third = with_flags(heads)
-    assert names(first) == ["slow map", "prediction off, map"]
-    assert names(second) == ["slow covariance", "prediction off, covariance"]
+    assert names(first) == ["slow map", "prediction off (map)"]
+    assert names(second) == ["slow covariance", "prediction off (covariance)"]
     assert names(third) == []
     assert first.flags[0].evidence == "exponent measured: 0.300 ± 0.010"
 
@@ -68,14 +68,14 @@ def test_predicted_and_gaussian():
     slow = replace(head.predicted_error.mean, exponent=0.3, exponent_error=0.01)
     head = replace(head, predicted_error=replace(head.predicted_error, mean=slow))
     (found,) = with_flags([head])
-    assert names(found) == ["slow mean, predicted", "prediction off, mean"]
+    assert names(found) == ["slow mean (predicted)", "prediction off (mean)"]
     # curves bend: measured exponents are compared with the weights of their fit
     weighted = replace(head.fit, mean=replace(head.fit.mean, predicted=0.5))
-    assert names(with_flags([replace(head, fit=weighted)])[0]) == ["slow mean, predicted"]
+    assert names(with_flags([replace(head, fit=weighted)])[0]) == ["slow mean (predicted)"]
     # of the covariance it is no flag: it found too few
     slow = replace(quiet(0).predicted_error.cov, exponent=0.3, exponent_error=0.01)
     other = replace(quiet(0), predicted_error=replace(quiet(0).predicted_error, cov=slow))
-    assert names(with_flags([other])[0]) == ["prediction off, covariance"]
+    assert names(with_flags([other])[0]) == ["prediction off (covariance)"]
     sharp = replace(head.predicted, sharp=replace(head.predicted.sharp, mean=0.1))
     (found,) = with_flags([replace(quiet(0), predicted=sharp, horizon=3.0)])
     assert names(found) == ["not Gaussian"]

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from msgspec import structs
 
 from esscher.cli.program import main
 from esscher.core.errors import InputError
-from esscher.engine.models import wrap_model
+from esscher.engine.models import head_weights, wrap_model
+from esscher.engine.text import iterate_passages, read_passages
 from esscher.runs.registry import load
 from esscher.studies.probe import Probe, probe
 from esscher.studies.probe.assemble import average
@@ -41,6 +43,76 @@ def stored(two_heads, tmp_path):
 
 def run(*arguments: str):
     return CliRunner().invoke(main, ["probe", *arguments])
+
+
+def by_hand(loaded, text, tokens, context, layer, head):
+    """One-sided Psi and the delimiters' share of the attention, of all tokens of a cloud."""
+    hidden, shares = [], []
+    for passage, capture in iterate_passages(
+        loaded, read_passages(loaded, text, tokens=tokens, context=context), layers=[layer]
+    ):
+        weights = torch.softmax(capture.logits(0, head), dim=-1).numpy()
+        asking = np.flatnonzero(~passage.is_delimiter)
+        hidden.append(capture.hidden[0].double().numpy()[asking])
+        shares.append(weights[asking][:, passage.is_delimiter].sum(axis=1))
+    covariance = np.cov(np.concatenate(hidden)[:tokens].T, bias=True)
+    values, vectors = np.linalg.eigh(covariance)
+    root = (vectors * np.sqrt(values.clip(0))) @ vectors.T
+    matrix = head_weights(loaded, layer).A(head)
+    psi = values[-1] * np.linalg.norm(root @ matrix, 2) ** 2
+    return psi, np.concatenate(shares)[:tokens].mean()
+
+
+def test_every_number_is_of_all_tokens():
+    """The one-sided Psi and the share of delimiters as well, however many passages there are."""
+    loaded, text = tiny(), [words(1000)]
+    for tokens in (150, 300):
+        options = SMALL | {"tokens": tokens, "layers": [1], "predict": True}
+        found = probe(loaded, text, **options).head(1, 2)
+        psi, share = by_hand(loaded, text, tokens, options["context"], 1, 2)
+        # the model and its capture compute in float32
+        assert found.psi.one_sided == pytest.approx(psi, rel=1e-5)
+        assert found.delimiter_share == pytest.approx(share, rel=1e-5)
+        assert found.psi.two_sided <= found.psi.one_sided
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "tokens", "context", "cells"),
+    [("bert", 100, 100, 80, 1), ("llama", 70, 70, 71, 1), ("llama", 300, 160, 80, 2)],
+)
+def test_defaults_are_what_is_there(name, count, tokens, context, cells, tmp_path):
+    """Fewer tokens than the default are no mistake; the same call resumes."""
+    options = {"replicates": 2, "layers": [0], "heads": [0], "out": tmp_path / "run"}
+    found = probe(tiny(name), [words(count)], **options)
+    assert (found.study.tokens, found.study.context, found.cells) == (tokens, context, cells)
+    assert found.sizes[-1] <= tokens // 4
+    again = probe(tiny(name), [words(count)], **options)
+    assert again.heads == found.heads
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "words_of"),
+    [
+        (20, {}, "has only 20 tokens; give a text with at least 54"),
+        (66, {"tokens": 500}, "has only 66 tokens, but 500 are asked for"),
+        (66, {"context": 75}, "less than a passage of 75; give more text, or a context of at most"),
+    ],
+)
+def test_too_little_text(count, options, words_of, tmp_path):
+    with pytest.raises(InputError, match=words_of):
+        probe(tiny("llama"), [words(count)], out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_psi_of_the_real_encoder():
+    """Head 1.9 of MiniLM at two numbers of tokens."""
+    loaded = demo_model("demo:minilm")
+    for tokens in (2048, 4096):
+        found = probe(loaded, "demo:docs", tokens=tokens, layers=[1], heads=[9], predict=True)
+        psi, share = by_hand(loaded, "demo:docs", tokens, 512, 1, 9)
+        assert found.head(1, 9).psi.one_sided == pytest.approx(psi, rel=1e-5)
+        assert found.head(1, 9).delimiter_share == pytest.approx(share, rel=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["pooled", "context"])
@@ -328,7 +400,8 @@ def test_the_real_encoder():
     assert alone.predictors().empty
     for metric in ("mean", "cov", "map"):
         # beside measured ones, predicted exponents have the weights of their fit
-        assert list(alone.table()[metric]) == [
+        assert alone.table()[metric].isna().all()
+        assert list(alone.table()[f"predicted_{metric}"]) == [
             head.predicted_error[metric].exponent for head in found.heads
         ]
     assert table["delimiters"].between(0, 1).all()

@@ -12,12 +12,14 @@ from click.testing import CliRunner
 from scipy import stats
 
 from esscher.cli.program import main
+from esscher.cli.reproduce import print_finding
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.math.heads import gaussian_head, law_head
 from esscher.math.laws import standard_law
 from esscher.math.statistics import fit_rate
 from esscher.math.theory import ball_bound, exponents
+from esscher.runs.folder import run_lock
 from esscher.runs.pool import LocalPool
 from esscher.studies.reproduce import (
     EXPERIMENTS,
@@ -33,7 +35,13 @@ from esscher.studies.reproduce import (
 from esscher.studies.reproduce.cells import compute_all
 from esscher.studies.reproduce.finding import markdown_table
 from esscher.studies.reproduce.joint import band, joint_exponents
-from esscher.studies.reproduce.study import Study, about_the_paper, agreement_table, inside
+from esscher.studies.reproduce.study import (
+    COLUMNS,
+    Study,
+    about_the_paper,
+    agreement_table,
+    inside,
+)
 
 SIZES = (40, 80, 160, 320)
 
@@ -81,6 +89,9 @@ def test_everything_is_written(name: str, tiny: None, tmp_path: Path) -> None:
     assert finding.title in page
     assert "nan" not in page
     table = pd.read_csv(folder / f"{name}.csv")
+    # with a few replicates hardly a law is decided: the table has the verdicts, not the fits
+    assert set(table["law"]) <= {"power", "floor", "logarithmic", "as predicted", "undecided"}
+    assert (table["law"] != "power").any()
     for column in ("H", "metric", "exponent", "low", "high", "predicted", "sharp",
                    "paper_reference", "paper_bound", "law", "trusted"):  # fmt: skip
         assert column in table
@@ -231,6 +242,32 @@ def test_the_command(tiny: None, tmp_path: Path) -> None:
     assert all(Path(figure).exists() for figure in experiment["figures"])
 
 
+@pytest.mark.parametrize("columns", [60, 80])
+def test_no_number_of_a_finding_is_cut(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table of fourteen columns, as that of Gaussian tokens: some are left out, and named."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    names = ["study", "H", "metric", "exponent", "low", "high", "joint_low", "joint_high",
+             "predicted", "sharp", "paper_reference", "paper_bound", "law", "trusted"]  # fmt: skip
+    row = ["d = 8", 0.5, "mean", *np.linspace(0.4123, 0.5678, 9), "as predicted", True]
+    table = pd.DataFrame([row, row], columns=names).rename(columns=COLUMNS)
+    print_finding("Title", f"Words.\n\n{markdown_table(table)}\n\nEnd.", Path("x"), "gaussian")
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert max(map(len, lines[: lines.index("End.")])) <= columns
+    assert not any("…" in line for line in lines)
+    written = {f"{x:.3f}".rstrip("0") for x in row if isinstance(x, float)}
+    shown = {word for line in lines for word in line.split() if word.startswith("0.")}
+    assert "0.412" in shown
+    assert shown <= written
+    text = " ".join(lines)
+    assert "Left out for lack of room: " in text
+    missing = text.split("Left out")[1]
+    assert "bound" in missing
+    # the verdict stays where there is room for it, and is never left out in silence
+    assert text.count("as predicted") == 2 or (columns < 80 and "law" in missing)
+
+
 @pytest.mark.parametrize("name", ["nothing", "Gaussian"])
 def test_unknown_experiments(name: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["reproduce", name, "--out", str(tmp_path)])
@@ -247,3 +284,21 @@ def test_the_command_knows_all_experiments() -> None:
     from esscher.cli.reproduce import EXPERIMENTS as NAMES
 
     assert tuple(EXPERIMENTS) == NAMES
+
+
+def test_two_at_a_time_are_one_too_many(tmp_path: Path) -> None:
+    (tmp_path / "hardmax-quick").mkdir()
+    with run_lock(tmp_path / "hardmax-quick"):
+        words = ["reproduce", "hardmax", "--out", str(tmp_path)]
+        done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    assert f"is working on {tmp_path / 'hardmax-quick'}" in done.stderr
+    assert [path.name for path in (tmp_path / "hardmax-quick").iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize(("seed", "words"), [(-1, "seed is -1"), (10**400, "1329 bits")])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_seed_out_of_range_leaves_nothing(name: str, seed: int, words: str, tmp_path) -> None:
+    with pytest.raises(InputError, match=words):
+        reproduce(name, out=tmp_path, seed=seed)
+    assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ SIZES = (16, 32, 64, 128)
 def swept() -> Sweep:
     """Three horizons, out of order, with predictions."""
     head = esscher.gaussian_head(1.0, 2)
-    return esscher.sweep(head, SIZES, 8, scales=(0.5, 2.0, 1.0), predict=True)
+    return esscher.sweep(head, SIZES, 8, alpha=(0.5, 2.0, 1.0), predict=True)
 
 
 @pytest.fixture(scope="package")

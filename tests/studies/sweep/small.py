@@ -18,7 +18,7 @@ def small_sweep(out: Path | None, replicates: int = 4, **change: object) -> Swee
     arguments: dict[str, object] = {
         "head": esscher.gaussian_head(0.7, 2),
         "sizes": SIZES,
-        "scales": [0.5, 1.0],
+        "alpha": [0.5, 1.0],
         "seed": 3,
     }
     return sweep(replicates=replicates, out=out, **(arguments | change))  # type: ignore[arg-type]

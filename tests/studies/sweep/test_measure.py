@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def test_errors_are_those_of_the_direct_simulator(
         SIZES,
         2,
         3,
-        scales=scales,
+        alpha=scales,
         queries=queries,
         query_count=query_count,
         dtype="float64",
@@ -87,26 +88,26 @@ def test_single_precision_is_close() -> None:
 
 def test_large_logits_are_no_trouble() -> None:
     head = esscher.gaussian_head(1.0, 2)
-    curve = sweep(head, SIZES, 2, 0, scales=[1e-3, 1.0, 1e4])
+    curve = sweep(head, SIZES, 2, 0, alpha=[1e-3, 1.0, 1e4])
     assert all(np.isfinite(curve.raw(metric)).all() for metric in METRICS)
     for s in range(3):
-        alone = sweep(head, SIZES, 2, 0, scales=[[1e-3, 1.0, 1e4][s]])
+        alone = sweep(head, SIZES, 2, 0, alpha=[[1e-3, 1.0, 1e4][s]])
         np.testing.assert_allclose(curve.raw("cov")[s], alone.raw("cov")[0], rtol=1e-4)
 
 
 @pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_workers_agree_to_the_bit(workers: int, tmp_path: Path) -> None:
     head = esscher.gaussian_head(1.1, 4)
-    alone = sweep(head, SIZES, 6, 1, scales=[0.5, 1.0])
-    many = sweep(head, SIZES, 6, 1, scales=[0.5, 1.0], workers=workers, out=tmp_path / "run")
+    alone = sweep(head, SIZES, 6, 1, alpha=[0.5, 1.0])
+    many = sweep(head, SIZES, 6, 1, alpha=[0.5, 1.0], workers=workers, out=tmp_path / "run")
     assert_same(alone, many)
 
 
 def test_workers_agree_to_the_bit_beyond_one_block() -> None:
     head = esscher.gaussian_head(1.1, 4)
     # more than one block of queries and of keys
-    alone = sweep(head, [100, 1700], 3, 1, scales=[0.5, 1.0])
-    assert_same(alone, sweep(head, [100, 1700], 3, 1, scales=[0.5, 1.0], workers=2))
+    alone = sweep(head, [100, 1700], 3, 1, alpha=[0.5, 1.0])
+    assert_same(alone, sweep(head, [100, 1700], 3, 1, alpha=[0.5, 1.0], workers=2))
 
 
 def test_replicates_do_not_depend_on_their_number_but_on_the_seed() -> None:
@@ -120,7 +121,7 @@ def test_replicates_do_not_depend_on_their_number_but_on_the_seed() -> None:
 
 
 def test_a_curve_prints_and_converts_itself() -> None:
-    curve = sweep(esscher.gaussian_head(0.5, 2), SIZES, 3, 4, scales=[1.0, 2.0])
+    curve = sweep(esscher.gaussian_head(0.5, 2), SIZES, 3, 4, alpha=[1.0, 2.0])
     assert "3 replicates" in repr(curve)
     assert "<table" in curve._repr_html_()
     np.testing.assert_allclose(curve.horizons, [0.5, 1.0])
@@ -152,9 +153,9 @@ BAD = [
     ({"seed": True}, "seed is True"),
     ({"sizes": [10, 5]}, "increasing"),
     ({"sizes": [1, 5]}, "n = 1"),
-    ({"scales": [1.0, -1.0]}, "each entry must be a number above 0"),
-    ({"scales": [1.0, 1.0]}, "once"),
-    ({"scales": []}, r"scales is \[\]; it must be"),
+    ({"alpha": [1.0, -1.0]}, "each entry must be a number above 0"),
+    ({"alpha": [1.0, 1.0]}, "once"),
+    ({"alpha": []}, r"alpha is \[\]; it must be"),
     ({"queries": "all"}, "'all'"),
     ({"query_count": 0}, "query_count is 0"),
     ({"dtype": "float16"}, "float16"),
@@ -181,3 +182,18 @@ def test_bad_input_is_refused(change: dict[str, object], words: str, tmp_path: P
     with pytest.raises(esscher.InputError, match=words):
         sweep(**(arguments | change))  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_tokens_come_from_the_prediction_where_no_law_fits() -> None:
+    """In d = 40 the covariance steepens; simulated, its error is 1.766 at 20,000 tokens."""
+    sizes = [64, 128, 256, 512, 1024, 2048]
+    head = esscher.gaussian_head(0.25, 40)
+    rate = sweep(head, sizes, 40, seed=11, predict=True, progress=False).rate("cov")
+    needed = rate.tokens_for(1.766)
+    assert rate.selection.steepens
+    assert needed.law == "predicted"
+    assert needed.n == pytest.approx(20_000, rel=0.03)  # 40 replicates: 1% of the error, 3% of n
+    alone = replace(rate, predicted_curve=None).tokens_for(1.766)
+    assert not alone.decided
+    assert alone.interval == (2048, np.inf)

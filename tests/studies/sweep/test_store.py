@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -67,7 +68,7 @@ def test_resuming_computes_only_what_is_missing(
     [
         ({"seed": 4}, "seed: stored 3, now 4"),
         ({"sizes": [8, 21]}, r"sizes: stored \[8, 20\], now \[8, 21\]"),
-        ({"scales": [1.0]}, r"scales: stored \[0.5, 1.0\], now \[1.0\]"),
+        ({"alpha": [1.0]}, r"scales: stored \[0.5, 1.0\], now \[1.0\]"),
         ({"dtype": "float64"}, 'dtype: stored "float32", now "float64"'),
         ({"queries": "population"}, 'queries: stored "tokens"'),
         ({"head": esscher.gaussian_head(0.8, 2)}, "head.horizon: stored 0.7, now 0.8"),
@@ -138,6 +139,31 @@ def test_what_stands_beside_the_replicates_is_computed_again(tmp_path: Path, nam
     again = small_sweep(tmp_path / "run", 2, head=law, predict=True)
     assert (tmp_path / "run" / "parts" / f"{name}.json").read_text() == before
     assert again.to_dict() == first.to_dict()
+
+
+def test_predictions_that_end_with_the_sizes_are_read(tmp_path: Path) -> None:
+    """As runs had them before curves were predicted beyond."""
+    first = small_sweep(tmp_path / "run", 2, predict=True)
+    assert first.predictions is not None
+    for scale in first.predictions:
+        assert scale.beyond_sizes[0] == 4 * first.sizes[-1]
+        assert set(scale.beyond) == set(scale.errors)
+
+    def without(tree: Any) -> Any:
+        if isinstance(tree, list):
+            return [without(part) for part in tree]
+        if isinstance(tree, dict):
+            return {name: without(part) for name, part in tree.items() if "beyond" not in name}
+        return tree
+
+    for name in ("results.json", "parts/predictions.json"):
+        path = tmp_path / "run" / name
+        stored = json.loads(path.read_text())
+        assert without(stored) != stored
+        path.write_text(json.dumps(without(stored)))
+    old = load(tmp_path / "run")
+    assert all(not scale.beyond for scale in old.predictions)
+    assert old.rate("mean", 0).record() == first.rate("mean", 0).record()
 
 
 def test_versions_that_changed_on_the_way_are_said(

@@ -85,3 +85,12 @@ def test_layers_in_groups_give_the_same():
             assert [list(batch) for batch in batches] == groups
             found.append({name: task().about for batch in batches for name, task in batch.items()})
     assert found[0] == found[1]
+
+
+def test_the_default_is_what_the_text_has():
+    found = esscher.tails(tiny("bert"), [random_words(700)], layers=[0], heads=[0])
+    assert found.study.tokens == 700
+    with pytest.raises(InputError, match="has only 700 tokens, but 5000 are asked for"):
+        esscher.tails(tiny("bert"), [random_words(700)], tokens=5000, layers=[0], heads=[0])
+    with pytest.raises(InputError, match="only 100 tokens; give a text with at least 500"):
+        esscher.tails(tiny("bert"), [random_words(100)], layers=[0], heads=[0])

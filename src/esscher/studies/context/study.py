@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
-from esscher.core.options import BY_MODEL, Seed, option
+from esscher.core.options import BY_MODEL, AtMost, Seed, option
 from esscher.engine.models.outline import Outline
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
@@ -28,6 +28,8 @@ CONTEXT, SHORTEST = 4_096, 32
 DOUBLINGS = 4
 #: Fewest tokens of the longest context.
 FEWEST = 16
+#: Passages unless a number is given.
+PASSAGES = 4
 #: Queries that are asked unless a number is given; at most a quarter of what the model reads.
 QUERIES = 64
 
@@ -62,8 +64,9 @@ class ContextStudy(ModelStudy[Context]):
         int, option("Queries at the end of each passage (default 64).", ge=1)
     ] = BY_MODEL
     passages: Annotated[
-        int, option("Number of passages; intervals are over passages.", ge=1, le=10**6)
-    ] = 4
+        int,
+        option("Number of passages (default: up to 4); intervals are over them.", ge=1, le=10**6),
+    ] = BY_MODEL
     seed: Seed = 0
 
     def fill(self, model: Outline) -> ContextStudy:
@@ -91,7 +94,8 @@ class ContextStudy(ModelStudy[Context]):
             raise InputError(
                 f"context is {longest}; it must be at least {FEWEST}, to be doubled twice"
             )
-        return replace(self, context=longest, query_count=queries)
+        passages = AtMost.unless(self.passages, self.passages or PASSAGES)
+        return replace(self, context=longest, query_count=queries, passages=passages)
 
     @property
     def length(self) -> int:

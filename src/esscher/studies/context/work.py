@@ -27,7 +27,7 @@ SINKS = 4
 def read_text(study: ContextStudy, loaded: LoadedModel, model: AnyModel) -> ContextWork:
     """Take passages from the beginning of the text."""
     found = first_passages(loaded, study.text, study.passages, study.length, study.column)
-    study = replace(study, model=loaded.record, text=found.record)
+    study = replace(study, passages=len(found), model=loaded.record, text=found.record)
     return ContextWork(study, model, found.passages)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Meta
 
 from esscher.core.errors import InputError
-from esscher.core.options import BY_MODEL, Seed, option
-from esscher.core.validation import as_sizes
+from esscher.core.options import BY_MODEL, AtMost, Seed, option
+from esscher.core.validation import as_sizes, check_memory
 from esscher.engine.models.outline import Outline
 from esscher.engine.sampled.sizes import passage_keys
 from esscher.runs.cells import Cell, CellRun
@@ -34,6 +34,8 @@ ENCODER_CONTEXT, DECODER_CONTEXT = 512, 1024
 #: Sizes of a model unless they are given: their number, the share of the keys that the last one is,
 #: and how many times the first one it is.
 COUNT, SHARE, RANGE = 5, 0.5, 8
+#: Passages unless a number is given.
+PASSAGES = 4
 #: Shortest passage: fewer queries and keys say nothing.
 FEWEST_TOKENS = 16
 
@@ -66,7 +68,9 @@ class DeepStudy(ModelStudy[Deep]):
     context: Annotated[
         int, option("Tokens per passage (default 512; decoders 1024).", ge=1, le=10**9)
     ] = BY_MODEL
-    passages: Annotated[int, option("Number of passages.", ge=1, le=10**6)] = 4
+    passages: Annotated[int, option("Number of passages (default: up to 4).", ge=1, le=10**6)] = (
+        BY_MODEL
+    )
     draws: Annotated[int, option("Random samples per size and passage.", ge=1, le=10**6)] = 2
     keys: Annotated[
         Literal["independent", "shared", "both"],
@@ -103,7 +107,9 @@ class DeepStudy(ModelStudy[Deep]):
                     f"give sizes below {keys}"
                     + (", or a longer context" if length < model.max_positions else "")
                 )
-        return replace(self, context=length, sizes=tuple(int(n) for n in grid))
+        passages = AtMost.unless(self.passages, self.passages or PASSAGES)
+        sizes = tuple(int(n) for n in grid)
+        return replace(self, context=length, passages=passages, sizes=sizes)
 
     @property
     def ways(self) -> tuple[Way, ...]:
@@ -170,6 +176,8 @@ class DeepStackStudy(Study[Deep]):
         sizes = SIZES if self.sizes is None else tuple(int(n) for n in as_sizes(self.sizes))
         if len(sizes) < 2:
             raise InputError(f"sizes is {list(sizes)}; a rate and a limit take at least 2 sizes")
+        most = f"sizes go up to {sizes[-1]:,}; a sample of that size"
+        check_memory(8 * self.dim * sizes[-1], most)
         return replace(self, sizes=sizes)
 
     def stack(self) -> tuple[GaussianStack, StackLimit]:

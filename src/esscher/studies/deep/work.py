@@ -55,7 +55,7 @@ def read_text(
         loaded, study.text, count=study.passages, context=study.context, column=study.column
     )
     _check_sizes(study.sizes, [int(np.count_nonzero(~certain_keys(loaded, p))) for p in found])
-    study = replace(study, model=loaded.record, text=found.record)
+    study = replace(study, passages=len(found), model=loaded.record, text=found.record)
     return DeepWork(study, model, found, executor.remote)
 
 

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
-from esscher.core.validation import Array
 from esscher.engine.models import LayerCapture, LoadedModel
 from esscher.engine.sampled.context import delimiter_shares, measure_context, split
 from esscher.engine.sampled.layer import METRICS, HeadNumbers, LayerMeasurement
-from esscher.engine.sampled.pooled import measure_pooled
+from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
 from esscher.engine.text import Passage, collect_cloud, visit_passages
-from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import find_sinks, received_exponent
 from esscher.runs.cells import Cell
 from esscher.studies.domains.blocks import block_passages
@@ -27,8 +25,6 @@ from esscher.studies.domains.tokens import MOST, tokens_for
 
 #: Relative output error for which tokens are counted.
 TOLERANCE = 0.1
-#: Passages by which the share of delimiters is judged in pooled mode.
-LOOKED_AT = 2
 
 
 def measure_block(
@@ -72,25 +68,20 @@ def _pooled(
     sizes: tuple[int, ...],
     seed: int,
 ) -> list[dict[str, Any]]:
-    shares: dict[int, list[Array]] = {layer: [] for layer in study.layers}
-
-    def look(passage: Passage, capture: LayerCapture) -> None:
-        shares[capture.layer].append(delimiter_shares(capture, passage.is_delimiter))
-
-    visit_passages(loaded, found[:LOOKED_AT], look, layers=study.layers)
+    tokens = study.block_tokens
+    seen = PassageMoments(found, tokens)
     cloud = collect_cloud(
-        loaded, [text], tokens=study.block_tokens, context=study.context,
-        layers=study.layers, heads=study.heads, seed=seed,
+        loaded, [text], tokens=tokens, context=study.context,
+        layers=study.layers, heads=study.heads, seed=seed, watch=seen.take,
     )  # fmt: skip
     rows = []
     for layer in study.layers:
         measured, numbers = measure_pooled(
             cloud, layer, sizes or (2,), study.replicates, seed, "with"
         )
-        share = np.mean(shares[layer], axis=0)
         for h, head in enumerate(measured.heads):
             row = {"layer": layer, "head": head} | head_numbers(numbers[h], None, seed)
-            row["delimiters"] = float(share[head])
+            row["delimiters"] = float(seen.delimiters[layer][head])
             if sizes:
                 row["exponent"] = exponent(measured, h)
             rows.append(row)
@@ -155,7 +146,7 @@ def head_numbers(
     seed
         Seed of the choice of queries for the number of tokens.
     """
-    moments = CoupledMoments.of(numbers.tilts, numbers.keys)
+    moments = numbers.coupled
     received = numbers.received * len(numbers.tilts)
     sinks = find_sinks(received) if apart is None else apart
     try:

@@ -24,6 +24,7 @@ from esscher.runs.executors import CellExecutor
 from esscher.runs.model_study import WithModel
 from esscher.studies.domains.records import BlockCell, Corpus
 from esscher.studies.domains.result import Domains
+from esscher.studies.domains.statistics import STATISTICS
 
 if TYPE_CHECKING:
     from esscher.engine.models import AnyModel, LoadedModel
@@ -203,11 +204,30 @@ class DomainsStudy(WithModel[Domains]):
             raise InputError(
                 f"standard input (-) is given as {' and '.join(streams)}; give it once"
             )
+        self._check_blocks(len(named))
         for name, source in named.items():
             try:
                 check_text(source)
             except InputError as error:
                 raise InputError(f"corpus {name!r}: {error}") from error
+
+    def _check_blocks(self, corpora: int) -> None:
+        """Refuse so few blocks that nothing would be found if all heads differed in a statistic.
+
+        A p-value of a permutation test is at least one over the number of arrangements. Those of
+        one statistic are a share of all tests, and are discoveries from that share of ``fdr`` on.
+        """
+        from esscher.studies.domains.decided import least_blocks  # brings scipy
+
+        count = len(STATISTICS) - (not self.exponents)
+        least = least_blocks(corpora, self.fdr / count)
+        if self.blocks < least:
+            raise InputError(
+                f"blocks is {self.blocks}; with so few blocks of {corpora} corpora no permutation "
+                f"test of {count} statistics can reach a false discovery rate of {self.fdr:g}, "
+                "even if every head differed in one of them: give at least "
+                f"{least} blocks, or more corpora"
+            )
 
     def usual(self, name: str) -> bool:
         """Whether an option need not be in the command; see ``command_words`` for the texts."""

@@ -96,7 +96,7 @@ def explorer(found: Plan, heads: Sequence[tuple[int, int]] | None = None) -> Cha
         check_heads(heads, places)
         chosen = heads[0]
     pick = picking(*chosen, columns=KEY_HEAD)
-    # the same colours for both; realised errors where everything is kept are rounding
+    # the same colours for both; heads that keep everything have no error, and no colour
     known = table[[name for name in table if name.endswith("_error")]].to_numpy()
     least = [error for error in table["predicted_error"] if error > 0]
     errors: dict[str, Any] = {
@@ -114,7 +114,7 @@ def explorer(found: Plan, heads: Sequence[tuple[int, int]] | None = None) -> Cha
         if column in table
     ]
     panels.append(_group(found, pick))
-    note = _kept(found) + ("" if len(least) == len(table) else "; ×: no error, all are kept")
+    note = _kept(found) + ("" if len(least) == len(table) else "; ×: all kept, no error")
     return figure(panels, _title(found), note=note, apart=True, pick=pick)
 
 
@@ -266,17 +266,21 @@ def _group(found: Plan, pick: alt.Parameter) -> ChartType:
 
 
 def _predicted(found: Plan) -> ChartType:
-    errors = np.sort(np.ravel(found.predicted.head_error))
+    every = np.ravel(found.predicted.head_error)
+    errors = np.sort(every[every > 0])
+    whole = len(every) - len(errors)  # all of their tokens are kept
     rows = [
-        {"error": error, "share": (i + 1) / len(errors)} for i, error in enumerate(errors.tolist())
+        {"error": error, "share": (whole + i + 1) / len(every)}
+        for i, error in enumerate(errors.tolist())
     ]
     tolerance = found.study.tolerance
-    log = bool(errors[0] > 0 and errors[-1] > 3 * errors[0])
+    log = len(errors) > 0 and bool(errors[-1] > 3 * errors[0])
     low, high = limits([*errors, tolerance], log=log)
     ends = low if log else 0.0, high
     x = Axis("error", PREDICTED, log=log, limits=ends)
     y = Axis("share", "share of query heads", limits=(0.0, 1.02))
-    rows = [{"error": ends[0], "share": 0.0}, *rows, {"error": ends[1], "share": 1.0}]
+    first = {"error": ends[0], "share": whole / len(every)}
+    rows = [first, *rows, {"error": ends[1], "share": 1.0}]
     goal = [] if tolerance is None else [{"at": tolerance, "name": "tolerance"}]
     below = [guides(goal, x, y, upright=True, turned=True)] if goal else []
     return panel(*below, lines(rows, x, y, step=True), title="predicted errors")
@@ -363,7 +367,7 @@ def _checked(found: Plan) -> Check:
 
 
 def _passages(check: Check) -> str:
-    return counted(check.passages, "held-out passage")
+    return counted(check.passages, "held-out passage") + " of this text"
 
 
 def _kept(found: Plan) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from esscher.core.atomic import check_writable
 from esscher.core.errors import InputError
+from esscher.core.options import LARGEST
 from esscher.core.shown import announce, counted
 from esscher.core.untrusted import limits
 from esscher.core.validation import as_dim, as_positive, as_seed
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from esscher.engine.generation import Comparison, Generation
     from esscher.engine.models import LoadedModel
 
+#: Lowest temperature: logits divided by it are far from overflow, and ties alone are drawn.
+COLDEST = 1e-5
 #: Name of a prompt that comes from standard input, and how the names of demo texts begin.
 STANDARD_INPUT, DEMO = "-", "demo:"
 #: Most characters of a demo text that are a prompt, some 2,000 tokens; it ends with a paragraph.
@@ -149,12 +152,16 @@ class Request:
     def __post_init__(self) -> None:
         """Refuse what cannot be done."""
         as_dim(self.max_new_tokens, "max_new_tokens")
-        as_seed(self.seed)
+        as_seed(self.seed, most=LARGEST)  # PyTorch takes no larger ones
         for name in ("length", "chunk"):
             if getattr(self, name) is not None:
                 as_dim(getattr(self, name), name)
-        if self.temperature is not None:
-            as_positive(self.temperature, "temperature")
+        warmth = COLDEST if self.temperature is None else self.temperature
+        if as_positive(warmth, "temperature") < COLDEST:
+            raise InputError(
+                f"temperature is {warmth:g}; it must be at least {COLDEST:g}, or be left out, "
+                "which takes the most likely token"
+            )
         if self.plan is None and (self.comparing or self.save_cache is not None):
             raise InputError("there is no plan; give one, or generate dense")
         if self.save_cache is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from esscher.core.memory import NOISE
 from esscher.core.shown import byte_count, two_digits
 from esscher.engine.text.documents import TextRecord
 from esscher.show.content import Card, Column, Summary, Table
@@ -13,7 +14,7 @@ from esscher.studies.plan.charts import KEY_HEAD, key_heads
 from esscher.studies.plan.records import Check
 from esscher.studies.plan.result import Plan
 from esscher.studies.plan.savings import read_savings
-from esscher.studies.plan.words import inverse, kept_per_head, name_of
+from esscher.studies.plan.words import STATISTIC, inverse, kept_per_head, name_of
 
 
 def summary(found: Plan, name: str) -> Summary:
@@ -41,10 +42,9 @@ def _saved(found: Plan) -> list[Card]:
         )  # fmt: skip
     if dense.peak_memory and planned.peak_memory:
         less = dense.peak_memory - planned.peak_memory
-        cards.append(
-            Card(byte_count(abs(less)), f"{'less' if less >= 0 else 'more'} memory at the peak",
-                 where)
-        )  # fmt: skip
+        if abs(less) > NOISE:
+            more = "less" if less > 0 else "more"
+            cards.append(Card(byte_count(abs(less)), f"{more} memory at the peak", where))
     return cards
 
 
@@ -79,13 +79,14 @@ def _checked(check: Check) -> list[Card]:
         verdict = Card(
             "undecided",
             "whether the plan or uniform budgets are closer to dense",
-            f"ratio {two_digits(ratio.mean)}, {_interval(ratio.interval, 's2')}",
+            f"ratio {two_digits(ratio.mean)} ({STATISTIC} of this text), "
+            f"{_interval(ratio.interval, 's2')}",
         )
     else:
         ratio = inverse(ratio) if check.verdict == "worse" else ratio
         where = "farther from" if check.verdict == "worse" else "closer to"
         verdict = Card(f"{two_digits(ratio.mean)}×", f"{where} dense than uniform budgets",
-                       _interval(ratio.interval, "s2"))  # fmt: skip
+                       f"{STATISTIC} of this text, {_interval(ratio.interval, 's2')}")  # fmt: skip
     best = [name_of(name) for name in check.best]
     if len(best) == 1:
         closest = Card(best[0], "closest to dense of all that was measured",

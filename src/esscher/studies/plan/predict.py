@@ -96,7 +96,8 @@ class Predicted:
         prose
             Which of them are prose.
         """
-        values = realised * self.optimism
+        # budgets that keep all tokens cost nothing: what is left of them is rounding
+        values = realised * self.optimism if self.own.any() else np.zeros_like(realised)
         retrieval = None if prose.all() else float(values[~prose].mean())
         if prose.any():
             values = values[prose]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from esscher.core.shown import two_digits, with_error
+from esscher.core.shown import two_digits, with_interval
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.plan.next_steps import next_steps
 from esscher.studies.plan.records import Check, Mean, TaskScore
 from esscher.studies.plan.result import Plan
-from esscher.studies.plan.words import cache_sentence
+from esscher.studies.plan.words import STATISTIC, cache_sentence
 
 __all__ = ["next_steps", "print_result"]
 
@@ -67,7 +67,7 @@ def _others(tokens: list[int], shown: int) -> str:
 def _print_check(console: PlainConsole, check: Check) -> None:
     measures = [name for name in TITLES if getattr(check.planned, name) is not None]
     table = PlainTable(
-        f"The same number of tokens in all, {check.passages} held-out passages",
+        f"The same number of tokens in all, {check.passages} held-out passages of this text",
         least=("outputs", "top-1", "neighbour"),
     )
     table.add_column("", no_wrap=True)
@@ -95,8 +95,10 @@ def _print_check(console: PlainConsole, check: Check) -> None:
     )
     ratio = "KL" if check.planned.kl is not None else "1 - cosine"
     console.explain(
-        f"{meanings} outputs: relative error of attention outputs; over planned: ratio of {ratio}, "
-        "with interval. In brackets half the width of the 95% interval over passages (last digits)."
+        f"{meanings} outputs: relative error of attention outputs; over planned: {STATISTIC} of "
+        f"the ratio of {ratio}, with interval. In brackets half the width of the 95% interval "
+        "(last digits), or its ends. Intervals are over passages, and say nothing about other "
+        "texts."
     )
 
 
@@ -134,7 +136,7 @@ def _cell(found: Mean | None) -> str:
     mean, interval = found.mean, found.interval
     if interval is None or interval[0] == interval[1]:
         return f"{mean:.3g}"
-    return with_error(mean, max(interval[1] - mean, mean - interval[0]))
+    return with_interval(mean, interval)
 
 
 def _ratio(found: Mean | None) -> str:

@@ -265,24 +265,29 @@ class Plan(Result["PlanStudy"]):
 
         return evaluate_plan(self, self._loaded(model), text, **options)
 
-    def export(self, path: str | Path, format: ExportFormat = "json") -> None:
+    def export(self, path: str | Path, format: ExportFormat | None = None) -> None:
         """Write the budgets for another runtime.
 
-        Weights of the sample are lost: make plans for other runtimes with ``selection="topk"``.
+        Weights of the sample, and what was fitted, are lost: make plans for other runtimes with
+        ``selection="topk"``. kvpress is not handed any other without a warning.
 
         Parameters
         ----------
         path
             The file.
         format
-            ``"json"`` or ``"csv"``: tokens and shares by layer and key head. ``"kvpress"``: an
-            array of numpy for kvpress' ``LUKVPress`` (``press._budget_curves = numpy.load(path)``);
-            it has the plan's own ratio alone, so set ``compression_ratio`` to one minus that.
+            By default what the name of the file ends in. ``"json"`` (.json) or ``"csv"`` (.csv):
+            tokens and shares by layer and key head. ``"kvpress"`` (.npy): an array for
+            kvpress' ``LUKVPress`` (``press._budget_curves = numpy.load(path)``); it has the
+            plan's own ratio alone, so set ``compression_ratio`` to one minus that. kvpress 0.5.5
+            fails with transformers from 5.3 on (``KeyError: 'cache_position'``): it needs an
+            environment of its own.
 
         Raises
         ------
         InputError
-            For another format, or if the file cannot be written; an old one is then as it was.
+            For another format, a name that ends in none or in that of another format, or if the
+            file cannot be written; an old one is then as it was.
         """
         from esscher.studies.plan.export import export_plan
 

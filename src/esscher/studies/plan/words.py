@@ -26,6 +26,10 @@ NAMES = {
 }
 
 
+#: How distances from dense are compared.
+STATISTIC = "geometric mean over passages"
+
+
 def name_of(configuration: str) -> str:
     """Return what a configuration is called in tables and charts."""
     rule, _, scorer = configuration.partition(":")
@@ -52,14 +56,14 @@ def headline(
             f", with uniform budgets {two_digits(predicted.uniform_effect)}. Not checked: give "
             "held-out text with --check."
         )
-    unit = "cosine to dense" if check.planned.kl is None else "KL to dense"
+    unit = "mean cosine to dense" if check.planned.kl is None else "mean KL to dense"
     shown = cosine_between if check.planned.kl is None else between
     planned, uniform = check.planned.end, check.uniform.end
     assert planned is not None
     assert uniform is not None
     passages = check.passages
     return sentence + (
-        f"On {passages} held-out passage{'s' * (passages != 1)} {unit} is "
+        f"On {passages} held-out passage{'s' * (passages != 1)} of this text {unit} is "
         f"{shown(planned.mean, planned.interval)} with the plan and "
         f"{shown(uniform.mean, uniform.interval)} with uniform budgets. "
         f"{judged(check)} {advised(check)}{asked(check)}"
@@ -73,21 +77,24 @@ def kept_per_head(budgets: Sequence[Sequence[int]]) -> str:
 
 
 def judged(check: Check) -> str:
-    """The verdict on the plan against uniform budgets, as a sentence."""
+    """The verdict on the plan against uniform budgets, as a sentence.
+
+    Its interval is over passages, so that it speaks about the text of the check alone.
+    """
     ratio = check.ratios["uniform"]
     if check.verdict == "better":
         return (
-            f"The plan earned its place: it is {_times(ratio)} closer to dense than uniform "
-            "budgets."
+            f"The plan earned its place on this text: it is {_times(ratio)} closer to dense than "
+            f"uniform budgets, by the {STATISTIC}."
         )
     if check.verdict == "worse":
         return (
-            "The plan did NOT earn its place: it is worse than uniform budgets, "
-            f"{_times(inverse(ratio))} farther from dense."
+            "The plan did NOT earn its place on this text: it is worse than uniform budgets, "
+            f"{_times(inverse(ratio))} farther from dense by the {STATISTIC}."
         )
     sentence = (
-        f"Undecided with {_counted(check)} whether the plan is better than uniform budgets: it is "
-        f"{_times(ratio)} closer to dense"
+        f"Undecided with {_counted(check)} whether the plan is better than uniform budgets on this "
+        f"text: it is {_times(ratio)} closer to dense by the {STATISTIC}"
     )
     needed = check.passages_needed
     if needed is not None:
@@ -112,13 +119,13 @@ def advised(check: Check) -> str:
             return f"{sentence}."
         return f"{sentence}; all others are farther from dense than {names[0]}."
     if best[0] == "planned":
-        others = {name: ratio for name, ratio in check.ratios.items() if name != "uniform"}
-        if not others:
+        if len(check.ratios) == 1:  # uniform budgets, of which the verdict speaks
             return "Use the plan."
-        nearest = min(others, key=lambda name: others[name].mean)
+        nearest = min(check.ratios, key=lambda name: check.ratios[name].mean)
         return (
             "Use the plan: it is closer to dense than everything else that was measured, "
-            f"{_times(others[nearest])} closer than {said_of(nearest)}, the best of the others."
+            f"{_times(check.ratios[nearest])} closer than {said_of(nearest)}, the best of all "
+            "others."
         )
     over = _times(check.over_best["planned"])
     return (

@@ -196,7 +196,7 @@ def predicted(found: Probe) -> ChartType:
                     title=alt.TitleParams(text=[name, METRICS[metric]]),
                 )
             )  # fmt: skip
-    note = f"{len(table)} heads; bars: 95% intervals; {HOLLOW}"
+    note = f"{counted(len(table), 'head')}; bars: 95% intervals; {HOLLOW}"
     return figure(panels, _title(found), note=note, least=SLIM)
 
 
@@ -295,7 +295,13 @@ def _numbers(
     found: Probe, names: Sequence[str], pick: alt.Parameter | None = None
 ) -> list[ChartType]:
     rows = [row | {"lost": row["sinks"] + row["delimiters"]} for row in records(found.table())]
-    return [heatmap(rows, name, NUMBERS[name][0], pick=pick, **NUMBERS[name][1]) for name in names]
+    panels = []
+    for name in names:
+        title, colours = NUMBERS[name]
+        if name in METRICS and found.study.predict:
+            name, title = found.exponent_column(name), f"predicted {title}"
+        panels.append(heatmap(rows, name, title, pick=pick, **colours))
+    return panels
 
 
 def _picked_curves(
@@ -387,5 +393,5 @@ def _title(found: Probe) -> str:
     return (
         f"{study.model_record.name} on {study.text_record.source}, {study.mode}, "
         f"{study.tokens:,} tokens, n = {study.sizes[0]:,} to {study.sizes[-1]:,}, "
-        f"{study.replicates} replicates"
+        + ("predicted from one pass" if study.predict else counted(study.replicates, "replicate"))
     )

@@ -7,12 +7,19 @@ layers are measured: a run that is stopped goes on with what is there.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from esscher.core.errors import InputError
-from esscher.engine.models import LoadedModel
-from esscher.engine.text import CloudFile, PassageSet, cloud_bytes, collect_cloud, stored_layers
+from esscher.engine.models import LayerCapture, LoadedModel
+from esscher.engine.text import (
+    CloudFile,
+    Passage,
+    PassageSet,
+    cloud_bytes,
+    collect_cloud,
+    stored_layers,
+)
 from esscher.runs.cells import CellRun
 from esscher.studies.probe.study import ProbeStudy
 
@@ -32,6 +39,7 @@ def collected_clouds(
     run: CellRun,
     *,
     remote: bool,
+    watch: Callable[[Sequence[Passage], LayerCapture], object],
 ) -> Iterator[CloudFile]:
     """Yield clouds which together hold the layers; each is gone once the next is asked for.
 
@@ -46,6 +54,8 @@ def collected_clouds(
     remote
         Whether other machines read the cloud: then it lies in the run's directory in any case,
         which all of them should see.
+    watch
+        See :func:`esscher.engine.text.collect_cloud`.
     """
     bytes_of_layer = _layer_bytes(loaded, study)
     place = run.folder / CLOUD
@@ -60,7 +70,7 @@ def collected_clouds(
 
         cloud = collect_cloud(
             loaded, passages, tokens=study.tokens, context=study.context, layers=chosen,
-            heads=study.heads, seed=study.seed, folder=where, progress=progress,
+            heads=study.heads, seed=study.seed, folder=where, progress=progress, watch=watch,
         )  # fmt: skip
         run.doing("")
         return cloud

@@ -69,7 +69,10 @@ def _scale(head: ProbeHead, metric: str) -> float:
 def exponent_of(head: ProbeHead, metric: str) -> str:
     """Return the exponent with its interval, in words."""
     value, interval = head.exponent(metric)
-    return "" if value is None else f"β = {between(value, interval, 'd3')}"
+    if value is None:
+        return ""
+    predicted = " (predicted)" if head.fit is None else ""
+    return f"β = {between(value, interval, 'd3')}{predicted}"
 
 
 def axes_of(rows: list[dict[str, Any]], lines_below: int) -> tuple[Axis, Axis]:

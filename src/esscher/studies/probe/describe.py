@@ -14,7 +14,6 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.models import HeadWeights
 from esscher.engine.sampled.layer import HeadNumbers
-from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import received_exponent, resampling_counts
 from esscher.math.statistics.records import ByMetric, Ends
 from esscher.math.tails.cloud import cloud_tails
@@ -53,8 +52,6 @@ LEFT_OUT = ByMetric(mean=0.015, cov=0.045, map=0.012)
 LARGE = 700.0
 #: Sinks that are listed.
 LISTED = 5
-#: Keys whose tails are looked at: whole passages as long as they fit.
-MOST = 8_192
 
 
 def describe_head(
@@ -92,7 +89,7 @@ def describe_head(
     apart
         Keys that are sinks and have been set apart already; found here if left out.
     """
-    moments = CoupledMoments.of(numbers.tilts, numbers.keys)
+    moments = numbers.coupled
     asymptotic = exponents(moments.horizon)
     sinks: Any = "auto" if apart is None else apart
     burn_in = float(np.exp(min(moments.log_burn_in, LARGE)))
@@ -225,27 +222,19 @@ def key_tails(numbers: HeadNumbers, seed: int) -> Cloud | None:
 
     None where there are too few keys or passages to search in one half and judge on the other.
     """
-    keys, passages = numbers.keys, numbers.passages
-    if len(keys) > MOST:
-        rows = np.sort(
-            random_stream(seed, "probe tails").choice(len(keys), size=MOST, replace=False)
-        )
-        keys, passages = keys[rows], None if passages is None else passages[rows]
     try:
-        return cloud_tails(keys, passages, seed=seed, effort=QUICK).numbers
+        return cloud_tails(numbers.keys, numbers.passages, seed=seed, effort=QUICK).numbers
     except InputError:
         return None
 
 
-def one_sided_psi(weights: HeadWeights, hidden: Array | None) -> list[float] | None:
+def one_sided_psi(weights: HeadWeights, covariance: Array | None) -> list[float] | None:
     """``||Sigma||_2 ||Sigma^{1/2} A||_2^2`` of each head, Sigma the covariance of hidden states.
 
     None where queries and keys are no linear functions of the hidden states (rotary positions).
     """
-    if hidden is None or not weights.linear:
+    if covariance is None or not weights.linear:
         return None
-    centred = hidden - hidden.mean(axis=0)
-    covariance = centred.T @ centred / len(hidden)
     largest = float(np.linalg.eigvalsh(covariance)[-1])
     psi = []
     for w_q, w_k in zip(weights.W_q, weights.W_k, strict=True):

@@ -70,7 +70,7 @@ def predicted_slow(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, F
         (
             i,
             Flag(
-                flag=f"slow {WORDS[metric]}, predicted",
+                flag=f"slow {WORDS[metric]} (predicted)",
                 evidence=_evidence("predicted on these sizes", *values[i][:2]),
             ),
         )
@@ -90,7 +90,7 @@ def _disagreeing(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, Fla
         (
             i,
             Flag(
-                flag=f"prediction off, {WORDS[metric]}",
+                flag=f"prediction off ({WORDS[metric]})",
                 evidence=f"{_evidence('measured', *measured[i][:2])}, "
                 f"{_evidence('predicted', *predicted[i][:2])}",
             ),

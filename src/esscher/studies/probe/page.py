@@ -39,6 +39,7 @@ def _cards(found: Probe) -> list[Card]:
     worst = found.heads[int(errors.argmax())]
     large = [head for head in found.heads if head.at_context.interval[0] > LARGE]
     counts = class_counts(head.exponent("mean")[1] for head in found.heads)
+    how = "predicted" if found.study.predict else "measured"
     middle = enough_for(found, 0.5)
     beyond = int(table["extrapolated"].sum())
     cards = [
@@ -48,7 +49,7 @@ def _cards(found: Probe) -> list[Card]:
         Card(f"{len(large)} of {count}", f"heads are more than {LARGE:.0%} off",
              "there, by the lower ends of their 95% intervals: keep all of their tokens"),
         Card(f"{counts['at 1/2']} of {count}", "heads converge like 1/\u2060√n",
-             f"mean output, by 95% intervals: {class_words(counts)}"),
+             f"mean output, {how}, by 95% intervals: {class_words(counts)}"),
         Card(shown(middle, "n3", NEVER), "tokens are enough for half of the heads",
              f"for 10% output error; extrapolated beyond the tokens read: {beyond} of {count}"),
     ]  # fmt: skip
@@ -135,7 +136,6 @@ def _named(heads: list[str]) -> str:
 def _heads(found: Probe, name: str) -> Table:
     """All numbers of all heads; the page also shows those of the picked one below its curves."""
     frame, heads = found.table(), found.heads
-    frame["lost"] = frame["sinks"] + frame["delimiters"].fillna(0.0)
     frame["beyond"] = np.where(frame["extrapolated"], "yes", "")
     frame["khat_low"] = [head.khat.interval[0] for head in heads]
     frame["khat_high"] = [head.khat.interval[1] for head in heads]
@@ -165,16 +165,21 @@ def _heads(found: Probe, name: str) -> Table:
             Column(metric, f"exponent, {words}", "d2", f"{metric}_low", f"{metric}_high",
                    help=f"beta of error ~ C n^-beta, {words}; 95% interval")
             for metric, words in METRICS.items()
+            if not found.study.predict
         ),
         *(
-            Column(f"predicted_{metric}", f"predicted, {words}", "d2",
-                   help=f"exponent of the {words} error on these sizes, from one pass")
+            Column(f"predicted_{metric}", f"predicted exponent, {words}", "d2",
+                   f"predicted_{metric}_low", f"predicted_{metric}_high",
+                   help=f"exponent of the {words} error on these sizes, from one pass; 95% "
+                   "interval")
             for metric, words in METRICS.items()
         ),
         Column("khat", "k-hat", "d2", "khat_low", "khat_high",
                help="tail of received attention: a diagnostic, 1/2 and more is a heavy tail"),
         Column("ess", "effective tokens", "n0", help="tokens that the median query attends"),
-        Column("lost", "in sinks", "p0", help="attention that goes to sinks and delimiters"),
+        Column("sinks", "in sinks", "p0", help="attention that goes to sinks"),
+        Column("delimiters", "in delimiters", "p0",
+               help="attention that goes to delimiters, such as [CLS] and [SEP], in real passages"),
         Column("sink_tokens", "largest sinks", shown=False),
         Column("proxy", "proxy", "d2", "proxy_low", "proxy_high",
                help="variance proxy of the keys over their variance, along the worst direction"),

@@ -8,6 +8,7 @@ import numpy as np
 
 from esscher.core.next_steps import Step, once_more, plan_step
 from esscher.core.shown import counted, with_error
+from esscher.engine.sampled.layer import METRICS
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.probe.predictors import CONSTANT
 from esscher.studies.probe.result import Probe
@@ -36,7 +37,7 @@ def print_result(found: Probe, console: PlainConsole, everything: bool = False) 
             f"{row['layer']}.{row['head']}",
             f"{row['H']:.2f}",
             f"{row['khat']:.2f}",
-            *(_with_interval(row, metric) for metric in ("mean", "cov", "map")),
+            *(_with_interval(row, found.exponent_column(metric)) for metric in METRICS),
             f"{row['ess']:.0f}",
             f"{100 * row['at_context']:.2g}%"
             if row["at_context"] < 0.1

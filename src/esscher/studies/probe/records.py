@@ -81,14 +81,6 @@ class PredictedError(Record, frozen=True, kw_only=True):
     exponent: float | None
     exponent_error: float | None
 
-    @property
-    def interval(self) -> Ends:
-        """95% interval of the exponent."""
-        if self.exponent is None or self.exponent_error is None:
-            return (None, None)
-        half = NORMAL * self.exponent_error
-        return (self.exponent - half, self.exponent + half)
-
 
 class AtContext(Record, frozen=True, kw_only=True):
     """Relative output error at the model's own context length.
@@ -308,12 +300,20 @@ class ProbeHead(HeadStatistics, frozen=True, kw_only=True):
     reference: ReferenceQuality
     flags: tuple[Flag, ...]
 
+    def __repr__(self) -> str:
+        tokens = self.tokens_for.percent_10
+        needed = "never" if tokens is None else f"from {tokens:,.0f} tokens on"
+        flags = ", ".join(dict.fromkeys(flag.flag for flag in self.flags)) or "none"
+        return (
+            f"head {self.layer}.{self.head}: H = {self.horizon:.3g}, output error below 10% "
+            f"{needed}, {self.at_context.error:.2g} at {self.at_context.n:,.0f}; flags: {flags}"
+        )
+
     def exponent(self, metric: str) -> tuple[float | None, Ends]:
         """Exponent with its 95% interval: measured, or predicted if nothing was sampled."""
         if self.fit is not None:
             return self.fit[metric].exponent, self.fit[metric].interval
-        predicted = self.predicted_error[metric]
-        return predicted.exponent, predicted.interval
+        return self.predicted_exponent(metric), self.predicted_interval(metric)
 
     def predicted_exponent(self, metric: str) -> float | None:
         """Exponent that one pass predicts; beside a measured one, with the weights of its fit.
@@ -322,6 +322,13 @@ class ProbeHead(HeadStatistics, frozen=True, kw_only=True):
         """
         known = None if self.fit is None else self.fit[metric].predicted
         return self.predicted_error[metric].exponent if known is None else known
+
+    def predicted_interval(self, metric: str) -> Ends:
+        """95% interval of that exponent."""
+        value, noise = self.predicted_exponent(metric), self.predicted_error[metric].exponent_error
+        if value is None or noise is None:
+            return (None, None)
+        return (value - NORMAL * noise, value + NORMAL * noise)
 
 
 class SharedExponents(Record, frozen=True, kw_only=True):

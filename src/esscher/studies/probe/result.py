@@ -12,6 +12,7 @@ from esscher.studies.probe.records import ProbeHead, ProbeLayer
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray
 
     from esscher.studies.probe.study import ProbeStudy  # noqa: F401 - below, in a string
 
@@ -35,10 +36,26 @@ class Probe(WithHeads[ProbeHead], Result["ProbeStudy"]):
     layers: tuple[ProbeLayer, ...]
 
     def table(self) -> pd.DataFrame:
-        """Return a data frame, one row per head."""
+        """Return a data frame, one row per head.
+
+        Exponents ``mean``, ``cov`` and ``map`` are measured, and missing if nothing was sampled;
+        those that one pass predicts are ``predicted_mean`` and so on.
+        """
         import pandas as pd
 
         return pd.DataFrame([_row(head) for head in self.heads])
+
+    def to_xarray(self) -> xarray.Dataset:
+        """Return the numbers of the table as a labelled dataset along ``layer`` and ``head``."""
+        table = self.table()
+        if not table.empty:
+            table = table.set_index(["layer", "head"])
+        found: xarray.Dataset = table.to_xarray()
+        return found.assign_attrs(headline=self.headline, seed=self.study.seed)
+
+    def exponent_column(self, metric: str) -> str:
+        """Column of the table that has an exponent: measured, or predicted if none was."""
+        return f"predicted_{metric}" if self.study.predict else metric
 
     def layers_table(self) -> pd.DataFrame:
         """Return a data frame of what the heads of each layer have in common, one row per layer.
@@ -65,7 +82,8 @@ class Probe(WithHeads[ProbeHead], Result["ProbeStudy"]):
         table = self.table()
         if table.empty:
             return []
-        names = ["layer", "head", "H", "khat", "mean", "cov", "map", "at_context", "tokens_10",
+        exponents = [self.exponent_column(metric) for metric in METRICS]
+        names = ["layer", "head", "H", "khat", *exponents, "at_context", "tokens_10",
                  "extrapolated", "flags"]  # fmt: skip
         return [table.sort_values("tokens_10", ascending=False, na_position="first")[names]]
 
@@ -80,8 +98,12 @@ def _row(head: ProbeHead) -> dict[str, Any]:
         "khat": head.khat.k,
     }
     for metric in METRICS:
-        row |= _columns(metric, *head.exponent(metric))
-        row[f"predicted_{metric}"] = head.predicted_exponent(metric)
+        fit = None if head.fit is None else head.fit[metric]
+        measured = (None, (None, None)) if fit is None else (fit.exponent, fit.interval)
+        row |= _columns(metric, *measured)
+        row |= _columns(
+            f"predicted_{metric}", head.predicted_exponent(metric), head.predicted_interval(metric)
+        )
     predicted = head.predicted
     context = head.at_context
     low, high = head.tokens_for_interval.percent_10

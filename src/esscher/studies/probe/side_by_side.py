@@ -10,6 +10,7 @@ import pandas as pd
 import scipy
 from altair.typing import ChartType
 
+from esscher.engine.sampled.layer import METRICS
 from esscher.show.chart import diagonal, figure, panel, points
 from esscher.show.content import Column, Compared, Drawn, Part, Table
 from esscher.show.frames import finite
@@ -72,7 +73,7 @@ def heads(probes: Mapping[str, Probe]) -> ChartType:
     runs = Series("run", tuple(others))
     against = others[0] if len(others) == 1 else "other probes"
     panels = []
-    for column, title, ratio in COMPARED:
+    for column, title, ratio in _compared(probes):
         rows = [row for name in others for row in _pairs(frames[first], frames[name], column, name)]
         rows = [
             row for row in rows if None not in (finite(row["x"], ratio), finite(row["y"], ratio))
@@ -86,6 +87,18 @@ def heads(probes: Mapping[str, Probe]) -> ChartType:
             blocks += [points(wide, x, y, runs, across=True), points(rows, x, y, runs)]
         panels.append(panel(*blocks, title=title))
     return figure(panels)
+
+
+def _compared(probes: Mapping[str, Probe]) -> list[tuple[str, str, bool]]:
+    """The quantities; predicted exponents if one of the probes has no measured ones."""
+    if not any(probe.study.predict for probe in probes.values()):
+        return list(COMPARED)
+    return [
+        (f"predicted_{column}", f"predicted {name}", ratio)
+        if column in METRICS
+        else (column, name, ratio)
+        for column, name, ratio in COMPARED
+    ]
 
 
 def _pairs(
@@ -107,7 +120,7 @@ def _agreement(probes: Mapping[str, Probe]) -> tuple[Table, str]:
     labels, frames = list(probes), [probe.table() for probe in probes.values()]
     rows: list[dict[str, Any]] = []
     for label, frame in zip(labels[1:], frames[1:], strict=True):
-        for column, name, ratio in COMPARED:
+        for column, name, ratio in _compared(probes):
             a, b = (f[column].astype(float).to_numpy() for f in (frames[0], frame))
             known = np.isfinite(a) & np.isfinite(b) & (not ratio or (a > 0) & (b > 0))
             a, b = a[known], b[known]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta
 
 from esscher.core.errors import InputError
-from esscher.core.options import BY_MODEL, Heads, Layers, Seed, option
-from esscher.core.validation import as_indices, as_sizes
+from esscher.core.options import BY_MODEL, AtMost, Heads, Layers, Seed, option
+from esscher.core.validation import as_indices, as_sizes, check_memory
 from esscher.engine.models.outline import Outline
 from esscher.engine.sampled.sizes import (
     FEWEST_KEYS,
@@ -71,10 +71,15 @@ class ProbeStudy(ModelStudy[Probe]):
     ] = BY_MODEL
     tokens: Annotated[
         int,
-        option("Tokens to read (default 9216; 2 passages in context mode).", ge=1, le=10**15),
+        option(
+            "Tokens to read (default: up to 9216; up to 2 passages in context mode).",
+            ge=1,
+            le=10**15,
+        ),
     ] = BY_MODEL
     context: Annotated[
-        int, option("Tokens per passage (default 512; 4096 in context mode).", ge=1, le=10**15)
+        int,
+        option("Tokens per passage (default: up to 512; 4096 in context mode).", ge=1, le=10**15),
     ] = BY_MODEL
     layers: Layers = BY_MODEL
     heads: Heads = BY_MODEL
@@ -83,9 +88,9 @@ class ProbeStudy(ModelStudy[Probe]):
         option("Numbers of tokens n, as first:last:count (default 64:2048:6).", metavar="A:B:K"),
     ] = BY_MODEL
     replicates: Annotated[int, option("Random samples of tokens per size.", ge=1, le=10**6)] = 32
-    predict: Annotated[
-        bool, option("Predict everything from one pass instead of sampling (much faster).")
-    ] = False
+    predict: Annotated[bool, option("Predict everything from one pass, and measure nothing.")] = (
+        False
+    )
     seed: Seed = 0
     sampling: Annotated[
         Literal["with", "without"],
@@ -109,15 +114,20 @@ class ProbeStudy(ModelStudy[Probe]):
                 "give mode pooled"
             )
         context = model.context(self.context, POOLED if mode == "pooled" else CONTEXT)
+        if mode == "context":
+            context = AtMost.unless(self.context, context)
         tokens = self.tokens or (TOKENS if mode == "pooled" else PASSAGES * context)
+        tokens = AtMost.unless(self.tokens, tokens)
         keys = tokens if mode == "pooled" else passage_keys(model, context)
+        settled = not isinstance(tokens if mode == "pooled" else context, AtMost)
         if self.sizes is not None:
             sizes = tuple(int(n) for n in as_sizes(self.sizes))
+            check_memory(8 * sizes[-1], f"sizes go up to {sizes[-1]:,}; a sample of that size")
         elif keys >= FEWEST_KEYS:
-            sizes = default_sizes(keys, FIRST, COUNT, 2, LAST)
+            sizes = default_sizes(keys, FIRST, COUNT, 2, LAST) if settled else BY_MODEL
         else:
             raise InputError(_too_few(model, mode, tokens, context, keys))
-        if self.sampling == "without" and sizes[-1] >= keys:
+        if self.sampling == "without" and settled and sizes[-1] >= keys:
             raise InputError(
                 f"sizes go up to {sizes[-1]}, but without replacement only below {keys}; give "
                 "smaller sizes, or more tokens"

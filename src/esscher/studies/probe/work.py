@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from esscher.core.errors import InputError
+from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.models import (
@@ -21,8 +23,8 @@ from esscher.engine.models import (
 from esscher.engine.sampled.context import delimiter_shares, measure_context, split
 from esscher.engine.sampled.layer import LayerMeasurement
 from esscher.engine.sampled.outputs import OutputProjection
-from esscher.engine.sampled.pooled import measure_pooled
-from esscher.engine.sampled.sizes import FEWEST_KEYS
+from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
+from esscher.engine.sampled.sizes import FEWEST_KEYS, needed_context
 from esscher.engine.text import (
     CloudFile,
     Passage,
@@ -38,18 +40,26 @@ from esscher.studies.probe.clouds import collected_clouds
 from esscher.studies.probe.describe import describe_head, one_sided_psi
 from esscher.studies.probe.study import ProbeStudy
 
-#: Passages by which delimiters and hidden states are judged in pooled mode.
-LOOKED_AT = 2
-
 
 def read_text(
     study: ProbeStudy, loaded: LoadedModel, model: AnyModel, executor: CellExecutor
 ) -> ProbeWork:
     """Cut the text into passages."""
+    pooled, context = study.mode == "pooled", study.context
+    least = FEWEST_KEYS if pooled else needed_context(loaded.outline)
     found = read_passages(
-        loaded, study.text, tokens=study.tokens, context=study.context, column=study.column,
-        least=FEWEST_KEYS,
-    )  # fmt: skip
+        loaded, study.text, tokens=study.tokens, context=context, column=study.column, least=least
+    )
+    longest = max(len(passage.ids) for passage in found)
+    if not pooled and isinstance(context, AtMost):
+        context = min(int(context), longest)
+    if not pooled and context > longest:
+        raise InputError(
+            f"{found.source!r} has only {found.text_tokens} tokens, less than a passage of "
+            f"{context}; give more text, or a context of at most {longest}"
+        )
+    tokens = min(int(study.tokens), found.text_tokens)
+    study = replace(study, tokens=tokens, context=context).fill(loaded.outline)
     study = replace(study, model=loaded.record, text=found.record)
     return ProbeWork(study, loaded, model, found, executor)
 
@@ -72,17 +82,20 @@ class ProbeWork:
         layers = [int(name.removeprefix("layer-")) for name in run.missing(self.study.cells())]
         if not layers:
             return
-        shares, hidden = _look(self.loaded, list(self.passages)[:LOOKED_AT], layers)
         asked = self._asked
+        linear = [layer for layer in layers if head_weights(self.loaded, layer).linear]
+        seen = PassageMoments(self.passages, asked.tokens, linear)
         for cloud in collected_clouds(
-            self.loaded, self.passages, asked, layers, run, remote=self.executor.remote
-        ):
+            self.loaded, self.passages, asked, layers, run, remote=self.executor.remote,
+            watch=seen.take,
+        ):  # fmt: skip
             tokens = str(cloud.folder.resolve()) if self.executor.remote else cloud
+            shares = seen.delimiters
             yield {
                 name: Task(
                     name,
                     _layer_cell,
-                    (self.model, tokens, layer, shares[layer], hidden.get(layer), asked),
+                    (self.model, tokens, layer, shares[layer], seen.covariance(layer), asked),
                 )
                 for layer in layers
                 if layer in cloud.layers
@@ -112,7 +125,7 @@ def _layer_cell(
     tokens: CloudFile | str,
     layer: int,
     shares: Array,
-    hidden: Array | None,
+    covariance: Array | None,
     study: ProbeStudy,
 ) -> Cell:
     """One layer in pooled mode; on another machine, the cloud is mapped from its files."""
@@ -126,7 +139,7 @@ def _layer_cell(
         )  # fmt: skip
         if study.sampling == "without":
             measured = _corrected(measured, cloud.rows)
-        psi = one_sided_psi(weights, hidden)
+        psi = one_sided_psi(weights, covariance)
         stats = tuple(
             describe_head(
                 number, study.sizes, study.seed, label,
@@ -165,26 +178,6 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
 
         visit_passages(loaded, [passage], sink, layers=study.layers)
     return make_cell(layers)
-
-
-def _look(
-    loaded: LoadedModel, passages: Sequence[Passage], layers: Sequence[int]
-) -> tuple[dict[int, Array], dict[int, Array]]:
-    """Attention that delimiters take, and hidden states, by layer, from a few passages."""
-    shares: dict[int, list[Array]] = {layer: [] for layer in layers}
-    hidden: dict[int, list[Array]] = {layer: [] for layer in layers}
-
-    def sink(passage: Passage, capture: LayerCapture) -> None:
-        shares[capture.layer].append(delimiter_shares(capture, passage.is_delimiter))
-        if capture.hidden is not None:
-            text = torch.from_numpy(~passage.is_delimiter)
-            hidden[capture.layer].append(capture.hidden[0][text].to(torch.float64).numpy())
-
-    visit_passages(loaded, passages, sink, layers=layers)
-    return (
-        {layer: np.mean(found, axis=0) for layer, found in shares.items()},
-        {layer: np.concatenate(found) for layer, found in hidden.items() if found},
-    )
 
 
 def _corrected(measured: LayerMeasurement, tokens: int) -> LayerMeasurement:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from esscher.core.atomic import check_room_for
 from esscher.core.errors import InputError
+from esscher.core.options import LARGEST
 from esscher.core.shown import shortened
+from esscher.core.validation import as_seed
 from esscher.runs.executors import CellExecutor, chosen_executor
+from esscher.runs.folder import run_lock
 from esscher.studies.reproduce import (
     ablation,
     ball,
@@ -57,6 +61,11 @@ def reproduce(
         Directory; the experiment gets one of its own in it.
     seed, workers, executor, progress
         As for :func:`esscher.sweep`.
+
+    Raises
+    ------
+    InputError
+        For arguments that cannot be used, and while another process works on the same experiment.
     """
     if not isinstance(name, str) or name not in EXPERIMENTS:
         raise InputError(
@@ -64,8 +73,12 @@ def reproduce(
         )
     if scale not in SCALES:
         raise InputError(f"scale is {scale!r}; it must be one of {', '.join(SCALES)}")
+    seed = as_seed(seed, most=LARGEST)
     folder = Path(out) / f"{name}-{scale}"
+    check_room_for(folder, str(folder))
     with chosen_executor(workers, executor) as chosen:
-        finding = EXPERIMENTS[name](Settings(scale, folder, seed, chosen, progress))
-    finding.write(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with run_lock(folder):
+            finding = EXPERIMENTS[name](Settings(scale, folder, seed, chosen, progress))
+            finding.write(folder)
     return finding

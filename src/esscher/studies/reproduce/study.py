@@ -66,7 +66,7 @@ class Study:
             tuple(self.sizes),
             self.replicates,
             settings.seed,
-            scales=tuple(self.scales),
+            alpha=tuple(self.scales),
             out=settings.folder / "runs" / settings.scale / self.name,
             executor=settings.executor,
             progress=settings.progress,
@@ -119,7 +119,7 @@ def rate_table(study: Study, curve: Sweep, metrics: Sequence[str] = METRICS) -> 
                 "sharp": np.nan if rate.sharp is None else rate.sharp,
                 "paper_reference": rate.paper_reference,
                 "paper_bound": rate.paper_bound,
-                "law": rate.law,
+                "law": rate.verdict,
                 "trusted": rate.trusted,
                 "past_burn_in": bool(
                     (float(alpha) * study.head.frobenius) ** 2 <= np.log(curve.sizes[0])

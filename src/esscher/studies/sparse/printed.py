@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from esscher.core.next_steps import Step, once_more, plan_step
-from esscher.core.shown import plain_count, with_error
+from esscher.core.shown import plain_count, with_interval
 from esscher.math.statistics.records import FittedRate
 from esscher.runs.model_study import ModelStudy
 from esscher.show.tables import PlainConsole, PlainTable
@@ -128,7 +128,7 @@ def _ratio(entry: SparsePattern) -> str:
         return "-"
     if low is None or high is None:
         return f"{versus.ratio:.3g}"
-    return with_error(versus.ratio, (high - low) / 2)
+    return with_interval(versus.ratio, (low, high))
 
 
 def _bias(bias: BiasCurve) -> str:

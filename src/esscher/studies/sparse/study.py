@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Self, TypeAlias
 
 from msgspec import Meta
 
-from esscher.core.options import BY_MODEL, Heads, Layers, Seed, option
+from esscher.core.options import BY_MODEL, AtMost, Heads, Layers, Seed, option
 from esscher.core.shown import counted
 from esscher.core.validation import as_indices, check_memory
 from esscher.engine.models.outline import Outline
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from esscher.engine.models import AnyModel, LoadedModel
     from esscher.runs.study import OneBatch
 
-#: Tokens of a passage, unless they are given.
-CONTEXT = 2_048
+#: Tokens of a passage, and passages, unless they are given.
+CONTEXT, PASSAGES = 2_048, 8
 #: Fewest replicates of a law: two cells, so that the bias has a standard error.
 FEWEST = 8
 #: Replicates of a cell: as many as it takes for an estimate of the bias inside it.
@@ -74,7 +74,9 @@ class SparseStudy(ModelStudy[Sparse]):
     context: Annotated[int, option("Tokens per passage (default: up to 2048).", ge=1, le=10**9)] = (
         BY_MODEL
     )
-    passages: Annotated[int, option("Number of passages.", ge=1, le=10**6)] = 8
+    passages: Annotated[int, option("Number of passages (default: up to 8).", ge=1, le=10**6)] = (
+        BY_MODEL
+    )
     layers: Layers = BY_MODEL
     heads: Heads = BY_MODEL
     draws: Annotated[
@@ -90,6 +92,7 @@ class SparseStudy(ModelStudy[Sparse]):
         return replace(
             self,
             context=context,
+            passages=AtMost.unless(self.passages, self.passages or PASSAGES),
             patterns=names,
             budgets=model_budgets(model, context, names, self.budgets),
             layers=as_indices(self.layers, model.shape.layers, "layers"),

@@ -22,6 +22,7 @@ def read_text(study: SparseStudy, loaded: LoadedModel, model: AnyModel) -> OneBa
     found = whole_passages(
         loaded, study.text, count=study.passages, context=study.context, column=study.column
     )
+    study = replace(study, passages=len(found), model=loaded.record, text=found.record)
     asked = {
         "patterns": study.patterns,
         "budgets": study.budgets,
@@ -35,7 +36,7 @@ def read_text(study: SparseStudy, loaded: LoadedModel, model: AnyModel) -> OneBa
         name: Task(name, _passage_cell, (model, passage, asked))
         for name, passage in zip(study.cells(), found, strict=True)
     }
-    return OneBatch(replace(study, model=loaded.record, text=found.record), tasks)
+    return OneBatch(study, tasks)
 
 
 def _passage_cell(model: AnyModel, passage: Passage, asked: dict[str, Any]) -> Cell:

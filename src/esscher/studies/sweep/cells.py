@@ -105,7 +105,7 @@ def replicate_errors(
     InputError
         If a cell does not hold the replicate of its name.
     """
-    grid = _grid(study.scales, study.sizes)
+    grid = _grid(study.alpha, study.sizes)
     found = {}
     for name, cell in cells.items():
         match = _NAME.fullmatch(name)
@@ -140,7 +140,7 @@ def stored_limit(run: CellRun, study: SweepStudy) -> Reference | None:
     cell = run.read(LIMIT)
     if cell is None:
         return None
-    count, wide = len(study.scales), study.head_record.value_dim
+    count, wide = len(study.alpha), study.head_record.value_dim
     about = cell.about
     try:
         if not isinstance(about, Limit):
@@ -172,12 +172,15 @@ def stored_predictions(run: CellRun, study: SweepStudy) -> tuple[ScalePrediction
     cell = run.read(PREDICTIONS)
     if cell is None:
         return None
-    about, scales, sizes = cell.about, study.scales, study.sizes
+    about, scales, sizes = cell.about, study.alpha, study.sizes
     if not isinstance(about, Predictions) or len(about.scales) != len(scales):
         raise run.damaged(PREDICTIONS, f"it is not of {len(scales)} scales")
     for found in about.scales:
         if any(len(errors) != len(sizes) for errors in found.errors.values()):
             raise run.damaged(PREDICTIONS, f"it is not of {len(sizes)} sizes")
+        larger = found.beyond_sizes
+        if any(len(errors) != len(larger) for errors in found.beyond.values()):
+            raise run.damaged(PREDICTIONS, f"it is not of {len(larger)} sizes beyond the sweep's")
         if any(metric not in found.sharp for metric in METRICS):
             raise run.damaged(PREDICTIONS, f"sharp lacks some of {', '.join(METRICS)}")
     return about.scales
@@ -197,7 +200,7 @@ def _rows(errors: Array) -> list[Array]:
 
 
 def _errors(cell: Cell, replicate: int, grid: Mapping[str, Any], study: SweepStudy) -> Array:
-    about, rows = cell.about, len(study.scales) * len(study.sizes)
+    about, rows = cell.about, len(study.alpha) * len(study.sizes)
     if not isinstance(about, Replicate):
         raise InputError("it holds something else")
     same = len(_column(cell, "replicate")) == rows and all(
@@ -205,7 +208,7 @@ def _errors(cell: Cell, replicate: int, grid: Mapping[str, Any], study: SweepStu
     )
     if not same or np.any(_column(cell, "replicate") != replicate):
         raise InputError(f"its rows are not those of replicate {replicate}")
-    shape = len(METRICS), len(study.scales), len(study.sizes)
+    shape = len(METRICS), len(study.alpha), len(study.sizes)
     errors = np.stack([_column(cell, metric) for metric in METRICS]).reshape(shape)
     deep = errors[..., : about.depth]
     if not (np.all(np.isfinite(deep)) and np.all(deep >= 0)):

@@ -15,7 +15,7 @@ from esscher.math.theory.sharp_exponents import bounded_exponents
 from esscher.show.chart import bands, diagonal, figure, guides, lines, panel, points, sheet, words
 from esscher.show.drawing import Drawing
 from esscher.show.scales import Axis, Series
-from esscher.show.theme import BLUE, GREEN, GREY, LINE, PURPLE, VERMILION, limits
+from esscher.show.theme import BLUE, GREEN, GREY, LINE, ORANGE, PURPLE, VERMILION, limits
 from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.predictions import SHARP
 from esscher.studies.sweep.result import Sweep
@@ -44,11 +44,16 @@ STYLES: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "predicted": (VERMILION, LINE, DASHED),
     "logarithmic law": (PURPLE, LINE, DOTTED),
     "law with a floor": (GREEN, LINE, DOTTED),
+    "law of two powers": (ORANGE, LINE, DOTTED),
 }
 #: The trivial prediction, beside which predicted exponents are drawn.
 CONSTANT = 0.5
 #: Laws that may fit better than a power of n.
-BENT = {"logarithmic": "logarithmic law", "floor": "law with a floor"}
+BENT = {
+    "logarithmic": "logarithmic law",
+    "floor": "law with a floor",
+    "two powers": "law of two powers",
+}
 #: What exponents can be drawn over, and its name.
 ALONG = {"horizon": "horizon H", "alpha_squared": "α²"}
 SURE = "bars: 95% intervals; hollow: not to be trusted"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,6 +27,7 @@ VERDICTS = {
     "as predicted": "straight or as predicted",
     "floor": "bent",
     "logarithmic": "bent",
+    "two powers": "bent",
     "bent": "bent",
     "undecided": "undecided",
 }
@@ -63,7 +65,7 @@ def compared_rate(
         predicted=curve if summary == "mean" else None,
     )
     used = np.isin(sizes, found.sizes)
-    return found.with_predictions(
+    return replace(found, predicted_curve=known.curve(metric, sizes)).with_predictions(
         predicted=None if curve is None else found.slope_of(np.asarray(curve)[used]),
         sharp=known.sharp[metric],
         paper_reference=known.paper_reference,

@@ -144,7 +144,7 @@ def _exponents(found: Sweep, name: str) -> Table:
             Column("sharp", "conjectured", "d3", help="as n grows"),
             Column("paper_reference", "reference", "d3", help="published reference"),
             Column("paper_bound", "bound", "d3", help="published bound"),
-            Column("verdict", "law", help="undecided if a floor or a logarithm is not excluded"),
+            Column("verdict", "law", help="undecided if another law is not excluded"),
             Column(
                 "floor_share",
                 "floor, at most",
@@ -176,7 +176,8 @@ def _exponents(found: Sweep, name: str) -> Table:
         },
         caption="β and C of error ~ C n^-β, with 95% intervals. Law: as predicted if the errors "
         "follow the predicted curve within noise; undecided if the errors may still level off (at "
-        "half the last error) or fall like a power of ln n.",
+        "half the last error), fall like a power of ln n, or be the sum of two powers, n^-1/2 and "
+        "n^-1.",
     )
 
 

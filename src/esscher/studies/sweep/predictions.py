@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from esscher.core.codec import Record
 from esscher.core.errors import UndefinedError
 from esscher.core.validation import Array
-from esscher.math.heads import Head, WeightHead
+from esscher.math.heads import ArrayHead, Head, WeightHead
 from esscher.math.theory import Curve, exponents, log_burn_in, map_curve, moment_curves
 from esscher.math.theory.law_cloud import largest_size, law_curves
 from esscher.math.theory.sharp_exponents import bounded_exponents
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Sizes at which curves are computed; they are so smooth that the others can be interpolated.
 NODES = 6
+#: Larger sizes at which they are computed too, in units of the largest one: where a sweep's curve
+#: goes on. The clouds that are drawn of other laws are too small for them.
+BEYOND = 4.0 ** np.arange(1, 7)
 #: Curves are left out when the burn-in exceeds the largest size by this power: nothing moves there,
 #: and their integrals are expensive.
 FROZEN = 100.0
@@ -48,6 +52,9 @@ class ScalePrediction(Record, frozen=True, kw_only=True):
         Natural logarithm of the burn-in, ``F^2 + |tau|^2``.
     notes
         What a reader must know about them.
+    beyond_sizes, beyond
+        Larger numbers of tokens, and predicted errors there, by metric; empty where none are
+        predicted.
     """
 
     horizon: float
@@ -57,13 +64,23 @@ class ScalePrediction(Record, frozen=True, kw_only=True):
     paper_bound: float
     log_burn_in: float
     notes: tuple[str, ...]
+    beyond_sizes: tuple[float, ...] = ()
+    beyond: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
+
+    def curve(self, metric: str, sizes: Sequence[int]) -> tuple[Array, Array] | None:
+        """Numbers of tokens, the sweep's and larger ones, and predicted errors; None without."""
+        if metric not in self.errors:
+            return None
+        more = self.beyond.get(metric, ())
+        n = [*sizes, *(self.beyond_sizes if more else ())]
+        return np.array(n, dtype=np.float64), np.array([*self.errors[metric], *more])
 
 
 def predict_scales(head: Head, study: SweepStudy) -> tuple[ScalePrediction, ...]:
     """Predict errors at the sizes of a sweep, for each of its scales."""
     return tuple(
         predict_scale(scaled_head(head, alpha), study.sizes, study.queries, study.seed)
-        for alpha in study.scales
+        for alpha in study.alpha
     )
 
 
@@ -79,40 +96,48 @@ def predict_scale(head: Head, sizes: Sequence[int], queries: str, seed: int) -> 
     notes = []
     n = np.asarray(sizes, dtype=np.float64)
     nodes = n[np.unique(np.linspace(0, len(n) - 1, NODES).round().astype(int))]
-    errors: dict[str, tuple[float, ...]] = {}
+    larger = n[-1] * BEYOND
+    curves: dict[str, Curve] = {}
     if log_burn_in(head) > FROZEN * np.log(n[-1]):
         notes.append("every query is frozen at these sizes by far: no curve is predicted")
     elif not head.is_gaussian:
+        larger = larger if isinstance(head, ArrayHead) else larger[:0]
         if n[-1] > largest_size(head):
             notes.append(f"no curve is predicted beyond n = {largest_size(head):,.0f}: {CLOUDS}")
         else:
-            curves = law_curves(head, nodes, queries, seed)
-            names = {"map": "map", "mean": "mean", "cov": "cov_rms"}
-            errors = {metric: _at(n, curves[name]) for metric, name in names.items()}
+            found = law_curves(head, np.append(nodes, larger), queries, seed)
+            curves = {"map": found["map"], "mean": found["mean"], "cov": found["cov_rms"]}
             notes.append(CLOUDS)
     else:
         try:
-            errors["map"] = _at(n, map_curve(head, nodes, queries, seed))
+            curves["map"] = map_curve(head, np.append(nodes, larger), queries, seed)
             if nodes[0] >= 4:
-                curves = moment_curves(head, nodes, queries, seed)
-                errors["mean"] = _at(n, curves["mean"])
-                errors["cov"] = _at(n, curves["cov"] if "cov" in curves else curves["cov_rms"])
+                found = moment_curves(head, np.append(nodes, larger), queries, seed)
+                curves["mean"] = found["mean"]
+                curves["cov"] = found["cov"] if "cov" in found else found["cov_rms"]
         except UndefinedError as error:
             notes.append(str(error))
     return ScalePrediction(
         horizon=head.horizon,
-        errors=errors,
+        errors={metric: _at(n, curve, nodes) for metric, curve in curves.items()},
         sharp={metric: float(getattr(asymptotic, name)) for metric, name in SHARP.items()},
         paper_reference=asymptotic.paper_reference,
         paper_bound=asymptotic.paper_bound,
         log_burn_in=log_burn_in(head),
         notes=tuple(notes),
+        beyond_sizes=tuple(larger.tolist()) if curves else (),
+        beyond={
+            metric: tuple(curve.error[len(nodes) :].tolist()) for metric, curve in curves.items()
+        }
+        if len(larger)
+        else {},
     )
 
 
-def _at(sizes: Array, curve: Curve) -> tuple[float, ...]:
-    """A curve at all sizes, interpolated in log-log coordinates."""
-    if len(curve.sizes) == len(sizes):
-        return tuple(float(error) for error in curve.error)
-    spline = Spline(np.log(curve.sizes), np.log(curve.error))
+def _at(sizes: Array, curve: Curve, nodes: Array) -> tuple[float, ...]:
+    """A curve at all sizes of a sweep, interpolated in log-log coordinates between nodes."""
+    known = curve.error[: len(nodes)]
+    if len(nodes) == len(sizes):
+        return tuple(float(error) for error in known)
+    spline = Spline(np.log(nodes), np.log(known))
     return tuple(float(error) for error in np.exp(spline(np.log(sizes))))

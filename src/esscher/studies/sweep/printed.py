@@ -98,9 +98,9 @@ def _print_rates(console: PlainConsole, found: Sweep) -> None:
         "conj.: asymptotic exponent, conjectured for Gaussian tokens; ref., bound: published; "
         "floor <: 95% limit of a floor, as a share of the error at the largest size. Law: as "
         "predicted if the ratio to the predicted curve does not change beyond noise, and a floor "
-        "of half the last error would have been seen; undecided if such a floor or a power of ln n "
-        "is not excluded: the exponent then describes these sizes, and nothing says that it goes "
-        "on. *: exponent not to be trusted even there."
+        "of half the last error would have been seen; undecided if such a floor, a power of ln n "
+        "or a sum of two powers (n^-1/2 and n^-1) is not excluded: the exponent then describes "
+        "these sizes, and nothing says that it goes on. *: exponent not to be trusted even there."
     )
     _print_laws(console, found)
     for warning in warnings:

@@ -60,7 +60,7 @@ def scaled_head(head: Head, alpha: float) -> Head:
     if isinstance(head, ArrayHead):
         return ArrayHead(head.tilts * alpha, head.keys, head.values)
     raise InputError(
-        f"a {type(head).__name__} cannot be scaled; leave scales out, or use a head from weights "
+        f"a {type(head).__name__} cannot be scaled; leave alpha out, or use a head from weights "
         "or from arrays"
     )
 
@@ -78,7 +78,7 @@ def reference_outputs(head: Head, study: SweepStudy) -> Array | None:
     """The limit's outputs at all rows of a head from arrays, axes [scale, row, d_v]; else None."""
     if not isinstance(head, ArrayHead) or len(head.keys) > ALL_ROWS:
         return None
-    scales = study.scales
+    scales = study.alpha
     # Imported here: `import esscher` must not cost the import of torch.
     from esscher.engine.attention.outputs import attention_outputs
 
@@ -105,7 +105,7 @@ def reference_moments(head: Head, outputs: Array | None, study: SweepStudy) -> R
         The sweep. With queries from the population errors are measured against the limit at the
         queries themselves, and the moments are left at 0.
     """
-    d, scales = head.value_dim, study.scales
+    d, scales = head.value_dim, study.alpha
     means, covariances = np.zeros((len(scales), d)), np.zeros((len(scales), d, d))
     errors = np.zeros((2, len(scales)))
     if study.queries == "population":
@@ -147,7 +147,7 @@ def reference_notes(head: Head, study: SweepStudy) -> tuple[str, ...]:
     missing = next(
         (
             found
-            for alpha in study.scales[::-1]
+            for alpha in study.alpha[::-1]
             if (found := missing_limit(scaled_head(head, alpha), EXISTENCE_SAMPLES, seed))
         ),
         None,

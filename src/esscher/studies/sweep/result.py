@@ -374,7 +374,7 @@ def assemble(study: SweepStudy, cells: Mapping[str, Cell], run: CellRun) -> Swee
                 cov=_summary(errors[1, s], counts),
                 map=_summary(errors[2, s], counts),
             )
-            for s, alpha in enumerate(study.scales)
+            for s, alpha in enumerate(study.alpha)
         ),
         notes=notes,
         predictions=stored_predictions(run, study),
@@ -387,7 +387,7 @@ def _stacked(found: Mapping[int, Array], study: SweepStudy) -> Array:
     """Errors with axes [metric, scale, replicate, size]."""
     if found:
         return np.stack(list(found.values()), axis=2)
-    return np.empty((len(METRICS), len(study.scales), 0, len(study.sizes)))
+    return np.empty((len(METRICS), len(study.alpha), 0, len(study.sizes)))
 
 
 def _summary(errors: Array, counts: Array) -> Summary:

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from esscher.core.errors import EsscherError, InputError
 from esscher.core.options import BY_MODEL, Seed, option
-from esscher.core.validation import as_sizes
+from esscher.core.validation import as_sizes, check_memory
 from esscher.math.heads import ArrayHead, Head, as_head, law_head
 from esscher.math.laws import standard_law
 from esscher.math.limits import missing_limit
@@ -92,12 +92,12 @@ class SweepStudy(Study[Sweep]):
         ),
     ] = field(default=64, kw_only=False)
     seed: Seed = field(default=0, kw_only=False)
-    scales: Annotated[
+    alpha: Annotated[
         tuple[Annotated[float, Meta(gt=0)], ...],
         option(
-            "Factors alpha of the head's tilts, all measured on the same tokens.",
+            "Factors of the head's tilts, all measured on the same tokens.",
             metavar="A:B:K",
-            command="alpha",
+            key="scales",
             min_length=1,
             max_length=MOST,
         ),
@@ -157,8 +157,8 @@ class SweepStudy(Study[Sweep]):
         """Fill in what depends on the head and on other options."""
         head = as_head(self.head)
         sizes = tuple(int(n) for n in as_sizes(self.sizes))
-        if len(set(self.scales)) < len(self.scales):
-            raise InputError(f"scales are {list(self.scales)}; each may occur only once")
+        if len(set(self.alpha)) < len(self.alpha):
+            raise InputError(f"alpha is {list(self.alpha)}; each may occur only once")
         count = POPULATION_QUERIES if self.queries == "population" else None
         study = replace(
             self,
@@ -168,7 +168,14 @@ class SweepStudy(Study[Sweep]):
             max_replicates=self._most(sizes),
         )
         _check_device(study.device)
-        return replace(study, reference_tokens=study._reference_tokens(head))
+        study = replace(study, reference_tokens=study._reference_tokens(head))
+        for name, most in (
+            ("sizes go up to", sizes[-1]),
+            ("reference_tokens is", study.reference_tokens or 0),
+            ("query_count is", (study.query_count or 0) * (self.queries == "population")),
+        ):
+            check_memory(8 * head.key_dim * most, f"{name} {most:,}; a sample of that size")
+        return study
 
     def cells(self) -> list[str]:
         """One cell per replicate; a precision may ask for more."""
@@ -251,7 +258,7 @@ class SweepStudy(Study[Sweep]):
             return asked
         missing = any(
             missing_limit(scaled_head(head, alpha), EXISTENCE_SAMPLES, self.seed)
-            for alpha in self.scales
+            for alpha in self.alpha
         )
         return REFERENCE_FACTOR * largest if missing else None
 

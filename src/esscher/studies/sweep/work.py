@@ -114,7 +114,7 @@ class SweepWork:
         return Plan(
             head=self.drawn,
             sizes=study.sizes,
-            scales=study.scales,
+            scales=study.alpha,
             seed=study.seed,
             queries=study.queries,
             query_count=study.query_count,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from esscher.core.errors import InputError
-from esscher.core.options import BY_MODEL, Heads, Layers, Seed, option
+from esscher.core.options import BY_MODEL, AtMost, Heads, Layers, Seed, option
 from esscher.core.validation import as_indices
 from esscher.engine.models.outline import Outline
 from esscher.math.tails.cloud import FEWEST
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from esscher.engine.models import AnyModel, LoadedModel
     from esscher.studies.tails.work import TailsWork
 
-#: Tokens of a passage, unless they are given.
-CONTEXT = 512
+#: Tokens of a passage, and tokens in all, unless they are given.
+CONTEXT, TOKENS = 512, 16_384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,9 @@ class TailsStudy(ModelStudy[Tails]):
         "esscher tails ./my-model --text corpus.jsonl --column text --layers 0-3",
     )
 
-    tokens: Annotated[int, option("Tokens to read.", ge=FEWEST, le=10**15)] = 16_384
+    tokens: Annotated[
+        int, option("Tokens to read (default: up to 16384).", ge=FEWEST, le=10**15)
+    ] = BY_MODEL
     context: Annotated[int, option("Tokens per passage (default 512).", ge=1)] = BY_MODEL
     layers: Layers = BY_MODEL
     heads: Heads = BY_MODEL
@@ -54,17 +56,19 @@ class TailsStudy(ModelStudy[Tails]):
     def fill(self, model: Outline) -> TailsStudy:
         """Choose passages, layers and heads that the model has."""
         # the last passage may hold more than what is left of the tokens
-        longest = (self.tokens - 1) // (FEWEST_PASSAGES - 1)
+        tokens = AtMost.unless(self.tokens, self.tokens or TOKENS)
+        longest = (tokens - 1) // (FEWEST_PASSAGES - 1)
         context = model.context(self.context, min(CONTEXT, longest))
         if context > longest:
             raise InputError(
-                f"tokens is {self.tokens} and context {context}; at least {FEWEST_PASSAGES} "
+                f"tokens is {tokens} and context {context}; at least {FEWEST_PASSAGES} "
                 "passages are needed, half of them to judge what was found in the others: give "
                 f"at least {(FEWEST_PASSAGES - 1) * context + 1} tokens, or a context of at most "
                 f"{longest}"
             )
         return replace(
             self,
+            tokens=tokens,
             context=context,
             layers=as_indices(self.layers, model.shape.layers, "layers"),
             heads=as_indices(self.heads, model.shape.heads, "heads"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from esscher.core.errors import InputError
 from esscher.engine.models import AnyModel, LoadedModel, opened_model
 from esscher.engine.text import PassageSet, read_passages
 from esscher.math.tails.cloud import FEWEST
@@ -34,7 +35,15 @@ def read_text(
     # what is left of the text at its end may be a passage of a few tokens only
     whole = tuple(p for p in found.passages if len(p.ids) == study.context)
     kept = whole if len(whole) >= FEWEST_PASSAGES else found.passages
-    study = replace(study, model=loaded.record, text=found.record)
+    if len(kept) < FEWEST_PASSAGES:
+        longest = (found.text_tokens - 1) // (FEWEST_PASSAGES - 1)
+        raise InputError(
+            f"{found.source!r} has only {found.text_tokens} tokens, in passages of "
+            f"{study.context}, and at least {FEWEST_PASSAGES} passages are needed; give more text, "
+            f"or a context of at most {longest}"
+        )
+    tokens = min(int(study.tokens), found.text_tokens)
+    study = replace(study, tokens=tokens, model=loaded.record, text=found.record)
     return TailsWork(study, loaded, model, replace(found, passages=kept), executor)
 
 
