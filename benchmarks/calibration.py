@@ -2,15 +2,18 @@
 
 Prints Markdown tables and writes ``benchmarks/results/calibration.json``:
 
-* coverage and mean width of nominal 95% intervals of the exponent, with the binomial standard error
-  of the coverage. Curves are drawn, without overlap within a cell, from a pool of replicates of
-  Gaussian heads (d = 1 and 8, H below and above 1); the truth is the slope, with the curve's own
-  weights, of the mean (median) curve of the whole pool. Then the same for synthetic curves whose
-  expected error is exactly a power law, with light to heavy tails: the truth is their exponent;
+* coverage and mean width of nominal 95% intervals of the exponent. Curves are drawn, without
+  overlap within a cell, from a pool of replicates of Gaussian heads (one pool for d = 1, one for
+  8; H below and above 1): a cell has a binomial standard error, but cells of a pool share its
+  tokens, so that over cells only the coverage of each pool is given. The truth is the slope, with
+  the curve's own weights, of the mean (median) curve of the whole pool. Then the same for
+  synthetic curves whose expected error is exactly a power law, with light to heavy tails: the
+  truth is their exponent;
 * how often a true power law is called something else, from the synthetic curves;
 * k-hat of received attention and the exponent it gives, beside the swept one;
 * how often tokens of heads without sinks are taken for sinks, and how often sinks are found;
-* what the selection of laws can see, and k-hat on dependent tokens (``benchmarks/detection.py``).
+* what the selection of laws can see, which law is called what, and k-hat on dependent tokens
+  (``benchmarks/detection.py``).
 
 About half an hour on one core. ``--only laws,dependent`` runs some parts and leaves the numbers of
 the others as they are.
@@ -29,7 +32,13 @@ import torch
 from scipy import stats
 
 import esscher
-from benchmarks.detection import dependent_cells, head_law_cells, joint_cells, law_cells
+from benchmarks.detection import (
+    called_cells,
+    dependent_cells,
+    head_law_cells,
+    joint_cells,
+    law_cells,
+)
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.attention import attention_statistics
@@ -54,7 +63,7 @@ ONE_PASS_SIZES = (256, 512, 1024, 2048, 4096)
 #: Replicates of the sweep that one pass is compared with.
 SWEPT = 120
 #: Parts of the study by name.
-PARTS = ("coverage", "one_pass", "sinks", "laws", "head_laws", "dependent")
+PARTS = ("coverage", "one_pass", "sinks", "laws", "called", "head_laws", "dependent")
 RESULTS = Path(__file__).parent / "results" / "calibration.json"
 
 Row = dict[str, Any]
@@ -78,7 +87,7 @@ def pool(dim: int, replicates: int) -> dict[tuple[float, str], Array]:
         SIZES,
         replicates,
         seed=dim,
-        scales=HORIZONS,
+        alpha=HORIZONS,
         progress=False,
     )
     return {(h, m): curve.raw(m)[s] for s, h in enumerate(HORIZONS) for m in METRICS[dim]}
@@ -156,7 +165,7 @@ def one_pass_cells(replicates: int) -> list[Row]:
             ONE_PASS_SIZES,
             SWEPT,
             seed=3,
-            scales=ONE_PASS_HORIZONS,
+            alpha=ONE_PASS_HORIZONS,
             progress=False,
         )
         passes = [received(dim, ONE_PASS_SIZES[-1], r) for r in range(replicates)]
@@ -225,6 +234,11 @@ def table(rows: list[Row], columns: dict[str, str]) -> str:
 
 
 def overall(rows: list[Row], keys: tuple[str, ...]) -> list[Row]:
+    """Coverage over the cells with the same keys, and that of each pool of tokens.
+
+    Cells of a pool share its tokens, whatever their horizon, metric and replicates: two pools are
+    two trials, and no standard error can be had from them. Synthetic curves are independent.
+    """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
@@ -233,8 +247,16 @@ def overall(rows: list[Row], keys: tuple[str, ...]) -> list[Row]:
         curves = sum(m["curves"] for m in members)
         share = sum(m["coverage"] * m["curves"] for m in members) / curves
         width = sum(m["width"] * m["curves"] for m in members) / curves
-        error = float(np.sqrt(share * (1 - share) / curves))
-        found = {"curves": curves, "coverage": share, "coverage_error": error, "width": width}
+        found = {"curves": curves, "coverage": share, "width": width}
+        if "d" in members[0]:
+            pools = {d: [m for m in members if m["d"] == d] for d in DIMS}
+            found |= {
+                f"coverage_{d}": sum(m["coverage"] * m["curves"] for m in part)
+                / sum(m["curves"] for m in part)
+                for d, part in pools.items() if part
+            }  # fmt: skip
+        else:
+            found["coverage_error"] = float(np.sqrt(share * (1 - share) / curves))
         out.append(dict(zip(keys, values, strict=True)) | found)
     return out
 
@@ -250,28 +272,33 @@ def coverage(pool_size: int) -> Row:
     print(
         table(exact, {"noise": "{noise}", "replicates": "{replicates}"} | both | {"bent": "{bent}"})
     )
-    by = {
-        "summary and replicates": overall(heads, ("summary", "replicates")),
-        "horizon": overall(heads, ("summary", "H")),
-        "dimension": overall(heads, ("summary", "d")),
-        "synthetic": overall(exact, ("replicates",)),
-    }
-    for name, rows in by.items():
-        keys = [key for key in rows[0] if key not in ("coverage", "coverage_error", "width")]
-        print(f"\nBy {name}\n" + table(rows, {k: f"{{{k}}}" for k in keys} | both))
-    everything = overall([row | {"all": ""} for row in heads + exact], ("all",))[0]
     bent = sum(row["bent"] for row in exact) / sum(row["curves"] for row in exact)
-    print(f"\nOverall coverage {everything['coverage']:.2%} over {everything['curves']} curves")
-    print(f"True power laws called bent: {bent:.1%}\n")
+    print(f"\nTrue power laws called bent: {bent:.1%}\n")
     return {
         "nominal": 0.95,
         "sizes": SIZES,
-        "overall": everything,
         "bent_power_laws": bent,
         "heads": heads,
         "synthetic": exact,
-        "by": by,
+    } | together(heads, exact)
+
+
+def together(heads: list[Row], exact: list[Row]) -> Row:
+    """Print and return coverage over cells."""
+    by = {
+        "all heads": overall(heads, ()),
+        "summary and replicates": overall(heads, ("summary", "replicates")),
+        "horizon": overall(heads, ("summary", "H")),
+        "all synthetic": overall(exact, ()),
+        "synthetic": overall(exact, ("replicates",)),
     }
+    for name, rows in by.items():
+        forms = {
+            key: f"{{{key}:.1%}}" if key.startswith("coverage") else f"{{{key}:.3g}}"
+            for key in rows[0]
+        } | {key: f"{{{key}}}" for key in ("summary", "curves") if key in rows[0]}
+        print(f"\nBy {name}\n" + table(rows, forms))
+    return {"by": by}
 
 
 def one_pass(passes: int) -> Row:
@@ -315,6 +342,17 @@ def laws(curves: int) -> Row:
     return {"laws": alone, "joint_laws": together}
 
 
+def called(curves: int) -> Row:
+    """Which law is called what, and whether the tokens needed beyond the sizes are covered."""
+    rows = called_cells(curves)
+    names = ("extrapolates", "exponent_covers", "tokens_cover", "tokens_decided")
+    shares = (*names, "decided_and_wrong", "tokens_infinite")
+    columns = {key: f"{{{key}}}" for key in ("truth", "scatter", "replicates")}
+    columns |= {name: f"{{called[{name}]:.0%}}" for name in rows[0]["called"]}
+    print(table(rows, columns | {name: f"{{{name}:.0%}}" for name in shares}) + "\n")
+    return {"called_laws": rows}
+
+
 def head_laws(curves: int) -> Row:
     """What the selection of laws sees on Gaussian heads."""
     rows = head_law_cells(curves)
@@ -356,6 +394,7 @@ def main() -> None:
         "one_pass": lambda: one_pass(options.passes),
         "sinks": lambda: sinks(options.sinks),
         "laws": lambda: laws(options.curves),
+        "called": lambda: called(options.curves),
         "head_laws": lambda: head_laws(options.heads),
         "dependent": lambda: dependent(options.dependent),
     }

@@ -6,6 +6,9 @@ Parts of ``benchmarks/calibration.py``, which runs them and writes their numbers
   at the largest size, 1/ln n): how often a bend is found, how often the verdict is "power" or
   undecided, whether the 95% limit of the floor covers the true one, and whether the power that the
   test states is the one it has. The same against the true power part as a predicted curve;
+* which law is called what: curves of every law, of none (one that steepens), and of laws that can
+  hardly be told apart (the power 3/4 and two powers), over noise levels and numbers of replicates,
+  and whether the intervals of the exponent and of the tokens beyond the sizes hold the truth;
 * three errors of the same replicates, correlated as real ones are, tested alone and together;
 * the same on Gaussian heads, whose errors are no exact power laws, with and without a floor;
 * coverage of k-hat's interval over autoregressive tokens.
@@ -22,7 +25,14 @@ from scipy.signal import lfilter
 import esscher
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.math.statistics import joint_law, received_exponent, resample, select_law
+from esscher.math.statistics import (
+    LAWS,
+    fit_rate,
+    joint_law,
+    received_exponent,
+    resample,
+    select_law,
+)
 from esscher.math.statistics.detection import Curves
 from esscher.math.statistics.noise import smooth_covariance
 from esscher.math.statistics.selection import against_prediction
@@ -42,6 +52,25 @@ TRUTHS: Mapping[str, tuple[Array, float | None]] = {
     "1/ln n": (1 / np.log(SIZES), None),
 }
 REPLICATES = (16, 64, 200)
+#: Expected errors by law, as functions of n. The two powers are equal at n = 64 or at 2,048, or the
+#: second is an eighth of the first at 64; floors are shares of the error at 2,048.
+CURVES: Mapping[str, Callable[[Array], Array]] = {
+    "power 1/2": lambda n: n**-0.5,
+    "power 3/4": lambda n: n**-0.75,
+    "power 1": lambda n: 1 / n,
+    "two powers, equal at 64": lambda n: n**-0.5 + 8 / n,
+    "two powers, equal at 2,048": lambda n: n**-0.5 + 2048**0.5 / n,
+    "two powers, second an eighth": lambda n: n**-0.5 + 1 / n,
+    "floor 50%, power 1/2": lambda n: n**-0.5 + 2048**-0.5,
+    "floor 20%, power 1": lambda n: 1 / n + 0.25 / 2048,
+    "1/ln n": lambda n: 1 / np.log(n),
+    "steepens": lambda n: (1 + n / 200) ** -0.5,
+}
+CALLED_SIZES = np.array([64.0, 128, 256, 512, 1024, 2048])
+#: Relative scatter of a replicate (of its logarithm), and replicates of a curve.
+SCATTER = ((0.05, 32), (0.3, 32), (0.3, 96), (0.8, 32))
+#: Tokens are asked for the error at so many times the largest size.
+FURTHER = 16
 #: Correlation of the noise of two metrics in one replicate.
 SHARED = 0.5
 CORRELATIONS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
@@ -86,6 +115,50 @@ def law_cells(curves: int) -> list[Row]:
                         "predicted_covers": None if share is None else _share(known >= share),
                     }
                 )
+    return rows
+
+
+def called_cells(curves: int) -> list[Row]:
+    """Which law is called what, and what the intervals are worth then."""
+    rows = []
+    x = np.log(CALLED_SIZES)
+    root = np.linalg.cholesky(np.exp(-0.5 * np.abs(x[:, None] - x)))
+    truth = FURTHER * CALLED_SIZES[-1]
+    for scatter, count in SCATTER:
+        for i, (name, law) in enumerate(CURVES.items()):
+            expected, rates = law(CALLED_SIZES), []
+            for seed in range(curves):
+                rng = random_stream(seed, "called laws", i, count, int(100 * scatter))
+                noise = rng.standard_normal((count, len(x))) @ root.T
+                errors = expected * np.exp(scatter * noise - scatter**2 / 2)
+                rates.append(fit_rate(errors, CALLED_SIZES, seed=seed))
+            needed = [rate.tokens_for(float(law(np.array(truth)))) for rate in rates]
+            decided = [one for one in needed if one.decided]
+            slopes = [rate.slope_of(expected) for rate in rates]
+            rows.append(
+                {"truth": name, "scatter": scatter, "replicates": count, "curves": curves}
+                | {
+                    "called": {
+                        verdict: _share(rate.verdict == verdict for rate in rates)
+                        for verdict in (*LAWS, "undecided")
+                    },
+                    "best": {law: _share(rate.law == law for rate in rates) for law in LAWS},
+                    "extrapolates": _share(rate.extrapolates for rate in rates),
+                    "exponent_covers": _share(
+                        rate.interval[0] <= slope <= rate.interval[1]
+                        for rate, slope in zip(rates, slopes, strict=True)
+                    ),
+                    "tokens_cover": _share(
+                        one.interval[0] <= truth <= one.interval[1] for one in needed
+                    ),
+                    "tokens_decided": _share(one.decided for one in needed),
+                    "decided_and_wrong": sum(
+                        not one.interval[0] <= truth <= one.interval[1] for one in decided
+                    )
+                    / curves,
+                    "tokens_infinite": _share(np.isinf(one.interval[1]) for one in needed),
+                }
+            )
     return rows
 
 

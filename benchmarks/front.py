@@ -47,7 +47,7 @@ def draw_front(curves: pd.DataFrame, decode: dict[str, Any]) -> Plot:
     names = Series("configuration", [*(called(name) for name in SHOWN), DENSE])
     quality = panel(
         lines(kept, x, y, names), points(kept, x, y, names),
-        title=f"Quality: {int(every['passages'].max())} held-out passages",
+        title=f"Quality: means over {int(every['texts'].max())} held-out texts",
     )  # fmt: skip
     found = [row for row in decode["tokens"]["found"] if row["batch"] == TEXTS]
     times = [

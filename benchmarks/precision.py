@@ -43,7 +43,7 @@ def run(
     start = time.process_time()
     found = sweep(
         study.head, tuple(study.sizes), ALL if precision is None else FIRST, seed,
-        scales=tuple(study.scales), out=folder, progress=False, **options,
+        alpha=tuple(study.scales), out=folder, progress=False, **options,
     )  # fmt: skip
     return found, None if begun else round(time.process_time() - start, 1)
 

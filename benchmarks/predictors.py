@@ -184,7 +184,7 @@ def flags(runs: dict[str, Any]) -> list[dict[str, Any]]:
     """Sensitivity and specificity of each flag against what was measured."""
     rows = []
     for metric, words in METRICS.items():
-        name = f"slow {words}, predicted"
+        name = f"slow {words} (predicted)"
         if metric not in PREDICTED:
             name = f"predicted below {PREDICTED_SLOW} (was: {name})"
         # by identity: heads of two runs may be equal

@@ -54,7 +54,7 @@ def replicate_seconds(study: Study, largest: int) -> float:
     try:
         sizes = geometric(largest / 10, largest, len(study.sizes))
         options = {k: v for k, v in study.options.items() if k != "predict"}
-        sweep(study.head, sizes, 3, 0, scales=study.scales, progress=False, **options)
+        sweep(study.head, sizes, 3, 0, alpha=study.scales, progress=False, **options)
     finally:
         work.measure_cell = measure
     return min(seconds[1:])
@@ -74,7 +74,7 @@ def sweep_hours(study: Study) -> tuple[float, str]:
 
 
 def prediction_hours(study: Study) -> float:
-    one = SweepStudy(study.head, study.sizes, scales=study.scales[:1]).filled()
+    one = SweepStudy(study.head, study.sizes, alpha=study.scales[:1]).filled()
     return cpu(predict_scales, study.head, one) * len(study.scales) / 3600
 
 

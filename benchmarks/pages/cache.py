@@ -18,6 +18,7 @@ from benchmarks.pages.cache_parts import (
 )
 from benchmarks.pages.cache_rows import kept_rows, rows_of
 from benchmarks.pages.cache_words import (
+    best_of_others,
     called,
     closest,
     command,
@@ -31,12 +32,16 @@ from benchmarks.pages.cache_words import (
     pyramid,
     ratio,
     seeds,
+    units,
+    unlike,
     unmeasured,
     wide,
 )
 from esscher.show.drawing import Plot
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
+#: The budget at which texts are compared.
+SHOWN = 0.25
 #: First passages of every text that were in view when constants of plans were chosen.
 IN_VIEW = 2
 
@@ -74,16 +79,17 @@ def _legend() -> str:
         "[plans](../../plan.md), uniform budgets with the same selection, and published rules "
         "([our versions](../kvpress/kvpress.md)), all with the same number of tokens (counted, "
         "and refused if it differs). KL is that of the next-token laws of the 128 tokens after "
-        "the prompt, in nats per token. Ratios are of a KL to that of the plan, paired passage "
-        "by passage: above 1 the plan is closer. In brackets: Student's 95% intervals, of "
-        "ratios on logarithms; without brackets there is one passage. *All* is over the "
-        "passages of all texts, which are taken for independent. Plans and the two rules that "
-        "are calibrated (LU-KV and DuoAttention style) saw "
-        f"`{CALIBRATION}` alone. Weakest points: one small model; few passages, from one source of "
-        "each kind; the power of the sample and the ridge of its fit were chosen with the first "
-        "two passages of each of these texts and three of the quotes in view, which flatters the "
-        "plan there; the published "
-        "rules are our own versions of them; many comparisons stand here, and no interval is "
+        "the prompt, in nats per token; *mean KL* is its arithmetic mean over passages. *Ratios* "
+        "are geometric means of a KL over that of the plan, paired passage by passage: above 1 the "
+        "plan is closer. In brackets: Student's 95% intervals, of ratios on logarithms; without "
+        "brackets there is one passage. For a single text they are over its passages, and speak "
+        "about that text alone. *All* is over texts, each with the mean of its passages: these are "
+        "the independent units. Plans and the two rules that are calibrated (LU-KV and "
+        f"DuoAttention style) saw `{CALIBRATION}` alone. Weakest points: one small model; few "
+        "texts, one of each kind, and few passages of each; the power of the sample and the ridge "
+        "of its fit were chosen with the first two passages of each of these texts and three of "
+        "the quotes in view, which flatters the plan there; the published rules are our own "
+        "versions of them; many comparisons stand here, and no interval is "
         "corrected for that. Other lengths of the prompt have [a page of their own]"
         "(../cache-lengths/cache-lengths.md), and so have [questions about texts]"
         "(../cache-tasks/cache-tasks.md)."
@@ -94,16 +100,18 @@ def _curves(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
     table = curve_table(rows)
     prefix = int(rows["prefix"].iloc[0])
     few = passages(rows)
+    over = f"{units(table[table['text'] == ALL])}, {count(table, ALL)} passages"
     parts = [
         f"## {rows['model'].iloc[0]}: KL against the share of tokens kept",
-        f"Prompts of {prefix:,} tokens, {few}. " + not_ahead(table),
-        f"**How many times farther from dense than the plan, {count(table, ALL)} passages**",
+        f"Prompts of {prefix:,} tokens, {few}. " + not_ahead(table) + " " + best_of_others(table),
+        unlike(rows, SHOWN),
+        f"**How many times farther from dense than the plan (geometric mean), {over}**",
         markdown_table(wide(table[table["text"] == ALL], ratio)),
-        "**KL to dense, the same passages**",
+        f"**Mean KL to dense, {over}**",
         markdown_table(wide(table[table["text"] == ALL], kl)),
         "**Share of positions with the same most likely token**",
         markdown_table(wide(table[table["text"] == ALL], lambda row: f"{100 * row['top1']:.1f}%")),
-        "**Text by text: the published rule that comes closest**",
+        "**Text by text: uniform budgets, and the published rules that come closest**",
         markdown_table(closest(table)),
         *_later(rows),
         pyramid(table),
@@ -149,7 +157,7 @@ def _ablation(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
         "a weighted sample with power 1, fitted to what queries of the prompt get from all of "
         "it, scores by all queries, and four passages of prose and two of retrieval as its "
         "calibration. " + " ".join(no_loss(table, budget) for budget in budgets),
-        "**KL over that of the plan**",
+        f"**KL over that of the plan (geometric mean over {units(table)})**",
         markdown_table(wide),
         seeds(table),
         other_runtimes(topk_table(rows, curves)),
@@ -168,7 +176,7 @@ def _ablation(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
 
 
 def _small(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
-    rows, trial = rows[rows["part"] == "small"], rows[rows["part"] == "trial"]
+    rows, trial = rows[rows["part"] == "small"], rows[rows["part"].isin(WITH["small"])]
     table = small_table(rows, trial)
     prefix = int(rows["prefix"].iloc[0])
     shown = pd.DataFrame(
@@ -193,7 +201,7 @@ def _small(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
         f"Prompts of {prefix:,} tokens, {passages(rows)}. Predictions are the KL of the "
         "plan on its calibration passages of prose, raised by what budgets cost more on passages "
         "that they were not made from; the interval of the last column is about the unseen "
-        "passages alone, and takes the prediction as it is.",
+        "passages of a text, or about texts, alone, and takes the prediction as it is.",
         markdown_table(shown),
         command(rows, "0.125", against="snapkv"),
     ]
@@ -201,7 +209,7 @@ def _small(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
 
 
 #: Parts of which sections need the results as well.
-WITH = {"small": ("trial",), "ablation": ("curves",)}
+WITH = {"small": ("trial", "predicted"), "ablation": ("curves",)}
 SECTIONS = {
     "curves": _curves,
     "ablation": _ablation,

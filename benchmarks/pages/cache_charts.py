@@ -144,7 +144,7 @@ def draw_ablation(table: pd.DataFrame) -> Plot:
         figure(
             panels,
             "What takes the place of the plan",
-            note="right of the dotted line: farther from dense; lines: 95% intervals over passages",
+            note="right of the dotted line: farther from dense; lines: 95% intervals over texts",
             least=WIDE,
         )
     )

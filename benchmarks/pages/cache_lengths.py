@@ -11,7 +11,15 @@ from benchmarks.cache import CALIBRATION
 from benchmarks.pages.cache_charts import draw_lengths
 from benchmarks.pages.cache_parts import ALL, curve_table
 from benchmarks.pages.cache_rows import kept_rows, part_rows
-from benchmarks.pages.cache_words import command, kl, not_ahead, passages, ratio, wide
+from benchmarks.pages.cache_words import (
+    best_of_others,
+    command,
+    kl,
+    not_ahead,
+    passages,
+    ratio,
+    wide,
+)
 from esscher.studies.reproduce.finding import Finding, markdown_table
 
 
@@ -45,7 +53,8 @@ def _legend() -> str:
         "(../cache/cache.md), at one budget: the same texts, rules and measures. Plans and the two "
         f"rules that are calibrated saw three passages of each length, from `{CALIBRATION}`. "
         "KVzip repeats a prompt, and has no numbers where the model has no positions for that. "
-        "Weakest points: one small model, and fewer passages the longer they are."
+        "Over several texts the texts are the units, each with the mean of its passages. Weakest "
+        "points: one small model, three texts, and fewer passages the longer they are."
     )
 
 
@@ -54,16 +63,18 @@ def _section(rows: pd.DataFrame, table: pd.DataFrame) -> str:
     lengths = sorted(set(table["prefix"]))
     said = [
         f"- {prefix:,} tokens, {passages(rows[rows['prefix'] == prefix])}: "
-        + not_ahead(table[table["prefix"] == prefix])
+        + f"{not_ahead(own)} {best_of_others(own)}"
         for prefix in lengths
+        for own in (table[table["prefix"] == prefix],)
     ]
     budget = f"{rows['budget'].iloc[0]:g}"
     parts = [
         f"## {rows['model'].iloc[0]}, {100 * float(budget):g}% of the tokens",
         "\n".join(said),
-        "**How many times farther from dense than the plan, by length of the prompt**",
+        "**How many times farther from dense than the plan (geometric mean over texts), by length "
+        "of the prompt**",
         markdown_table(wide(every[every["configuration"] != "planned"], ratio, "prefix")),
-        "**KL to dense, the same passages**",
+        "**Mean KL to dense, the same passages**",
         markdown_table(wide(every, kl, "prefix")),
         command(rows[rows["prefix"] == lengths[0]], budget, "--passages 3"),
     ]

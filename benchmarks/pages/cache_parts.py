@@ -1,4 +1,9 @@
-"""Numbers of the page on caches: means, paired ratios and differences, with intervals."""
+"""Numbers of the page on caches: means, paired ratios and differences, with intervals.
+
+Passages of one text are alike: over several texts the texts are the independent units, each with
+the mean of its passages. Within one text they are its passages, and what is said is about that
+text.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from esscher.core.validation import Array
 from esscher.math.statistics.means import mean_and_interval, wilson
 from esscher.studies.plan.compare import ROUNDING, paired_ratio
 
-#: The passages of all texts together.
+#: All texts together.
 ALL = "all"
 #: Score of the dense model below which a task says nothing about caches.
 LEAST = 0.5
@@ -32,16 +38,17 @@ def curve_table(rows: pd.DataFrame) -> pd.DataFrame:
             top1 = _wide(own[own["budget"] == budget], "top1")
             for name in wide:
                 out.append(
-                    {"text": text, "budget": budget, "configuration": name, "passages": len(wide)}
-                    | _mean(wide[name].to_numpy(), "kl", 0.0)
+                    {"text": text, "budget": budget, "configuration": name, "passages": len(wide),
+                     "texts": _texts(wide)}
+                    | _mean(_units(wide[name]), "kl", 0.0)
                     | _over(wide, name)
-                    | {"top1": float(top1[name].mean())}
-                )
+                    | {"top1": float(_units(top1[name]).mean())}
+                )  # fmt: skip
     return pd.DataFrame(out)
 
 
 def ablation_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Ratio of the KL of every variant to that of the plan, over all passages."""
+    """Ratio of the KL of every variant to that of the plan, over all texts."""
     out = []
     for budget in sorted(set(rows["budget"]), reverse=True):
         wide = _wide(rows[rows["budget"] == budget])
@@ -56,8 +63,9 @@ def ablation_table(rows: pd.DataFrame) -> pd.DataFrame:
                         "configuration": name,
                         "budget": budget,
                         "passages": len(wide),
+                        "texts": _texts(wide),
                     }
-                    | _mean(wide[name].to_numpy(), "kl", 0.0)
+                    | _mean(_units(wide[name]), "kl", 0.0)
                     | _over(wide, name)
                     | {"spread": float(np.exp(spread)) if name in seeds else np.nan}
                 )
@@ -74,13 +82,11 @@ def topk_table(rows: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
             other = curves[(curves["budget"] == budget) & (curves["configuration"] == name)]
             both = own.merge(other, on=["text", "passage"], suffixes=("", "_other"))
             if len(both):
-                ratio = paired_ratio(*(both[x].to_numpy(dtype=float) for x in ("kl_other", "kl")))
-                low, high = ratio.interval or (np.nan, np.nan)
+                wide = both.set_index(["text", "passage"])
                 out.append(
-                    {"budget": budget, "configuration": name, "passages": len(both),
-                     "over_planned": ratio.mean, "over_planned_low": low,
-                     "over_planned_high": high}
-                )  # fmt: skip
+                    {"budget": budget, "configuration": name, "passages": len(both)}
+                    | _ratio(wide["kl_other"], wide["kl"], "over_planned")
+                )
     return pd.DataFrame(out)
 
 
@@ -149,32 +155,31 @@ def _by_item(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
 def small_table(rows: pd.DataFrame, trial: pd.DataFrame) -> pd.DataFrame:
     """Predicted and realised KL, by budget, configuration and text.
 
-    Predicted from a trial: KL on the calibration passages, times what budgets cost more elsewhere.
+    Predicted from a trial: KL on the calibration passages, times what budgets cost more elsewhere;
+    or as a page that was made from it says.
     """
     out = []
     for (budget, name), both in rows.groupby(["budget", "configuration"], sort=False):
         tried = trial[(trial["budget"] == budget) & (trial["configuration"] == name)]
-        raised = tried["kl"].to_numpy(dtype=float) * tried["optimism"].to_numpy(dtype=float)
-        predicted = _mean(raised, "predicted", 0.0)
+        if "predicted" in tried:
+            predicted = tried[["predicted", "predicted_low", "predicted_high"]].iloc[0].to_dict()
+        else:
+            raised = tried["kl"].to_numpy(dtype=float) * tried["optimism"].to_numpy(dtype=float)
+            predicted = _mean(raised, "predicted", 0.0)
         for text in (*dict.fromkeys(both["text"]), ALL):
             own = both if text == ALL else both[both["text"] == text]
-            realised = own["kl"].to_numpy(dtype=float)
-            ratio = paired_ratio(realised, np.full(len(realised), predicted["predicted"]))
-            ends = ratio.interval or (np.nan, np.nan)
+            realised = own.set_index(["text", "passage"])["kl"]
             out.append(
                 {
                     "budget": budget,
                     "configuration": name,
                     "text": text,
                     "passages": len(own),
+                    "texts": _texts(realised),
                 }
                 | predicted
-                | _mean(realised, "kl", 0.0)
-                | {
-                    "over_predicted": ratio.mean,
-                    "over_predicted_low": ends[0],
-                    "over_predicted_high": ends[1],
-                }
+                | _mean(_units(realised), "kl", 0.0)
+                | _ratio(realised, predicted["predicted"] + 0 * realised, "over_predicted")
             )
     return pd.DataFrame(out)
 
@@ -194,7 +199,36 @@ def _mean(values: Array, name: str, lowest: float = -np.inf) -> dict[str, float]
 def _over(wide: pd.DataFrame, name: str) -> dict[str, Any]:
     if name == "planned":
         return dict.fromkeys(("over_planned", "over_planned_low", "over_planned_high"), np.nan)
-    over, under = (np.maximum(wide[n].to_numpy(dtype=float), ROUNDING) for n in (name, "planned"))
-    ratio = paired_ratio(over, under)
+    return _ratio(wide[name], wide["planned"], "over_planned")
+
+
+def _ratio(over: pd.Series, under: pd.Series, name: str) -> dict[str, float]:
+    """Geometric mean of paired ratios over the independent units, with Student's interval."""
+    logs = (np.log(one.clip(lower=ROUNDING)) for one in (over, under))
+    ratio = paired_ratio(*(np.exp(_units(one)) for one in logs))
     low, high = ratio.interval or (np.nan, np.nan)
-    return {"over_planned": ratio.mean, "over_planned_low": low, "over_planned_high": high}
+    return {name: ratio.mean, f"{name}_low": low, f"{name}_high": high}
+
+
+def _units(values: pd.Series) -> Array:
+    """Values of the independent units: means of texts, or the passages of a single one."""
+    means = values.groupby(level="text", sort=False).mean()
+    return (means if len(means) > 1 else values).to_numpy(dtype=float)
+
+
+def _texts(values: pd.DataFrame | pd.Series) -> int:
+    return values.index.get_level_values("text").nunique()
+
+
+def between_texts(rows: pd.DataFrame, name: str, budget: float) -> tuple[dict[str, float], float]:
+    """Ratios of a configuration to the plan by text, and the p-value that texts do not differ.
+
+    The p-value is that of an analysis of variance of the logarithms over passages.
+    """
+    wide = _wide(rows[rows["budget"] == budget])
+    logs = np.log(wide[name].clip(lower=ROUNDING) / wide["planned"].clip(lower=ROUNDING))
+    parts = {str(text): own.to_numpy() for text, own in logs.groupby(level="text", sort=False)}
+    if len(parts) < 2 or min(map(len, parts.values())) < 2:
+        return {}, np.nan
+    ratios = {text: float(np.exp(own.mean())) for text, own in parts.items()}
+    return ratios, float(stats.f_oneway(*parts.values()).pvalue)

@@ -19,13 +19,35 @@ KEPT = (
     "model", "prefix", "text", "passage", "task", "haystack", "item", "budget", "configuration",
     "kept", "kl", "top1", "nll", "score", "log_probability",
 )  # fmt: skip
+#: How the names of tables with results end.
+ROWS = "-rows"
+#: What is told of predictions, by budget and configuration.
+PREDICTED = ("budget", "configuration", "predicted", "predicted_low", "predicted_high")
 
 
 def rows_of(runs: Sequence[Path]) -> dict[str, pd.DataFrame]:
-    """All results, by the name of the folder."""
+    """All results, by the name of the folder; or those that a page keeps, by the name it gave."""
     if not runs:
         raise InputError("there are no runs to make a page of; give folders of benchmarks.cache")
-    return {folder.name: stored_rows(folder) for folder in runs}
+    found: dict[str, pd.DataFrame] = {}
+    for folder in runs:
+        found |= page_rows(folder) or {folder.name: stored_rows(folder)}
+    return found
+
+
+def page_rows(folder: Path) -> dict[str, pd.DataFrame]:
+    """Results that the page in a folder keeps, so that it can be made again; none if it has none.
+
+    Trials are not kept: what was predicted from them is read from the page's table.
+    """
+    found: dict[str, list[pd.DataFrame]] = {}
+    for path in sorted(folder.glob(f"*{ROWS}.csv")):
+        name, _, part = path.name.removesuffix(f"{ROWS}.csv").rpartition("-")
+        found.setdefault(name, []).append(pd.read_csv(path).assign(part=part))
+        if part == "small":
+            made = pd.read_csv(folder / f"{name}-{part}.csv")[list(PREDICTED)]
+            found[name].append(made.drop_duplicates().assign(part="predicted"))
+    return {name: pd.concat(parts, ignore_index=True) for name, parts in found.items()}
 
 
 def part_rows(runs: Sequence[Path], part: str) -> dict[str, pd.DataFrame]:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from benchmarks.cache import CALIBRATION, TEXTS
-from benchmarks.pages.cache_parts import ALL, LEAST
+from benchmarks.pages.cache_parts import ALL, LEAST, between_texts
 from esscher.engine.cache.published import RULES
 from esscher.studies.plan.words import name_of
 
@@ -40,6 +41,8 @@ def count(table: pd.DataFrame, text: str) -> str:
 def not_ahead(table: pd.DataFrame) -> str:
     """Where the plan is not ahead beyond the interval: said before anything else."""
     others = table[(table["configuration"] != "planned") & (table["text"] == ALL)]
+    # rules that keep the same tokens are one
+    others = others.drop_duplicates(["budget", "kl", "over_planned"])
     ahead = others[others["over_planned_high"] < 1]
     tied = others[(others["over_planned_low"] <= 1) & (others["over_planned_high"] >= 1)]
     single = table[(table["text"] != ALL) & (table["over_planned"] <= 1)]
@@ -56,10 +59,44 @@ def not_ahead(table: pd.DataFrame) -> str:
         said.append("Nothing was closer to dense than the plan, or not told apart from it.")
     behind = len(others) - len(ahead) - len(tied)
     said.append(
-        f"Over the passages of all texts, the plan is closer to dense beyond the interval in "
-        f"{behind} of {len(others)} comparisons."
+        f"Over {units(others)}, the plan is closer to dense beyond the interval in {behind} of "
+        f"{len(others)} comparisons (rules that keep the same tokens count once)."
     )
     return " ".join(said)
+
+
+def units(table: pd.DataFrame) -> str:
+    """What intervals are over: texts, or the passages of one."""
+    texts, passages = int(table["texts"].iloc[0]), int(table["passages"].iloc[0])
+    return f"{texts} texts" if texts > 1 else f"{passages} passage{'s' * (passages > 1)}"
+
+
+def unlike(rows: pd.DataFrame, budget: float) -> str:
+    """How far texts differ in what the plan gains, which passages of one text do not tell."""
+    ratios, chance = between_texts(rows, "uniform", budget)
+    if not ratios:
+        return ""
+    listed = ", ".join(f"{ratio:.2g} ({text})" for text, ratio in ratios.items())
+    return (
+        f"At {100 * budget:g}% uniform budgets are {listed} times as far from dense as the plan; "
+        f"that texts do not differ has p = {chance:.1g} (analysis of variance over passages). So "
+        "texts are the units, and not their passages. With "
+        f"{len(ratios)} of them Student's factor is {stats.t.ppf(0.975, len(ratios) - 1):.1f}, and "
+        "intervals are wide: more texts are needed to say how many times closer the plan is on "
+        "others."
+    )
+
+
+def best_of_others(table: pd.DataFrame) -> str:
+    """What is closest of all others over all texts, by ratio and by mean KL, budget by budget."""
+    said: dict[str, list[str]] = {}
+    for budget, own in table[table["text"] == ALL].groupby("budget"):
+        others = own.set_index("configuration").drop(index="planned")
+        names = [called(str(others[by].idxmin())) for by in ("over_planned", "kl")]
+        words = names[0] if names[0] == names[1] else f"{names[0]} by ratio, {names[1]} by mean KL"
+        said.setdefault(words, []).append(f"{100 * float(str(budget)):g}%")
+    listed = "; ".join(f"at {', '.join(where)}: {words}" for words, where in said.items())
+    return f"Closest to dense of all others, uniform budgets included: {listed}."
 
 
 def places(table: pd.DataFrame) -> str:
@@ -248,21 +285,21 @@ def wide(table: pd.DataFrame, shown: Any, by: str = "budget") -> pd.DataFrame:
 
 
 def closest(table: pd.DataFrame) -> pd.DataFrame:
+    """Uniform budgets, and the published rule that is closest by ratio and by mean KL."""
     rows = []
     for (text, budget), own in table.groupby(["text", "budget"], sort=False):
         by = own.set_index("configuration", drop=False)
         rules = by.drop(index=["planned", "uniform"])
-        nearest = rules["over_planned"].idxmin()
+        nearest, smallest = (by.loc[rules[name].idxmin()] for name in ("over_planned", "kl"))
         rows.append(
             {
                 "text": text,
                 "kept": f"{100 * float(str(budget)):g}%",
-                "passages": int(by["passages"].iloc[0]),
-                "planned": kl(by.loc["planned"]),
-                "closest rule": called(str(nearest)),
-                "its KL": kl(by.loc[nearest]),
-                "over the plan's": ratio(by.loc[nearest]),
+                "units": units(own),
+                "planned, mean KL": kl(by.loc["planned"]),
                 "uniform over the plan's": ratio(by.loc["uniform"]),
+                "closest rule by ratio": f"{called(nearest['configuration'])}, {ratio(nearest)}",
+                "closest rule by mean KL": f"{called(smallest['configuration'])}, {kl(smallest)}",
             }
         )
     return pd.DataFrame(rows)
@@ -276,7 +313,7 @@ def pyramid(table: pd.DataFrame) -> str:
     return (
         f"PyramidKV keeps what SnapKV does at {', '.join(same)}: its smallest layer would have "
         "fewer tokens than SnapKV's window of 64, and it then falls back to equal budgets, as in "
-        "kvpress."
+        "kvpress. There they are one rule, and not two."
     )
 
 

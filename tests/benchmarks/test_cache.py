@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
+import pandas as pd
 import pytest
 from benchmarks.cache import Comparison, arguments, run_parts, with_room
 from benchmarks.cache_arms import compared
 from benchmarks.cache_plans import Sources
 from benchmarks.pages.cache import cache_finding
 from benchmarks.pages.cache_lengths import lengths_finding
+from benchmarks.pages.cache_parts import between_texts, curve_table
 from benchmarks.pages.cache_rows import stored_rows
 from benchmarks.pages.cache_tasks import tasks_finding
+from benchmarks.pages.cache_words import best_of_others, not_ahead
+from scipy import stats
 
 import esscher
 from esscher.core.errors import InputError
@@ -119,6 +124,64 @@ def test_the_page(run, tmp_path):
     assert str(tmp_path) not in page
     for name in ("tiny-curves", "tiny-ablation"):
         assert (tmp_path / f"{name}.png").stat().st_size > 1000
+
+
+def made_rows(texts=3, passages=5):
+    """Results in which uniform budgets are exp(1), exp(2), exp(3) times as far as the plan."""
+    found = [
+        {"model": "m", "prefix": 100, "text": f"text {t}", "passage": p, "budget": 0.25,
+         "configuration": name, "kept": 10, "kl": 0.01 * (1 + p) * np.exp(log), "top1": 0.9}
+        for t in range(texts)
+        for p in range(passages)
+        for name, log in (("planned", 0.0), ("uniform", 1.0 + t + 0.1 * (p - 2)), ("snapkv", 2.2))
+    ]  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def test_over_several_texts_the_texts_are_the_units():
+    table = curve_table(made_rows()).set_index(["text", "configuration"])
+    every, one = (table.loc[(text, "uniform")] for text in ("all", "text 0"))
+    half = stats.t.ppf(0.975, 2) * 1.0 / np.sqrt(3)  # of the means 1, 2, 3
+    names = ["over_planned", "over_planned_low", "over_planned_high"]
+    expected = np.exp([2.0, 2.0 - half, 2.0 + half])
+    assert every[names].tolist() == pytest.approx(expected.tolist())
+    assert (every["texts"], every["passages"]) == (3, 15)
+    # of a single text they are its passages
+    half = stats.t.ppf(0.975, 4) * 0.1 * np.sqrt(2.5) / np.sqrt(5)
+    assert np.log(one["over_planned_high"]) == pytest.approx(1.0 + half)
+
+
+def test_texts_that_differ_are_told():
+    ratios, chance = between_texts(made_rows(), "uniform", 0.25)
+    assert list(ratios.values()) == pytest.approx(np.exp([1.0, 2.0, 3.0]).tolist())
+    # mean squares between and within: 5 * 1 and 0.1^2 * 2.5
+    assert chance == pytest.approx(stats.f.sf(5 / 0.025, 2, 12))
+    assert between_texts(made_rows(texts=1), "uniform", 0.25)[0] == {}
+
+
+def test_uniform_budgets_are_among_the_others():
+    table = curve_table(made_rows())
+    assert best_of_others(table).endswith("at 25%: uniform by ratio, SnapKV by mean KL.")
+    assert best_of_others(table[table["configuration"] != "uniform"]).endswith("at 25%: SnapKV.")
+
+
+def test_rules_that_keep_the_same_count_once():
+    rows = made_rows()
+    same = rows[rows["configuration"] == "snapkv"].assign(configuration="pyramid")
+    table = curve_table(pd.concat([rows, same], ignore_index=True))
+    assert "in 1 of 2 comparisons" in not_ahead(table)
+
+
+def test_a_page_is_made_again_from_what_lies_beside_it(run, tmp_path):
+    finding = cache_finding([run.out])
+    finding.write(tmp_path, formats=())
+    again = cache_finding([tmp_path])
+    assert list(again.tables) == list(finding.tables)
+    for name, table in finding.tables.items():
+        # results have six digits; ends of intervals have fewer where others cancel
+        means = [column for column in table if not column.endswith(("_low", "_high"))]
+        found, made = (one[means].reset_index(drop=True) for one in (again.tables[name], table))
+        pd.testing.assert_frame_equal(found, made, rtol=1e-4, check_dtype=False)
 
 
 def test_a_rule_without_room_is_left_out(run, model, capsys):

@@ -84,7 +84,7 @@ def test_deep(tmp_path):
 
 def test_domains(tmp_path):
     texts = {"plain": prose(1), "../few words": prose(2, words=WORDS[:9])}
-    esscher.domains(tiny(), texts, blocks=4, block_tokens=60, context=62, layers=[0], heads=[1, 2],
+    esscher.domains(tiny(), texts, blocks=6, block_tokens=60, context=62, layers=[0], heads=[1, 2],
                     permutations=2_000, out=tmp_path / "run")  # fmt: skip
     page = domains_finding([tmp_path / "run"]).write(tmp_path / "page").read_text()
     assert "Medians over the heads" in page
