@@ -30,7 +30,7 @@ from benchmarks.pages.reach import reach_finding
 from benchmarks.pages.regimes import regimes_finding
 from benchmarks.pages.sparse import sparse_finding
 from benchmarks.pages.tails import tails_finding
-from esscher.studies.reproduce.finding import Finding
+from benchmarks.finding import Finding
 
 #: Names of corpora and their files.
 CORPORA = {

@@ -26,7 +26,7 @@ from esscher.studies.plan.records import Check, Mean
 from esscher.studies.plan.result import Plan
 from esscher.studies.plan.study import PlanStudy
 from esscher.studies.plan.words import name_of
-from esscher.studies.reproduce.finding import Finding, markdown_table
+from benchmarks.finding import Finding, markdown_table
 
 
 @dataclass(frozen=True)

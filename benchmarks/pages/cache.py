@@ -38,7 +38,7 @@ from benchmarks.pages.cache_words import (
     wide,
 )
 from esscher.show.drawing import Plot
-from esscher.studies.reproduce.finding import Finding, markdown_table
+from benchmarks.finding import Finding, markdown_table
 
 #: The budget at which texts are compared.
 SHOWN = 0.25

@@ -20,7 +20,7 @@ from benchmarks.pages.cache_words import (
     ratio,
     wide,
 )
-from esscher.studies.reproduce.finding import Finding, markdown_table
+from benchmarks.finding import Finding, markdown_table
 
 
 def lengths_finding(runs: Sequence[Path]) -> Finding:

@@ -26,7 +26,7 @@ from benchmarks.pages.cache_words import (
     where,
     wide,
 )
-from esscher.studies.reproduce.finding import Finding, markdown_table
+from benchmarks.finding import Finding, markdown_table
 
 #: The budget of which every task is shown.
 SHOWN = 0.25

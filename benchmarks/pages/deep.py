@@ -16,7 +16,7 @@ from esscher.runs.registry import load
 from esscher.show.drawing import Plot
 from esscher.studies.deep import Deep
 from esscher.studies.deep.headlines import SAME
-from esscher.studies.reproduce.finding import Finding, markdown_table
+from benchmarks.finding import Finding, markdown_table
 
 #: Rows of a table of layers that the page shows; all of them are in the CSV file.
 SHOWN = 8

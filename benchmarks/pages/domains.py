@@ -17,7 +17,7 @@ from esscher.studies.domains import Domains
 from esscher.studies.domains.decided import DIFFERENCE, FACTOR
 from esscher.studies.domains.records import Correction, RankPair, TransferPair, shares_of
 from esscher.studies.domains.statistics import BY_NAME
-from esscher.studies.reproduce.finding import Finding, markdown_table
+from benchmarks.finding import Finding, markdown_table
 
 #: How the counts are to be read.
 CAVEAT = (

@@ -13,7 +13,7 @@ from esscher.core.errors import InputError
 from esscher.runs.registry import load
 from esscher.show.drawing import Plot
 from esscher.studies.probe import Probe, ProbeStudy
-from esscher.studies.reproduce.finding import Finding, markdown_table
+from benchmarks.finding import Finding, markdown_table
 
 
 def manyheads_finding(runs: Sequence[Path]) -> Finding:

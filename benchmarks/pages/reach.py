@@ -21,7 +21,7 @@ from esscher.studies.reach import Reach
 from esscher.studies.reach.compare import FEWEST
 from esscher.studies.reach.measure import RECENT, SINKS
 from esscher.studies.reach.printed import percent, tail_range
-from esscher.studies.reproduce.finding import Finding, markdown_table
+from benchmarks.finding import Finding, markdown_table
 
 #: Advantages in spreads, and scales as shares of the rule's best one.
 ADVANTAGES, SHARES = (3.0, 4.0, 5.0, 6.0), (0.25, 0.5, 0.75, 1.0, 2.0)

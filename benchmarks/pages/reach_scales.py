@@ -13,7 +13,7 @@ from esscher.core.codec import Estimate
 from esscher.core.errors import InputError
 from esscher.studies.reach.compare import FEWEST, scale_checks
 from esscher.studies.reach.records import ARMS, ArmScore, CheckCell, ScaleCheck
-from esscher.studies.reproduce.finding import markdown_table
+from benchmarks.finding import markdown_table
 
 #: Folder of the page, with checks that have tables of their own.
 FINDING = Path(__file__).parents[2] / "docs" / "findings" / "reach"

@@ -16,7 +16,7 @@ from esscher.math.theory.regimes_chart import draw_regimes
 from esscher.runs.registry import load
 from esscher.studies.probe import Probe
 from esscher.studies.probe.regimes import count_words, order_check, regime_counts, regime_table
-from esscher.studies.reproduce.finding import Finding, markdown_table
+from benchmarks.finding import Finding, markdown_table
 
 #: Caveat for readers of the counts.
 CAVEAT = (

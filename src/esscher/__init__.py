@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from esscher.studies.context import context
     from esscher.studies.deep import deep, deep_stack
     from esscher.studies.domains import domains
+    from esscher.studies.paper import paper
     from esscher.studies.plan import plan
     from esscher.studies.probe import probe
     from esscher.studies.reach import reach
-    from esscher.studies.reproduce import reproduce
     from esscher.studies.sparse import sparse, sparse_law
     from esscher.studies.sweep import sweep
     from esscher.studies.tails import tails
@@ -68,6 +68,7 @@ __all__ = [
     "load",
     "load_cache",
     "load_model",
+    "paper",
     "patterns",
     "plan",
     "predict",
@@ -75,7 +76,6 @@ __all__ = [
     "reach",
     "read_text",
     "report",
-    "reproduce",
     "results",
     "sparse",
     "sparse_law",
@@ -106,10 +106,10 @@ _LAZY = {
     "esscher.studies.context": ("context",),
     "esscher.studies.deep": ("deep", "deep_stack"),
     "esscher.studies.domains": ("domains",),
+    "esscher.studies.paper": ("paper",),
     "esscher.studies.plan": ("plan",),
     "esscher.studies.probe": ("probe",),
     "esscher.studies.reach": ("reach",),
-    "esscher.studies.reproduce": ("reproduce",),
     "esscher.studies.sparse": ("sparse", "sparse_law"),
     "esscher.studies.sweep": ("sweep",),
     "esscher.studies.tails": ("tails",),

@@ -16,6 +16,7 @@ from esscher.cli.completion import complete_values
 
 #: What a command does, and where it is: module and name. A study's command has its name.
 STUDIES = {
+    "paper": "Check the claims of the paper one by one.",
     "probe": "Measure how many tokens each head of a model needs.",
     "sweep": "Measure how fast attention over synthetic tokens converges.",
     "deep": "Measure how errors of sampled attention grow through layers.",
@@ -40,10 +41,6 @@ OTHERS = {
     "hardmax": (
         "hardmax:hardmax",
         "Print the error of hardmax attention, exact and simulated.",
-    ),
-    "reproduce": (
-        "reproduce:reproduce",
-        "Repeat an experiment of the published synthetic study.",
     ),
     "ls": ("runs:list_runs", "List the runs in a directory and below it."),
     "show": ("runs:show", "Print the result of a stored run, complete or not."),

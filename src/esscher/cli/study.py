@@ -108,7 +108,9 @@ def print_result(found: Result[Any], everything: bool = False) -> None:
 def _help(study: type[Study[Any]]) -> str:
     """The study's docstring, how to resume, and examples as they are."""
     subjects = [
-        f"{option.metavar}: {_said(option)}" for option in options_of(study) if _is_argument(option)
+        f"{option.metavar}: {_said(option)}"
+        for option in options_of(study)
+        if _is_argument(option) or (option.metavar or "").endswith("...")
     ]
     if _has_head(study):
         subjects.insert(0, f"LAW: Law of the tokens: {', '.join(STANDARD_LAWS)}.")
@@ -148,6 +150,8 @@ def _parameter(option: Option, study: type[Study[Any]]) -> click.Parameter | Non
         return click.Option([flag, option.name], multiple=True, **settings)
     if _is_argument(option):
         return click.Argument([option.name], metavar=option.metavar)
+    if option.metavar and option.metavar.endswith("..."):
+        return click.Argument([option.name], metavar=f"[{option.metavar}]", nargs=-1)
     if kind is bool:
         both = f"{flag}/--no-{flag[2:]}" if default else flag
         return click.Option([both, option.name], is_flag=True, default=default, **settings)

@@ -29,7 +29,6 @@ def page_of(found: Result[Any]) -> Page:
     """Return the page of a result."""
     name, about = name_of(found), _about(found)
     summary: Summary = part_of(found.study.name, "page").summary(found, name)
-    drawings = offered(part_of(found.study.name, "charts").DRAWINGS, found)
     command, note = _command(found, about, name)
     return Page(
         title=name,
@@ -38,15 +37,18 @@ def page_of(found: Result[Any]) -> Page:
         answer=summary.answer or found.headline,
         complete=found.complete,
         cards=summary.cards,
-        parts=[
-            *(Drawn(d.heading, d.draw(found), d.caption) for d in drawings if d.heading),
-            *summary.tables,
-        ],
+        parts=summary.parts or [*_charts(found), *summary.tables],
         provenance=_provenance(found, about),
         command=command,
         command_note=note,
         configuration=json.dumps(found.study.configuration(), indent=2, ensure_ascii=False),
     )
+
+
+def _charts(found: Result[Any]) -> list[Drawn]:
+    """The charts of a report, in the order in which the study offers them."""
+    drawings = offered(part_of(found.study.name, "charts").DRAWINGS, found)
+    return [Drawn(d.heading, d.draw(found), d.caption) for d in drawings if d.heading]
 
 
 def _about(found: Result[Any]) -> About | None:

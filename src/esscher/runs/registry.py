@@ -20,6 +20,7 @@ from esscher.runs.study import Study, configuration_type, finish, stored_study
 
 #: Command, function and kind of run, and where the study is defined.
 STUDIES = {
+    "paper": "esscher.studies.paper.study:PaperStudy",
     "probe": "esscher.studies.probe.study:ProbeStudy",
     "sweep": "esscher.studies.sweep.study:SweepStudy",
     "deep": "esscher.studies.deep.study:DeepStudy",

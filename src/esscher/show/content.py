@@ -21,11 +21,14 @@ class Drawn:
         Above and below it.
     chart
         Altair's chart.
+    paragraphs
+        Text below it: how a paragraph begins, and the rest of it.
     """
 
     title: str
     chart: Any
     caption: str = ""
+    paragraphs: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,8 @@ class Summary:
         All numbers.
     answer
         In plain language, if the headline of the result is none.
+    parts
+        Charts and tables in their order, in place of all charts and then ``tables``.
     """
 
     name: str
@@ -127,6 +132,7 @@ class Summary:
     cards: Sequence[Card]
     tables: Sequence[Table]
     answer: str = ""
+    parts: Sequence[Part] = ()
 
 
 @dataclass(frozen=True)

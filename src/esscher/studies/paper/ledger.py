@@ -199,6 +199,13 @@ def verdict_of(holds: bool, contradicted: bool) -> Verdict:
     return "holds" if holds else "contradicted" if contradicted else "undecided"
 
 
+def simultaneous(count: int) -> float:
+    """Standard errors within which all of ``count`` normal numbers lie with probability 95%."""
+    from scipy.special import ndtri
+
+    return float(ndtri(1 - 0.025 / max(count, 1)))
+
+
 def with_interval(value: float, low: float, high: float, digits: int = 2) -> str:
     """Write a number with its 95% interval: ``0.49 (0.45 to 0.53)``."""
     return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"

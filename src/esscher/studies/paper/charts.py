@@ -1,0 +1,25 @@
+"""The figure of every claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from altair.typing import ChartType
+
+from esscher.show.drawing import Drawing
+from esscher.studies.paper.claims import CLAIMS
+from esscher.studies.paper.result import Paper
+from esscher.studies.paper.study import NAMES
+
+
+def _drawing(name: str) -> Drawing:
+    draw: Callable[[Paper], ChartType] = lambda found: CLAIMS[name].draw(found[name])  # noqa: E731
+
+    def missing(found: Paper) -> str | None:
+        judged = name in [entry.claim for entry in found.entries]
+        return None if judged else f"the claim {name} was not judged"
+
+    return Drawing(name, CLAIMS[name].title, draw, missing=missing)
+
+
+DRAWINGS = tuple(_drawing(name) for name in NAMES)

@@ -1,0 +1,68 @@
+"""The page: the ledger, then every claim with its figure, its checks and its weakest point."""
+
+from __future__ import annotations
+
+from esscher.show.content import Card, Column, Drawn, Part, Summary, Table
+from esscher.studies.paper.claims import CLAIMS
+from esscher.studies.paper.ledger import Entry
+from esscher.studies.paper.result import Paper
+
+
+def summary(found: Paper, name: str) -> Summary:
+    """Say which claims hold, and show the evidence claim by claim."""
+    study = found.study
+    setting = study.setting
+    counts = {
+        verdict: sum(entry.verdict == verdict for entry in found.entries)
+        for verdict in ("holds", "contradicted", "undecided")
+    }
+    cards = [
+        Card(str(counts["holds"]), "claims hold"),
+        Card(str(counts["contradicted"]), "are contradicted"),
+        Card(str(counts["undecided"]), "are undecided"),
+    ]
+    ledger = Table(
+        "The ledger", f"{name}-ledger",
+        [
+            Column("claim", "claim"),
+            Column("says", "what the paper says"),
+            Column("verdict", "verdict"),
+            Column("found", "measured"),
+            Column("weakest", "weakest point", shown=False),
+        ],
+        {
+            "claim": [entry.claim for entry in found.entries],
+            "says": [CLAIMS[entry.claim].says for entry in found.entries],
+            "verdict": [entry.verdict for entry in found.entries],
+            "found": [entry.found for entry in found.entries],
+            "weakest": [entry.weakest for entry in found.entries],
+        },
+    )  # fmt: skip
+    parts: list[Part] = [ledger]
+    parts += [_section(entry, study.command_words() or []) for entry in found.entries]
+    subject = (
+        f"Token Sample Complexity of Attention (arXiv 2512.10656), {study.subject}, "
+        f"{setting.encoder} and {setting.decoder} on {setting.text}"
+    )
+    return Summary("The paper, claim by claim", subject, cards, [], parts=parts)
+
+
+def _section(entry: Entry, words: list[str]) -> Drawn:
+    """A claim: what the paper says, the figure, what was measured, the checks, the command."""
+    claim = CLAIMS[entry.claim]
+    options = [word for word in words[1:] if word not in CLAIMS]
+    paragraphs = [
+        ("The paper", claim.says),
+        ("Measured", entry.found),
+        *(
+            (
+                "Check" if check.counts else "Beside it",
+                f"{check.says}: {check.verdict}. {check.found}. Rule: {check.rule}.",
+            )
+            for check in entry.checks
+        ),
+        ("Weakest point", entry.weakest),
+        *([("To decide", entry.decide)] if entry.decide else []),
+        ("Redo", " ".join(["esscher paper", entry.claim, *options])),
+    ]
+    return Drawn(f"{claim.title}: {entry.verdict}", claim.draw(entry), "", paragraphs)
