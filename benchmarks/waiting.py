@@ -85,12 +85,6 @@ ROWS = {
     "plan": _esscher(
         "plan demo:smollm2 --text demo:docs --budget 0.25 --prefix 2048 --passages 4", repeats=1
     ),
-    # small: 16 questions at 512 tokens, 4 at 1,024, 2 held-out ones with all factors
-    "reach": _esscher(
-        "reach demo:smollm2 --text demo:docs --lengths 512,1024 --items 2 --check 1024 "
-        "--check-items 1",
-        repeats=1,
-    ),
 }
 
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from esscher.studies.domains import domains
     from esscher.studies.plan import plan
     from esscher.studies.probe import probe
-    from esscher.studies.reach import reach
     from esscher.studies.reproduce import reproduce
     from esscher.studies.sparse import sparse, sparse_law
     from esscher.studies.sweep import sweep
@@ -72,7 +71,6 @@ __all__ = [
     "plan",
     "predict",
     "probe",
-    "reach",
     "read_text",
     "report",
     "reproduce",
@@ -108,7 +106,6 @@ _LAZY = {
     "esscher.studies.domains": ("domains",),
     "esscher.studies.plan": ("plan",),
     "esscher.studies.probe": ("probe",),
-    "esscher.studies.reach": ("reach",),
     "esscher.studies.reproduce": ("reproduce",),
     "esscher.studies.sparse": ("sparse", "sparse_law"),
     "esscher.studies.sweep": ("sweep",),

@@ -28,7 +28,6 @@ MADE_BY = {
     "context": "context demo:smollm2 --tolerance 0.1",
     "tails": "tails demo:minilm --column text --text a.jsonl",
     "domains": "domains demo:minilm --text one=a.txt --text two=demo:code",
-    "reach": "reach demo:smollm2 --lengths 200,300",
 }
 
 

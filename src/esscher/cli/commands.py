@@ -26,7 +26,6 @@ STUDIES = {
     "context": "Measure how long a context each head of a decoder uses.",
     "tails": "Test whether the keys of a model have light tails.",
     "domains": "Test whether heads behave differently on different text.",
-    "reach": ("Measure how long a text the heads of a decoder can search."),
 }
 OTHERS = {
     "generate": (

@@ -30,7 +30,6 @@ STUDIES = {
     "context": "esscher.studies.context.study:ContextStudy",
     "tails": "esscher.studies.tails.study:TailsStudy",
     "domains": "esscher.studies.domains.study:DomainsStudy",
-    "reach": "esscher.studies.reach.study:ReachStudy",
 }
 
 
