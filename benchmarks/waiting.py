@@ -67,7 +67,6 @@ SWEEP = f"sweep gaussian --dim {DIM} --horizon 1 --sizes 500:8000:8 --replicates
 ROWS = {
     "help": _esscher("--help"),
     "version": _esscher("--version"),
-    "completion": _esscher("completion bash"),
     "help of a command": _esscher("sweep --help"),
     "sweep": _esscher(SWEEP, against="textbook", repeats=3),
     "passes of the sweep": _esscher(SWEEP, against="gemm", repeats=3),
