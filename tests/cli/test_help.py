@@ -30,6 +30,16 @@ def test_every_study_has_a_command() -> None:
     assert list(STUDIES) == list(registry.STUDIES)
 
 
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_begins_with_a_question_and_ends_with_a_command(name: str) -> None:
+    study = registry.study_named(name)
+    assert study.asks.endswith("?")
+    program, command, *words = study.next_step.split()
+    assert program == "esscher"
+    flags = {flag for option in parameters(command) for flag in option.opts}
+    assert {word for word in words if word.startswith("--")} <= flags
+
+
 def parameters(name: str) -> list[click.Parameter]:
     return main.commands[name].params
 

@@ -10,10 +10,8 @@ from rich.markdown import Markdown
 
 from esscher.cli.cluster import chosen_cluster, executor_options
 from esscher.cli.endings import report_line, resumable
-from esscher.cli.next_steps import say_next
 from esscher.cli.printing import plain_console, plain_table, print_json, say
 from esscher.core.errors import InputError
-from esscher.core.next_steps import Step, once_more
 from esscher.runs.folder import CONFIG
 from esscher.show.tables import PlainTable
 
@@ -100,20 +98,6 @@ def reproduce(
                 print_finding(finding.title, finding.text, folder, chosen)
     if as_json:
         print_json({"scale": scale, "seed": seed, "experiments": done})
-        return
-    say_next(_next_steps(name, scale))
-
-
-def _next_steps(name: str, scale: str) -> list[Step]:
-    """The next experiment, and the same one at a larger scale."""
-    steps = []
-    place = EXPERIMENTS.index(name) + 1 if name in EXPERIMENTS else len(EXPERIMENTS)
-    if place < len(EXPERIMENTS):
-        steps.append(Step("reproduce", "The next experiment.", {"NAME": EXPERIMENTS[place]}, True))
-    if scale != SCALES[-1]:
-        larger = SCALES[SCALES.index(scale) + 1]
-        steps.append(once_more("reproduce", "The same with more tokens.", scale=larger))
-    return steps
 
 
 def _table(block: str) -> PlainTable:

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 import numpy as np
 
-from esscher.cli.next_steps import say_next
 from esscher.cli.options import check_figure
 from esscher.cli.printing import plain_console, plain_table, print_json
 from esscher.cli.regimes import load_probes, print_regimes, regimes_dict, save_regimes
@@ -19,7 +18,6 @@ from esscher.cli.theory_simulation import (
     simulation_tables,
 )
 from esscher.core.errors import InputError
-from esscher.core.next_steps import Step, once_more
 from esscher.core.options import geometric_sizes
 from esscher.core.shown import plain_count, with_error
 from esscher.math.laws import STANDARD_LAWS
@@ -30,10 +28,6 @@ from esscher.show.tables import PlainConsole, PlainTable
 
 #: Largest n, number of queries and of replicates that ``--check`` simulates directly.
 CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
-
-
-#: What a horizon alone says.
-HOW_FAST = "How fast does a head of this horizon converge?"
 
 
 @click.command()
@@ -142,7 +136,6 @@ def theory(
         else:
             print_regimes(found, None)
             _print_place("Figure", regimes)
-            say_next([Step("theory", HOW_FAST, {"--horizon": 1.5, "--sizes": "1e3:1e12"})])
         return
     n = None if sizes is None else geometric_sizes(sizes)
     prediction = predict(head, n, queries=queries, seed=seed)
@@ -170,17 +163,6 @@ def theory(
         plain_console().print()
         print_regimes(found, head)
         _print_place("Figure", regimes)
-    say_next(_next_steps(sizes, check, law))
-
-
-def _next_steps(sizes: str | None, check: bool, law: str) -> list[Step]:
-    """Curves, then a simulation beside them, then a sweep."""
-    if sizes is None:
-        return [once_more("theory", "How large is the error at each n?", sizes="1e3:1e12")]
-    if not check:
-        return [once_more("theory", "Does simulation agree, at small n?", check=True)]
-    why = "Measure the error itself, on sampled tokens."
-    return [Step("sweep", why, {"LAW": law, "--sizes": "100:10000:7"})]
 
 
 def _print_place(name: str, path: Path | None) -> None:
