@@ -26,7 +26,6 @@ from benchmarks.pages.cache_tasks import tasks_finding
 from benchmarks.pages.deep import deep_finding
 from benchmarks.pages.domains import domains_finding
 from benchmarks.pages.manyheads import manyheads_finding
-from benchmarks.pages.reach import reach_finding
 from benchmarks.pages.regimes import regimes_finding
 from benchmarks.pages.sparse import sparse_finding
 from benchmarks.pages.tails import tails_finding
@@ -83,13 +82,6 @@ def commands(data: Path) -> dict[str, dict[str, list[str]]]:
             f"domains-{name}": ["domains", model, *texts, "--text=code=demo:code"]
             for name, model in MODELS.items()
         },
-        # encoders answer no questions
-        "reach": {
-            "reach-smollm2": [
-                *("reach", MODELS["smollm2"], f"--text={data / CORPORA['encyclopedia']}"),
-                *("--items", "3", "--check", "2048,4096"),
-            ]
-        },
     }
 
 
@@ -116,7 +108,6 @@ WRITERS: dict[str, Callable[[Sequence[Path]], Finding]] = {
     "manyheads": manyheads_finding,
     "regimes": regimes_finding,
     "domains": domains_finding,
-    "reach": reach_finding,
     "budgets": budgets_finding,
     "cache": cache_finding,
     "cache-gemma3": partial(cache_finding, name="cache-gemma3"),

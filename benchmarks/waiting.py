@@ -67,7 +67,6 @@ SWEEP = f"sweep gaussian --dim {DIM} --horizon 1 --sizes 500:8000:8 --replicates
 ROWS = {
     "help": _esscher("--help"),
     "version": _esscher("--version"),
-    "completion": _esscher("completion bash"),
     "help of a command": _esscher("sweep --help"),
     "sweep": _esscher(SWEEP, against="textbook", repeats=3),
     "passes of the sweep": _esscher(SWEEP, against="gemm", repeats=3),
@@ -84,12 +83,6 @@ ROWS = {
     ),
     "plan": _esscher(
         "plan demo:smollm2 --text demo:docs --budget 0.25 --prefix 2048 --passages 4", repeats=1
-    ),
-    # small: 16 questions at 512 tokens, 4 at 1,024, 2 held-out ones with all factors
-    "reach": _esscher(
-        "reach demo:smollm2 --text demo:docs --lengths 512,1024 --items 2 --check 1024 "
-        "--check-items 1",
-        repeats=1,
     ),
 }
 

@@ -49,9 +49,7 @@ def test_the_package_alone_brings_nothing_numerical():
 COMMAND = "from esscher.cli import main\ntry: main({words}, 'esscher')\nexcept SystemExit: print()"
 
 
-@pytest.mark.parametrize(
-    "words", [["--help"], ["--version"], ["completion", "bash"], ["--no-such-option"]], ids=" ".join
-)
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["--no-such-option"]], ids=" ".join)
 def test_help_brings_nothing_numerical(words):
     assert brought(COMMAND.format(words=words), NUMERICAL) == []
 

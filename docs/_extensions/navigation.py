@@ -66,7 +66,6 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/cache",
             "docs/probe",
             "docs/predictions",
-            "docs/reach",
             "docs/sparse",
             "docs/deep",
             "docs/domains",

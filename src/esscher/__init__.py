@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from esscher.studies.paper import paper
     from esscher.studies.plan import plan
     from esscher.studies.probe import probe
-    from esscher.studies.reach import reach
     from esscher.studies.sparse import sparse, sparse_law
     from esscher.studies.sweep import sweep
     from esscher.studies.tails import tails
@@ -73,7 +72,6 @@ __all__ = [
     "plan",
     "predict",
     "probe",
-    "reach",
     "read_text",
     "report",
     "results",
@@ -109,7 +107,6 @@ _LAZY = {
     "esscher.studies.paper": ("paper",),
     "esscher.studies.plan": ("plan",),
     "esscher.studies.probe": ("probe",),
-    "esscher.studies.reach": ("reach",),
     "esscher.studies.sparse": ("sparse", "sparse_law"),
     "esscher.studies.sweep": ("sweep",),
     "esscher.studies.tails": ("tails",),

@@ -6,7 +6,6 @@ from esscher.studies.deep import Deep
 from esscher.studies.domains import Domains
 from esscher.studies.plan import Plan
 from esscher.studies.probe import Probe
-from esscher.studies.reach import Reach
 from esscher.studies.sparse import Sparse
 from esscher.studies.sweep import Sweep
 from esscher.studies.tails import Tails
@@ -17,7 +16,6 @@ __all__ = [
     "Domains",
     "Plan",
     "Probe",
-    "Reach",
     "Result",
     "Sparse",
     "Sweep",

@@ -10,7 +10,6 @@ from benchmarks.pages.budgets import budgets_finding
 from benchmarks.pages.deep import deep_finding
 from benchmarks.pages.domains import domains_finding
 from benchmarks.pages.manyheads import manyheads_finding
-from benchmarks.pages.reach import reach_finding
 from benchmarks.pages.regimes import regimes_finding
 from benchmarks.pages.sparse import sparse_finding
 from benchmarks.pages.tails import tails_finding
@@ -27,7 +26,7 @@ def prose(seed=0, count=2500, words=WORDS):
 
 @pytest.mark.parametrize(
     "finding",
-    [budgets_finding, deep_finding, domains_finding, manyheads_finding, reach_finding,
+    [budgets_finding, deep_finding, domains_finding, manyheads_finding,
      regimes_finding, sparse_finding, tails_finding],
 )  # fmt: skip
 def test_a_page_needs_runs(finding):
@@ -132,18 +131,4 @@ def test_tails(tmp_path):
     page = finding.write(tmp_path / "page").read_text()
     assert "sub-Gaussian" in page
     assert len(finding.figures) == 2
-    assert not finding.trouble
-
-
-@pytest.mark.slow
-def test_reach(tmp_path):
-    esscher.reach(tiny("llama", max_position_embeddings=512), prose(), lengths=(200, 300),
-                  tasks="needle", items=1, check_lengths=(250,), check_items=2,
-                  out=tmp_path / "run")  # fmt: skip
-    finding = reach_finding([tmp_path / "run"])
-    page = finding.write(tmp_path / "page", formats=("png",)).read_text()
-    assert "nan" not in page
-    assert str(tmp_path) not in page
-    for words in ("Rules for Gaussian logits", "Predicted against measured", "Weakest point"):
-        assert words in page
     assert not finding.trouble

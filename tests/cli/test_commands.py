@@ -204,3 +204,13 @@ def test_size_grids() -> None:
     np.testing.assert_array_equal(geometric_sizes("200:20000:3"), [200, 2000, 20000])
     np.testing.assert_array_equal(geometric_sizes("2:5:20"), [2, 3, 4, 5])
     np.testing.assert_array_equal(geometric_sizes("7,70"), [7, 70])
+
+
+def test_the_tab_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Click's own completion offers commands and options."""
+    for words, offered in (("esscher pro", "plain,probe"), ("esscher probe --tok", "plain,--tok")):
+        monkeypatch.setenv("_ESSCHER_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+        result = CliRunner().invoke(main, prog_name="esscher")
+        assert offered in result.output

@@ -224,9 +224,7 @@ def test_stopped_before_there_is_a_directory(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    "words", [["ls", "."], ["ls", ".", "--json"], ["schema", "probe"], ["--help"], ["man"]]
-)
+@pytest.mark.parametrize("words", [["ls", "."], ["ls", ".", "--json"], ["--help"]])
 def test_nobody_reads_what_is_printed(tmp_path: Path, words: list[str]) -> None:
     """As in ``esscher ls | head -1``: no message, and the exit code of other programs."""
     (tmp_path / "a" / "parts").mkdir(parents=True)

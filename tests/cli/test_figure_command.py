@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli.program import main
-from tests.cli.printed import before_next
 from tests.runs.made import make
 
 
@@ -40,7 +39,7 @@ def test_the_main_figure_here(swept: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = run(swept, "--dpi", 60, "--width", "single")
     assert result.exit_code == 0, result.output
-    assert before_next(result.output) == "Figure: my sweep-curve.png"
+    assert result.output == "Figure: my sweep-curve.png\n"
     assert [path.name for path in tmp_path.iterdir()] == ["my sweep-curve.png"]
     # PNG: width in bytes 16 to 20
     header = (tmp_path / "my sweep-curve.png").read_bytes()[:24]

@@ -83,7 +83,6 @@ def test_text_alone_on_standard_output(here: Path) -> None:
     assert f" dense; {found['kept']:.1%} of the tokens are kept\n" in said
     assert "Peak memory: " in said
     assert len(before_next(said).splitlines()) == 4
-    assert "\nNext: esscher generate model --plan plan.json --prompt prompt.txt" in said
 
 
 def test_the_object(here: Path) -> None:

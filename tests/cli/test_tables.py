@@ -132,7 +132,7 @@ def test_on_a_real_terminal(columns, tmp_path):
     text = re.sub(r"\x1b\[[0-9;]*m", "", output.decode()).replace("\r", "")
     assert "…" not in text
     # commands are not broken, so that they can be copied
-    lines = [line for line in text.splitlines() if not line.startswith(("Next: ", "Or: "))]
+    lines = [line for line in text.splitlines() if not line.startswith("Next: ")]
     assert max(map(len, lines)) <= columns
     assert "-0.273-1.371" in text
     assert "Left out for lack of room" in text

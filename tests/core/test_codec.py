@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec import Meta
 
-from esscher.core.codec import Count, Name, Record, as_json, as_record, record_type, schemas_of
+from esscher.core.codec import Count, Name, Record, as_json, as_record
 from esscher.core.errors import InputError
 
 
@@ -74,18 +74,3 @@ def test_control_characters_are_written_out():
         as_record(tree(count="\x1b[31m" + "x" * 500), Outer, "file")
     assert "\x1b" not in str(caught.value)
     assert len(str(caught.value)) < 300
-
-
-def test_the_schema_has_bounds():
-    schema = schemas_of("files", one=Outer, two=Inner)
-    assert schema["title"] == "files"
-    assert schema["$defs"]["one"] == {"$ref": "#/$defs/Outer"}
-    assert schema["$defs"]["Outer"]["properties"]["share"]["maximum"] == 1
-
-
-def test_a_record_made_of_others():
-    both = record_type("Both", Outer, Inner, name=int)
-    found = as_record(tree(value=1, name=7), both, "file")
-    assert (found.count, found.value, found.name) == (3, 1.0, 7)
-    with pytest.raises(InputError, match="name is 'a'; it must be a whole number"):
-        as_record(tree(value=1, name="a"), both, "file")

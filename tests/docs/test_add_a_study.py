@@ -63,8 +63,6 @@ def test_the_guides_study_has_everything(guide, files, tmp_path):
     assert len(found.table()) == 2 * len(found.layers[0].norms)
     assert json.loads(run("show", out, "--json").stdout) == found.to_dict()
     assert json.loads(run("ls", str(tmp_path), "--json").stdout)["runs"][0]["kind"] == "norms"
-    layers = json.loads(run("schema", "norms").stdout)["$defs"]["LayerNorms"]["properties"]
-    assert layers["norms"]["items"] == {"type": "number"}
     # the same call finds everything stored; another one is told what differs
     assert run("norms", *files, "--layers", "0-1", "--out", out).exit_code == 0
     other = run("norms", *files, "--layers", "0-1", "--tokens", "500", "--out", out)

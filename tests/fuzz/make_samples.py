@@ -66,10 +66,6 @@ def make(folder: Path) -> None:
     )  # fmt: skip
     long = model("llama", max_position_embeddings=512)
     esscher.context(long, text(), context=128, passages=2, out=folder / "context")
-    esscher.reach(
-        long, text(), lengths=(200, 300), tasks="needle", items=1, check_lengths=(250,),
-        check_items=2, out=folder / "reach",
-    )  # fmt: skip
     esscher.engine.text.collect_cloud(
         bert, text(), tokens=40, context=20, layers=[0], heads=[0, 1], folder=folder / "cloud"
     )

@@ -28,7 +28,6 @@ KINDS = (
     "domains",
     "plan",
     "context",
-    "reach",
 )
 
 

@@ -63,7 +63,6 @@ def test_names_of_folders_reach_the_terminal_as_text(tmp_path):
         (["report", run, "-o", folder / "page.html"], 0),
         (["figure", run, "--list"], 0),
         (["figure", run, "-o", folder / "x.svg"], 0),
-        (["man", "--install", folder / "man"], 0),
         (["theory", "--horizon", "0.5", "--sizes", "1e3:1e6", "--figure", folder / "y.svg"], 0),
         (["show", folder / "none"], 2),
         (["ls", folder / "nowhere"], 2),

@@ -149,14 +149,6 @@ def _context() -> Any:
     )  # fmt: skip
 
 
-def _reach() -> Any:
-    model = tiny_model("llama", max_position_embeddings=512).model
-    return esscher.reach(
-        wrap_model(model, decoder_tokenizer(), name=HOSTILE), _text(), lengths=(200, 300),
-        tasks="needle", items=1, check_lengths=(250,), check_items=2,
-    )  # fmt: skip
-
-
 def _theory() -> Any:
     return esscher.predict(esscher.gaussian_head(0.8, 1), [100, 1000], queries="population")
 
@@ -175,7 +167,6 @@ _MAKERS = {
     "domains": _domains,
     "plan": _plan,
     "context": _context,
-    "reach": _reach,
     "theory": _theory,
 }
 RUNS = tuple(_MAKERS)

@@ -12,8 +12,6 @@ from importlib import import_module
 
 import click
 
-from esscher.cli.completion import complete_values
-
 #: What a command does, and where it is: module and name. A study's command has its name.
 STUDIES = {
     "paper": "Check the claims of the paper one by one.",
@@ -27,7 +25,6 @@ STUDIES = {
     "context": "Measure how long a context each head of a decoder uses.",
     "tails": "Test whether the keys of a model have light tails.",
     "domains": "Test whether heads behave differently on different text.",
-    "reach": ("Measure how long a text the heads of a decoder can search."),
 }
 OTHERS = {
     "generate": (
@@ -49,14 +46,8 @@ OTHERS = {
         "Write an HTML report about stored runs.",
     ),
     "figure": ("figure:figure", "Draw a figure of a stored run, ready for a paper."),
-    "schema": ("schema:schema", "Print the JSON Schema of the files of a run."),
-    "man": ("man:man", "Print the manual page of a command, in the format of man."),
-    "completion": (
-        "completion:completion",
-        "Print the script by which a shell completes commands.",
-    ),
 }
-#: First sentences by name, in the order of manual pages.
+#: First sentences by name.
 SENTENCES = STUDIES | {name: says for name, (_, says) in OTHERS.items()}
 
 
@@ -70,7 +61,6 @@ class Commands(MutableMapping[str, click.Command]):
         found = self._loaded[name]
         if found is None:
             found = self._loaded[name] = _imported(name)
-            complete_values(found, self)
         return found
 
     def __setitem__(self, name: str, command: click.Command) -> None:

@@ -24,7 +24,6 @@ from esscher.cli.printing import print_json, say
 from esscher.core.errors import EsscherError, InputError
 
 #: What a report is good for.
-SEE_ALL = "See all charts and tables in one page."
 #: Exit code of a command whose reader has gone, as of one that SIGPIPE ends: 128 + 13.
 UNREAD = 141
 
@@ -50,7 +49,7 @@ def finish(
     as_json: bool,
     out: Path | None,
     files: Mapping[str, Path | None] | None = None,
-    next_steps: Callable[[], None] | None = None,
+    next_step: str = "",
 ) -> None:
     """Print the results, then the places of what was written, then what to do next.
 
@@ -66,8 +65,8 @@ def finish(
         Directory of the run, if it was stored.
     files
         Other files that were written, by what they are.
-    next_steps
-        Prints what to do next.
+    next_step
+        The command that goes on from here.
     """
     if as_json:
         print_json(results())
@@ -78,8 +77,8 @@ def finish(
             say(f"{name}: {place}")
     if out is not None:
         say(report_line(out))
-    if next_steps is not None:
-        next_steps()
+    if next_step:
+        say(f"Next: {next_step}")
 
 
 def report_line(run: Path) -> str:

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import click
 
-from esscher.cli.next_steps import say_next
 from esscher.cli.options import check_figure
 from esscher.cli.printing import plain_console, plain_table, say
 from esscher.core.errors import InputError
-from esscher.core.next_steps import Step, Value
 from esscher.core.untrusted import foreign
 from esscher.runs.registry import load
 from esscher.show.save import as_points
@@ -80,24 +78,12 @@ def figure(
             for name, about in offered.items():
                 table.add_row(name, about)
             plain_console().print(table)
-            last = list(offered)[-1]
-            drawn: dict[str, Value] = {"RUN": str(run), "--kind": last, "--output": f"{last}.pdf"}
-            say_next([Step("figure", "Draws one of them.", drawn)])
             return
         chart = found.plot(kind, heads=chosen, title=None if title else "")
         name = next(iter(offered)) if kind is None else kind
         path = Path(f"{run.resolve().stem}-{name}.png") if output is None else output
         chart.save(path, width=width, dpi=dpi)
     say(f"Figure: {path}")
-    say_next(
-        [
-            Step(
-                "figure",
-                "Which other figures does this run offer?",
-                {"RUN": str(run), "--list": True},
-            )
-        ]
-    )
 
 
 def as_head(text: str) -> tuple[int, int]:

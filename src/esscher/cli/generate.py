@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from esscher.cli.next_steps import say_next
 from esscher.cli.options import check_output
 from esscher.cli.printing import plain_console, plain_table, print_json, say
 from esscher.core.errors import InputError
 from esscher.core.memory import NOISE, PeakMemory
-from esscher.core.next_steps import Step, once_more
 from esscher.core.shown import byte_count, counted, plain_count, printable
 
 if TYPE_CHECKING:
@@ -156,21 +154,6 @@ def generate(
     for name, path in (("Cache", save_cache), ("For esscher report", stored)):
         if path is not None and not as_json:
             say(f"{name}: {path}", err=True)
-    if not as_json:
-        say_next(_next_steps(dense, comparing, None if stored is None else plan), err=True)
-
-
-def _next_steps(dense: bool, comparing: bool, run: Path | None) -> list[Step]:
-    """Plan, then compare, then look at what was measured."""
-    if dense:
-        why = "How much of the cache can be dropped? Then generate with --plan runs/plan."
-        return [Step("plan", why, {"--check": "demo:code", "--budget": 0.25, "--out": "runs/plan"})]
-    if not comparing:
-        why = "What did the plan change? Generates both ways: texts, speed and memory."
-        return [once_more("generate", why, compare=True)]
-    if run is None or not run.is_dir():
-        return []
-    return [Step("report", "See the plan and what it saved in one page.", {"RUN...": str(run)})]
 
 
 def _stored(request: Request, found: Generation | Comparison) -> Path | None:

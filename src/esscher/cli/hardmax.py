@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import click
 
-from esscher.cli.next_steps import say_next
 from esscher.cli.printing import plain_console, plain_table, print_json
 from esscher.core.errors import InputError
-from esscher.core.next_steps import Step
 from esscher.core.options import geometric_sizes
 from esscher.core.shown import plain_count, two_digits
 from esscher.math.simulation import HardmaxCurve, hardmax_curve
@@ -83,8 +81,6 @@ def hardmax(
             f"{row['standard_error']:.1g}",
         )
     console.print(table)
-    why = "How fast does softmax attention converge, at a finite tilt?"
-    say_next([Step("theory", why, {"--horizon": 1.5, "--sizes": "1e3:1e12", "--dim": dim})])
 
 
 def _answer(curve: HardmaxCurve) -> str:

@@ -6,13 +6,8 @@ from pathlib import Path
 
 import click
 
-from esscher.cli.next_steps import say_next
 from esscher.cli.options import check_output
 from esscher.cli.printing import say
-from esscher.core.next_steps import Step
-
-#: A file that every run has.
-CONFIG = "config.json"
 
 
 @click.command()
@@ -44,12 +39,3 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
     path = reports.report(list(runs), output, force=force, say=lambda text: say(text, err=True))
     say(f"Report: {path}")
     say("Open it in a browser; it needs no network.")
-    if (runs[0] / CONFIG).is_file():
-        steps = [
-            Step(
-                "figure",
-                "Which figures can be drawn for a paper?",
-                {"RUN": str(runs[0]), "--list": True},
-            )
-        ]
-        say_next(steps)

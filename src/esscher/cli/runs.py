@@ -9,17 +9,15 @@ from typing import Any
 
 import click
 
-from esscher.cli.endings import SEE_ALL, finish
-from esscher.cli.next_steps import given_before, say_next
+from esscher.cli.endings import finish
 from esscher.cli.printing import plain_console, plain_table, print_json, say
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
-from esscher.core.next_steps import Step, Value, once_more
 from esscher.core.untrusted import foreign
 from esscher.runs import read_run
-from esscher.runs.folder import CONFIG, PARTS, is_locked, read_about
+from esscher.runs.folder import CONFIG, PARTS, is_locked
 from esscher.runs.registry import STUDIES, load, study_named
-from esscher.runs.result import Header, Result, read_stored
+from esscher.runs.result import Header, read_stored
 
 
 @click.command(name="ls")
@@ -40,8 +38,7 @@ def list_runs(folder: Path, as_json: bool) -> None:
         return
     if not rows:
         say(f"There are no runs in {folder}.")
-        options: dict[str, Value] = {"MODEL": "demo:minilm", "--out": str(folder / "minilm")}
-        say_next([Step("probe", "How many tokens does each head of a small model need?", options)])
+        say("Next: esscher probe demo:minilm --out RUN")
         return
     table = plain_table(f"Runs in {folder}", least=("horizon", "sizes", "of", "replicates"))
     for name in ("run", "kind", "of", "horizon", "sizes", "replicates", "state"):
@@ -52,11 +49,7 @@ def list_runs(folder: Path, as_json: bool) -> None:
             *(str(row[k] or "") for k in ("run", "kind", "law")), *_cells(row), str(row["state"])
         )
     plain_console().print(table)
-    sound = [str(folder / row["run"]) for row in rows if row["state"] != "damaged"]
-    if sound:
-        report: dict[str, Value] = {"RUN...": str(folder), "-o": str(folder / "report.html")}
-        steps = [Step("show", "What did it find?", {"RUN": sound[0]})]
-        say_next([*steps, Step("report", "All of them in one page.", report)])
+    say("Next: esscher show RUN")
 
 
 @click.command()
@@ -71,24 +64,10 @@ def show(run: Path, as_json: bool) -> None:
     """  # noqa: D301 - click's mark for verbatim lines
     with foreign(run):
         result = load(run)
-        finish(
-            result.to_dict,
-            lambda: print_result(result),
-            as_json,
-            None,
-            next_steps=lambda: _say_next(result, run),
-        )
-
-
-def _say_next(result: Result[Any], run: Path) -> None:
-    """Say how to measure the rest, or what to do next."""
-    steps = [*result.next_steps(), Step("report", SEE_ALL, {"RUN...": str(run)})]
-    if not result.complete:
-        steps.insert(0, once_more(result.study.name, "Not complete: this measures the rest."))
-    if run.is_dir():
-        say_next(steps, given_before(read_about(run).command), run)
-    else:
-        say_next(steps, given_before(None), saved=run)
+        next_step = result.study.next_step
+        if not result.complete:
+            next_step = "run the same command again; it measures the rest"
+        finish(result.to_dict, lambda: print_result(result), as_json, None, next_step=next_step)
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:

@@ -14,7 +14,6 @@ import click
 
 from esscher.cli.cluster import CLUSTER, chosen_cluster
 from esscher.cli.endings import finish, resumable
-from esscher.cli.next_steps import say_next
 from esscher.cli.options import (
     check_figure,
     check_output,
@@ -214,7 +213,7 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
             as_json,
             out,
             {"Figure": figure, "Result": save},
-            lambda: say_next(found.next_steps(), run=out, saved=save),
+            study.next_step,
         )
 
     return call

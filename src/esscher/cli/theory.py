@@ -7,8 +7,6 @@ from pathlib import Path
 import click
 import numpy as np
 
-from esscher.cli.needle import FoundNeedle, asked_needle, find_needle, print_needle
-from esscher.cli.next_steps import say_next
 from esscher.cli.options import check_figure
 from esscher.cli.printing import plain_console, plain_table, print_json
 from esscher.cli.regimes import load_probes, print_regimes, regimes_dict, save_regimes
@@ -20,7 +18,6 @@ from esscher.cli.theory_simulation import (
     simulation_tables,
 )
 from esscher.core.errors import InputError
-from esscher.core.next_steps import Step, once_more
 from esscher.core.options import geometric_sizes
 from esscher.core.shown import plain_count, with_error
 from esscher.math.laws import STANDARD_LAWS
@@ -31,10 +28,6 @@ from esscher.show.tables import PlainConsole, PlainTable
 
 #: Largest n, number of queries and of replicates that ``--check`` simulates directly.
 CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
-
-
-#: What a horizon alone says.
-HOW_FAST = "How fast does a head of this horizon converge?"
 
 
 @click.command()
@@ -68,12 +61,10 @@ HOW_FAST = "How fast does a head of this horizon converge?"
     help="Simulated queries per n, for --simulate.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
-@click.option("--needle", type=float, help="Plant a key whose logit exceeds the mean by this much.")
-@click.option("--scale", type=float, help="Factor of all logits, for --needle (default 1).")
 @click.option(
     "--figure",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw the curves into this file; with --needle, its phases and weights.",
+    help="Draw the curves into this file.",
 )
 @click.option(
     "--regimes",
@@ -101,8 +92,6 @@ def theory(
     extremes: bool,
     replicates: int,
     seed: int,
-    needle: float | None,
-    scale: float | None,
     figure: Path | None,
     regimes: Path | None,
     probes: tuple[Path, ...],
@@ -120,14 +109,12 @@ def theory(
       esscher theory --horizon 0.8 --dim 8 --sizes 100:1e6:9 --check --figure curves.png
       esscher theory --law laplace --horizon 0.5 --dim 4
       esscher theory --horizon 1.5 --sizes 1e3:1e12 --simulate
-      esscher theory --needle 6 --horizon 1.2 --sizes 1e3:1e9 --figure needle.png
       esscher theory --regimes regimes.png --probe RUN --probe OTHER_RUN
     """  # noqa: D301 - click's mark for verbatim lines
     if seed < 0:
         raise InputError(f"--seed is {seed}; it must be at least 0")
     check_figure(figure)
     check_figure(regimes, "--regimes")
-    asked = asked_needle(needle, scale, sizes)
     alone = horizon is None and spectrum is None and (regimes is not None or bool(probes))
     if alone and (sizes is not None or check or extremes or figure is not None):
         raise InputError(
@@ -149,19 +136,12 @@ def theory(
         else:
             print_regimes(found, None)
             _print_place("Figure", regimes)
-            say_next([Step("theory", HOW_FAST, {"--horizon": 1.5, "--sizes": "1e3:1e12"})])
         return
     n = None if sizes is None else geometric_sizes(sizes)
-    found_needle: FoundNeedle | None = None
-    if asked is not None:
-        assert n is not None
-        found_needle = find_needle(asked, head, n, n[n <= CHECK_SIZE] if check else n[:0], seed)
     prediction = predict(head, n, queries=queries, seed=seed)
     simulated = _simulate(prediction, seed) if check else None
     simulation = simulate(prediction, replicates, seed) if extremes else None
-    if figure is not None and found_needle is not None:
-        found_needle.save(figure)
-    elif figure is not None:
+    if figure is not None:
         shown = simulated if simulation is None else simulation.map
         prediction.plot(simulated=shown).save(figure)
     if as_json:
@@ -175,29 +155,14 @@ def theory(
             }
         if simulation is not None:
             out["simulation"] = simulation.to_dict()
-        if found_needle is not None:
-            out["needle"] = found_needle.to_dict()
         print_json(out)
         return
     _print(prediction, simulated, simulation)
-    if found_needle is not None:
-        print_needle(found_needle)
     _print_place("Figure", figure)
     if placed:
         plain_console().print()
         print_regimes(found, head)
         _print_place("Figure", regimes)
-    say_next(_next_steps(sizes, check, law))
-
-
-def _next_steps(sizes: str | None, check: bool, law: str) -> list[Step]:
-    """Curves, then a simulation beside them, then a sweep."""
-    if sizes is None:
-        return [once_more("theory", "How large is the error at each n?", sizes="1e3:1e12")]
-    if not check:
-        return [once_more("theory", "Does simulation agree, at small n?", check=True)]
-    why = "Measure the error itself, on sampled tokens."
-    return [Step("sweep", why, {"LAW": law, "--sizes": "100:10000:7"})]
 
 
 def _print_place(name: str, path: Path | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -107,34 +107,6 @@ def as_json(value: Any) -> bytes:
     """Return the contents of a JSON file; a number that JSON cannot hold is an error."""
     tree = as_tree(value)
     return (json.dumps(tree, indent=2, allow_nan=False) + "\n").encode()
-
-
-def record_type(name: str, /, *records: type[Any], **fields: Any) -> type[Any]:
-    """Return a record with the fields of others, some of them of another type."""
-    found: dict[str, tuple[Any, ...]] = {}
-    for record in records:
-        hints = get_type_hints(record, include_extras=True)
-        for field in msgspec.structs.fields(record):
-            default: Any = field.default
-            if default is msgspec.NODEFAULT and not field.required:
-                default = msgspec.field(default_factory=field.default_factory)
-            optional = () if field.required else (default,)
-            found[field.name] = (field.name, hints[field.name], *optional)
-    found |= {field: (field, kind) for field, kind in fields.items()}
-    listed: Any = list(found.values())
-    return msgspec.defstruct(name, listed, bases=(Record,), frozen=True, kw_only=True)
-
-
-def schemas_of(title: str, **files: Any) -> dict[str, Any]:
-    """Return one JSON Schema with a definition for each file."""
-    found, parts = msgspec.json.schema_components(
-        list(files.values()), ref_template="#/$defs/{name}"
-    )
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": title,
-        "$defs": dict(zip(files, found, strict=True)) | parts,
-    }
 
 
 def allowed(message: str, kind: Any = None) -> str:

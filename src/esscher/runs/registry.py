@@ -6,17 +6,17 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from esscher.core.codec import as_record, record_type, schemas_of
+from esscher.core.codec import as_record
 from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 from esscher.core.untrusted import limits, read_json
 from esscher.core.validation import as_path
-from esscher.runs.cells import Part, read_run
-from esscher.runs.folder import CONFIG, About
-from esscher.runs.result import Header, Result, body_type, result_from
-from esscher.runs.study import Study, configuration_type, finish, stored_study
+from esscher.runs.cells import read_run
+from esscher.runs.folder import CONFIG
+from esscher.runs.result import Header, Result, result_from
+from esscher.runs.study import Study, finish, stored_study
 
 #: Command, function and kind of run, and where the study is defined.
 STUDIES = {
@@ -31,7 +31,6 @@ STUDIES = {
     "context": "esscher.studies.context.study:ContextStudy",
     "tails": "esscher.studies.tails.study:TailsStudy",
     "domains": "esscher.studies.domains.study:DomainsStudy",
-    "reach": "esscher.studies.reach.study:ReachStudy",
 }
 
 
@@ -111,17 +110,3 @@ def result_of(tree: Any, place: str) -> Result[Any]:
     study = stored_study(study_named(header.kind, place), header.configuration, place)
     found: Result[Any] = result_from(tree, study, place, None)
     return found
-
-
-def schema_named(name: str) -> dict[str, Any]:
-    """Return the JSON Schema of a study's files: ``config``, ``cell`` and ``results``."""
-    study = study_named(name)
-    configuration, kind = configuration_type(study), Literal[name]
-    return schemas_of(
-        f"Files of esscher {name}",
-        config=record_type("Config", About, kind=kind, configuration=configuration),
-        cell=record_type("Cell", Part, about=study.cell),
-        results=record_type(
-            "Results", Header, body_type(study.result), kind=kind, configuration=configuration
-        ),
-    )

@@ -24,7 +24,6 @@ import msgspec
 from esscher.core.atomic import write_output
 from esscher.core.codec import Count, Name, Record, as_json, as_record, as_tree
 from esscher.core.errors import InputError
-from esscher.core.next_steps import Step
 from esscher.core.untrusted import limits, read_json, shortened
 from esscher.runs.folder import RESULTS
 from esscher.show.drawing import Drawing, Plot, draw, offered
@@ -102,16 +101,6 @@ class Result(ABC, Generic[S]):
     def answer(self) -> str:
         """Return the first sentences that a terminal shows."""
         return self.headline
-
-    def next_steps(self) -> Sequence[Step]:
-        """Return the commands to run next, the most useful first; a study may have none."""
-        from esscher.runs.registry import has_part, part_of
-
-        if not has_part(self.study.name, "printed"):
-            return ()
-        next_steps = getattr(part_of(self.study.name, "printed"), "next_steps", None)
-        found: Sequence[Step] = () if next_steps is None else next_steps(self)
-        return found
 
     def with_cells(self, cells: Mapping[str, Cell], run: CellRun) -> Self:
         """Return the stored result with what only its cells hold; by default that is nothing."""

@@ -107,6 +107,8 @@ class Study(ABC, Generic[R_co]):
     result: ClassVar[type[Result[Any]]]
     #: The question that it answers: the first line that a terminal shows.
     asks: ClassVar[str] = ""
+    #: The command that goes on from here: the last line that a terminal shows.
+    next_step: ClassVar[str] = ""
     #: Lines that ``--help`` shows.
     examples: ClassVar[tuple[str, ...]] = ()
     #: Whether what is printed leaves something out, which ``--all`` prints.

@@ -13,18 +13,9 @@ from esscher.math.theory.exact_constants import (
 from esscher.math.theory.hardmax import hardmax_exact, hardmax_exponent, hardmax_leading
 from esscher.math.theory.map_error import map_curve
 from esscher.math.theory.moment_errors import moment_curves
-from esscher.math.theory.needle import (
-    NeedlePrediction,
-    SimulatedNeedle,
-    predict_needle,
-    simulate_needle,
-)
 from esscher.math.theory.pointwise import PointwiseError, pointwise_error
 from esscher.math.theory.predicting import constants, log_burn_in, predict
 from esscher.math.theory.prediction import Constants, Prediction
-from esscher.math.theory.reach import NeedleTable, needle_table
-from esscher.math.theory.reach_noise import NoiseLogits, cloud_logits, law_logits
-from esscher.math.theory.reach_phases import LeadingReach, Planted, leading_reach
 from esscher.math.theory.regimes import Boundaries, Regime, boundaries, head_regime, regime
 from esscher.math.theory.sharp_exponents import Exponents, exponents
 from esscher.math.theory.softmax_mean import SoftmaxMoments, softmax_moments
@@ -35,20 +26,13 @@ __all__ = [
     "Constants",
     "Curve",
     "Exponents",
-    "LeadingReach",
     "MeanConstant",
-    "NeedlePrediction",
-    "NeedleTable",
-    "NoiseLogits",
-    "Planted",
     "PointwiseError",
     "Prediction",
     "Regime",
-    "SimulatedNeedle",
     "SoftmaxMoments",
     "ball_bound",
     "boundaries",
-    "cloud_logits",
     "constants",
     "cov_constant",
     "exponents",
@@ -57,19 +41,14 @@ __all__ = [
     "hardmax_leading",
     "head_ball_bound",
     "head_regime",
-    "law_logits",
-    "leading_reach",
     "log_burn_in",
     "map_constant",
     "map_curve",
     "mean_constant",
     "measured_supremum",
     "moment_curves",
-    "needle_table",
     "pointwise_error",
     "predict",
-    "predict_needle",
     "regime",
-    "simulate_needle",
     "softmax_moments",
 ]

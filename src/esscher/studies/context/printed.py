@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from esscher.core.next_steps import Step, once_more, plan_step
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.context.result import Context, longest_first
 
@@ -39,20 +38,6 @@ def print_result(found: Context, console: PlainConsole, everything: bool = False
         "longer than the window of the layer or what the model reads. change: relative, when the "
         "context last doubled."
     )
-
-
-def next_steps(found: Context) -> list[Step]:
-    """Try a longer context where heads still change; plan budgets."""
-    study = found.study
-    if not found.heads:
-        return []
-    why = "How many tokens of the cache can each head drop? Checked on held-out text."
-    steps = [plan_step(study.text_record.source, why)]
-    longer = min(2 * study.context, study.model_record.max_positions)
-    if longer > study.context and any(head.open or head.extrapolated for head in found.heads):
-        why = f"Some heads still change at {study.context:,} tokens: try a longer context."
-        steps.insert(0, once_more(study.name, why, context=longer))
-    return steps
 
 
 def _length(value: float) -> str:

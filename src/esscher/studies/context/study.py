@@ -44,6 +44,7 @@ class ContextStudy(ModelStudy[Context]):
 
     name = "context"
     asks = "How long a context does each head use?"
+    next_step = "esscher plan MODEL --check TEXT --budget 0.25"
     abridged = True
     unit = "passages"
     cell = PassageCell

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from esscher.core.next_steps import Step, once_more, plan_step
 from esscher.core.shown import with_error
 from esscher.math.statistics.records import FittedRate
 from esscher.show.tables import PlainConsole, PlainTable
@@ -40,32 +39,6 @@ def print_result(found: Deep, console: PlainConsole) -> None:
         "half the width of the 95% interval over passages (draws of a passage averaged first; of a "
         "single passage over its draws), last digits. * marks exponents not to be trusted.",
     )
-
-
-def next_steps(found: Deep) -> list[Step]:
-    """Measure more where nothing can be told; else plan which heads keep what, or go deeper."""
-    study = found.study
-    if not found.layers:
-        return []
-    if isinstance(study, DeepStackStudy):
-        if found.limit[-1].agrees is None:
-            why = "The limit is undecided: more replicates narrow the intervals."
-            return [once_more(study.name, why, replicates=4 * study.replicates)]
-        return [once_more(study.name, "Does it go on in a deeper stack?", depth=2 * study.depth)]
-    why = "Which heads can drop tokens at the least damage? Checked on held-out text."
-    steps = [plan_step(study.text_record.source, why)]
-    if any(_undecided(step) for way in found.growth.values() for step in way):
-        why = "Whether the error grows is undecided: more passages narrow the intervals."
-        steps.append(once_more(study.name, why, passages=4 * study.passages))
-    return steps
-
-
-def _undecided(step: Growth | None) -> bool:
-    """Whether the interval of a factor holds 1."""
-    if step is None:
-        return False
-    low, high = step.interval
-    return low is None or high is None or low <= 1 <= high
 
 
 def _print_stack(console: PlainConsole, found: Deep, study: DeepStackStudy) -> None:

@@ -53,6 +53,7 @@ class DeepStudy(ModelStudy[Deep]):
 
     name = "deep"
     asks = "What becomes of a model whose layers attend to n keys only?"
+    next_step = "esscher plan MODEL --check TEXT --budget 0.25"
     cell = DeepCell
     result = Deep
     examples = (
@@ -150,6 +151,7 @@ class DeepStackStudy(Study[Deep]):
 
     name = "deep-stack"
     asks = "How does the error grow from layer to layer?"
+    next_step = "esscher theory --horizon H --sizes 1e3:1e12"
     unit = "replicates"
     cell = StackCell
     result = Deep

@@ -5,7 +5,6 @@ from __future__ import annotations
 from statistics import median
 
 from esscher.core.codec import Estimate
-from esscher.core.next_steps import Corpus, Step, Value, once_more
 from esscher.core.shown import with_error
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.domains.decided import WANTED
@@ -27,20 +26,6 @@ def print_result(found: Domains, console: PlainConsole, everything: bool = False
     _print_variance(console, found)
     _print_classes(console, found)
     _print_notes(console, found)
-
-
-def next_steps(found: Domains) -> list[Step]:
-    """Read more blocks if these can decide nothing; plan on one corpus, and check on another."""
-    if not found.blocks or found.correction is None:
-        return []
-    steps = []
-    if not found.correction.decides:
-        blocks = max(found.correction.blocks_for_any or 0, 2 * found.blocks)
-        why = "These blocks are too few to find any difference: read more."
-        steps.append(once_more(found.study.name, why, blocks=blocks))
-    one, other = (corpus.name for corpus in found.corpora[:2])
-    options: dict[str, Value] = {"--text": Corpus(one), "--check": Corpus(other), "--budget": 0.25}
-    return [*steps, Step("plan", f"Does a plan made on {one} hold on {other}?", options)]
 
 
 def _print_corpora(console: PlainConsole, found: Domains, everything: bool) -> None:

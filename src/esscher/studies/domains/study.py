@@ -79,6 +79,7 @@ class DomainsStudy(WithModel[Domains]):
 
     name = "domains"
     asks = "Do heads behave differently on different text?"
+    next_step = "esscher plan MODEL --text TEXT --check OTHER_TEXT --budget 0.25"
     abridged = True
     unit = "blocks"
     cell = BlockCell

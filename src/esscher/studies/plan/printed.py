@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from esscher.core.shown import two_digits, with_interval
 from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.plan.next_steps import next_steps
 from esscher.studies.plan.records import Check, Mean, TaskScore
 from esscher.studies.plan.result import Plan
 from esscher.studies.plan.words import STATISTIC, cache_sentence
-
-__all__ = ["next_steps", "print_result"]
 
 #: Key heads that the table shows unless all are asked for.
 SHOWN = 12

@@ -67,6 +67,7 @@ class PlanStudy(ModelStudy[Plan]):
 
     name = "plan"
     asks = "How many tokens can each head drop, and what does it cost?"
+    next_step = "esscher generate MODEL --plan RUN --prompt FILE --compare"
     abridged = True
     unit = "passages"
     cell = PlanCell

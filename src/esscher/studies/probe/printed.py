@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from esscher.core.next_steps import Step, once_more, plan_step
 from esscher.core.shown import counted, with_error
 from esscher.engine.sampled.layer import METRICS
 from esscher.show.tables import PlainConsole, PlainTable
@@ -60,25 +59,6 @@ def print_result(found: Probe, console: PlainConsole, everything: bool = False) 
         "for 10% output error, with 95% interval; * more than the tokens that were read: "
         "extrapolated, and larger if more text has rarer tokens.",
     )
-
-
-def next_steps(found: Probe) -> list[Step]:
-    """Plan budgets with it; read more text if numbers are extrapolated."""
-    study = found.study
-    if not found.heads:
-        return []
-    steps = [
-        plan_step(
-            study.text_record.source,
-            "How many tokens can each head drop? Checked on held-out text.",
-        )
-    ]
-    if any(head.at_context.extrapolated for head in found.heads):
-        why = "Numbers are extrapolated beyond the tokens that were read: read more."
-        steps.append(once_more("probe", why, tokens=4 * study.tokens))
-    elif study.model_record.causal:
-        steps.append(Step("context", "How long a context does each head use?"))
-    return steps
 
 
 def _print_predictors(console: PlainConsole, found: Probe) -> None:

@@ -52,6 +52,7 @@ class ProbeStudy(ModelStudy[Probe]):
 
     name = "probe"
     asks = "How many tokens does each head need?"
+    next_step = "esscher plan MODEL --check TEXT --budget 0.25"
     abridged = True
     cell = ProbeCell
     result = Probe

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from esscher.core.next_steps import Step, once_more, plan_step
 from esscher.core.shown import plain_count, with_interval
 from esscher.math.statistics.records import FittedRate
-from esscher.runs.model_study import ModelStudy
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.sparse.records import (
     BiasCurve,
@@ -15,7 +13,7 @@ from esscher.studies.sparse.records import (
     SparsePattern,
 )
 from esscher.studies.sparse.result import Sparse, count_heads
-from esscher.studies.sparse.verdicts import UNDECIDED, spoken
+from esscher.studies.sparse.verdicts import spoken
 
 
 def print_result(found: Sparse, console: PlainConsole) -> None:
@@ -53,28 +51,6 @@ def print_result(found: Sparse, console: PlainConsole) -> None:
         console.print()
         more = f" {_heads(found, name)}" if found.heads and entry.versus_random else ""
         console.say(f" {_sentence(entry, first, last)}{more}", lead=name)
-
-
-def next_steps(found: Sparse) -> list[Step]:
-    """Measure more where patterns are undecided; else plan budgets, or try dependent tokens."""
-    study = found.study
-    if not found.patterns:
-        return []
-    steps = []
-    if any(entry.verdict == UNDECIDED for entry in found.patterns.values()):
-        what = "passages" if isinstance(study, ModelStudy) else "replicates"
-        why = f"Some patterns are undecided: more {what} narrow the intervals."
-        steps.append(once_more(study.name, why, **{what: 4 * found.replicates}))
-    if isinstance(study, ModelStudy):
-        why = "How many tokens can each head drop? Checked on held-out text."
-        steps.append(plan_step(study.text_record.source, why))
-    elif study.law == "gaussian" and not study.correlation:
-        why = "Does it stay so when neighbouring tokens are correlated?"
-        steps.append(once_more(study.name, why, correlation=0.9))
-    else:
-        why = "What does theory say about dense attention over these tokens?"
-        steps.append(Step("theory", why, {"--sizes": "1e3:1e12"}))
-    return steps
 
 
 def _heads(found: Sparse, name: str) -> str:

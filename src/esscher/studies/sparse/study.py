@@ -60,6 +60,7 @@ class SparseStudy(ModelStudy[Sparse]):
 
     name = "sparse"
     asks = "Which sparse patterns come close to dense attention?"
+    next_step = "esscher plan MODEL --check TEXT --budget 0.25"
     unit = "passages"
     cell = SparseCell
     result = Sparse
@@ -136,6 +137,7 @@ class SparseLawStudy(LawStudy[Sparse]):
 
     name = "sparse-law"
     asks = "Which sparse patterns come close to dense attention?"
+    next_step = "esscher theory --horizon H --sizes 1e3:1e12"
     cell = SparseCell
     result = Sparse
     examples = (

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from esscher.core.next_steps import Step, once_more
 from esscher.core.shown import counted, plain_count, with_error
-from esscher.math.statistics.records import FittedRate
-from esscher.math.statistics.trust import HALF_WIDTH, RATIO, SIZES
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.sweep.laws import agreement_counts, count_words, floor_seen, law_counts
 from esscher.studies.sweep.measure import METRICS
@@ -40,30 +37,6 @@ def print_result(found: Sweep, console: PlainConsole) -> None:
         "Errors of the mean output, of its covariance (Frobenius norm) and of the map (rms): "
         "mean and median over replicates, in brackets the standard error of the last digit.",
     )
-
-
-def next_steps(found: Sweep) -> list[Step]:
-    """Measure more where little is decided; else look beyond the sizes that were measured."""
-    if not found.has_fits:
-        return []
-    first, last = found.sizes[0], found.sizes[-1]
-    fits = [found.fit(metric, s) for s in range(len(found.scales)) for metric in METRICS]
-    steps = []
-    if len(found.sizes) < SIZES or last < RATIO * first:
-        grid = f"{first}:{max(last, 16 * first)}:8"
-        why = "Too few sizes, or too close together, for an exponent: measure more of them."
-        steps.append(once_more("sweep", why, sizes=grid))
-    elif any(_wide(fit) for fit in fits):
-        why = "Some intervals are wide: more replicates narrow them."
-        steps.append(once_more("sweep", why, replicates=4 * found.replicates))
-    why = "What does theory say at sizes beyond these?"
-    return [*steps, Step("theory", why, {"--sizes": "1e3:1e12"})]
-
-
-def _wide(fit: FittedRate) -> bool:
-    """Whether an exponent is known too poorly to be trusted."""
-    low, high = fit.interval
-    return low is None or high is None or high - low > 2 * HALF_WIDTH
 
 
 def _print_rates(console: PlainConsole, found: Sweep) -> None:

@@ -59,6 +59,7 @@ class SweepStudy(Study[Sweep]):
 
     name = "sweep"
     asks = "How fast does attention over n tokens reach its limit?"
+    next_step = "esscher theory --horizon H --sizes 1e3:1e12"
     unit = "replicates"
     cell = SweepCell
     result = Sweep

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from esscher.core.codec import Estimate
-from esscher.core.next_steps import Step, once_more
 from esscher.core.shown import counted
 from esscher.math.tails.agreement import KINDS, SUBSTANTIAL
 from esscher.math.tails.records import VarianceProxy
@@ -57,17 +56,6 @@ def print_result(found: Tails, console: PlainConsole, everything: bool = False) 
         "last digits. All but norms and logits are judged on passages that had no part in choosing "
         "the direction.",
     )
-
-
-def next_steps(found: Tails) -> list[Step]:
-    """Read more text until both halves agree; then measure how fast heads converge."""
-    if not found.heads:
-        return []
-    steps = [Step("probe", "How fast does each head converge with these keys?")]
-    if not found.reproducible:
-        why = "The halves of the text agree too little to judge single heads: read more text."
-        steps.insert(0, once_more(found.study.name, why, tokens=4 * found.study.tokens))
-    return steps
 
 
 def _table(title: str, first: str, logits: bool = True) -> PlainTable:

@@ -36,6 +36,7 @@ class TailsStudy(ModelStudy[Tails]):
 
     name = "tails"
     asks = "Are the keys sub-Gaussian, as theory assumes?"
+    next_step = "esscher probe MODEL --text TEXT"
     abridged = True
     unit = "layers"
     cell = LayerTails

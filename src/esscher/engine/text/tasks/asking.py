@@ -128,25 +128,11 @@ def ask_each(loaded: LoadedModel, cache: Any, item: TaskItem, count: int = 1) ->
     ]
 
 
-def next_laws(loaded: LoadedModel, cache: Any, ids: Ids, last: int = 1) -> Tensor:
-    """Let a model read on; return log-probabilities of what follows the last tokens.
-
-    Parameters
-    ----------
-    loaded
-        A decoder with its next-token head.
-    cache
-        What it has read before; it grows.
-    ids
-        Tokens.
-    last
-        How many of them; the result has a row for each.
-    """
-    return _laws_of_each(loaded, cache, ids[None], last)[0]
-
-
 def _laws_of_each(loaded: LoadedModel, cache: Any, ids: Ids, last: int = 1) -> Tensor:
-    """The same for several texts: from tokens [texts, new], laws [texts, last, vocabulary]."""
+    """Let a model read on: log-probabilities of what follows the last tokens of every text.
+
+    From tokens [texts, new], laws [texts, last, vocabulary]; the cache grows.
+    """
     output = loaded.model(
         input_ids=torch.from_numpy(ids).to(loaded.device),
         past_key_values=cache,
