@@ -66,7 +66,7 @@ def _provenance(found: Result[Any], about: About | None) -> list[tuple[str, str]
         ("seed", str(configuration.get("seed", ""))),
     ]
     model = configuration.get("model")
-    if model:
+    if isinstance(model, dict):
         shape = f"{model['layers']} layers × {model['heads']} heads, d = {model['head_dim']}"
         rows += [
             ("model", f"{model['name']} ({model['family']}, {model['dtype']})"),
@@ -74,7 +74,7 @@ def _provenance(found: Result[Any], about: About | None) -> list[tuple[str, str]
             ("weights, SHA-256", model["weight_hash"]),
         ]
     for name in ("text", "check"):
-        if text := configuration.get(name):
+        if isinstance(text := configuration.get(name), dict):
             rows += [(name, text["source"]), (f"{name}, SHA-256", text["hash"])]
     for corpus in configuration.get("texts", []):
         rows.append((f"corpus {corpus['name']}", f"{corpus['source']}, {corpus['text_hash']}"))
