@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -102,10 +102,8 @@ def _fitted(name: str, errors: Array, sizes: Sequence[int], seed: int, heads: in
     ``_over_log`` is how much better powers of n describe the curve than powers of ln n do: the
     difference of their criteria.
     """
-    ends = (
-        f"{name}{end}" for end in ("", "_low", "_high", "_joint_low", "_joint_high", "_over_log")
-    )
-    missing = dict.fromkeys(ends, float("nan"))
+    ends = ("", "_low", "_high", "_joint_low", "_joint_high", "_over_log")
+    missing = dict.fromkeys([f"{name}{end}" for end in ends], float("nan"))
     try:
         rate = fit_rate(errors, sizes, seed=seed)
     except InputError:  # errors are 0 at most sizes
@@ -468,8 +466,8 @@ def judge_argmax_heads(table: pd.DataFrame) -> Check:
         "like a power of the logarithm.",
         verdict=verdict_of(over[2] < 0, over[1] > 0),
         found=f"From n = {table['n'].min():,} to {table['n'].max():,} powers of n describe the "
-        f"error better than powers of ln n by {with_interval(*over, digits=1)} per head (difference "
-        f"of the criteria of the fits). The median exponent is {with_interval(*slope)}. Laws that "
+        f"error better than powers of ln n by {with_interval(*over, digits=1)} per head "
+        f"(difference of the criteria of the fits). The median exponent is {with_interval(*slope)}. Laws that "
         f"single curves decide, at {len(heads)} heads: {listed}.",
         rule="Mean over heads of that difference; 95% interval by resampling layers and the heads "
         "in them. Holds if it is below 0, contradicted if it is above. The paper's statement is "
@@ -523,6 +521,7 @@ def _draw_heads(found: Entry) -> ChartType:
 
 
 EACH, MIDDLE = "each head", "median, 95% interval"
+SQUARE_ROOT, LOGARITHM = "1/√n", "1/√(ln n)"
 
 
 def draw_alpha_heads(table: pd.DataFrame) -> ChartType:
@@ -565,16 +564,14 @@ def draw_argmax_heads(table: pd.DataFrame) -> ChartType:
         rows.append({"kind": MIDDLE, "n": n, "error": value, "low": low, "high": high})
         least, most = some["error"].quantile([0.1, 0.9])
         spread.append({"kind": MIDDLE, "n": n, "low": least, "high": most})
-    laws = {"1/√n": lambda n: (n / start) ** -0.5,
-            "1/√(ln n)": lambda n: (np.log(n) / np.log(start)) ** -0.5}  # fmt: skip
-    curves = [
-        {"kind": name, "n": n, "error": float(law(n))}
-        for name, law in laws.items()
-        for n in np.geomspace(start, table["n"].max(), 20)
-    ]
+    curves = []
+    for n in np.geomspace(start, table["n"].max(), 20):
+        logarithm = np.log(n) / np.log(start)
+        curves += [{"kind": SQUARE_ROOT, "n": n, "error": (n / start) ** -0.5},
+                   {"kind": LOGARITHM, "n": n, "error": logarithm**-0.5}]  # fmt: skip
     ends = limits([row[key] for row in spread for key in ("low", "high")] +
                   [row["error"] for row in curves], log=True)  # fmt: skip
-    kinds = Series("kind", (MIDDLE, *laws), colours=(BLUE, VERMILION, GREEN),
+    kinds = Series("kind", (MIDDLE, SQUARE_ROOT, LOGARITHM), colours=(BLUE, VERMILION, GREEN),
                    shapes=("circle", LINE, LINE))  # fmt: skip
     x = Axis("n", "tokens n", log=True, limits=limits(table["n"], log=True))
     y = Axis("error", f"error over that at n = {start}", log=True, limits=ends)
