@@ -19,6 +19,7 @@ from scipy.stats import rankdata
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
+from esscher.engine.sampled.layer import METRICS
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import fit_rate
 from esscher.math.statistics.classes import class_counts
@@ -51,10 +52,8 @@ if TYPE_CHECKING:
 PARTS = 6
 #: Longest passage, as in a probe.
 CONTEXT = 512
-#: Errors that are measured: of the mean output, its covariance, and the outputs.
-METRICS = ("mean", "cov", "map")
 #: Resamples of heads.
-RESAMPLES = 2_000
+RESAMPLES = 1_000
 #: Queries whose logits are held at a time.
 QUERIES = 1_024
 
@@ -265,8 +264,9 @@ def _measure_argmax(unit: Unit, setting: Setting) -> Rows:
     rows: Rows = []
     for layer in layers:
         cloud, _ = _cloud(setting, layers, unit["tokens"])
-        top = int(np.log2(cloud.rows / 4))
-        sizes = [2**k for k in range(int(np.log2(unit["first"])), top + 1)]
+        sizes = [unit["first"]]
+        while 2 * sizes[-1] <= cloud.rows / 4:
+            sizes.append(2 * sizes[-1])
         view = cloud.layer(layer)
         for head in view.heads:
             q, k, v = view.head(head).take(slice(None))
@@ -304,21 +304,28 @@ MEASUREMENTS: dict[str, Measurement] = {
 
 
 def over_heads(
-    table: pd.DataFrame, statistic: Callable[[pd.DataFrame], float], purpose: str
+    table: pd.DataFrame, statistic: Callable[[NDArray[np.int64]], float], purpose: str
 ) -> tuple[float, float, float]:
     """Return a statistic of heads and its 95% interval, by resampling layers and their heads.
 
     Heads of a layer share their tokens, so that layers are drawn first, then heads in each of them.
+    The statistic takes numbers of rows.
     """
     rng = random_stream(0, purpose)
-    groups = [np.flatnonzero(table["layer"] == layer) for layer in table["layer"].unique()]
+    layer = table["layer"].to_numpy()
+    groups = [np.flatnonzero(layer == one) for one in np.unique(layer)]
     found = []
     for _ in range(RESAMPLES):
         drawn = [groups[i] for i in rng.integers(len(groups), size=len(groups))]
-        rows = np.concatenate([rng.choice(group, size=len(group)) for group in drawn])
-        found.append(statistic(table.iloc[rows]))
+        found.append(statistic(np.concatenate([rng.choice(own, size=len(own)) for own in drawn])))
     low, high = np.nanquantile(found, [0.025, 0.975])
-    return statistic(table), float(low), float(high)
+    return statistic(np.arange(len(table))), float(low), float(high)
+
+
+def median_head(table: pd.DataFrame, column: str) -> tuple[float, float, float]:
+    """Return the median of a column over heads, and its 95% interval."""
+    values = table[column].to_numpy(dtype=float)
+    return over_heads(table, lambda rows: float(np.median(values[rows])), f"median {column}")
 
 
 def rank_correlation(x: Array, y: Array) -> float:
@@ -372,21 +379,16 @@ def _judge_heads(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         )
 
     known = table[table["mean"].notna()]
+    beta, psi, layer = (known[name].to_numpy() for name in ("mean", "psi", "layer"))
+
+    def within_layers(rows: NDArray[np.int64]) -> float:
+        each = [rows[layer[rows] == one] for one in np.unique(layer[rows])]
+        return float(np.mean([rank_correlation(psi[own], beta[own]) for own in each]))
+
     slower = over_heads(
-        known,
-        lambda some: rank_correlation(some["psi"].to_numpy(), some["mean"].to_numpy()),
-        "beta against Psi",
+        known, lambda rows: rank_correlation(psi[rows], beta[rows]), "beta against Psi"
     )
-    within = over_heads(
-        known,
-        lambda some: float(
-            np.mean(
-                [rank_correlation(own["psi"].to_numpy(), own["mean"].to_numpy())
-                 for _, own in some.groupby("layer")]
-            )
-        ),
-        "beta against Psi within layers",
-    )  # fmt: skip
+    within = over_heads(known, within_layers, "beta against Psi within layers")
     rank = Check(
         says="Heads with a larger Psi converge more slowly.",
         verdict=verdict_of(slower[2] < 0, slower[1] > 0),
@@ -400,8 +402,8 @@ def _judge_heads(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     off = {name: (known[column] - known["mean"]).abs() for name, column in
            (("reference", "reference"), ("one-sided", "reference_one_sided"))}  # fmt: skip
     trivial = (known["mean"] - 0.5).abs()
-    paired = known.assign(gap=off["reference"] - trivial)
-    gap = over_heads(paired, lambda some: float(some["gap"].mean()), "reference against 1/2")
+    worse = (off["reference"] - trivial).to_numpy()
+    gap = over_heads(known, lambda rows: float(worse[rows].mean()), "reference against 1/2")
     reference = Check(
         says="The line 1/(2(1 + Psi)) predicts exponents better than always saying 1/2.",
         verdict=verdict_of(gap[2] < 0, gap[1] > 0),
@@ -438,8 +440,7 @@ def judge_alpha_heads(table: pd.DataFrame) -> Check:
         change=(wide[last] - wide[first]).to_numpy(),
         rank=[rank_correlation(alphas, row) for row in wide.to_numpy()],
     )
-    change = over_heads(heads, lambda some: float(some["change"].median()), "alpha of heads")
-    ranks = over_heads(heads, lambda some: float(some["rank"].median()), "ranks of alpha")
+    change, ranks = median_head(heads, "change"), median_head(heads, "rank")
     return Check(
         says="Heads converge more slowly as their tilts are scaled up.",
         verdict=verdict_of(change[2] < 0, change[1] > 0),
@@ -459,16 +460,18 @@ def judge_argmax_heads(table: pd.DataFrame) -> Check:
     laws = heads["mean_law"].value_counts()
     listed = ", ".join(f"{name} {number}" for name, number in laws.items())
     known = heads[heads["mean_over_log"].notna()]
-    slope = over_heads(known, lambda some: float(some["mean"].median()), "argmax of heads")
-    over = over_heads(known, lambda some: float(some["mean_over_log"].mean()), "laws of argmax")
+    slope = median_head(known, "mean")
+    gap = known["mean_over_log"].to_numpy()
+    over = over_heads(known, lambda rows: float(gap[rows].mean()), "laws of argmax")
     return Check(
         says="With the argmax in place of the softmax, the error of the mean of real heads decays "
         "like a power of the logarithm.",
         verdict=verdict_of(over[2] < 0, over[1] > 0),
         found=f"From n = {table['n'].min():,} to {table['n'].max():,} powers of n describe the "
         f"error better than powers of ln n by {with_interval(*over, digits=1)} per head "
-        f"(difference of the criteria of the fits). The median exponent is {with_interval(*slope)}. Laws that "
-        f"single curves decide, at {len(heads)} heads: {listed}.",
+        f"(difference of the criteria of the fits). The median exponent is "
+        f"{with_interval(*slope)}. Laws that single curves decide, at {len(heads)} heads: "
+        f"{listed}.",
         rule="Mean over heads of that difference; 95% interval by resampling layers and the heads "
         "in them. Holds if it is below 0, contradicted if it is above. The paper's statement is "
         "about Gaussian tokens on the line; here the limit is the largest of the "
@@ -530,9 +533,7 @@ def draw_alpha_heads(table: pd.DataFrame) -> ChartType:
     x = Axis("alpha", "factor α of the tilts", log=True, limits=limits(table["alpha"], log=True))
     middle = []
     for alpha, some in table[table["mean"].notna()].groupby("alpha"):
-        value, low, high = over_heads(
-            some, lambda rows: float(rows["mean"].median()), "median exponent"
-        )
+        value, low, high = median_head(some, "mean")
         middle.append({"kind": MIDDLE, "alpha": alpha, "beta": value, "low": low, "high": high})
     y = Axis("beta", "exponent β, mean output", limits=limits([0.0, 0.6, *table["mean"].dropna()]))
     curves = [
@@ -558,9 +559,7 @@ def draw_argmax_heads(table: pd.DataFrame) -> ChartType:
     known = known.assign(error=known["mean_error"].to_numpy() / first.reindex(keys).to_numpy())
     rows, spread = [], []
     for n, some in known.groupby("n"):
-        value, low, high = over_heads(
-            some, lambda heads: float(heads["error"].median()), "median argmax error"
-        )
+        value, low, high = median_head(some, "error")
         rows.append({"kind": MIDDLE, "n": n, "error": value, "low": low, "high": high})
         least, most = some["error"].quantile([0.1, 0.9])
         spread.append({"kind": MIDDLE, "n": n, "low": least, "high": most})
