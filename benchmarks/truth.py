@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import esscher
-from benchmarks import truth_rates
+from benchmarks import truth_heads, truth_rates
 from benchmarks.claims import Row
 
 RESULTS = Path(__file__).parent / "results" / "truth.json"
@@ -221,6 +221,7 @@ CHECKS: dict[str, Callable[[float], Iterator[Row]]] = {
     "k-hat": truth_rates.khat,
     "tails": truth_rates.tails,
     "deep": truth_rates.deep,
+    "argmax": truth_heads.argmax,
 }
 
 

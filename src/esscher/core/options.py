@@ -55,6 +55,7 @@ def option(
     metavar: str | None = None,
     stored: bool = True,
     changeable: bool = False,
+    added: bool = False,
     command: str | None = "",
     key: str | None = None,
     **bounds: Any,
@@ -72,6 +73,9 @@ def option(
         Whether results depend on it: then it is part of the configuration of a run.
     changeable
         Whether results depend on it, but no cell does: a run is resumed with another value.
+    added
+        Whether it is younger than stored runs: a configuration without it has its default, which is
+        not written.
     command
         Its name on the command line, if it has another one there; None if it has none.
     key
@@ -79,8 +83,8 @@ def option(
     **bounds
         ``ge``, ``gt``, ``le``, ``lt``, as :class:`msgspec.Meta` takes them.
     """
-    extra = {"metavar": metavar, "stored": stored, "changeable": changeable, "command": command,
-             "key": key}  # fmt: skip
+    extra = {"metavar": metavar, "stored": stored, "changeable": changeable, "added": added,
+             "command": command, "key": key}  # fmt: skip
     return Meta(description=help, extra=extra, **bounds)
 
 
@@ -107,7 +111,7 @@ class Option:
         Its type, without the description.
     annotation
         Its type, with bounds, as msgspec checks it.
-    help, metavar, stored, changeable, command
+    help, metavar, stored, changeable, added, command
         See :func:`option`.
     key
         Name of the field in a stored configuration.
@@ -122,6 +126,7 @@ class Option:
     metavar: str | None
     stored: bool
     changeable: bool
+    added: bool
     command: str | None
     key: str
     default: Any
@@ -157,6 +162,7 @@ def options_of(study: type) -> tuple[Option, ...]:
                 metavar=extra["metavar"],
                 stored=extra["stored"],
                 changeable=extra["changeable"],
+                added=extra["added"],
                 command=extra["command"],
                 key=extra["key"] or name,
                 default=field.default,

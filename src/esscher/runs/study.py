@@ -264,7 +264,12 @@ class Study(ABC, Generic[R_co]):
             Leave out what is known only when model and text have been read.
         """
         left_out = self.sources | self.unsettled if known else frozenset()
-        stored = [o for o in options_of(type(self)) if o.stored and not o.changeable]
+        stored = [
+            o
+            for o in options_of(type(self))
+            if o.stored and not o.changeable
+            if not (o.added and getattr(self, o.name) == o.default)
+        ]
         return dict(
             as_tree({o.key: getattr(self, o.name) for o in stored if o.name not in left_out})
         )
@@ -312,7 +317,7 @@ def stored_study(study: type[Study[R]], configuration: Any, place: str) -> Study
 def configuration_type(study: type[Study[Any]]) -> type[Any]:
     """Return the record of a study's configuration: its stored options, all of them definite."""
     fields = [
-        (o.key, o.annotation, o.default) if o.changeable else (o.key, o.annotation)
+        (o.key, o.annotation, o.default) if o.changeable or o.added else (o.key, o.annotation)
         for o in options_of(study)
         if o.stored
     ]

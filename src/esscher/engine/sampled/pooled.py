@@ -7,6 +7,7 @@ attention among all N tokens, which is exactly the limit of drawing from them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -86,6 +87,7 @@ def measure_pooled(
     sampling: str,
     projection: OutputProjection | None = None,
     *,
+    alpha: float = 1.0,
     levels: Levels = LEVELS,
     map_queries: int = MAP_QUERIES,
 ) -> tuple[LayerMeasurement, list[HeadNumbers]]:
@@ -101,12 +103,15 @@ def measure_pooled(
         ``"with"`` or ``"without"`` replacement.
     projection
         Output projection of the cloud's heads, to see how their errors add up.
+    alpha
+        Factor of the tilts.
     levels
         From how many tokens on the reference is estimated, and how well.
     map_queries
         Queries at which the map error is measured then.
     """
     view = cloud.layer(layer)
+    view = replace(view, scaling=alpha * view.scaling)
     rng = random_stream(seed, "probe reference", layer)
     reference = pooled_reference(view, rng, levels)
     outputs = reference.outputs

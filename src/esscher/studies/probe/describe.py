@@ -91,6 +91,7 @@ def describe_head(
     """
     moments = numbers.coupled
     asymptotic = exponents(moments.horizon)
+    one_sided = None if psi is None else exponents(psi**0.5)
     sinks: Any = "auto" if apart is None else apart
     burn_in = float(np.exp(min(moments.log_burn_in, LARGE)))
     tail = received_exponent(numbers.received * len(numbers.tilts), sinks=sinks, burn_in=burn_in)
@@ -135,6 +136,8 @@ def describe_head(
             sharp=ByMetric(mean=asymptotic.mean, cov=asymptotic.cov, map=asymptotic.map_rms),
             paper_reference=asymptotic.paper_reference,
             paper_bound=asymptotic.paper_bound,
+            paper_reference_one_sided=None if one_sided is None else one_sided.paper_reference,
+            paper_bound_one_sided=None if one_sided is None else one_sided.paper_bound,
         ),
         keys=keys,
         tokens_for=ByTolerance(**{name: n for name, (n, _) in needed.items()}),
@@ -228,8 +231,12 @@ def key_tails(numbers: HeadNumbers, seed: int) -> Cloud | None:
         return None
 
 
-def one_sided_psi(weights: HeadWeights, covariance: Array | None) -> list[float] | None:
+def one_sided_psi(
+    weights: HeadWeights, covariance: Array | None, alpha: float = 1.0
+) -> list[float] | None:
     """``||Sigma||_2 ||Sigma^{1/2} A||_2^2`` of each head, Sigma the covariance of hidden states.
+
+    ``alpha`` scales A.
 
     None where queries and keys are no linear functions of the hidden states (rotary positions).
     """
@@ -239,6 +246,6 @@ def one_sided_psi(weights: HeadWeights, covariance: Array | None) -> list[float]
     psi = []
     for w_q, w_k in zip(weights.W_q, weights.W_k, strict=True):
         # A = W_k' W_q has the rank of a head: its norm is that of a d_k x d_k matrix
-        product = (w_k @ covariance @ w_k.T) @ (w_q @ w_q.T) * weights.scaling**2
+        product = (w_k @ covariance @ w_k.T) @ (w_q @ w_q.T) * (alpha * weights.scaling) ** 2
         psi.append(largest * float(np.abs(np.linalg.eigvals(product)).max()))
     return psi

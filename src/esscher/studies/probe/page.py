@@ -15,6 +15,12 @@ from esscher.studies.probe.predictors import beats_constant
 from esscher.studies.probe.result import Probe
 
 NEVER = "more than 10⁸"
+#: The paper's numbers with the one-sided Psi, where it is known.
+ONE_SIDED = (
+    ("psi_one_sided", "Psi, one-sided", "d2", "first version: ‖Σ‖ ‖Σ^½ A‖², of tokens alone"),
+    ("paper_bound_one_sided", "beta, paper, one-sided", "d4", "1/(2(1 + 32 Psi)), one-sided Psi"),
+    ("paper_reference_one_sided", "reference, one-sided", "d2", "1/(2(1 + Psi)), one-sided Psi"),
+)
 #: Heads of a flag that the table names; the CSV file has all.
 NAMED = 12
 
@@ -161,6 +167,12 @@ def _heads(found: Probe, name: str) -> Table:
         Column("flags", "flags", help="what stands out at this head"),
         Column("flag_evidence", "evidence of the flags", shown=False),
         Column("H", "H", "d2", help="attention horizon: the largest whitened singular value"),
+        Column("psi", "Psi", "d2", help="H^2: two-sided, as in the published version of the paper"),
+        Column("paper_bound", "beta, paper", "d4",
+               help="the exponent is at least this, 1/(2(1 + 32 Psi)), by the paper's bound"),
+        Column("bound", "bound",
+               help="whether the exponent of the mean is above it, by its 95% interval"),
+        Column("paper_reference", "reference, paper", "d2", help="the line 1/(2(1 + Psi))"),
         *(
             Column(metric, f"exponent, {words}", "d2", f"{metric}_low", f"{metric}_high",
                    help=f"beta of error ~ C n^-beta, {words}; 95% interval")
@@ -181,6 +193,13 @@ def _heads(found: Probe, name: str) -> Table:
         Column("delimiters", "in delimiters", "p0",
                help="attention that goes to delimiters, such as [CLS] and [SEP], in real passages"),
         Column("sink_tokens", "largest sinks", shown=False),
+        *(
+            Column(name, words, digits, help=help, shown=False)
+            for name, words, digits, help in ONE_SIDED
+            if frame[name].notna().any()
+        ),
+        Column("H_unscaled", "H without 1/√d", "d2", shown=False,
+               help="as the authors' programs compute it; their Psi is its square"),
         Column("proxy", "proxy", "d2", "proxy_low", "proxy_high",
                help="variance proxy of the keys over their variance, along the worst direction"),
     ]  # fmt: skip

@@ -27,16 +27,20 @@ def print_result(found: Probe, console: PlainConsole, everything: bool = False) 
     table = PlainTable(
         f"{model.name}, {found.study.mode} mode: "
         + ("all heads" if not hidden else f"the {len(shown)} heads that need most tokens"),
-        least=("cov", "mean", "ESS", "k-hat", "H"),
+        least=("ESS", "k-hat", "cov", "H", "map", "error"),
     )
-    for name in ("head", "H", "k-hat", "mean", "cov", "map", "ESS", "error", "10%"):
+    headings = ("head", "H", "Psi", "beta, paper", "mean", "cov", "map", "k-hat", "ESS", "error",
+                "10%")  # fmt: skip
+    for name in headings:
         table.add_column(name, justify="right", no_wrap=True)
     for row in shown.to_dict("records"):
         table.add_row(
             f"{row['layer']}.{row['head']}",
             f"{row['H']:.2f}",
-            f"{row['khat']:.2f}",
+            f"{row['psi']:.2f}",
+            f"{row['paper_bound']:.4f}",
             *(_with_interval(row, found.exponent_column(metric)) for metric in METRICS),
+            f"{row['khat']:.2f}",
             f"{row['ess']:.0f}",
             f"{100 * row['at_context']:.2g}%"
             if row["at_context"] < 0.1
@@ -46,13 +50,20 @@ def print_result(found: Probe, console: PlainConsole, everything: bool = False) 
     console.print(table)
     if hidden:
         console.say(f"{counted(hidden, 'more head')}, which need fewer tokens; --all shows all.")
+    holds = int((frame["bound"] == "holds").sum())
+    violated = int((frame["bound"] == "violated").sum())
+    console.say(
+        f"The paper's bound on the exponent of the mean holds at {holds} of {len(frame)} heads"
+        + (f" and is violated at {violated}." if violated else ".")
+    )
     _print_flags(console, found, [(row["layer"], row["head"]) for row in frame.to_dict("records")])
     if not found.study.predict:
         _print_predictors(console, found)
     _print_layers(console, found)
     how = "predicted" if found.study.predict else "measured"
     console.explain(
-        "head: layer.head; k-hat: tail of received attention, a diagnostic; mean, cov, map: "
+        "head: layer.head; Psi: H^2; beta, paper: by the paper's bound the exponent is at least "
+        "1/(2(1 + 32 Psi)); k-hat: tail of received attention, a diagnostic; mean, cov, map: "
         f"{how} exponents of error ~ C n^-beta, in brackets half the width of the 95% interval "
         "(last digits); ESS: tokens that the median query attends; error: output error at "
         f"{found.heads[0].at_context.n:,.0f} tokens, the model's own context length; 10%: tokens "

@@ -40,7 +40,16 @@ class Psi(
     kw_only=True,
     rename={"two_sided": "two-sided", "one_sided": "one-sided"},
 ):
-    """The constant of the published bound: from both covariances, and from that of tokens alone."""
+    """The constant of the published bound, in both conventions.
+
+    Attributes
+    ----------
+    two_sided
+        ``H^2``, from the covariances of queries and keys: the published version of the paper.
+    one_sided
+        ``||Sigma||_2 ||Sigma^{1/2} A||_2^2``, from that of tokens alone: its first version. None
+        where it is not known.
+    """
 
     two_sided: float
     one_sided: float | None
@@ -111,13 +120,17 @@ class PredictedExponents(Record, frozen=True, kw_only=True):
     sharp
         Asymptotic, for Gaussian tokens of the same horizon: conjectured.
     paper_reference, paper_bound
-        The published ones.
+        The published ones, ``1/(2(1 + Psi))`` and ``1/(2(1 + 32 Psi))``, of the two-sided Psi.
+    paper_reference_one_sided, paper_bound_one_sided
+        The same of the one-sided Psi; None where that is not known, and in older runs.
     """
 
     khat: float
     sharp: ByMetric[float]
     paper_reference: float
     paper_bound: float
+    paper_reference_one_sided: float | None = None
+    paper_bound_one_sided: float | None = None
 
 
 class HeadStatistics(Record, frozen=True, kw_only=True):
@@ -304,10 +317,25 @@ class ProbeHead(HeadStatistics, frozen=True, kw_only=True):
         tokens = self.tokens_for.percent_10
         needed = "never" if tokens is None else f"from {tokens:,.0f} tokens on"
         flags = ", ".join(dict.fromkeys(flag.flag for flag in self.flags)) or "none"
+        value, (low, high) = self.exponent("mean")
+        beta = "beta not measured"
+        if value is not None and low is not None and high is not None:
+            how = "predicted" if self.fit is None else "measured"
+            beta = f"beta {value:.2f} ({low:.2f} to {high:.2f}) {how}"
         return (
-            f"head {self.layer}.{self.head}: H = {self.horizon:.3g}, output error below 10% "
-            f"{needed}, {self.at_context.error:.2g} at {self.at_context.n:,.0f}; flags: {flags}"
+            f"head {self.layer}.{self.head}: H = {self.horizon:.3g}, Psi = "
+            f"{self.psi.two_sided:.3g}; {beta}, paper >= {self.predicted.paper_bound:.2g}: "
+            f"{self.bound}; output error below 10% {needed}, {self.at_context.error:.2g} at "
+            f"{self.at_context.n:,.0f}; flags: {flags}"
         )
+
+    @property
+    def bound(self) -> str:
+        """Whether the exponent of the mean is above the published bound, by its 95% interval."""
+        _, (low, high) = self.exponent("mean")
+        if low is not None and low > self.predicted.paper_bound:
+            return "holds"
+        return "violated" if high is not None and high < self.predicted.paper_bound else "undecided"
 
     def exponent(self, metric: str) -> tuple[float | None, Ends]:
         """Exponent with its 95% interval: measured, or predicted if nothing was sampled."""

@@ -39,11 +39,15 @@ class Probe(WithHeads[ProbeHead], Result["ProbeStudy"]):
         """Return a data frame, one row per head.
 
         Exponents ``mean``, ``cov`` and ``map`` are measured, and missing if nothing was sampled;
-        those that one pass predicts are ``predicted_mean`` and so on.
+        those that one pass predicts are ``predicted_mean`` and so on. The paper's are
+        ``paper_bound``, ``1/(2(1 + 32 Psi))``, and ``paper_reference``, ``1/(2(1 + Psi))``; those
+        that end in ``_one_sided`` are of the other convention of Psi. ``H_unscaled`` is the horizon
+        as the authors' programs compute it, without the factor ``1/sqrt(d)`` of the logits.
         """
         import pandas as pd
 
-        return pd.DataFrame([_row(head) for head in self.heads])
+        dim = self.study.model_record.head_dim
+        return pd.DataFrame([_row(head, dim) for head in self.heads])
 
     def to_xarray(self) -> xarray.Dataset:
         """Return the numbers of the table as a labelled dataset along ``layer`` and ``head``."""
@@ -83,16 +87,19 @@ class Probe(WithHeads[ProbeHead], Result["ProbeStudy"]):
         if table.empty:
             return []
         exponents = [self.exponent_column(metric) for metric in METRICS]
-        names = ["layer", "head", "H", "khat", *exponents, "at_context", "tokens_10",
-                 "extrapolated", "flags"]  # fmt: skip
+        names = ["layer", "head", "H", "psi", "paper_bound", *exponents, "khat", "at_context",
+                 "tokens_10", "extrapolated", "flags"]  # fmt: skip
         return [table.sort_values("tokens_10", ascending=False, na_position="first")[names]]
 
 
-def _row(head: ProbeHead) -> dict[str, Any]:
+def _row(head: ProbeHead, dim: int) -> dict[str, Any]:
     row: dict[str, Any] = {
         "layer": head.layer,
         "head": head.head,
         "H": head.horizon,
+        "psi": head.psi.two_sided,
+        "psi_one_sided": head.psi.one_sided,
+        "H_unscaled": head.horizon * dim**0.5,
         "F": head.frobenius,
         "tau": head.tau,
         "khat": head.khat.k,
@@ -112,6 +119,9 @@ def _row(head: ProbeHead) -> dict[str, Any]:
         "sharp": predicted.sharp.mean,
         "paper_reference": predicted.paper_reference,
         "paper_bound": predicted.paper_bound,
+        "paper_reference_one_sided": predicted.paper_reference_one_sided,
+        "paper_bound_one_sided": predicted.paper_bound_one_sided,
+        "bound": head.bound,
         "ess": head.ess.median,
         "sinks": head.sinks.share,
         "delimiters": head.delimiter_share,

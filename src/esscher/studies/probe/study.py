@@ -92,6 +92,16 @@ class ProbeStudy(ModelStudy[Probe]):
     predict: Annotated[bool, option("Predict everything from one pass, and measure nothing.")] = (
         False
     )
+    alpha: Annotated[
+        float,
+        option(
+            "Scale the tilts of every head by this factor: H is alpha times, Psi alpha^2 times "
+            "that of the model.",
+            gt=0,
+            le=1e6,
+            added=True,
+        ),
+    ] = 1.0
     seed: Seed = 0
     sampling: Annotated[
         Literal["with", "without"],

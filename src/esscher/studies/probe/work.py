@@ -87,7 +87,7 @@ class ProbeWork:
         seen = PassageMoments(self.passages, asked.tokens, linear)
         for cloud in collected_clouds(
             self.loaded, self.passages, asked, layers, run, remote=self.executor.remote,
-            watch=seen.take,
+            watch=lambda read, layer: seen.take(read, _scaled(layer, asked.alpha)),
         ):  # fmt: skip
             tokens = str(cloud.folder.resolve()) if self.executor.remote else cloud
             shares = seen.delimiters
@@ -135,11 +135,11 @@ def _layer_cell(
         label = _labels(loaded, np.asarray(cloud.token_ids))
         measured, numbers = measure_pooled(
             cloud, layer, study.sizes, study.samples, study.seed, study.sampling,
-            OutputProjection.of(weights.W_o[list(study.heads)]),
+            OutputProjection.of(weights.W_o[list(study.heads)]), alpha=study.alpha,
         )  # fmt: skip
         if study.sampling == "without":
             measured = _corrected(measured, cloud.rows)
-        psi = one_sided_psi(weights, covariance)
+        psi = one_sided_psi(weights, covariance, study.alpha)
         stats = tuple(
             describe_head(
                 number, study.sizes, study.seed, label,
@@ -159,6 +159,7 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
         layers: list[LayerFound] = []
 
         def sink(passage: Passage, capture: LayerCapture) -> None:
+            capture = _scaled(capture, study.alpha)
             with torch.inference_mode():
                 measured, numbers, sinks = measure_context(
                     capture, asking, keys, study.sizes, draws, study.seed, passage.number,
@@ -178,6 +179,11 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
 
         visit_passages(loaded, [passage], sink, layers=study.layers)
     return make_cell(layers)
+
+
+def _scaled(capture: LayerCapture, alpha: float) -> LayerCapture:
+    """A layer whose tilts are scaled; its tokens are those of the model as it is."""
+    return replace(capture, scaling=alpha * capture.scaling)
 
 
 def _corrected(measured: LayerMeasurement, tokens: int) -> LayerMeasurement:
