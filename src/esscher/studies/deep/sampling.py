@@ -5,7 +5,8 @@ query attends to its own token and the kept ones with weight 1, and to the sampl
 it sees with the weight E_i / n_i: E_i counts the keys of the sampled class that query i sees (its
 own token is not one of them), n_i those of them that were drawn. Given n_i they are a uniform
 sample of n_i out of E_i, so that numerator and denominator of the softmax are both unbiased. In a
-decoder without windows E_i = E and n_i = n for every query; with n = E it is dense attention.
+decoder without windows E_i = E and n_i = n for every query; with n = E it is dense attention. Keys
+that were drawn with replacement have this weight as often as they were drawn.
 
 In a decoder the first three quarters of a passage are the prefix, whose keys are sampled; the
 queries are the last quarter. In an encoder all tokens are queries and keys.
@@ -38,7 +39,7 @@ class KeySample:
     certain
         True at positions that every query keeps, [length].
     drawn
-        True at positions that were drawn, [length]; none of them is certain.
+        True at positions that were drawn, or how often each was, [length]; none of them is certain.
     """
 
     certain: Tensor
@@ -88,11 +89,11 @@ def log_weights(inputs: LayerInputs, seen: Tensor, sample: KeySample, queries: s
     own = torch.zeros_like(seen)
     own[torch.arange(len(places), device=device), places] = True
     in_class = seen & ~certain & ~own
-    taken = in_class & drawn
-    ratio = in_class.sum(-1, keepdim=True) / taken.sum(-1, keepdim=True).clamp(min=1)
+    times = in_class * drawn
+    ratio = in_class.sum(-1, keepdim=True) / times.sum(-1, keepdim=True).clamp(min=1)
     weights = torch.zeros(seen.shape, device=device)
-    weights[in_class & ~taken] = -torch.inf
-    return torch.where(taken, ratio.log(), weights)
+    weights[in_class] = -torch.inf
+    return torch.where(times > 0, (times * ratio).log(), weights)
 
 
 def sampled_attention(
@@ -110,7 +111,7 @@ def sampled_attention(
         Heads that see the sample only; the others attend to all keys. All heads if left out.
     """
     chosen = range(inputs.q.shape[1]) if heads is None else sorted(heads)
-    output = inputs.own().clone()
+    output = inputs.q.new_empty(inputs.output_shape) if heads is None else inputs.own().clone()
     for start in range(0, inputs.q.shape[2], QUERY_BLOCK):
         queries = slice(start, start + QUERY_BLOCK)
         seen = inputs.visible(queries)[0]
