@@ -21,13 +21,14 @@ class Drawn:
         Above and below it.
     chart
         Altair's chart.
-    paragraphs
-        Text below it: how a paragraph begins, and the rest of it.
+    lead, paragraphs
+        Text above and below it: how a paragraph begins, and the rest of it.
     """
 
     title: str
     chart: Any
     caption: str = ""
+    lead: Sequence[tuple[str, str]] = ()
     paragraphs: Sequence[tuple[str, str]] = ()
 
 

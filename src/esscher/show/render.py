@@ -63,11 +63,11 @@ def _html(pages: list[Page], title: str) -> bytes:
         for k, part in enumerate(page.parts, start=1):
             name = f"part-{number}-{k}"
             about: dict[str, Any] = {"id": name, "title": part.title, "caption": part.caption,
-                                     "place": None, "paragraphs": ()}  # fmt: skip
+                                     "place": None, "lead": (), "paragraphs": ()}  # fmt: skip
             if isinstance(part, Drawn):
                 charts[name] = part.chart
                 about["place"] = place(name, part.chart, f"{part.title}. {part.caption}")
-                about["paragraphs"] = part.paragraphs
+                about |= {"lead": part.lead, "paragraphs": part.paragraphs}
             else:
                 data[name] = part
             parts.append(about)

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from esscher.runs.cells import Cell
-from esscher.studies.paper import rest, synthetic
+from esscher.studies.paper import decoders, heads, rest, synthetic
 from esscher.studies.paper.ledger import Claim, Entry, Measurement, Setting
 
-MEASUREMENTS: dict[str, Measurement] = {**synthetic.MEASUREMENTS, **rest.MEASUREMENTS}
-CLAIMS: dict[str, Claim] = {**synthetic.CLAIMS, **rest.CLAIMS}
+MEASUREMENTS: dict[str, Measurement] = (
+    synthetic.MEASUREMENTS | heads.MEASUREMENTS | decoders.MEASUREMENTS | rest.MEASUREMENTS
+)
+CLAIMS: dict[str, Claim] = synthetic.CLAIMS | heads.CLAIMS | decoders.CLAIMS | rest.CLAIMS
 
 
 def judge_all(

@@ -51,18 +51,22 @@ def _section(entry: Entry, words: list[str]) -> Drawn:
     """A claim: what the paper says, the figure, what was measured, the checks, the command."""
     claim = CLAIMS[entry.claim]
     options = [word for word in words[1:] if word not in CLAIMS]
-    paragraphs = [
-        ("The paper", claim.says),
-        ("Measured", entry.found),
-        *(
-            (
-                "Check" if check.counts else "Beside it",
-                f"{check.says}: {check.verdict}. {check.found}. Rule: {check.rule}.",
-            )
-            for check in entry.checks
-        ),
-        ("Weakest point", entry.weakest),
-        *([("To decide", entry.decide)] if entry.decide else []),
-        ("Redo", " ".join(["esscher paper", entry.claim, *options])),
+    checks = [
+        (
+            "Check" if check.counts else "Beside it",
+            f"{check.says[0].upper()}{check.says[1:]}: {check.verdict}. Found: {check.found}. "
+            f"Rule: {check.rule}.",
+        )
+        for check in entry.checks
     ]
-    return Drawn(f"{claim.title}: {entry.verdict}", claim.draw(entry), "", paragraphs)
+    return Drawn(
+        f"{claim.title}: {entry.verdict}",
+        claim.draw(entry),
+        lead=[("The paper", claim.says), ("Measured", entry.found)],
+        paragraphs=[
+            ("Weakest point", entry.weakest),
+            *([("To decide", entry.decide)] if entry.decide else []),
+            ("Redo", " ".join(["esscher paper", entry.claim, *options])),
+            *checks,
+        ],
+    )

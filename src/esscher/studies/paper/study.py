@@ -174,16 +174,16 @@ def _measure(measurement: str, unit: Unit, setting: Setting) -> Cell:
 
 
 def _headline(entries: tuple[Entry, ...], chosen: tuple[str, ...]) -> str:
+    """Count the verdicts, and name the claims."""
     if not entries:
         return "Nothing has been measured yet."
-    by_verdict = {
-        verdict: [entry.claim for entry in entries if entry.verdict == verdict]
-        for verdict in ("holds", "contradicted", "undecided")
-    }
-    parts = [
-        f"{len(names)} {verb} ({', '.join(names)})"
-        for verb, names in zip(("hold", "are contradicted", "are undecided"),
-                               by_verdict.values(), strict=True)
-        if names
-    ]  # fmt: skip
+    parts = []
+    for verdict, one, many in (
+        ("holds", "holds", "hold"),
+        ("contradicted", "is contradicted", "are contradicted"),
+        ("undecided", "is undecided", "are undecided"),
+    ):
+        names = [entry.claim for entry in entries if entry.verdict == verdict]
+        if names:
+            parts.append(f"{len(names)} {one if len(names) == 1 else many} ({', '.join(names)})")
     return f"Of {len(chosen)} claims {'; '.join(parts)}."
