@@ -75,7 +75,7 @@ def filled(plan: Any, loaded: Any, batch: int, length: int) -> tuple[Any, Reduce
             Kept(torch.from_numpy(np.sort(rng.permutation(length)[:n])), torch.zeros(n))
             for n in tokens.tolist()
         ]
-        layer.fill(keys, values, [kept] * batch, [length] * batch, seen=length)
+        layer.fill(keys, values, [kept] * batch, [torch.arange(length)] * batch)
     return dense, reduced
 
 

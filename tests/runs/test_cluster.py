@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -190,6 +191,28 @@ def test_what_is_no_address(address: str) -> None:
     assert time.monotonic() - start < 10
 
 
+def test_somebody_else_who_answers() -> None:
+    """A web server, say."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            try:
+                while True:
+                    there, _ = server.accept()
+                    with there:
+                        there.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            except OSError:
+                pass  # the server is closed
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with (
+            pytest.raises(InputError, match=r"there is no scheduler at .*something else answers"),
+            connect_cluster(address, timeout=2.0),
+        ):
+            pass
+
+
 def test_somebody_who_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
@@ -200,6 +223,7 @@ def test_somebody_who_does_not_answer() -> None:
 
 
 def test_a_worker_is_no_scheduler(cluster: Cluster) -> None:
+    cluster._client.wait_for_workers(1)  # this test may be the first
     (worker,) = cluster._client.scheduler_info()["workers"]
     with pytest.raises(InputError, match="a worker answers there"), connect_cluster(worker):
         pass

@@ -322,6 +322,10 @@ def _check_answers(address: str, security: Any, timeout: float) -> None:
             kind = thread.submit(lambda: asyncio.run(answered())).result()
         except TimeoutError as error:
             raise TimeoutError(f"no answer within {timeout:g} s") from error
+        except (OSError, ValueError, ImportError):
+            raise
+        except Exception as error:  # a web server's "HTTP" is the length of a message to Dask
+            raise ValueError("something else answers there") from error
     if kind != "Scheduler":
         raise ValueError(f"a {kind.lower()} answers there")
 

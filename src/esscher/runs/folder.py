@@ -222,7 +222,10 @@ def _try(handle: int, shared: bool = False) -> bool:
 
 
 def check_run_place(
-    out: str | Path | None, kind: str, known: Mapping[str, Any] | None = None
+    out: str | Path | None,
+    kind: str,
+    known: Mapping[str, Any] | None = None,
+    called: Mapping[str, str] | None = None,
 ) -> None:
     """Refuse a directory in which a run could not be stored or resumed.
 
@@ -234,6 +237,8 @@ def check_run_place(
         Kind of the run.
     known
         What is known of its configuration; the rest is compared when the run is opened.
+    called
+        Options by the name that they are stored under, if that is another one.
 
     Raises
     ------
@@ -252,4 +257,9 @@ def check_run_place(
     stored = read_about(folder, kind).configuration
     # as JSON holds it: lists for tuples
     wanted: dict[str, Any] = parse_json(as_json(dict(known or {})), "what is asked for")
-    check_same(folder, {name: stored.get(name) for name in wanted}, wanted)
+    names = {name: (called or {}).get(name, name) for name in wanted}
+    check_same(
+        folder,
+        {names[name]: stored.get(name) for name in wanted},
+        {names[name]: value for name, value in wanted.items()},
+    )

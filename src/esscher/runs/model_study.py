@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from esscher.core.errors import InputError
 from esscher.core.options import option
@@ -18,6 +18,7 @@ from esscher.runs.study import R_co, Study, Work
 if TYPE_CHECKING:
     from esscher.engine.models import AnyModel, LoadedModel
     from esscher.engine.models.choice import ModelLike
+    from esscher.engine.text import PassageSet
     from esscher.engine.text.documents import TextSource
 else:
     # what is stored in the place of a model and a text; see Study.sources
@@ -143,6 +144,20 @@ class ModelStudy(WithModel[R_co]):
     def check_texts(self) -> None:
         """Refuse a text that cannot be read."""
         check_text(self.text, self.column)
+
+    def fitted(self, found: PassageSet, model: Outline, **values: Any) -> Self:
+        """Return the study with what the text has room for in the place of defaults, filled in.
+
+        Raises
+        ------
+        InputError
+            If that is too little for what is asked for.
+        """
+        try:
+            return replace(self, **values).fill(model)
+        except InputError as error:
+            said = f"{found.source!r} has only {found.text_tokens} tokens"
+            raise InputError(f"{said}: {error}") from error
 
     @property
     def text_record(self) -> TextRecord:

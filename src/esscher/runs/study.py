@@ -183,7 +183,8 @@ class Study(ABC, Generic[R_co]):
         asked = self.checked()
         with chosen_executor(asked.workers, asked.executor) as executor:
             ready = asked.filled()
-            check_run_place(asked.out, self.name, ready.cell_configuration(known=True))
+            called = {o.key: o.name for o in options_of(type(self))}
+            check_run_place(asked.out, self.name, ready.cell_configuration(known=True), called)
             work = ready.prepare(executor)
             study = work.study
             with study.opened(asked.out) as run:

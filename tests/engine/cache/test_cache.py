@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from esscher import load_cache
 from esscher.core.errors import InputError
 from esscher.engine.cache.cache import planned_cache
 from esscher.engine.cache.layer import SLACK
@@ -446,11 +447,18 @@ def test_inference_mode_and_no_gradients():
         loaded.model(input_ids=text[:, :1], past_key_values=caches[2])
         same(loaded.model(input_ids=text[:, :12], past_key_values=caches[2]).logits, found[0])
         loaded.model(input_ids=text[:, :1], past_key_values=caches[1])
-    # of a layer behind, or of queries alone: noticed too
+    # of a layer behind, or of queries alone, or of inputs: refused too, and the cache is as it was
     loaded.model.requires_grad_(False)
     loaded.backbone.layers[1].self_attn.q_proj.requires_grad_(True)
+    seen = caches[0].get_seq_length()
     with pytest.raises(InputError, match="no gradients flow"):
         loaded.model(input_ids=text[:, :1], past_key_values=caches[0])
+    loaded.model.requires_grad_(False)
+    given = torch.zeros(1, 1, loaded.shape.hidden, requires_grad=True)
+    with pytest.raises(InputError, match="no gradients flow"):
+        loaded.model(inputs_embeds=given, past_key_values=caches[0])
+    assert [layer.seen for layer in caches[0].layers] == [seen] * len(caches[0].layers)
+    loaded.model(input_ids=text[:, :1], past_key_values=caches[0])
     # those of the head flow
     loaded.model.requires_grad_(False).lm_head.requires_grad_(True)
     caches[0].reset()
@@ -656,9 +664,12 @@ def test_masks_that_hide_tokens_of_the_prompt_are_refused(implementation):
     hides[0, 20], shows[1, 3], behind[0, 41] = 0, 1, 0
     follow(right)
     follow(behind)
-    with pytest.raises(InputError, match=r"of \[40, 31\] tokens of the texts it shows \[39, 31\]"):
+    with pytest.raises(InputError, match="it hides token 20 of text 0"):
         follow(hides)
-    with pytest.raises(InputError, match=r"of \[40, 31\] tokens of the texts it shows \[40, 32\]"):
+    with pytest.raises(InputError, match="it shows padding at token 3 of text 1"):
+        follow(shows)
+    shows[1, 20] = 0  # as many as before, but others
+    with pytest.raises(InputError, match="it shows padding at token 3 of text 1"):
         follow(shows)
     follow(behind, branch=False)
     later = torch.cat([behind, torch.ones(2, 2, dtype=torch.long)], 1)
@@ -666,6 +677,43 @@ def test_masks_that_hide_tokens_of_the_prompt_are_refused(implementation):
     later[1, 30] = 0
     with pytest.raises(InputError, match="does not show the tokens that the cache was filled with"):
         follow(later)
+
+
+def test_padding_is_known_after_judging_choosing_and_saving(tmp_path):
+    """As many tokens as before, but others, are noticed wherever the cache has been."""
+    loaded, batch = model(), padded(prompts((40, 31)))
+    cache = planned_cache(loaded, budgets_for(loaded, 0.5), decode="budget", length=60)
+    mask = batch["attention_mask"]
+    with torch.no_grad():
+        loaded.model(**batch, past_key_values=cache)
+        for _ in range(4):
+            new = torch.ones(2, 60, dtype=torch.long)
+            new[0, 50:55] = 0
+            mask = torch.cat([mask, new], 1)
+            loaded.model(input_ids=torch.full((2, 60), 7), attention_mask=mask,
+                         position_ids=torch.full((2, 60), 50), past_key_values=cache)  # fmt: skip
+    assert cache.reduced[0].listed > 100
+    cache.save(tmp_path / "cache")
+    chosen = load_cache(tmp_path / "cache", loaded)
+    chosen.reorder_cache(torch.tensor([1, 0]))
+    mask = torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], 1).flip(0)
+
+    def follow(mask):
+        with torch.no_grad():
+            loaded.model(input_ids=torch.full((2, 1), 7), attention_mask=mask,
+                         position_ids=torch.full((2, 1), 60),
+                         past_key_values=copy.deepcopy(chosen))  # fmt: skip
+
+    follow(mask)
+    for hides, shows in ((20, 3), (60, 3)):
+        other = mask.clone()
+        other[0, hides], other[0, shows] = 0, 1
+        with pytest.raises(InputError, match="it shows padding at token 3 of text 0"):
+            follow(other)
+    other = mask.clone()
+    other[1, 90], other[1, 80] = 1, 0
+    with pytest.raises(InputError, match="it hides token 80 of text 1"):
+        follow(other)
 
 
 def test_attention_that_is_watched_is_the_same():

@@ -211,14 +211,18 @@ def test_a_tokenizer_that_frames_texts_with_other_tokens(folder):
     refused(folder, "frames texts with token 60, but the model knows only 60")
 
 
-def test_a_tokenizer_that_makes_gigabytes_of_a_sentence(folder, monkeypatch):
-    monkeypatch.setattr(limits, "SECONDS", 2)
-    monkeypatch.setattr(limits, "MEMORY", 512 * limits.MIB)
-    path = folder / "tokenizer.json"
+def doubled(path):
+    """Let a tokenizer double a letter forty times."""
     found = json.loads(path.read_text())
     double = {"type": "Replace", "pattern": {"String": "o"}, "content": "oo"}
     found["normalizer"] = {"type": "Sequence", "normalizers": 40 * [double]}
     path.write_text(json.dumps(found))
+
+
+def test_a_tokenizer_that_makes_gigabytes_of_a_sentence(folder, monkeypatch):
+    monkeypatch.setattr(limits, "SECONDS", 2)
+    monkeypatch.setattr(limits, "MEMORY", 512 * limits.MIB)
+    doubled(folder / "tokenizer.json")
     start = time.monotonic()
     refused(folder, "the tokenizer of", "takes more than 2 s, 512 MiB")
     assert time.monotonic() - start < 60  # on a busy machine
@@ -258,6 +262,9 @@ def test_a_hub_name_in_the_cache(tmp_path):
         return entry / "snapshots" / commit
 
     saved = save(cached("tiny"))
+    endless = cached("endless")
+    save(endless)
+    doubled(endless / "tokenizer.json")
     lacking, kernel = cached("lacking"), cached("kernel")
     save(lacking)
     tensors = load_file(lacking / "model.safetensors")
@@ -268,10 +275,13 @@ def test_a_hub_name_in_the_cache(tmp_path):
     config["_attn_implementation"] = {"": "somebody/kernel"}
     (kernel / "config.json").write_text(json.dumps(config))
     code = (
+        "from esscher.core.untrusted import limits\n"
         "from esscher.engine.models import load_model\n"
+        "limits.SECONDS, limits.MEMORY = 2, 512 * limits.MIB\n"
         "m = load_model('somebody/tiny')\n"
         "print(m.weight_hash, m.provenance['commit'], m.provenance['location'])\n"
-        "for name, revision in ('tiny', 'v2'), ('lacking', None), ('kernel', None):\n"
+        "names = ('tiny', 'v2'), ('lacking', None), ('kernel', None), ('endless', None)\n"
+        "for name, revision in names:\n"
         "    try: load_model('somebody/' + name, revision=revision)\n"
         "    except ValueError as error: print(error)\n"
     )
@@ -287,6 +297,7 @@ def test_a_hub_name_in_the_cache(tmp_path):
     assert "HF_HUB_OFFLINE is set" in refusals[0]
     assert "lack 'embeddings.word_embeddings.weight'" in refusals[1]
     assert "would load code" in refusals[2]
+    assert "the tokenizer of 'somebody/endless' takes more than 2 s, 512 MiB" in refusals[3]
     assert done.stderr == ""
 
 

@@ -162,6 +162,19 @@ def test_defaults_are_what_the_text_has(bert):
     ):
         with pytest.raises(InputError, match="no whole passage of 80 tokens; give more text"):
             read()
+    # passages of a default length are shorter
+    for found in (
+        whole_passages(model, text, count=AtMost(8), context=AtMost(80)),
+        first_passages(model, text, AtMost(8), AtMost(80)),
+    ):
+        assert [len(passage.ids) for passage in found] == [72]
+        assert found.context == 72
+        assert found[0].is_delimiter.tolist() == [True] + [False] * 70 + [True]
+    found = whole_passages(model, text, count=3, context=AtMost(80))
+    assert [len(passage.ids) for passage in found] == [25, 25, 25]
+    body = np.concatenate([passage.ids[1:-1] for passage in found])
+    ids = model.tokenizer(text[0], add_special_tokens=False)["input_ids"]
+    assert body.tolist() == ids[:69]
     # what was asked for is not changed
     with pytest.raises(InputError, match="at most 3 passages"):
         whole_passages(model, text, count=8, context=20)

@@ -68,7 +68,7 @@ def test_resuming_computes_only_what_is_missing(
     [
         ({"seed": 4}, "seed: stored 3, now 4"),
         ({"sizes": [8, 21]}, r"sizes: stored \[8, 20\], now \[8, 21\]"),
-        ({"alpha": [1.0]}, r"scales: stored \[0.5, 1.0\], now \[1.0\]"),
+        ({"alpha": [1.0]}, r"alpha: stored \[0.5, 1.0\], now \[1.0\]"),
         ({"dtype": "float64"}, 'dtype: stored "float32", now "float64"'),
         ({"queries": "population"}, 'queries: stored "tokens"'),
         ({"head": esscher.gaussian_head(0.8, 2)}, "head.horizon: stored 0.7, now 0.8"),

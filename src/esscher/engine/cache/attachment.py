@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from esscher.core.errors import InputError
 from esscher.engine.cache.call import Call
+from esscher.engine.cache.holding import no_gradients
 from esscher.engine.cache.repeating import (
     ARGUMENT,
     check_repeatable,
@@ -108,6 +109,7 @@ class Switch:
                 return self._read(module, forward, cache, kwargs)
             call.check_finished()
             _check_autocast(kwargs)
+            _check_gradients(module, kwargs)
             check_repeatable(cache, kwargs)
             with cache.changing():
                 kwargs = _read_first(module, cache, kwargs)
@@ -149,6 +151,15 @@ def _check_autocast(kwargs: dict[str, Any]) -> None:
             "it on the way; call the model outside of torch.autocast (load it in bfloat16 if that "
             "is what you want)"
         )
+
+
+def _check_gradients(module: nn.Module, kwargs: dict[str, Any]) -> None:
+    """Refuse weights and inputs that expect gradients before any layer has taken tokens."""
+    if not torch.is_grad_enabled():
+        return
+    given = (*module.parameters(), kwargs.get("inputs_embeds"))
+    if any(x is not None and x.requires_grad for x in given):
+        raise no_gradients()
 
 
 def _private(name: str) -> str:

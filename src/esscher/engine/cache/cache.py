@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -284,8 +285,8 @@ def reduced_copies(
     for number, (layer, own) in enumerate(zip(out.layers, dense.layers, strict=True)):
         keys, values = (x.expand(count, -1, -1, -1) for x in (own.keys, own.values))
         if isinstance(layer, ReducedLayer):
-            tokens, kept = own.keys.shape[2], [keep(number, own.values[0]) for keep in keeps]
-            layer.fill(keys, values, kept, [tokens] * count, seen=tokens)
+            kept = [keep(number, own.values[0]) for keep in keeps]
+            layer.fill(keys, values, kept, [torch.arange(own.keys.shape[2])] * count)
         else:
             restore_sliding(layer, keys, values, own.cumulative_length)
     return out

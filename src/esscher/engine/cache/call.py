@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -77,7 +76,7 @@ class Call:
             )
 
     def tail_mask(
-        self, mask: Tensor | None, queries: int, tail: int, listed: Callable[[], Tensor]
+        self, mask: Tensor | None, queries: int, tail: int, padding: Tensor | None
     ) -> TailMask:
         """Read the mask of a call; it is the same for all layers, and read once.
 
@@ -90,19 +89,20 @@ class Call:
             New tokens.
         tail
             Tokens of the tail, the new ones included.
-        listed
-            Counts the tokens of every text before the tail, without padding, [batch].
+        padding
+            True at tokens before the tail that are padding, [batch, tokens]; None if there are
+            none.
 
         Raises
         ------
         InputError
-            If it is more than a mask, or hides tokens that were seen before the tail: what is kept
-            of them stands for all of them.
+            If it is more than a mask, or does not show the tokens that were seen before the tail,
+            or shows their padding: what is kept of them stands for all of them.
         """
         if mask is None:
             return NO_MASK
         if mask is not self._mask:
-            self._mask, self._read = mask, _read(mask, queries, tail, listed())
+            self._mask, self._read = mask, _read(mask, queries, tail, padding)
         return self._read
 
     def check_finished(self) -> None:
@@ -131,7 +131,7 @@ class Call:
         self._mask, self._read = None, NO_MASK
 
 
-def _read(mask: Tensor, queries: int, tail: int, listed: Tensor) -> TailMask:
+def _read(mask: Tensor, queries: int, tail: int, padding: Tensor | None) -> TailMask:
     if mask.shape[1] != 1:
         raise InputError(
             f"the attention mask differs between {mask.shape[1]} heads; with a reduced cache it "
@@ -145,13 +145,16 @@ def _read(mask: Tensor, queries: int, tail: int, listed: Tensor) -> TailMask:
         )
     assert read.visible is not None
     first = mask.shape[-1] - tail
-    shown, own = read.visible[:, 0, :, :first].sum(-1), read.visible[:, 0, :, first:]
-    if bool((shown != listed.to(shown.device)[:, None]).any()):
+    shown, own = read.visible[:, 0, :, :first], read.visible[:, 0, :, first:]
+    wrong = ~shown if padding is None else shown == padding.to(shown.device)[:, None]
+    if bool(wrong.any()):
+        text, query, token = torch.nonzero(wrong)[0].tolist()
+        does = "shows padding at" if bool(shown[text, query, token]) else "hides"
         raise InputError(
-            "the attention mask does not show the tokens that the cache was filled with: of "
-            f"{listed.tolist()} tokens of the texts it shows {shown[:, -1].tolist()}. What is kept "
-            "of them stands for all of them; hand in a mask with the same padding as before, or "
-            "read the text again with a new cache (plan.cache(model)), or cache.reset()"
+            "the attention mask does not show the tokens that the cache was filled with: it "
+            f"{does} token {token} of text {text}. What is kept of them stands for all of them; "
+            "hand in a mask with the same padding as before, or read the text again with a new "
+            "cache (plan.cache(model)), or cache.reset()"
         )
     hidden = ~own[..., tail - queries :].any(1)
     causal = torch.ones(queries, tail, dtype=torch.bool, device=own.device).tril(tail - queries)

@@ -60,6 +60,7 @@ class HoldingLayer(_base):  # type: ignore[misc]
         self.segments: Segments | None = None
         self.tail = Tail()
         self.lengths: NDArray[np.int64] | None = None
+        self.padding: Tensor | None = None
         self.recent: RecentQueries | None = None
         self.carried: Carried | None = None
         self._waiting: Waiting | None = None
@@ -141,6 +142,8 @@ class HoldingLayer(_base):  # type: ignore[misc]
         if listed:
             self.segments = replace(self.segments, stop=self.segments.stop - listed)
         self.seen -= count
+        if self.padding is not None:
+            self.padding = self.padding[:, : self.listed]
         if self.recent is not None:
             self.recent.forget_from(self.seen)
         if self.carried is not None:
@@ -152,7 +155,7 @@ class HoldingLayer(_base):  # type: ignore[misc]
         if self.segments is None or self.batch_size != 1 or self.turns:
             return 0
         shortest = int((self.segments.stop - self.segments.start).min())
-        return min(self.recent_tokens - (self._prompt - (self.seen - self.tail.length)), shortest)
+        return min(self.recent_tokens - (self._prompt - self.listed), shortest)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Texts in another order; lists are not copied, beams of a text share them."""
@@ -171,6 +174,8 @@ class HoldingLayer(_base):  # type: ignore[misc]
         self.segments = chosen_lists(self.segments, index, self.batch_size)
         self.tail.select(index)
         self.lengths = self.lengths[indices.cpu().numpy()]
+        if self.padding is not None:
+            self.padding = self.padding[indices.cpu()]
         for part in (self.recent, self.carried):
             if part is not None:
                 part.select(index)
@@ -194,8 +199,7 @@ class HoldingLayer(_base):  # type: ignore[misc]
         keys: Tensor,
         values: Tensor,
         kept: Sequence[Sequence[Kept]],
-        lengths: Sequence[int],
-        seen: int,
+        own: Sequence[Tensor],
     ) -> None:
         """Hold part of a prompt.
 
@@ -205,21 +209,25 @@ class HoldingLayer(_base):  # type: ignore[misc]
             Of all its tokens, [batch, key heads, tokens, d].
         kept
             What is kept, by text and key head.
-        lengths
-            Tokens of every text without padding.
-        seen
-            Tokens with padding.
+        own
+            Numbers of the tokens of every text that are not padding.
         """
         lists = [(b, g, one) for b, text in enumerate(kept) for g, one in enumerate(text)]
         segments = packed([(keys[b, g], values[b, g], one) for b, g, one in lists])
-        self.restore(segments, np.array(lengths), seen)
+        hidden = padding_of(own, keys.shape[2])
+        self.restore(segments, np.array([len(one) for one in own]), keys.shape[2], padding=hidden)
         self.tail.start(keys, values)
 
     def restore(
-        self, segments: Segments, lengths: NDArray[np.int64], seen: int, turns: int = 0
+        self,
+        segments: Segments,
+        lengths: NDArray[np.int64],
+        seen: int,
+        turns: int = 0,
+        padding: Tensor | None = None,
     ) -> None:
-        """Hold these lists, of texts of these lengths without padding."""
-        self.segments, self.lengths = segments, lengths
+        """Hold these lists, of texts of these lengths without the padding among them."""
+        self.segments, self.lengths, self.padding = segments, lengths, padding
         self.seen, self.turns, self.is_initialized = seen, turns, True
         self._prompt = seen
 
@@ -231,13 +239,10 @@ class HoldingLayer(_base):  # type: ignore[misc]
         lists = (self.segments.stop - self.segments.start).view(self.batch_size, -1)
         return [int(one) + self.batch_size * self.tail.length for one in lists.sum(0)]
 
-    def listed_counts(self, new: int) -> Tensor:
-        """Tokens of every text before the tail, without padding, [batch].
-
-        The last of the tail are new: they were not counted yet.
-        """
-        assert self.lengths is not None
-        return torch.from_numpy(self.lengths - self.tail.valid_counts(self.tail.length) + new)
+    @property
+    def listed(self) -> int:
+        """Tokens seen before those of the tail, with padding."""
+        return self.seen - self.tail.length
 
     @property
     def nbytes(self) -> int:
@@ -256,6 +261,16 @@ class HoldingLayer(_base):  # type: ignore[misc]
         keys, values = self.tail.keys, self.tail.values
         width = keys.shape[3] * keys.itemsize + values.shape[3] * values.itemsize
         return int(self.batch_size * keys.shape[1] * self.seen * width)
+
+
+def padding_of(own: Sequence[Tensor], tokens: int) -> Tensor | None:
+    """True at padding, [batch, tokens], from the numbers of the other tokens; None without any."""
+    if all(len(one) == tokens for one in own):
+        return None
+    hidden = torch.ones(len(own), tokens, dtype=torch.bool)
+    for text, there in zip(hidden, own, strict=True):
+        text[there.cpu()] = False
+    return hidden
 
 
 def no_gradients() -> InputError:

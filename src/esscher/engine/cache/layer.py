@@ -22,7 +22,7 @@ from esscher.core.memory import give_back
 from esscher.engine.attention.ragged import ragged_attention
 from esscher.engine.cache.carried import Carried
 from esscher.engine.cache.fitting import Asked
-from esscher.engine.cache.holding import HoldingLayer, no_gradients
+from esscher.engine.cache.holding import HoldingLayer, no_gradients, padding_of
 from esscher.engine.cache.judging import Looked, Waiting, judged, look_at_held
 from esscher.engine.cache.lists import packed
 from esscher.engine.cache.recent import RecentQueries
@@ -61,9 +61,7 @@ class ReducedLayer(HoldingLayer):
             self._read_prompt(query, key, value, attention_mask, options)
             return result
         queries = query.shape[2]
-        mask = self._call.tail_mask(
-            attention_mask, queries, self.tail.length, lambda: self.listed_counts(queries)
-        )
+        mask = self._call.tail_mask(attention_mask, queries, self.tail.length, self.padding)
         scaling, softcap = scaling_of(options, query), options.get("softcap")
         output = ragged_attention(
             query,
@@ -125,7 +123,7 @@ class ReducedLayer(HoldingLayer):
             self._choose(inputs.k, inputs.v, own, scores, asked)
         else:
             kept = [self.rule.keep(inputs, batch) for batch in range(len(query))]
-            self.fill(inputs.k, inputs.v, kept, [len(one) for one in own], seen=query.shape[2])
+            self.fill(inputs.k, inputs.v, kept, own)
         if key.nbytes > LARGE:
             give_back()
         if again:
@@ -145,7 +143,7 @@ class ReducedLayer(HoldingLayer):
         assert rule is not None
         fits = [rule.fit(asked[b], keys[b], values[b], there) for b, there in enumerate(own)]
         kept = [rule.choose(self.number, *one) for one in zip(own, scores, fits, strict=True)]
-        self.fill(keys, values, kept, [len(one) for one in own], seen=keys.shape[2])
+        self.fill(keys, values, kept, own)
         if self.bounded or self._call.reading:
             at = [
                 torch.searchsorted(there, one.index)
@@ -169,10 +167,8 @@ class ReducedLayer(HoldingLayer):
         self.restore(packed(lists), np.array([len(one) for one in own]), keys.shape[2])
         self.tail.start(keys, values)
         self.tail.append(keys, values)
-        hidden = torch.ones(len(keys), keys.shape[2], dtype=torch.bool)
-        for text, there in zip(hidden, own, strict=True):
-            text[there] = False
-        if bool(hidden.any()):
+        hidden = padding_of(own, keys.shape[2])
+        if hidden is not None:
             self.tail.hide(hidden.to(keys.device))
 
     def _repeat(
@@ -227,4 +223,15 @@ class ReducedLayer(HoldingLayer):
             self.turns, held,
         )  # fmt: skip
         self.carried = None if self.rule.score == "last" else carried
+        hidden = self._hidden()
         self.tail.keep_last(held)
+        hidden = hidden[:, : self.listed]
+        self.padding = hidden if bool(hidden.any()) else None
+
+    def _hidden(self) -> Tensor:
+        """True at padding among all tokens seen, [batch, tokens]."""
+        listed = self.padding
+        if listed is None:
+            listed = torch.zeros(self.batch_size, self.listed, dtype=torch.bool)
+        tail = torch.stack([~self.tail.present(text) for text in range(self.batch_size)])
+        return torch.cat([listed, tail], 1)

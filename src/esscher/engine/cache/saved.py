@@ -130,6 +130,8 @@ def _arrays(layer: ReducedLayer) -> dict[str, Tensor]:
     }  # fmt: skip
     if layer.tail.valid is not None:
         out["tail_valid"] = layer.tail.valid
+    if layer.padding is not None:
+        out["padding"] = layer.padding
     if layer.recent is not None:
         out |= {"queries": layer.recent.queries, "places": layer.recent.places}
     if layer.carried is not None:
@@ -265,15 +267,19 @@ def _fill(layer: ReducedLayer, own: _Arrays, about: SavedCache, loaded: LoadedMo
     longest = int(held.max()) + tail_keys.shape[2]
     if longest > about.seen or max(about.lengths) > about.seen or bool((weight < 0).any()):
         raise own.damaged("holds more tokens than were seen")
-    device = loaded.device
+    device, listed = loaded.device, about.seen - tail_keys.shape[2]
+    padding = own.take("padding", (batch, listed), torch.bool) if "padding" in own else None
     layer.restore(
         Segments(*(x.to(device) for x in (keys, values, weight, start, stop))),
-        np.array(about.lengths), about.seen, about.turns,
+        np.array(about.lengths), about.seen, about.turns, padding,
     )  # fmt: skip
     layer.tail.start(tail_keys.to(device), tail_values.to(device))
     layer.tail.append(tail_keys.to(device), tail_values.to(device))
     if "tail_valid" in own:
         layer.tail.hide(~own.take("tail_valid", (batch, tail_keys.shape[2]), torch.bool).to(device))
+    counts = (0 if padding is None else -padding.sum(1).numpy()) + listed
+    if np.any(counts + layer.tail.valid_counts(layer.tail.length) != layer.lengths):
+        raise own.damaged("has padding that does not fit the lengths of its texts")
     if "queries" in own:
         shape = (batch, loaded.shape.heads, WINDOW, width)
         queries = own.take("queries", shape, kind).to(device)

@@ -127,22 +127,27 @@ def load_config(source: ModelSource, *, revision: str | None, allow_remote_code:
 
 def load_tokenizer(source: ModelSource, options: dict[str, Any] | None = None) -> Any:
     """The tokenizer of a model."""
-    _try_tokenizer(source)
+    options = _options(source, None, False) if options is None else options
+    _try_tokenizer(source, options)
     with quiet():
-        tokenizer = _load(
-            transformers_module().AutoTokenizer,
-            source,
-            _options(source, None, False) if options is None else options,
-        )
+        tokenizer = _load(transformers_module().AutoTokenizer, source, options)
     _check_tokenizer(tokenizer, source)
     return tokenizer
 
 
-def _try_tokenizer(source: ModelSource) -> None:
-    """Refuse rules that make gigabytes of a sentence, or do not end: they work at loading, too."""
-    file = Path(source.location) / "tokenizer.json"
-    if source.kind == "hub" or not file.is_file():
-        return
+def _try_tokenizer(source: ModelSource, options: dict[str, Any]) -> None:
+    """Refuse rules that make gigabytes of a sentence, or do not end: they work at loading, too.
+
+    A model on the hub is tried like a folder. A GGUF file has words and no rules: those are
+    transformers' own.
+    """
+    asked = {name: options[name] for name in ("revision", "local_files_only") if name in options}
+    try:
+        find = transformers_module("transformers.utils").cached_file
+        with quiet():
+            file = find(source.location, "tokenizer.json", **asked)
+    except (OSError, ValueError):
+        return  # there is none, or loading it says what is wrong
     tokenizers = transformers_module("tokenizers")
 
     def call() -> str:

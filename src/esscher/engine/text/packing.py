@@ -82,12 +82,12 @@ class PassageStream(Iterator[Passage]):
         for ids in self._tokenised(documents):
             rest = np.concatenate([rest, ids])
             while len(rest) >= body:
-                yield self._passage(number, rest[:body])
+                yield self._counted(number, rest[:body])
                 number, rest = number + 1, rest[body:]
                 if self._wanted is not None and self.text_tokens >= self._wanted:
                     return
         if len(rest) and self._keep_short:
-            yield self._passage(number, rest)
+            yield self._counted(number, rest)
 
     def _tokenised(self, documents: Iterator[Document]) -> Iterator[NDArray[np.int64]]:
         for i, document in enumerate(documents):
@@ -98,13 +98,8 @@ class PassageStream(Iterator[Passage]):
             self.characters += len(text)
             yield self._framing.ids(data.decode())
 
-    def _passage(self, number: int, body: NDArray[np.int64]) -> Passage:
-        framing = self._framing
-        ids = np.concatenate([framing.prefix, body, framing.suffix])
-        is_delimiter = np.isin(ids, framing.delimiters)
-        is_delimiter[: len(framing.prefix)] = True
-        is_delimiter[len(ids) - len(framing.suffix) :] = True
-        passage = Passage(number, ids, is_delimiter)
+    def _counted(self, number: int, body: NDArray[np.int64]) -> Passage:
+        passage = self._framing.passage(number, body)
         self.text_tokens += passage.text_tokens
         return passage
 
@@ -123,6 +118,18 @@ class Framing:
     def added(self) -> int:
         """Number of tokens around a text."""
         return len(self.prefix) + len(self.suffix)
+
+    def passage(self, number: int, body: NDArray[np.int64]) -> Passage:
+        """Frame some tokens of a text."""
+        ids = np.concatenate([self.prefix, body, self.suffix])
+        is_delimiter = np.isin(ids, self.delimiters)
+        is_delimiter[: len(self.prefix)] = True
+        is_delimiter[len(ids) - len(self.suffix) :] = True
+        return Passage(number, ids, is_delimiter)
+
+    def body(self, passage: Passage) -> NDArray[np.int64]:
+        """The tokens of a passage between those around it."""
+        return passage.ids[len(self.prefix) : len(passage.ids) - len(self.suffix)]
 
     def ids(self, text: str) -> NDArray[np.int64]:
         """Token ids of a text without anything around it."""
@@ -268,16 +275,20 @@ def whole_passages(
 ) -> PassageSet:
     """Read the first ``count`` whole passages of a text; arguments as in :func:`passages`.
 
-    Of a default count (:class:`esscher.core.options.AtMost`) there may be fewer, but one.
+    Of a default count (:class:`esscher.core.options.AtMost`) there may be fewer, but one; passages
+    of a default length are shorter if the text is too short (:func:`equal_passages`).
 
     Raises
     ------
     InputError
         When the text has fewer, with the number it has.
     """
-    stream = _stream(model, read_text(source, column=column), context=context, keep_short=False)
-    found = tuple(islice(stream, count))
-    name = source_name(source)
+    shrinks = isinstance(context, AtMost)
+    stream = _stream(model, read_text(source, column=column), context=context, keep_short=shrinks)
+    read, name = tuple(islice(stream, count)), source_name(source)
+    found = PassageSet(read, name, stream.text_hash, stream.text_tokens, int(context))
+    if shrinks and read:
+        return equal_passages(model, found, count, context)
     if isinstance(count, AtMost) and not found:
         raise _no_passage(name, context)
     if len(found) < count and not isinstance(count, AtMost):
@@ -286,7 +297,7 @@ def whole_passages(
             "asked for; give more text, a shorter context"
             + (f", or ask for at most {len(found)} passages" if found else "")
         )
-    return PassageSet(found, name, stream.text_hash, stream.text_tokens, int(context))
+    return found
 
 
 def first_passages(
@@ -295,24 +306,76 @@ def first_passages(
     count: int,
     length: int,
     column: str | None = None,
+    least: int = 1,
 ) -> PassageSet:
     """Read passages of one length from the beginning of a text.
 
-    Of a default count (:class:`esscher.core.options.AtMost`) there may be fewer, but one.
+    Of a default count (:class:`esscher.core.options.AtMost`) there may be fewer, but ``least``;
+    passages of a default length are shorter if the text is too short (:func:`equal_passages`).
 
     Raises
     ------
     InputError
         When the text has fewer; the message says how many.
     """
-    tokens = AtMost(count * length) if isinstance(count, AtMost) else count * length
+    limit = isinstance(count, AtMost) or isinstance(length, AtMost)
+    tokens = AtMost(count * length) if limit else count * length
     found = read_passages(
         model, source, tokens=tokens, context=length, column=column, passages=count
     )
+    return equal_passages(model, found, count, length, least)
+
+
+def equal_passages(
+    model: LoadedModel | Any, found: PassageSet, count: int, length: int, least: int = 1
+) -> PassageSet:
+    """Return passages of one length, of those that were read of a text.
+
+    A text in which a default length does not leave enough of them is cut again, into as many equal
+    ones as are needed.
+
+    Parameters
+    ----------
+    model
+        As in :func:`passages`.
+    found
+        All passages of the text, or enough; the last one may be shorter.
+    count
+        How many to return; a default is an upper limit (:class:`esscher.core.options.AtMost`).
+    length
+        Tokens of a passage; a default is an upper limit.
+    least
+        How many are needed of a default count.
+
+    Raises
+    ------
+    InputError
+        When there are not enough.
+    """
+    needed = least if isinstance(count, AtMost) else count
     whole = tuple(passage for passage in found if len(passage.ids) == length)
-    if not whole:
+    if len(whole) >= needed:
+        return replace(found, passages=whole[:count])
+    if isinstance(length, AtMost):
+        framing = framing_of(model, delimiters=True)
+        body = sum(len(framing.body(passage)) for passage in found)
+        if body >= needed:
+            return cut_again(model, found, count, body // needed + framing.added)
+    if needed == 1:
         raise _no_passage(found.source, length)
-    return replace(found, passages=whole[:count])
+    raise InputError(
+        f"{found.source!r} has only {len(whole)} whole passages of {length} tokens, and at least "
+        f"{needed} are needed; give more text, or a shorter context"
+    )
+
+
+def cut_again(model: LoadedModel | Any, found: PassageSet, count: int, length: int) -> PassageSet:
+    """Cut what was read of a text into passages of another length, so many at most."""
+    framing = framing_of(model, delimiters=True)
+    text, body = np.concatenate([framing.body(one) for one in found]), length - framing.added
+    parts = (text[start : start + body] for start in range(0, len(text) - body + 1, body))
+    made = (framing.passage(number, part) for number, part in enumerate(parts))
+    return replace(found, passages=tuple(islice(made, count)), context=length)
 
 
 def _no_passage(name: str, length: int) -> InputError:

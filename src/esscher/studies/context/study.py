@@ -58,11 +58,9 @@ class ContextStudy(ModelStudy[Context]):
         float,
         option("Relative change of the output below which a head has seen enough.", gt=0, lt=1),
     ] = 0.1
-    context: Annotated[
-        int, option("Longest context (default 4096, or what the model allows).", ge=1)
-    ] = BY_MODEL
+    context: Annotated[int, option("Longest context (default: up to 4096).", ge=1)] = BY_MODEL
     query_count: Annotated[
-        int, option("Queries at the end of each passage (default 64).", ge=1)
+        int, option("Queries at the end of each passage (default: up to 64).", ge=1)
     ] = BY_MODEL
     passages: Annotated[
         int,
@@ -95,13 +93,17 @@ class ContextStudy(ModelStudy[Context]):
             raise InputError(
                 f"context is {longest}; it must be at least {FEWEST}, to be doubled twice"
             )
-        passages = AtMost.unless(self.passages, self.passages or PASSAGES)
-        return replace(self, context=longest, query_count=queries, passages=passages)
+        return replace(
+            self,
+            context=AtMost.unless(self.context, longest),
+            query_count=AtMost.unless(self.query_count, queries),
+            passages=AtMost.unless(self.passages, self.passages or PASSAGES),
+        )
 
     @property
     def length(self) -> int:
         """Tokens of a passage: the first of the queries has the longest context behind it."""
-        return self.context + self.query_count - 1
+        return AtMost.unless(self.context, self.context + self.query_count - 1)
 
     @property
     def lengths(self) -> NDArray[np.int64]:

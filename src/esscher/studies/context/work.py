@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from esscher.core.options import AtMost
 from esscher.core.validation import Array
 from esscher.engine.models import AnyModel, LayerCapture, LayerInputs, LoadedModel, opened_model
 from esscher.engine.text import Passage, visit_passages
@@ -27,7 +28,14 @@ SINKS = 4
 def read_text(study: ContextStudy, loaded: LoadedModel, model: AnyModel) -> ContextWork:
     """Take passages from the beginning of the text."""
     found = first_passages(loaded, study.text, study.passages, study.length, study.column)
-    study = replace(study, passages=len(found), model=loaded.record, text=found.record)
+    queries = int(study.query_count)
+    if found.context < study.length and isinstance(study.query_count, AtMost):
+        queries = min(queries, max(1, found.context // 4))
+    study = study.fitted(
+        found, loaded.outline, context=found.context - queries + 1, query_count=queries,
+        passages=len(found),
+    )  # fmt: skip
+    study = replace(study, model=loaded.record, text=found.record)
     return ContextWork(study, model, found.passages)
 
 

@@ -67,7 +67,7 @@ class DeepStudy(ModelStudy[Deep]):
         option("Numbers of keys n (default: 5 sizes up to half of the keys).", metavar="A:B:K"),
     ] = BY_MODEL
     context: Annotated[
-        int, option("Tokens per passage (default 512; decoders 1024).", ge=1, le=10**9)
+        int, option("Tokens per passage (default: up to 512; decoders 1024).", ge=1, le=10**9)
     ] = BY_MODEL
     passages: Annotated[int, option("Number of passages (default: up to 4).", ge=1, le=10**6)] = (
         BY_MODEL
@@ -109,8 +109,9 @@ class DeepStudy(ModelStudy[Deep]):
                     + (", or a longer context" if length < model.max_positions else "")
                 )
         passages = AtMost.unless(self.passages, self.passages or PASSAGES)
-        sizes = tuple(int(n) for n in grid)
-        return replace(self, context=length, passages=passages, sizes=sizes)
+        context = AtMost.unless(self.context, length)
+        sizes = self.sizes if isinstance(context, AtMost) else tuple(int(n) for n in grid)
+        return replace(self, context=context, passages=passages, sizes=sizes)
 
     @property
     def ways(self) -> tuple[Way, ...]:

@@ -54,8 +54,9 @@ def read_text(
     found = whole_passages(
         loaded, study.text, count=study.passages, context=study.context, column=study.column
     )
+    study = study.fitted(found, loaded.outline, context=found.context, passages=len(found))
     _check_sizes(study.sizes, [int(np.count_nonzero(~certain_keys(loaded, p))) for p in found])
-    study = replace(study, passages=len(found), model=loaded.record, text=found.record)
+    study = replace(study, model=loaded.record, text=found.record)
     return DeepWork(study, model, found, executor.remote)
 
 

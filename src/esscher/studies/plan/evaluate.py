@@ -11,7 +11,6 @@ from esscher.core.errors import InputError
 from esscher.core.options import checked, options_of
 from esscher.engine.cache.budgets import POWERS
 from esscher.engine.cache.published import rule_named
-from esscher.engine.text.packing import first_passages
 from esscher.studies.plan.asked import item_cell
 from esscher.studies.plan.calibrate import ObservedPassage
 from esscher.studies.plan.check import PassageCheck
@@ -19,7 +18,7 @@ from esscher.studies.plan.compare import check_results
 from esscher.studies.plan.configurations import Budgets, Chosen
 from esscher.studies.plan.records import Check
 from esscher.studies.plan.result import Plan
-from esscher.studies.plan.work import task_texts
+from esscher.studies.plan.work import read_check, task_texts
 
 if TYPE_CHECKING:
     from esscher.engine.models import LoadedModel
@@ -31,9 +30,7 @@ def evaluate_plan(plan: Plan, loaded: LoadedModel, text: TextSource, **options: 
     """Check a plan; see :meth:`Plan.evaluate`."""
     study = _study(plan, loaded, text, options)
     chosen = _chosen(plan, study.against)
-    passages = first_passages(
-        loaded, text, study.check_passages, study.length, study.column
-    ).passages
+    passages = read_check(study, loaded).passages
     keeping, score = plan.keeping, study.score
     cells = []
     for passage in passages:
@@ -51,6 +48,8 @@ def _study(plan: Plan, loaded: LoadedModel, text: TextSource, options: dict[str,
     """The plan's own study with other options of its check."""
     known = {option.name: option for option in options_of(type(plan.study))}
     given = {name: checked(known[name], value) for name, value in options.items()}
+    if plan.study.check is None:  # defaults of a check are yet to be filled in
+        given = {"check_passages": None, "against": None} | given
     study = replace(plan.study, check=text, **given).fill(loaded.outline)
     return replace(study, model=plan.model)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from esscher.core.errors import InputError
-from esscher.core.options import BY_MODEL, Seed, option
+from esscher.core.options import BY_MODEL, AtMost, Seed, option
 from esscher.engine.cache.budgets import Keeping, SelectionKind, keeping_for
 from esscher.engine.models.outline import Outline
 from esscher.engine.text.documents import TextRecord, check_text
@@ -38,6 +38,8 @@ QUERIES = 128
 FEWEST_KEYS = 16
 #: Calibration passages unless a number is given. An encoder's are short, and cheap.
 PASSAGES, ENCODER_PASSAGES = 6, 16
+#: Held-out passages unless a number is given.
+CHECKED = 16
 #: One calibration passage of so many is asked for what it says, if both kinds are wanted.
 RETRIEVAL_OF = 3
 #: Shortest cache in which retrieval passages can hide what they ask for.
@@ -93,7 +95,8 @@ class PlanStudy(ModelStudy[Plan]):
     prefix: Annotated[
         int,
         option(
-            "Tokens in a decoder's cache, or in an encoder's passage (default 4096; encoders 512).",
+            "Tokens in a decoder's cache, or in an encoder's passage (default: up to 4096; "
+            "encoders 512).",
             ge=1,
             le=10**15,
         ),
@@ -101,18 +104,22 @@ class PlanStudy(ModelStudy[Plan]):
     query_count: Annotated[
         int,
         option(
-            "Tokens after the cache at which a decoder is measured (default 128).", ge=0, le=10**15
+            "Tokens after the cache at which a decoder is measured (default: up to 128).",
+            ge=0,
+            le=10**15,
         ),
     ] = BY_MODEL
     passages: Annotated[
         int,
         option(
-            f"Calibration passages (default {PASSAGES}; encoders {ENCODER_PASSAGES}).",
+            f"Calibration passages (default: up to {PASSAGES}; encoders {ENCODER_PASSAGES}).",
             ge=1,
             le=10**6,
         ),
     ] = BY_MODEL
-    check_passages: Annotated[int, option("Held-out passages to check on.", ge=0, le=10**6)] = 16
+    check_passages: Annotated[
+        int, option(f"Held-out passages to check on (default: up to {CHECKED}).", ge=0, le=10**6)
+    ] = BY_MODEL
     calibrate: Annotated[
         tuple[str, ...],
         option(
@@ -166,13 +173,16 @@ class PlanStudy(ModelStudy[Plan]):
         if (self.budget is None) == (self.tolerance is None):
             raise InputError("give either a budget, such as 0.25, or a tolerance, such as 0.1")
         queries = _query_count(model, self.query_count)
-        keys = _keys(model, self.prefix, queries)
+        keys = AtMost.unless(self.prefix, _keys(model, self.prefix, queries))
         self._check_goal(keys, keeping_for(keys, model.causal, self.budget or 1.0))
         return replace(
             self,
             prefix=keys,
-            query_count=queries,
-            passages=self.passages or (PASSAGES if model.causal else ENCODER_PASSAGES),
+            query_count=AtMost.unless(self.query_count, queries),
+            passages=AtMost.unless(
+                self.passages,
+                self.passages or (PASSAGES if model.causal else ENCODER_PASSAGES),
+            ),
             check_passages=self._checked_passages(model.causal),
             calibrate=self._calibrated(model, keys),
             selection=self._selected(model),
@@ -181,10 +191,10 @@ class PlanStudy(ModelStudy[Plan]):
         )
 
     def _calibrated(self, model: Outline, keys: int) -> tuple[str, ...]:
-        """Kinds of calibration passages: short caches and encoders have prose alone."""
-        room = model.causal and keys >= SHORTEST_RETRIEVAL
+        """Kinds of calibration passages; of a default length, they are known from the text."""
         if self.calibrate is None:
-            return KINDS if room else KINDS[:1]
+            return BY_MODEL if isinstance(keys, AtMost) else _usual_kinds(model.causal, keys)
+        room = model.causal and keys >= SHORTEST_RETRIEVAL
         _check_names("calibrate", self.calibrate, KINDS)
         if "retrieval" in self.calibrate and not room:
             raise InputError(
@@ -251,6 +261,8 @@ class PlanStudy(ModelStudy[Plan]):
     def _checked_passages(self, causal: bool) -> int:
         if self.check is None:
             return 0
+        if self.check_passages is None:
+            return AtMost(CHECKED)
         if not self.check_passages:
             raise InputError(
                 "check_passages is 0, but there is a text to check on; give at least 1"
@@ -271,7 +283,7 @@ class PlanStudy(ModelStudy[Plan]):
     @property
     def length(self) -> int:
         """Tokens of a passage."""
-        return self.prefix + self.query_count
+        return AtMost.unless(self.prefix, self.prefix + self.query_count)
 
     @property
     def causal(self) -> bool:
@@ -291,8 +303,9 @@ class PlanStudy(ModelStudy[Plan]):
     @property
     def kinds(self) -> list[str]:
         """Kind of every calibration passage; retrieval comes last."""
-        if len(self.calibrate) == 1:
-            return [self.calibrate[0]] * self.passages
+        kinds = self.calibrate or _usual_kinds(self.query_count > 0, self.prefix)
+        if len(kinds) == 1:
+            return [kinds[0]] * self.passages
         asked = self.passages // RETRIEVAL_OF or min(1, self.passages - 1)
         return ["prose"] * (self.passages - asked) + ["retrieval"] * asked
 
@@ -361,6 +374,11 @@ def _check_names(
             raise InputError(f"{option} has {name!r}; choose from {', '.join(choices)}")
     if not given:
         raise InputError(f"{option} is empty; choose from {', '.join(known)}")
+
+
+def _usual_kinds(causal: bool, keys: int) -> tuple[str, ...]:
+    """Kinds of calibration passages: short caches and encoders have prose alone."""
+    return KINDS if causal and keys >= SHORTEST_RETRIEVAL else KINDS[:1]
 
 
 def _query_count(model: Outline, asked: int | None) -> int:

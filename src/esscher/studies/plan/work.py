@@ -16,14 +16,16 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from esscher.core.errors import InputError
+from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
 from esscher.engine.cache.budgets import POWERS, Grid
 from esscher.engine.cache.cache import check_reducible
 from esscher.engine.cache.published import RULES, Rule, rule_named
 from esscher.engine.models import AnyModel, LoadedModel, opened_model
 from esscher.engine.reading import check_supported
-from esscher.engine.text import Passage
-from esscher.engine.text.packing import first_passages
+from esscher.engine.text import Passage, PassageSet
+from esscher.engine.text.packing import cut_again, first_passages
 from esscher.engine.text.tasks import TaskItem, calibration_item, task_items
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor, Task
@@ -52,7 +54,7 @@ from esscher.studies.plan.effects import FITTED, SELECTIONS
 from esscher.studies.plan.predict import Predicted, plan_tolerance, plan_total, plan_uniform
 from esscher.studies.plan.records import PlanCell, Prediction, Shapes, Total
 from esscher.studies.plan.result import VERSION, Plan
-from esscher.studies.plan.study import PlanStudy
+from esscher.studies.plan.study import NEIGHBOURS, PlanStudy
 from esscher.studies.plan.words import headline
 
 #: Arrays of a calibration passage that its table has.
@@ -66,22 +68,55 @@ def read_texts(
     check_supported(loaded)
     if loaded.causal:
         check_reducible(loaded)
+    wanted = AtMost.unless(study.passages, max(1, study.kinds.count("prose")))
+    prose = other = first_passages(loaded, study.text, wanted, study.length, study.column)
+    if study.check is not None:
+        other = read_check(study, loaded)
+    study, prose, other = _fitted(study, loaded, prose, other)
     kinds = study.kinds
-    prose = first_passages(
-        loaded, study.text, max(1, kinds.count("prose")), study.length, study.column
-    )
     passages = prose.passages if "prose" in kinds else ()
     passages += _retrieval_passages(study, loaded, prose.passages, kinds.count("retrieval"))
     unseen: tuple[Passage, ...] = ()
     items: tuple[TaskItem, ...] = ()
     if study.check is not None:
-        other = first_passages(
-            loaded, study.check, study.check_passages, study.length, study.column
-        )
         items = task_texts(study, loaded, other.passages)
         study, unseen = replace(study, check=other.record), other.passages
     study = replace(study, model=loaded.record, text=prose.record)
     return PlanWork(study, model, passages, unseen, items, executor)
+
+
+def read_check(study: PlanStudy, loaded: LoadedModel) -> PassageSet:
+    """Read the passages of the check; of a default number there may be fewer."""
+    assert study.check is not None
+    least = 1 if loaded.causal else NEIGHBOURS
+    return first_passages(
+        loaded, study.check, study.check_passages, study.length, study.column, least
+    )
+
+
+def _fitted(
+    study: PlanStudy, loaded: LoadedModel, prose: PassageSet, other: PassageSet
+) -> tuple[PlanStudy, PassageSet, PassageSet]:
+    """Let the shorter text decide where defaults ask for more than it has."""
+    shorter = min(prose, other, key=lambda text: text.context)
+    length, queries = shorter.context, int(study.query_count)
+    if length < study.length:
+        prose = cut_again(loaded, prose, study.kinds.count("prose") or 1, length)
+        other = cut_again(loaded, other, study.check_passages or 1, length)
+        if isinstance(study.query_count, AtMost):
+            queries = min(queries, max(1, length // 4))
+    study = study.fitted(
+        shorter, loaded.outline, prefix=length - queries, query_count=queries,
+        check_passages=0 if study.check is None else len(other),
+    )  # fmt: skip
+    while isinstance(study.passages, AtMost) and study.kinds.count("prose") > len(prose):
+        study = replace(study, passages=AtMost(study.passages - 1))
+    if study.kinds.count("prose") > len(prose):
+        raise InputError(
+            f"{prose.source!r} has only {len(prose)} passages of {length} tokens, but "
+            f"{study.passages} are asked for; give more text, a prefix, or ask for fewer"
+        )
+    return replace(study, passages=int(study.passages)), prose, other
 
 
 def _retrieval_passages(

@@ -88,14 +88,15 @@ class SparseStudy(ModelStudy[Sparse]):
 
     def fill(self, model: Outline) -> SparseStudy:
         """Choose passages, heads and budgets that the model has."""
-        context = model.context(self.context, CONTEXT)
+        context = AtMost.unless(self.context, model.context(self.context, CONTEXT))
         names = as_patterns(self.patterns or "all")
+        budgets = model_budgets(model, context, names, self.budgets)
         return replace(
             self,
             context=context,
             passages=AtMost.unless(self.passages, self.passages or PASSAGES),
             patterns=names,
-            budgets=model_budgets(model, context, names, self.budgets),
+            budgets=self.budgets if isinstance(context, AtMost) else budgets,
             layers=as_indices(self.layers, model.shape.layers, "layers"),
             heads=as_indices(self.heads, model.shape.heads, "heads"),
         )

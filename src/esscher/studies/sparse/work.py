@@ -22,7 +22,8 @@ def read_text(study: SparseStudy, loaded: LoadedModel, model: AnyModel) -> OneBa
     found = whole_passages(
         loaded, study.text, count=study.passages, context=study.context, column=study.column
     )
-    study = replace(study, passages=len(found), model=loaded.record, text=found.record)
+    study = study.fitted(found, loaded.outline, context=found.context, passages=len(found))
+    study = replace(study, model=loaded.record, text=found.record)
     asked = {
         "patterns": study.patterns,
         "budgets": study.budgets,

@@ -49,7 +49,7 @@ class TailsStudy(ModelStudy[Tails]):
     tokens: Annotated[
         int, option("Tokens to read (default: up to 16384).", ge=FEWEST, le=10**15)
     ] = BY_MODEL
-    context: Annotated[int, option("Tokens per passage (default 512).", ge=1)] = BY_MODEL
+    context: Annotated[int, option("Tokens per passage (default: up to 512).", ge=1)] = BY_MODEL
     layers: Layers = BY_MODEL
     heads: Heads = BY_MODEL
     seed: Seed = 0
@@ -70,7 +70,7 @@ class TailsStudy(ModelStudy[Tails]):
         return replace(
             self,
             tokens=tokens,
-            context=context,
+            context=AtMost.unless(self.context, context),
             layers=as_indices(self.layers, model.shape.layers, "layers"),
             heads=as_indices(self.heads, model.shape.heads, "heads"),
         )

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from esscher.core.errors import InputError
+from esscher.core.options import AtMost
 from esscher.engine.models import AnyModel, LoadedModel, opened_model
 from esscher.engine.text import PassageSet, read_passages
+from esscher.engine.text.packing import equal_passages
 from esscher.math.tails.cloud import FEWEST
 from esscher.math.tails.passages import FEWEST as FEWEST_PASSAGES
 from esscher.runs.cells import Cell, CellRun
@@ -35,6 +37,9 @@ def read_text(
     # what is left of the text at its end may be a passage of a few tokens only
     whole = tuple(p for p in found.passages if len(p.ids) == study.context)
     kept = whole if len(whole) >= FEWEST_PASSAGES else found.passages
+    if len(kept) < FEWEST_PASSAGES and isinstance(study.context, AtMost):
+        found = equal_passages(loaded, found, FEWEST_PASSAGES, study.context)
+        kept = found.passages
     if len(kept) < FEWEST_PASSAGES:
         longest = (found.text_tokens - 1) // (FEWEST_PASSAGES - 1)
         raise InputError(
@@ -43,7 +48,8 @@ def read_text(
             f"or a context of at most {longest}"
         )
     tokens = min(int(study.tokens), found.text_tokens)
-    study = replace(study, tokens=tokens, model=loaded.record, text=found.record)
+    study = replace(study, tokens=tokens, context=found.context)
+    study = replace(study, model=loaded.record, text=found.record)
     return TailsWork(study, loaded, model, replace(found, passages=kept), executor)
 
 
