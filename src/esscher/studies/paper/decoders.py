@@ -370,9 +370,9 @@ def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         "causal",
         f"With the mask the mean output errs {with_interval(*constant)} times as much at "
         f"n = {sizes[-1]:,} ({first_ratio:.2f} to first order), and its exponent differs by "
-        f"{with_interval(*rate)} on {span}. The ratio begins at "
-        f"{ratio_rows[0]['ratio']:.2f} at n = {sizes[0]}: on short texts the mask slows the mean "
-        "down.",
+        f"{with_interval(*rate)} on {span}. At n = {sizes[0]} the ratio is "
+        f"{ratio_rows[0]['ratio']:.2f}: until it has risen, the mean with the mask falls more "
+        "slowly.",
         checks,
         f"Tokens are drawn independently from {clouds:,} of {setting.text}, which real passages "
         "are not; what a head would do beyond that many different tokens is not seen. "
@@ -443,11 +443,11 @@ def draw_causal(found: Entry) -> ChartType:
         lines(measured, x, y, series), points(measured, x, y, series), title="Their ratio",
     )  # fmt: skip
     ends = [row[key] for row in places for key in ("low", "high")]
-    y = Axis("ratio", "measured / exact", limits=limits([0.9, 1.1, *ends]))
+    y = Axis("ratio", "with / without, i keys", limits=limits([0.9, 1.1, *ends]))
     at = Axis("n", "position i", log=True, limits=limits(sizes, log=True))
     measured = [row | {"mask": WITH} for row in places]
     third = panel(
-        guides([{"at": 1.0, "name": "no mask, i keys"}], at, y),
+        guides([{"at": 1.0}], at, y),
         points(measured, at, y, series), title="Error at a position",
     )  # fmt: skip
     return figure(
