@@ -265,8 +265,8 @@ def causal_mask(scale: float) -> Iterator[Row]:
                 )  # fmt: skip
     # the constant of Gaussian tokens: the cloud that the program is given is large
     h, clouds = 0.4, []
-    for _ in range(8):
-        part = torch.tensor(rng.standard_normal((1000, 1)), dtype=torch.float32)
+    for _ in range(60):
+        part = torch.tensor(rng.standard_normal((2000, 1)), dtype=torch.float32)
         first = causal_errors(h * part, part, part, (64,), 1, 0)[0]
         harmonic = np.sum(1 / np.arange(1, 65))
         psi = (first["causal_expected"] - first["dense_expected"]) * 64 / (1 - harmonic / 64)
