@@ -210,6 +210,74 @@ def clouds(scale: float) -> Iterator[Row]:
             yield row("clouds", claim, curves[name], i, found[name])
 
 
+def causal_mask(scale: float) -> Iterator[Row]:
+    """Attention with a causal mask over tokens of a cloud, against the whole matrix, masked.
+
+    Squared errors of the mean output with and without mask, by the controlled means of the ledger
+    and by plain averages; of the outputs in the second half of the positions; and the constant
+    with mask to first order, which for Gaussian tokens is known in closed form, too.
+    """
+    import torch
+
+    from esscher.studies.paper.decoders import causal_errors, controlled_means
+
+    rng = np.random.default_rng(SEED + 6)
+    sizes = (32, 256)
+    for words, size, d, h in (("Gaussian", 600, 1, 0.4), ("mixed norms", 500, 3, 0.7)):
+        x = rng.standard_normal((size, d)) * (1 + (d > 1) * rng.random((size, 1)))
+        x = (x - x.mean(axis=0)) / (1 if d > 1 else x.std())
+        v = x if d == 1 else np.tanh(x) + 0.3 * rng.standard_normal((size, d))
+        q, k, values = (torch.tensor(part, dtype=torch.float32) for part in (h * x, x, v))
+        limit = attention(h * x, x, v)
+        groups = 20
+        rows = [row | {"group": seed} for seed in range(groups)
+                for row in causal_errors(q, k, values, sizes, int(scale * 100), seed)]  # fmt: skip
+        for n in sizes:
+            count = int(scale * 4000)
+            brute = np.empty((3, count))
+            for r in range(count):
+                drawn = rng.integers(size, size=n)
+                logits = h * x[drawn] @ x[drawn].T
+                weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+                masked = np.tril(weights)
+                with_mask = masked @ v[drawn] / masked.sum(axis=1, keepdims=True)
+                without = weights @ v[drawn] / weights.sum(axis=1, keepdims=True)
+                gap = np.sum((with_mask - limit[drawn]) ** 2, axis=1)
+                brute[:, r] = [np.sum((with_mask.mean(axis=0) - limit.mean(axis=0)) ** 2),
+                               np.sum((without.mean(axis=0) - limit.mean(axis=0)) ** 2),
+                               gap[n // 2 :].mean()]  # fmt: skip
+            level, noise = brute.mean(axis=1), brute.std(axis=1, ddof=1) / np.sqrt(count)
+            for j, name in enumerate(("causal", "dense", "position")):
+                own = [[r for r in rows if r["n"] == n and r["group"] == g] for g in range(groups)]
+                found = np.array([[r[name] for r in group] for group in own])[..., None]
+                if name == "position":
+                    means = found.mean(axis=1)[:, 0]
+                else:
+                    control = np.array([[r[f"{name}_first"] for r in group] for group in own])
+                    known = np.array([[group[0][f"{name}_expected"]] for group in own])
+                    means = controlled_means(found, control[..., None], known)[:, 0]
+                what = {"causal": "mean, causal mask", "dense": "mean, no mask",
+                        "position": "output at positions n/2 to n, causal mask"}[name]  # fmt: skip
+                yield Row(
+                    "causal", f"n times squared error of the {what}, {words}, d = {d}, n = {n}",
+                    n * float(means.mean()), n * float(means.std(ddof=1) / np.sqrt(groups)),
+                    n * float(level[j]), n * float(noise[j]),
+                )  # fmt: skip
+    # the constant of Gaussian tokens: the cloud that the program is given is large
+    h, clouds = 0.4, []
+    for _ in range(60):
+        part = torch.tensor(rng.standard_normal((2000, 1)), dtype=torch.float32)
+        first = causal_errors(h * part, part, part, (64,), 1, 0)[0]
+        harmonic = np.sum(1 / np.arange(1, 65))
+        psi = (first["causal_expected"] - first["dense_expected"]) * 64 / (1 - harmonic / 64)
+        clouds.append(first["dense_expected"] * 64 + psi)
+    yield Row(
+        "causal", "n times squared error of the mean, causal mask, n large, Gaussian, H = 0.4",
+        float(np.mean(clouds)), float(np.std(clouds, ddof=1) / np.sqrt(len(clouds))),
+        h**2 + 2 * h + 2 * (1 - h**4) ** -1.5, 0.0,
+    )  # fmt: skip
+
+
 CHECKS: dict[str, Callable[[float], Iterator[Row]]] = {
     "map": map_of_anisotropic_heads,
     "line": mean_on_the_line,
@@ -217,6 +285,7 @@ CHECKS: dict[str, Callable[[float], Iterator[Row]]] = {
     "laws": other_laws,
     "constants": constants_of_bounded_laws,
     "clouds": clouds,
+    "causal": causal_mask,
     "laws of curves": truth_rates.laws,
     "k-hat": truth_rates.khat,
     "tails": truth_rates.tails,

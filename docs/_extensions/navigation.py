@@ -26,6 +26,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "docs/theory/hardmax",
         "docs/theory/one-pass",
         "docs/theory/budgets",
+        "docs/theory/since-the-paper",
         "docs/theory/*",
     ),
     "docs/findings/index": ("docs/findings/*/*",),

@@ -277,8 +277,9 @@ def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     sizes = np.sort(table["n"].unique())
     columns = table.columns.difference(["layer", "head", "replicate", "n"])
     heads, grids, places = [], [], []
-    for (layer, head), own in table.groupby(["layer", "head"], sort=True):
-        heads.append((int(layer), int(head)))
+    groups: Any = table.groupby(["layer", "head"], sort=True)
+    for (layer, head), own in groups:
+        heads.append((layer, head))
         grid = {name: own.pivot(index="replicate", columns="n", values=name).to_numpy()
                 for name in columns}  # fmt: skip
         grids.append(grid)
@@ -369,9 +370,9 @@ def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         "causal",
         f"With the mask the mean output errs {with_interval(*constant)} times as much at "
         f"n = {sizes[-1]:,} ({first_ratio:.2f} to first order), and its exponent differs by "
-        f"{with_interval(*rate)} on {span}. The ratio begins at "
-        f"{ratio_rows[0]['ratio']:.2f} at n = {sizes[0]}: on short texts the mask slows the mean "
-        "down.",
+        f"{with_interval(*rate)} on {span}. At n = {sizes[0]} the ratio is "
+        f"{ratio_rows[0]['ratio']:.2f}: until it has risen, the mean with the mask falls more "
+        "slowly.",
         checks,
         f"Tokens are drawn independently from {clouds:,} of {setting.text}, which real passages "
         "are not; what a head would do beyond that many different tokens is not seen. "
@@ -400,15 +401,19 @@ def _exponential(values: tuple[float, float, float]) -> tuple[float, float, floa
     return math.exp(value), math.exp(low), math.exp(high) if high < 700 else math.inf
 
 
+def _records(found: Entry, name: str) -> list[dict[str, Any]]:
+    """Rows of a table of an entry."""
+    table = found.tables[name]
+    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+
+
 def draw_causal(found: Entry) -> ChartType:
     """Draw errors with and without the mask, their ratio, and errors by position."""
     from esscher.show.chart import figure, guides, lines, panel, points
     from esscher.show.scales import Axis, Series
     from esscher.show.theme import BLUE, GREY, LINE, VERMILION, limits
 
-    errors, ratios, places = (
-        found.table(name).to_dict("records") for name in ("errors", "ratios", "positions")
-    )
+    errors, ratios, places = (_records(found, name) for name in ("errors", "ratios", "positions"))
     sizes = [row["n"] for row in ratios]
     x = Axis("n", "tokens n", log=True, limits=limits(sizes, log=True))
     names = (WITH, WITHOUT, "first order")
@@ -438,11 +443,11 @@ def draw_causal(found: Entry) -> ChartType:
         lines(measured, x, y, series), points(measured, x, y, series), title="Their ratio",
     )  # fmt: skip
     ends = [row[key] for row in places for key in ("low", "high")]
-    y = Axis("ratio", "measured / exact", limits=limits([0.9, 1.1, *ends]))
+    y = Axis("ratio", "with / without, i keys", limits=limits([0.9, 1.1, *ends]))
     at = Axis("n", "position i", log=True, limits=limits(sizes, log=True))
     measured = [row | {"mask": WITH} for row in places]
     third = panel(
-        guides([{"at": 1.0, "name": "no mask, i keys"}], at, y),
+        guides([{"at": 1.0}], at, y),
         points(measured, at, y, series), title="Error at a position",
     )  # fmt: skip
     return figure(
@@ -501,12 +506,12 @@ class DownstreamPlan:
 AUTHORS = tuple(int(n) for n in np.geomspace(64, 4096, 20).round())
 DOWNSTREAM: dict[Scale, DownstreamPlan] = {
     "quick": DownstreamPlan(
-        12, 256, 48, (16, 64, 128, 256, 512, 2048), 64, 1,
-        40, 128, (8, 16, 32, 64, 128, 512), 16, 2,
+        11, 256, 48, (16, 64, 128, 256, 512, 2048), 64, 1,
+        40, 128, (8, 32, 64, 128, 256, 1024), 32, 2,
     ),
     "standard": DownstreamPlan(
         48, 512, 64, (16, 64, 128, 256, 512, 1024, 4096), 64, 2,
-        110, 128, (8, 16, 32, 64, 128, 256, 1024), 16, 8,
+        110, 128, (8, 32, 64, 128, 256, 512, 2048), 32, 8,
     ),
     "paper": DownstreamPlan(48, 4096, 128, AUTHORS, 64, 20, 110, 128, AUTHORS, 64, 20),
 }  # fmt: skip
@@ -847,7 +852,7 @@ def judge_downstream(tables: Mapping[str, pd.DataFrame], setting: Setting) -> En
         ),
     ]  # fmt: skip
     short = ", ".join(f"{row['exponent']:.2f} ({row['low']:.2f} to {row['high']:.2f}) for "
-                      f"{_OF[row['task']]}" for row in fits)  # fmt: skip
+                      f"{_OF[str(row['task'])]}" for row in fits)  # fmt: skip
     return entry(
         "downstream",
         f"With attention over n keys in every layer, the share of changed answers falls with the "
@@ -874,7 +879,7 @@ def draw_downstream(found: Entry) -> ChartType:
     from esscher.show.scales import Axis, Series
     from esscher.show.theme import BLUE, GREEN, VERMILION, limits
 
-    curves = found.table("curves").to_dict("records")
+    curves = _records(found, "curves")
     series = Series("task", TASKS, colours=(VERMILION, BLUE, GREEN))
     x = Axis("n", "keys n", log=True, limits=limits([row["n"] for row in curves], log=True))
     shown = [row | {"hollow": not row["fitted"]} for row in curves]
@@ -884,7 +889,7 @@ def draw_downstream(found: Entry) -> ChartType:
     laws = [
         {"task": row["task"], "n": row["n"], "loss": row["fit"]}
         for row in curves
-        if row["fit"] is not None and row["fit"] == row["fit"]
+        if row["fit"] is not None
     ]
     first = panel(lines(laws, x, y, series), points(shown, x, y, series), title="Changed answers")
     right = [
