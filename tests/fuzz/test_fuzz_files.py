@@ -25,14 +25,12 @@ from esscher.core.untrusted import (
     map_array,
     parse_json,
     parse_row,
-    parse_yaml,
     read_table,
 )
 from esscher.engine.models import load_model
 from esscher.engine.patterns import as_patterns
 from esscher.engine.text import read_text
 from esscher.engine.text.cloud import open_cloud
-from esscher.runs.cluster_file import read_description
 from esscher.show.save import as_points
 from esscher.studies.reproduce.cells import compute_all
 from tests.engine.models.folders import save
@@ -59,7 +57,6 @@ def reads(function, *arguments) -> bool:
 def test_json_of_any_bytes(examples):
     def property(data):
         reads(parse_json, data, "file")
-        reads(parse_yaml, data, "file")
 
     fuzz(examples, st.binary() | st.text().map(str.encode) | JSON.map(as_text))(property)
 
@@ -98,58 +95,6 @@ def test_json_that_is_sound_comes_back(examples):
 def test_json_that_is_refused(text, said):
     with pytest.raises(InputError, match=said):
         parse_json(text, "a file")
-
-
-def test_yaml_aliases_are_refused():
-    laughs = b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
-    with pytest.raises(InputError, match=r"line 2: aliases \(\*a\) are not read"):
-        parse_yaml(laughs, "a file")
-    assert parse_yaml(b"a: &a [x]\n", "a file") == {"a": ["x"]}
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[" * 100_000, "inside each other"),
-        ("- " * 100_000, "inside each other"),
-        ("{a: " * 100_000, "inside each other"),
-        ("a: " + "1:" * 100_000 + "1", "line 1: .* is not a number"),
-        ("a: " + "1:" * 400 + "1.5", "line 1: .* is not a number"),
-        ("a: !!int '" + "1:" * 100_000 + "1'", r"line 1: tags \('!!int'\) are not read"),
-        ("a: 0x" + "f" * 1000, "line 1: .* is not a number"),
-        ("[" + "a," * 100_000 + "a]", "too many values"),
-        ("jobs: 8\nkind: slurm\njobs: 80\n", "'jobs' occurs twice"),
-        ("options:\n  a: 1\n  a: 2\n", "line 2: 'a' occurs twice"),
-    ],
-)
-def test_yaml_that_is_refused(text, said):
-    with pytest.raises(InputError, match=said):
-        parse_yaml(text.encode(), "a file")
-
-
-def test_yaml_that_is_sound():
-    long = "8 words, " + "and more " * 40 + "words"
-    text = f"a: {long}\nb: '{'1' * 200}'\nc: [[[1.5, 0x10]]]\nd: 1:30\n"
-    found = {"a": long, "b": "1" * 200, "c": [[[1.5, 16]]], "d": 90}
-    assert parse_yaml(text.encode(), "a file") == found
-    assert parse_yaml(b"", "a file") is None
-
-
-CLUSTER = "kind: slurm\njobs: 8\noptions:\n  queue: normal\n  cores: 16\n"
-
-
-@effort(40, 2000)
-def test_cluster_files(examples, tmp_path):
-    path = tmp_path / "cluster.yaml"
-
-    def property(random, data):
-        wrong = changed_bytes(CLUSTER.encode(), random) if random.random() < 0.5 else data
-        tree = changed_tree({"kind": "local", "minimum": 0, "maximum": 4, "options": {}}, random)
-        for content in (wrong, as_text(tree)):
-            path.write_bytes(content)
-            reads(read_description, path)
-
-    fuzz(examples, randoms(), st.binary())(property)
 
 
 PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress,

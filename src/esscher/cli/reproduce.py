@@ -49,7 +49,6 @@ def reproduce(
     seed: int,
     workers: int,
     scheduler: str | None,
-    cluster: Path | None,
     as_json: bool,
 ) -> None:
     """Repeat an experiment of the published synthetic study.
@@ -78,7 +77,7 @@ def reproduce(
     if name != "all" and name not in EXPERIMENTS:
         raise InputError(f"there is no experiment {name!r}; choose from {', '.join(EXPERIMENTS)}")
     done = []
-    with resumable(out), chosen_cluster(scheduler, cluster, workers) as executor:
+    with resumable(out), chosen_cluster(scheduler, workers) as executor:
         for chosen in EXPERIMENTS if name == "all" else (name,):
             start = time.monotonic()
             finding = run(chosen, scale, out, seed=seed, executor=executor)

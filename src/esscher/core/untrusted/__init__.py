@@ -11,7 +11,7 @@ from __future__ import annotations
 from esscher.core.shown import printable, shortened
 from esscher.core.untrusted import limits
 from esscher.core.untrusted.arrays import map_array
-from esscher.core.untrusted.documents import parse_json, parse_row, parse_yaml, read_json
+from esscher.core.untrusted.documents import parse_json, parse_row, read_json
 from esscher.core.untrusted.guard import bounded, foreign
 from esscher.core.untrusted.pages import page_sizes, row_groups
 from esscher.core.untrusted.regular import (
@@ -36,7 +36,6 @@ __all__ = [
     "page_sizes",
     "parse_json",
     "parse_row",
-    "parse_yaml",
     "printable",
     "read_file",
     "read_json",

@@ -9,10 +9,8 @@ MIB = 2**20
 
 #: Bytes of config.json and cloud.json.
 CONFIGURATION = 16 * MIB
-#: Bytes of a cluster file.
-CLUSTER = MIB
-#: Tokens of a cluster file (names, values and brackets), and characters of a number in it.
-TOKENS, DIGITS = 50_000, 100
+#: Bytes of the file that a scheduler writes.
+SCHEDULER = MIB
 #: Bytes of results.json: 270 heads take 8 MB.
 RESULTS = 256 * MIB
 #: Bytes of one part of a run, each of its two files.
