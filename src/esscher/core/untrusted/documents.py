@@ -45,34 +45,20 @@ def parse_json(data: bytes | str, place: str, values: int = limits.VALUES) -> An
     Infinity, numbers that overflow, more than so many ``values``, and what is beyond the limits on
     depth and strings.
     """
-    found = _parsed(data, place, values, _object, _no_constant)
-    _check(found, place)
-    return found
-
-
-def parse_row(line: str, place: str) -> Any:
-    """JSON of one row of a table of text, of which only one column matters.
-
-    Other columns may hold NaN, as many programs write it; limits hold for them, too.
-    """
-    found = _parsed(line, place, limits.ROW_VALUES, None, None)
-    _check(found, place, limits.TEXT_ROW, finite=False)
-    return found
-
-
-def _parsed(data: bytes | str, place: str, values: int, pairs: Any, constant: Any) -> Any:
     text = data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
     if sum(text.count(mark) for mark in (b",", b"[", b"{")) > values:
         raise InputError(f"{place} has more than {values:,} values; it is not what its name says")
     try:
         with _no_collection():
-            return json.loads(data, object_pairs_hook=pairs, parse_constant=constant)
+            found = json.loads(data, object_pairs_hook=_object, parse_constant=_no_constant)
     except RecursionError as error:
         raise _too_deep(place) from error
     except ValueError as error:  # also UnicodeDecodeError, and numbers of thousands of digits
         raise InputError(
             f"{place} cannot be read as JSON: {printable(str(error))[:200]}"
         ) from error
+    _check(found, place)
+    return found
 
 
 @contextmanager
@@ -114,7 +100,7 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number in JSON")
 
 
-def _check(found: Any, place: str, longest: int = limits.STRING, *, finite: bool = True) -> None:
+def _check(found: Any, place: str, longest: int = limits.STRING) -> None:
     """Depth, strings and numbers, level by level: no recursion, and one pass over the values."""
     level: list[Any] = [found]
     for _ in range(limits.DEPTH + 1):
@@ -122,7 +108,7 @@ def _check(found: Any, place: str, longest: int = limits.STRING, *, finite: bool
         for value in level:
             kind = type(value)
             if kind is float:
-                if finite and not math.isfinite(value):
+                if not math.isfinite(value):
                     raise InputError(f"{place} holds a number that is too large, or none")
             elif kind is list:
                 below += value
