@@ -14,7 +14,7 @@ import esscher
 SOURCE = Path(esscher.__file__).parent
 ROOT = Path(__file__).parents[1]
 #: Extras that an import may rely on; their messages say what to install.
-EXTRAS = ("models", "cluster")
+EXTRAS = ("models", "cluster", "texts")
 
 
 def normal(name: str) -> str:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from esscher.math.statistics import fit_rate
     from esscher.math.theory import exponents, predict
     from esscher.runs.cluster import connect_cluster
-    from esscher.runs.cluster_file import start_cluster
     from esscher.runs.registry import load
     from esscher.runs.report import report
     from esscher.runs.study import Interrupted
@@ -77,7 +76,6 @@ __all__ = [
     "results",
     "sparse",
     "sparse_law",
-    "start_cluster",
     "sweep",
     "tails",
     "theory",
@@ -97,7 +95,6 @@ _LAZY = {
     "esscher.math.statistics": ("fit_rate",),
     "esscher.math.theory": ("exponents", "predict"),
     "esscher.runs.cluster": ("connect_cluster",),
-    "esscher.runs.cluster_file": ("start_cluster",),
     "esscher.runs.registry": ("load",),
     "esscher.runs.report": ("report",),
     "esscher.runs.study": ("Interrupted",),

@@ -16,7 +16,7 @@ from esscher.core.untrusted import bounded, limits
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SECONDS", 1)
     monkeypatch.setattr(limits, "MEMORY", 64 * limits.MIB)
-    monkeypatch.setattr(limits, "TEXT_ROW", limits.MIB)
+    monkeypatch.setattr(limits, "TEXT", limits.MIB)
 
 
 def test_what_ends_is_returned() -> None:

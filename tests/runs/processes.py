@@ -9,12 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 import esscher
 from esscher.runs.cells import Cell
@@ -113,17 +111,6 @@ def free_port() -> int:
 def lines(path: Path) -> list[str]:
     """Lines of a file, which may not be there yet."""
     return path.read_text().split() if path.exists() else []
-
-
-def open_to(processes: Iterable[psutil.Process]) -> list[str]:
-    """Addresses at which processes listen, without their ports."""
-    found = [
-        connection.laddr.ip
-        for process in processes
-        for connection in process.net_connections(kind="inet")
-        if connection.status == psutil.CONN_LISTEN
-    ]
-    return sorted(found)
 
 
 def square(x: float) -> float:

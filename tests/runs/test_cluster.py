@@ -159,15 +159,6 @@ def test_no_worker_is_said_and_waited_for(tmp_path: Path) -> None:
     assert said == [f"There is no worker at {found.address}; waiting for one."]
 
 
-def test_other_machines_are_told_of_once(cluster: Cluster) -> None:
-    said: list[str] = []
-    told = Cluster(cluster._client, said.append)
-    for there in ("AVX2", None, "AVX512", "AVX512"):
-        told._compare(there, "AVX2")
-    assert len(said) == 1
-    assert "workers compute with AVX512, this machine with AVX2" in said[0]
-
-
 def test_no_scheduler() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     with (

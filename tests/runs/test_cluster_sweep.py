@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -11,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from distributed import Client
 
 import esscher
 from esscher.runs.registry import load
@@ -97,53 +96,31 @@ def test_workers_come_and_go_and_the_scheduler_is_restarted(
 
 
 @pytest.mark.slow
-def test_a_sweep_to_a_precision_on_a_described_cluster(tmp_path: Path) -> None:
+def test_a_sweep_to_a_precision_on_a_client() -> None:
     """Batches depend on what was measured, and so would any difference in a bit."""
     head = esscher.gaussian_head(0.5, 3)
     options = {"replicates": 16, "precision": 0.05, "max_replicates": 40, "progress": False}
     local = sweep(head, [50, 200, 800], **options)
-    file = tmp_path / "cluster.yaml"
-    file.write_text("kind: local\njobs: 1\noptions: {processes: true}\n")
-    with esscher.start_cluster(file) as cluster:
-        there = sweep(head, [50, 200, 800], executor=cluster, **options)
+    with Client(n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+        there = sweep(head, [50, 200, 800], executor=client, **options)
     assert there.replicates == local.replicates > 16
     for metric in METRICS:
         np.testing.assert_array_equal(there.raw(metric), local.raw(metric))
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_local_cluster_without_a_word_of_its_workers(tmp_path: Path) -> None:
-    file, out = tmp_path / "cluster.yaml", tmp_path / "run"
-    file.write_text("kind: local\njobs: 1\n")
-    command = [sys.executable, "-m", "esscher", "sweep", *OPTIONS, "--out", str(out)]
-    child = subprocess.Popen(
-        [*command, "--replicates", "4000", "--cluster", str(file)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        start_new_session=True,  # its own group, to be interrupted as a terminal does it
-    )
-    wait_for(out, 3, child)
-    os.killpg(child.pid, signal.SIGINT)
-    error = child.communicate(timeout=240)[1]
-    assert child.returncode == 130
-    assert error.startswith("Stopped with "), error
-    assert "Traceback" not in error
-
-
-@pytest.mark.slow
 def test_an_experiment_of_cells(tmp_path: Path) -> None:
     """Cells that are no sweeps run on the cluster too, and are found again."""
-    file = tmp_path / "cluster.yaml"
-    file.write_text("kind: local\njobs: 1\n")
     command = [sys.executable, "-m", "esscher", "reproduce", "ball", "--json"]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path / "there"), "--cluster", str(file)],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-    )
+    with machines(tmp_path / "machines") as found:
+        found.scheduler()
+        found.worker()
+        done = subprocess.run(
+            [*command, "--out", str(tmp_path / "there"), "--scheduler", found.address],
+            capture_output=True,
+            text=True,
+            env=ENVIRONMENT,
+        )
     assert done.returncode == 0, done.stderr
     esscher.reproduce("ball", "quick", tmp_path / "here", progress=False)
     tables = [(tmp_path / place / "ball-quick/ball.csv").read_text() for place in ("here", "there")]

@@ -245,8 +245,6 @@ def test_the_chosen_executor() -> None:
         ({"workers": 100_000}, r"workers is 100000, but this process may use \d+ core.* at most"),
         ({"workers": 2, "executor": Serial()}, "workers is 2 and there is an executor"),
         ({"workers": 2, "scheduler": "tcp://h:1"}, "leave it out with --scheduler"),
-        ({"workers": 2, "cluster": Path("c.yaml")}, "leave it out with --cluster"),
-        ({"scheduler": "tcp://h:1", "cluster": Path("c.yaml")}, "both given"),
     ],
 )
 def test_only_one_can_be_chosen(asked: dict[str, Any], words: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -21,14 +20,6 @@ CLUSTER: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "metavar": "ADDRESS",
             "help": "Run on this Dask cluster, such as tcp://host:8786 or tls://host:8786.",
-        },
-    ),
-    (
-        "--cluster",
-        {
-            "metavar": "FILE",
-            "type": click.Path(path_type=Path),
-            "help": "Start the cluster described in this file (SLURM and others).",
         },
     ),
 )
@@ -48,10 +39,6 @@ def executor_options(command: Command) -> Command:
     return workers(command)
 
 
-def chosen_cluster(
-    scheduler: str | None, cluster: Path | None, workers: int = 1
-) -> AbstractContextManager[CellExecutor]:
+def chosen_cluster(scheduler: str | None, workers: int = 1) -> AbstractContextManager[CellExecutor]:
     """Give whoever computes by the options, while it is needed; notices go to standard error."""
-    return chosen_executor(
-        workers, scheduler=scheduler, cluster=cluster, say=lambda text: say(text, err=True)
-    )
+    return chosen_executor(workers, scheduler=scheduler, say=lambda text: say(text, err=True))

@@ -186,7 +186,6 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
     def call(
         *,
         scheduler: str | None,
-        cluster: Path | None,
         figure: Path | None,
         save: Path | None,
         as_json: bool,
@@ -201,7 +200,7 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
             options["head"] = synthetic_head(**{name: options.pop(name) for name in HEAD})
         out = options["out"]
         workers = options.pop("workers")
-        with resumable(out), chosen_cluster(scheduler, cluster, workers) as executor:
+        with resumable(out), chosen_cluster(scheduler, workers) as executor:
             found = study(**options, executor=executor).run()
         if figure is not None:
             found.plot().save(figure)

@@ -24,7 +24,6 @@ from esscher.core.errors import InputError
 from esscher.core.untrusted import limits, read_json
 from esscher.core.validation import as_positive
 from esscher.runs import remote
-from esscher.runs.encryption import client_security, is_encrypted
 from esscher.runs.executors import (
     TRIES,
     FailedCells,
@@ -77,7 +76,6 @@ class Cluster:
         self._timeout, self._patience = timeout, patience
         self._address = str(client.scheduler.address)
         self._versions = versions()
-        self._other_machines: set[str] = set()
 
     def __repr__(self) -> str:
         return f"Cluster({self._address!r})"
@@ -129,19 +127,7 @@ class Cluster:
         )
 
     def _result(self, future: Any) -> Any:
-        capability, result = future.result(timeout=self._timeout * 6)
-        self._compare(capability, remote.capability())
-        return result
-
-    def _compare(self, there: str | None, here: str | None) -> None:
-        """Say once of each other kind of machine that its arithmetic may differ."""
-        if None in (there, here) or there == here or there in self._other_machines:
-            return
-        self._other_machines.add(str(there))
-        self._say(
-            f"Note: workers compute with {there}, this machine with {here}; the last bits of "
-            "results may differ from those of a local run."
-        )
+        return future.result(timeout=self._timeout * 6)
 
     def _threads(self) -> int:
         """Number of threads of all workers."""
@@ -253,8 +239,7 @@ def connect_cluster(
 ) -> Iterator[Cluster]:
     """Use a cluster that is there.
 
-    TLS is used for an address that begins with ``tls://``, with the certificates of Dask's
-    configuration.
+    For an address that begins with ``tls://`` Dask takes the certificates of its configuration.
 
     Parameters
     ----------
@@ -270,44 +255,42 @@ def connect_cluster(
     Raises
     ------
     InputError
-        If Dask is not installed, the scheduler cannot be reached, or a certificate is missing.
+        If Dask is not installed, or the scheduler cannot be reached.
     """
     distributed = distributed_module()
     timeout, patience = as_positive(timeout, "timeout"), as_positive(patience, "patience")
     address = _address(scheduler, timeout)
-    security = client_security(address)
     with _quiet():
         try:
-            _check_answers(address, security, timeout)
-            client = distributed.Client(
-                address, security=security, timeout=timeout, set_as_default=False
-            )
-        except (OSError, TimeoutError, ValueError, ImportError) as error:
-            remedy = (
-                "check that it runs there, and that it and your Dask configuration have "
-                "certificates of the same authority"
-                if is_encrypted(address)
-                else "start one with `dask scheduler` and give the address that it prints"
-            )
+            _check_answers(address, timeout)
+            client = distributed.Client(address, timeout=timeout, set_as_default=False)
+        except (OSError, RuntimeError, TypeError, ValueError, ImportError) as error:
             raise InputError(
-                f"there is no scheduler at {scheduler} ({first_line(error)}); {remedy}"
+                f"there is no scheduler at {scheduler} ({first_line(error)}); start one with `dask "
+                "scheduler` and give the address that it prints (for tls:// your Dask "
+                "configuration names the certificates)"
             ) from error
-        with closing(client):
+        try:
             yield Cluster(client, say, timeout, patience)
+        finally:
+            with suppress(Exception):  # its scheduler may be gone
+                client.close(timeout=2)
 
 
-def _check_answers(address: str, security: Any, timeout: float) -> None:
+def _check_answers(address: str, timeout: float) -> None:
     """Ask who is there, before there is a client: closing one that nobody answers takes minutes.
 
     Raises
     ------
-    OSError, ValueError
-        If it is no address, or no scheduler answers in time.
+    OSError, RuntimeError, TypeError, ValueError
+        If it is no address, the configuration is wrong, or no scheduler answers in time.
     """
     from distributed.core import rpc
+    from distributed.security import Security
 
     async def asked() -> str:
-        options = {} if security is None else security.get_connection_args("client")
+        security: Any = Security()  # type: ignore[no-untyped-call]
+        options = security.get_connection_args("client")
         async with rpc(  # type: ignore[no-untyped-call]
             address, timeout=timeout, connection_args=options
         ) as there:
@@ -342,7 +325,7 @@ def _address(scheduler: str, timeout: float) -> str:
     end = time.monotonic() + timeout
     while True:
         try:
-            content = read_json(Path(scheduler), limits.CLUSTER)
+            content = read_json(Path(scheduler), limits.SCHEDULER)
         except (OSError, InputError) as error:  # it starts just now, and has not written it all
             if time.monotonic() < end:
                 time.sleep(0.05)
@@ -358,16 +341,6 @@ def _address(scheduler: str, timeout: float) -> str:
                 "`dask scheduler --scheduler-file FILE.json` and give that file"
             )
         return address
-
-
-@contextmanager
-def closing(client: Any) -> Iterator[None]:
-    """Close a client at the end, also if its scheduler is gone."""
-    try:
-        yield
-    finally:
-        with suppress(Exception):
-            client.close(timeout=2)
 
 
 def distributed_module() -> Any:

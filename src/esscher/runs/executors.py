@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from esscher.core.errors import InputError
@@ -168,10 +167,9 @@ def compute_cells(
 @contextmanager
 def chosen_executor(
     workers: int = 1,
-    executor: CellExecutor | Executor | None = None,
+    executor: CellExecutor | Executor | Any = None,
     *,
     scheduler: str | None = None,
-    cluster: Path | None = None,
     say: Say = say_nothing,
 ) -> Iterator[CellExecutor]:
     """Give whoever computes the cells, for the time of a block; this process if nothing is asked.
@@ -181,11 +179,10 @@ def chosen_executor(
     workers
         Number of worker processes on this machine, if more than 1.
     executor
-        One that is there already; it is not shut down. May be one of ``concurrent.futures``.
+        One that is there already; it is not shut down. May be one of ``concurrent.futures``, or a
+        ``distributed.Client``.
     scheduler
         Address of the scheduler of a Dask cluster, or the file that it wrote.
-    cluster
-        File that describes a cluster to start.
     say
         Told what a user should know meanwhile, such as that a cluster has no workers.
 
@@ -195,8 +192,7 @@ def chosen_executor(
         If more than one of them is asked for, there are too many workers, or a cluster cannot be
         used.
     """
-    from esscher.runs.cluster import connect_cluster
-    from esscher.runs.cluster_file import start_cluster
+    from esscher.runs.cluster import Cluster, connect_cluster
     from esscher.runs.pool import LocalPool, OnFutures
 
     processes = as_dim(workers, "workers")
@@ -207,23 +203,21 @@ def chosen_executor(
             f"workers is {workers}, but this process may use {counted(cores, 'core')}; give at "
             f"most {most}: more would only take memory"
         )
-    if scheduler is not None and cluster is not None:
-        raise InputError("--scheduler and --cluster are both given; choose one of them")
     if processes > 1 and executor is not None:
         raise InputError(f"workers is {workers} and there is an executor; give one of them")
-    if processes > 1 and (scheduler is not None or cluster is not None):
-        name = "--cluster" if scheduler is None else "--scheduler"
+    if processes > 1 and scheduler is not None:
         raise InputError(
-            f"--workers {workers} is for processes on this machine; leave it out with {name}"
+            f"--workers {workers} is for processes on this machine; leave it out with --scheduler"
         )
-    if executor is not None:
-        yield OnFutures(executor) if isinstance(executor, Executor) else executor
+    if isinstance(executor, Executor):
+        yield OnFutures(executor)
+    elif hasattr(executor, "get_executor"):  # a distributed.Client
+        yield Cluster(executor, say)
+    elif executor is not None:
+        yield executor
     elif scheduler is not None:
         with connect_cluster(scheduler, say) as connected:
             yield connected
-    elif cluster is not None:
-        with start_cluster(cluster, say) as started:
-            yield started
     elif processes > 1:
         with LocalPool(processes) as pool:
             yield pool

@@ -138,7 +138,7 @@ class ModelStudy(WithModel[R_co]):
     ] = field(default="demo:docs", kw_only=False)
     column: Annotated[
         str | None,
-        option("Column of a .jsonl or .parquet file that holds the text.", stored=False),
+        option("Column of a table (.jsonl, .parquet, .csv) that holds the text.", stored=False),
     ] = None
 
     def check_texts(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +12,7 @@ from esscher.runs.provenance import versions
 from esscher.runs.threads import asked_threads, use_threads
 
 
-def call(
-    expected: dict[str, str | None], function: Callable[..., Any], *arguments: Any
-) -> tuple[str | None, Any]:
+def call(expected: dict[str, str | None], function: Callable[..., Any], *arguments: Any) -> Any:
     """Run a task on a worker.
 
     Parameters
@@ -27,8 +24,8 @@ def call(
 
     Returns
     -------
-    tuple
-        The instruction set that is used here (None if none is), and the result.
+    Any
+        The result.
 
     Raises
     ------
@@ -48,23 +45,9 @@ def call(
         )
     # Dask's nanny says 1; a worker without a nanny would take all cores for every task.
     use_threads(asked_threads() or 1)
-    result = call_alone(function, *arguments)
-    return capability(), result
+    return call_alone(function, *arguments)
 
 
 def keep(value: Any) -> Any:
     """Hold a value that many tasks take; the cluster moves it to each worker once."""
     return value
-
-
-def capability() -> str | None:
-    """Instruction set that arithmetic uses on this machine, such as AVX2.
-
-    That of torch, or of the compiled kernel if torch is not in use; None if neither is.
-    """
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        return str(torch.backends.cpu.get_cpu_capability())
-    kernel = sys.modules.get("esscher.engine.attention.compiled.kernel")
-    found = None if kernel is None else kernel.kernel_for("cpu", "float32")
-    return None if found is None else str(found.target)

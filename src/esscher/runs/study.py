@@ -131,8 +131,8 @@ class Study(ABC, Generic[R_co]):
     executor: Annotated[
         Any,  # a CellExecutor
         option(
-            "Or a cluster, from :func:`esscher.connect_cluster` or :func:`esscher.start_cluster`; "
-            "or an executor of ``concurrent.futures``.",
+            "Or a cluster: a ``distributed.Client``, or :func:`esscher.connect_cluster`; or an "
+            "executor of ``concurrent.futures``.",
             stored=False,
             command=None,
         ),

@@ -11,9 +11,8 @@ from __future__ import annotations
 from esscher.core.shown import printable, shortened
 from esscher.core.untrusted import limits
 from esscher.core.untrusted.arrays import map_array
-from esscher.core.untrusted.documents import parse_json, parse_row, parse_yaml, read_json
+from esscher.core.untrusted.documents import parse_json, read_json
 from esscher.core.untrusted.guard import bounded, foreign
-from esscher.core.untrusted.pages import page_sizes, row_groups
 from esscher.core.untrusted.regular import (
     append_line,
     check_folder,
@@ -33,14 +32,10 @@ __all__ = [
     "map_array",
     "open_regular",
     "open_regular_for_writing",
-    "page_sizes",
     "parse_json",
-    "parse_row",
-    "parse_yaml",
     "printable",
     "read_file",
     "read_json",
     "read_table",
-    "row_groups",
     "shortened",
 ]

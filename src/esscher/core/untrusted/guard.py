@@ -75,18 +75,18 @@ def bounded(call: Callable[[], str], what: str) -> str:
     os.close(writer)
     try:
         with os.fdopen(reader, "rb") as answers:
-            answer = answers.read(limits.TEXT_ROW + 1)
+            answer = answers.read(limits.TEXT + 1)
     finally:
         with suppress(OSError):
             os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    if answer[:1] == b"+" and len(answer) <= limits.TEXT_ROW:
+    if answer[:1] == b"+" and len(answer) <= limits.TEXT:
         return answer[1:].decode("utf-8", "surrogatepass")
     if answer[:1] == b"-":
         raise InputError(f"{what} fails ({printable(answer[1:].decode('utf-8', 'replace'))})")
     raise InputError(
         f"{what} takes more than {limits.SECONDS} s, {limits.MEMORY // limits.MIB:,} MiB of memory "
-        f"or {limits.TEXT_ROW // limits.MIB} MiB of text"
+        f"or {limits.TEXT // limits.MIB} MiB of text"
     )
 
 

@@ -9,18 +9,14 @@ MIB = 2**20
 
 #: Bytes of config.json and cloud.json.
 CONFIGURATION = 16 * MIB
-#: Bytes of a cluster file.
-CLUSTER = MIB
-#: Tokens of a cluster file (names, values and brackets), and characters of a number in it.
-TOKENS, DIGITS = 50_000, 100
+#: Bytes of the file that a scheduler writes.
+SCHEDULER = MIB
 #: Bytes of results.json: 270 heads take 8 MB.
 RESULTS = 256 * MIB
 #: Bytes of one part of a run, each of its two files.
 PART = 256 * MIB
 #: Values (numbers, strings, lists, objects) of a JSON file; each takes about 64 bytes of memory.
 VALUES = 16_000_000
-#: The same for one row of a .jsonl file.
-ROW_VALUES = 200_000
 #: Lists and objects inside each other.
 DEPTH = 32
 #: Characters of a string in a JSON file.
@@ -31,11 +27,5 @@ WHOLE = 10**300
 SECONDS, MEMORY = 20, 4096 * MIB
 #: Bytes, rows and columns of a table in memory.
 TABLE, ROWS, COLUMNS = 1024 * MIB, 50_000_000, 64
-#: Bytes of one page of a Parquet file of text, unpacked: the least that has to be in memory.
-PAGE = 512 * MIB
-#: Characters of one row of a table of text.
-TEXT_ROW = 64 * MIB
-#: A packed text may unpack to this many times its size; texts reach 30, bombs from 1000 on.
-RATIO = 250
-#: Bytes that may be unpacked before that is looked at.
-RATIO_FROM = 64 * MIB
+#: Characters of a prompt, and bytes of text that a program of a model may return.
+TEXT = 64 * MIB

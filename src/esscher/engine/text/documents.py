@@ -12,8 +12,8 @@ from typing import TypeAlias
 from esscher.core.codec import Hash, Name, Record
 from esscher.core.errors import InputError
 from esscher.engine.text.files import decoded, file_chunks, stream_chunks, suffix_of, text_files
-from esscher.engine.text.named import DEMO_TEXTS, dataset_rows
-from esscher.engine.text.tables import TABLE_SUFFIXES, table_rows
+from esscher.engine.text.named import DEMO_TEXTS
+from esscher.engine.text.tables import TABLES, dataset_rows, table_rows
 
 #: Characters of a piece: about 16,000 tokens, which is what reading ahead can cost.
 PIECE = 65_536
@@ -71,8 +71,8 @@ def read_text(
     Parameters
     ----------
     source
-        A file (``.gz``, ``.bz2``, ``.xz`` and ``.zst`` are unpacked on the way; ``.jsonl`` and
-        ``.parquet`` are tables), a folder (its text files in alphabetical order, with those of the
+        A file (``.gz``, ``.bz2`` and ``.xz`` are unpacked on the way; ``.jsonl``, ``.parquet`` and
+        ``.csv`` are tables), a folder (its text files in alphabetical order, with those of the
         folders in it), ``-`` for standard input, ``demo:docs`` (Python's language reference),
         ``demo:code`` (the standard library), ``hf:NAME[@CONFIG][:SPLIT]`` (a Hugging Face
         dataset), or a list of strings.
@@ -165,13 +165,13 @@ def _file(path: Path, column: str | None) -> Iterator[Named]:
     if _is_table(path):
         return ((str(path), iter([text])) for text in table_rows(path, column))
     if column is not None:
-        tables = ", ".join(TABLE_SUFFIXES)
+        tables = ", ".join(TABLES)
         raise InputError(f"column is {column!r}, but {path} is not a table ({tables})")
     return iter([(str(path), decoded(file_chunks(path), str(path)))])
 
 
 def _is_table(path: Path) -> bool:
-    return suffix_of(path) in TABLE_SUFFIXES
+    return suffix_of(path) in TABLES
 
 
 def _read(title: str, documents: Iterator[Named], limit: int | None) -> Iterator[Document]:

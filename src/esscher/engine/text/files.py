@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from esscher.core.errors import InputError
-from esscher.core.untrusted import limits, open_regular
+from esscher.core.untrusted import open_regular
 
-#: Bytes read at a time; a packed file never takes more memory, however well it is packed.
+#: Bytes read at a time.
 CHUNK = 65_536
-#: Memory that unpacking an .xz file may take; its header can ask for gigabytes.
-XZ_MEMORY = 256 * 2**20
+#: How to unpack, by the end of a file's name.
+UNPACK: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 #: Files of a folder that are taken for text (also packed).
 TEXT_ENDINGS = (
     ".txt .text .md .markdown .rst .tex .org .adoc .html .htm .xml .csv .tsv .log .py .pyi .c .h "
@@ -81,10 +81,12 @@ def file_chunks(path: Path) -> Iterator[bytes]:
     unpack = UNPACK.get(path.suffix.lower())
     try:
         with open_regular(path) as file:
-            yield from stream_chunks(file) if unpack is None else _bounded(unpack, file, path)
-    except (EOFError, OSError, zlib.error, lzma.LZMAError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+            if unpack is None:
+                yield from stream_chunks(file)
+            else:
+                with unpack(file, "rb") as unpacked:
+                    yield from stream_chunks(unpacked)
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be read: {reason}; is it complete?") from error
 
@@ -121,74 +123,3 @@ def decoded(chunks: Iterator[bytes], name: str) -> Iterator[str]:
             f"{name} is not UTF-8: byte {done + error.start} or shortly before it cannot be "
             "decoded; convert the text to UTF-8"
         ) from error
-
-
-def _bounded(
-    unpack: Callable[[BinaryIO], Iterator[bytes]], file: BinaryIO, path: Path
-) -> Iterator[bytes]:
-    """Unpack as long as the output stays within a bounded multiple of the input.
-
-    Memory is bounded by the chunks; this bounds the time: a few megabytes can unpack to blanks
-    for days, in which there is no token.
-    """
-    unpacked = 0
-    for chunk in unpack(file):
-        unpacked += len(chunk)
-        if unpacked > limits.RATIO_FROM and unpacked > limits.RATIO * file.tell():
-            raise InputError(
-                f"{path} unpacks to more than {limits.RATIO} times its size, which no text does; "
-                "unpack it yourself if you trust it"
-            )
-        yield chunk
-
-
-def _gzip(file: BinaryIO) -> Iterator[bytes]:
-    with gzip.open(file, "rb") as unpacked:
-        yield from stream_chunks(unpacked)  # type: ignore[arg-type]
-
-
-def _bzip2(file: BinaryIO) -> Iterator[bytes]:
-    with bz2.open(file, "rb") as unpacked:
-        yield from stream_chunks(unpacked)  # type: ignore[arg-type]
-
-
-def _xz(file: BinaryIO) -> Iterator[bytes]:
-    """Unpack by hand, since only the decompressor itself takes a limit for its memory."""
-    decompressor = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
-    data = file.read(CHUNK)
-    if not data:
-        raise EOFError("the file is empty")
-    while True:
-        if decompressor.eof:
-            data = decompressor.unused_data or file.read(CHUNK)
-            if not data.strip(b"\0"):
-                return
-            decompressor = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
-        elif decompressor.needs_input and not data:
-            data = file.read(CHUNK)
-            if not data:
-                raise EOFError("the packed data ends too early")
-        yield decompressor.decompress(data, CHUNK)
-        data = b""
-
-
-def _zstd(file: BinaryIO) -> Iterator[bytes]:
-    import pyarrow
-
-    if not pyarrow.Codec.is_available("zstd"):
-        raise InputError("this build of pyarrow cannot unpack .zst files; unpack it first")
-    source: Any = file
-    stream: Any = pyarrow.CompressedInputStream(source, "zstd")
-    try:
-        yield from stream_chunks(stream)
-    except pyarrow.ArrowException as error:
-        raise OSError(str(error)) from error
-
-
-#: How to unpack, by the end of a file's name.
-UNPACK: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {
-    ".gz": _gzip,
-    ".bz2": _bzip2,
-    ".xz": _xz,
-    ".zst": _zstd,
-}

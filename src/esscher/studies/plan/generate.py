@@ -57,7 +57,7 @@ def read_plan(path: str | Path) -> Plan:
     return found
 
 
-def read_prompt(source: str, most: int = limits.TEXT_ROW) -> str:
+def read_prompt(source: str, most: int = limits.TEXT) -> str:
     """Read a prompt, as it is, from a file, from standard input, or from a demo text.
 
     Parameters
