@@ -135,11 +135,13 @@ def head_clouds(
         for i, (layer, head) in enumerate(chosen):
             if layer == inputs.layer:
                 key_head = head // inputs.group
-                parts[i].append((
-                    inputs.q[0, head, keep].float() * inputs.scaling,
-                    inputs.k[0, key_head, keep].float(),
-                    inputs.v[0, key_head, keep].float(),
-                ))  # fmt: skip
+                parts[i].append(
+                    (
+                        inputs.q[0, head, keep].float() * inputs.scaling,
+                        inputs.k[0, key_head, keep].float(),
+                        inputs.v[0, key_head, keep].float(),
+                    )
+                )
     out = []
     for i, (layer, head) in enumerate(chosen):
         q, k, v = (torch.cat(part)[:tokens].cpu() for part in zip(*parts[i], strict=True))
@@ -228,18 +230,20 @@ def causal_errors(
             total = (output * times[asked, None]).sum(dim=0)
             gap = (output - g[asked]).square().sum(dim=1) @ times[asked].double()
             at = n - 1
-            rows.append({
-                "replicate": replicate,
-                "n": n,
-                "causal": causal[n],
-                "dense": float((total / n).square().sum()),
-                "causal_first": float(((first[at] + outer[at]) / n).square().sum()),
-                "dense_first": float(((first[at] + inner[at]) / n).square().sum()),
-                "causal_expected": (g_part + (2 - harmonic[at] / n) * psi_part) / n,
-                "dense_expected": (g_part + psi_part) / n,
-                "map": float(gap / n),
-                "position": float(gaps[n // 2 : n].mean()),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "replicate": replicate,
+                    "n": n,
+                    "causal": causal[n],
+                    "dense": float((total / n).square().sum()),
+                    "causal_first": float(((first[at] + outer[at]) / n).square().sum()),
+                    "dense_first": float(((first[at] + inner[at]) / n).square().sum()),
+                    "causal_expected": (g_part + (2 - harmonic[at] / n) * psi_part) / n,
+                    "dense_expected": (g_part + psi_part) / n,
+                    "map": float(gap / n),
+                    "position": float(gaps[n // 2 : n].mean()),
+                }
+            )
     return rows
 
 
@@ -280,20 +284,26 @@ def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     groups: Any = table.groupby(["layer", "head"], sort=True)
     for (layer, head), own in groups:
         heads.append((layer, head))
-        grid = {name: own.pivot(index="replicate", columns="n", values=name).to_numpy()
-                for name in columns}  # fmt: skip
+        grid = {
+            name: own.pivot(index="replicate", columns="n", values=name).to_numpy()
+            for name in columns
+        }
         grids.append(grid)
         # without a mask, mean over i keys for i from n/2 to n: between sizes a power of i
         dense = grid["map"].mean(axis=0)
         power = np.diff(np.log(dense)) / np.diff(np.log(sizes))
-        among = [np.mean((np.arange(n // 2 + 1, n + 1) / n) ** b) * level
-                 for n, b, level in zip(sizes[1:], power, dense[1:], strict=True)]  # fmt: skip
+        among = [
+            np.mean((np.arange(n // 2 + 1, n + 1) / n) ** b) * level
+            for n, b, level in zip(sizes[1:], power, dense[1:], strict=True)
+        ]
         places.append(0.5 * np.log(grid["position"].mean(axis=0)[1:] / among))
     values = {name: np.array([grid[name] for grid in grids]) for name in columns}
     kinds = ("causal", "dense")
     expected = [values[f"{kind}_expected"][:, 0] for kind in kinds]
-    squares = [controlled_means(values[kind], values[f"{kind}_first"], known)
-               for kind, known in zip(kinds, expected, strict=True)]  # fmt: skip
+    squares = [
+        controlled_means(values[kind], values[f"{kind}_first"], known)
+        for kind, known in zip(kinds, expected, strict=True)
+    ]
     # [head, with and without, size]
     logs, first = (0.5 * np.log(np.stack(both, axis=1)) for both in (squares, expected))
     ratios, limits = logs[:, 0] - logs[:, 1], first[:, 0] - first[:, 1]
@@ -313,8 +323,9 @@ def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     checks = [
         Check(
             says="The mean output converges at the same rate with the mask as without",
-            verdict=verdict_of(rate[1] > -SAME and rate[2] < SAME,
-                               rate[1] > SAME or rate[2] < -SAME),
+            verdict=verdict_of(
+                rate[1] > -SAME and rate[2] < SAME, rate[1] > SAME or rate[2] < -SAME
+            ),
             found=f"exponent with the mask minus without {with_interval(*rate)} on {span}; "
             f"{with_interval(*whole)} from n = {sizes[0]} on",
             rule=f"holds if the interval lies within {SAME:g} of 0, contradicted if it lies beyond",
@@ -328,8 +339,10 @@ def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         ),
         Check(
             says="A query at position i errs as without a mask among i keys",
-            verdict=verdict_of(position[1] > 1 / CLOSE and position[2] < CLOSE,
-                               position[1] > CLOSE or position[2] < 1 / CLOSE),
+            verdict=verdict_of(
+                position[1] > 1 / CLOSE and position[2] < CLOSE,
+                position[1] > CLOSE or position[2] < 1 / CLOSE,
+            ),
             found=f"error with the mask at positions n/2 to n over that without it among as many "
             f"keys: {with_interval(*position, digits=3)}",
             rule="holds if the interval lies within 5% of 1, contradicted if it lies beyond; the "
@@ -337,14 +350,16 @@ def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         ),
         Check(
             says="First-order theory gives the constant",
-            verdict=verdict_of(against_first[1] > 1 / CLOSE and against_first[2] < CLOSE,
-                               against_first[1] > CLOSE or against_first[2] < 1 / CLOSE),
+            verdict=verdict_of(
+                against_first[1] > 1 / CLOSE and against_first[2] < CLOSE,
+                against_first[1] > CLOSE or against_first[2] < 1 / CLOSE,
+            ),
             found=f"measured ratio over that of first order ({first_ratio:.2f} in the geometric "
             f"mean): {with_interval(*against_first)}",
             rule="holds if the interval lies within 5% of 1, contradicted if it lies beyond",
             counts=False,
         ),
-    ]  # fmt: skip
+    ]
     curves, ratio_rows, place_rows = [], [], []
     for j, n in enumerate(sizes.tolist()):
         unit = 0.5 * np.log(sizes[j]) + first[:, 1, j]  # the constant without mask, to first order
@@ -357,14 +372,16 @@ def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         if j:
             value, low, high = _exponential(student(place[:, j - 1]))
             place_rows.append({"n": n, "ratio": value, "low": low, "high": high})
-    per_head = pd.DataFrame({
-        "layer": [layer for layer, _ in heads],
-        "head": [head for _, head in heads],
-        "exponent_with": late_slopes[:, 0],
-        "exponent_without": late_slopes[:, 1],
-        "ratio": np.exp(ratios[:, -1]),
-        "first_order": np.exp(limits[:, -1]),
-    })  # fmt: skip
+    per_head = pd.DataFrame(
+        {
+            "layer": [layer for layer, _ in heads],
+            "head": [head for _, head in heads],
+            "exponent_with": late_slopes[:, 0],
+            "exponent_without": late_slopes[:, 1],
+            "ratio": np.exp(ratios[:, -1]),
+            "first_order": np.exp(limits[:, -1]),
+        }
+    )
     clouds = CAUSAL[setting.scale].tokens
     return entry(
         "causal",
@@ -417,8 +434,13 @@ def draw_causal(found: Entry) -> ChartType:
     sizes = [row["n"] for row in ratios]
     x = Axis("n", "tokens n", log=True, limits=limits(sizes, log=True))
     names = (WITH, WITHOUT, "first order")
-    series = Series("mask", names, colours=(VERMILION, BLUE, GREY),
-                    shapes=("circle", "square", LINE), dashes=((1, 0), (1, 0), (4, 2)))  # fmt: skip
+    series = Series(
+        "mask",
+        names,
+        colours=(VERMILION, BLUE, GREY),
+        shapes=("circle", "square", LINE),
+        dashes=((1, 0), (1, 0), (4, 2)),
+    )
     last = ratios[-1]["first_order"]
     theory = [
         {"n": n, "mask": "first order", "error": factor * n**-0.5, "line": factor}
@@ -429,9 +451,12 @@ def draw_causal(found: Entry) -> ChartType:
     y = Axis("error", "error of the mean / constant", log=True, limits=limits(ends, log=True))
     half = len(theory) // 2
     first = panel(
-        lines(theory[:half], x, y, series), lines(theory[half:], x, y, series),
-        lines(errors, x, y, series), points(errors, x, y, series), title="Mean output",
-    )  # fmt: skip
+        lines(theory[:half], x, y, series),
+        lines(theory[half:], x, y, series),
+        lines(errors, x, y, series),
+        points(errors, x, y, series),
+        title="Mean output",
+    )
     tops = [row["high"] for row in ratios] + [1.5]
     y = Axis("ratio", "error with / without", limits=limits([0.9, *tops]))
     expected = [
@@ -439,21 +464,26 @@ def draw_causal(found: Entry) -> ChartType:
     ]
     measured = [row | {"mask": WITH} for row in ratios]
     second = panel(
-        guides([{"at": 1.0, "name": "no effect"}], x, y), lines(expected, x, y, series),
-        lines(measured, x, y, series), points(measured, x, y, series), title="Their ratio",
-    )  # fmt: skip
+        guides([{"at": 1.0, "name": "no effect"}], x, y),
+        lines(expected, x, y, series),
+        lines(measured, x, y, series),
+        points(measured, x, y, series),
+        title="Their ratio",
+    )
     ends = [row[key] for row in places for key in ("low", "high")]
     y = Axis("ratio", "with / without, i keys", limits=limits([0.9, 1.1, *ends]))
     at = Axis("n", "position i", log=True, limits=limits(sizes, log=True))
     measured = [row | {"mask": WITH} for row in places]
     third = panel(
         guides([{"at": 1.0}], at, y),
-        points(measured, at, y, series), title="Error at a position",
-    )  # fmt: skip
+        points(measured, at, y, series),
+        title="Error at a position",
+    )
     return figure(
-        [first, second, third], "Attention with a causal mask",
+        [first, second, third],
+        "Attention with a causal mask",
         note="geometric means over heads; bars: 95% intervals, heads as units",
-    )  # fmt: skip
+    )
 
 
 # Accuracy of whole models.
@@ -506,15 +536,33 @@ class DownstreamPlan:
 AUTHORS = tuple(int(n) for n in np.geomspace(64, 4096, 20).round())
 DOWNSTREAM: dict[Scale, DownstreamPlan] = {
     "quick": DownstreamPlan(
-        11, 256, 48, (16, 64, 128, 256, 512, 2048), 64, 1,
-        40, 128, (8, 32, 64, 128, 256, 1024), 32, 2,
+        11,
+        256,
+        48,
+        (16, 64, 128, 256, 512, 2048),
+        64,
+        1,
+        40,
+        128,
+        (8, 32, 64, 128, 256, 1024),
+        32,
+        2,
     ),
     "standard": DownstreamPlan(
-        48, 512, 64, (16, 64, 128, 256, 512, 1024, 4096), 64, 2,
-        110, 128, (8, 32, 64, 128, 256, 512, 2048), 32, 8,
+        48,
+        512,
+        64,
+        (16, 64, 128, 256, 512, 1024, 4096),
+        64,
+        2,
+        110,
+        128,
+        (8, 32, 64, 128, 256, 512, 2048),
+        32,
+        8,
     ),
     "paper": DownstreamPlan(48, 4096, 128, AUTHORS, 64, 20, 110, 128, AUTHORS, 64, 20),
-}  # fmt: skip
+}
 
 
 def downstream_units(scale: Scale) -> list[Unit]:
@@ -532,12 +580,26 @@ def measure_downstream(unit: Unit, setting: Setting) -> Rows:
     return _embeddings(unit["first"], plan, setting)
 
 
-def _row(task: str, text: int, draw: int, n: int, differs: float, right: float, dense: float,
-         answers: int) -> dict[str, Any]:  # fmt: skip
+def _row(
+    task: str,
+    text: int,
+    draw: int,
+    n: int,
+    differs: float,
+    right: float,
+    dense: float,
+    answers: int,
+) -> dict[str, Any]:
     return {
-        "task": task, "text": text, "draw": draw, "n": n, "loss": differs, "accuracy": right,
-        "dense_accuracy": dense, "answers": answers,
-    }  # fmt: skip
+        "task": task,
+        "text": text,
+        "draw": draw,
+        "n": n,
+        "loss": differs,
+        "accuracy": right,
+        "dense_accuracy": dense,
+        "answers": answers,
+    }
 
 
 def _next_tokens(number: int, plan: DownstreamPlan, setting: Setting) -> Rows:
@@ -561,8 +623,18 @@ def _next_tokens(number: int, plan: DownstreamPlan, setting: Setting) -> Rows:
             drawn = SampledKeys(certain, setting.seed, "downstream tokens", number, draw, n)
             found = _end(reader, drawn).argmax(dim=-1)
             differs, right = ((found != dense), (found == truth))
-            rows.append(_row(TOKEN, number, draw, n, float(differs.double().mean()),
-                             float(right.double().mean()), dense_right, len(truth)))  # fmt: skip
+            rows.append(
+                _row(
+                    TOKEN,
+                    number,
+                    draw,
+                    n,
+                    float(differs.double().mean()),
+                    float(right.double().mean()),
+                    dense_right,
+                    len(truth),
+                )
+            )
     return rows
 
 
@@ -582,10 +654,30 @@ def _embeddings(start: int, plan: DownstreamPlan, setting: Setting) -> Rows:
                 drawn = SampledKeys(certain, setting.seed, "downstream texts", i, draw, n)
                 near, name = texts.answers(i, _unit(_end(reader, drawn).double().numpy()))
                 beside = float(texts.labels[neighbour] == label)
-                rows.append(_row(NEIGHBOUR, i, draw, n, float(near != neighbour),
-                                 float(texts.labels[near] == label), beside, 1))  # fmt: skip
-                rows.append(_row(CLASS, i, draw, n, float(name != named), float(name == label),
-                                 float(named == label), 1))  # fmt: skip
+                rows.append(
+                    _row(
+                        NEIGHBOUR,
+                        i,
+                        draw,
+                        n,
+                        float(near != neighbour),
+                        float(texts.labels[near] == label),
+                        beside,
+                        1,
+                    )
+                )
+                rows.append(
+                    _row(
+                        CLASS,
+                        i,
+                        draw,
+                        n,
+                        float(name != named),
+                        float(name == label),
+                        float(named == label),
+                        1,
+                    )
+                )
     return rows
 
 
@@ -671,8 +763,9 @@ def labelled_texts(model: str, context: int) -> LabelledTexts:
     for label, family in enumerate(CLASSES):
         taken = 0
         for name, text in families[family]:
-            stream = passages(loaded, [Document(name, text[:65_536])], context=context,
-                              keep_short=False)  # fmt: skip
+            stream = passages(
+                loaded, [Document(name, text[:65_536])], context=context, keep_short=False
+            )
             found = list(islice(stream, 2))
             if len(found) == 2 and taken < PER_CLASS:
                 readers.append(PassageReader(loaded, found[1], 0))
@@ -799,28 +892,51 @@ def judge_downstream(tables: Mapping[str, pd.DataFrame], setting: Setting) -> En
         for j, n in enumerate(sizes.tolist()):
             loss, low, high = student(grids["loss"][:, j])
             right, right_low, right_high = student(grids["accuracy"][:, j])
-            curves.append({
-                "task": task, "n": n, "loss": loss, "low": max(low, 0.0), "high": min(high, 1.0),
-                "fit": law.constant * n ** -law.exponent[0] if n >= first else None,
-                "fitted": bool(fitted[j]), "accuracy": right, "accuracy_low": max(right_low, 0.0),
-                "accuracy_high": min(right_high, 1.0), "dense_accuracy": dense,
-            })  # fmt: skip
-        fits.append({
-            "task": task, "texts": len(grids["loss"]), "exponent": law.exponent[0],
-            "low": law.exponent[1], "high": law.exponent[2],
-            "n_fitted": int(sizes[fitted][-1]), "n_predicted": int(sizes[-1]),
-        })  # fmt: skip
+            curves.append(
+                {
+                    "task": task,
+                    "n": n,
+                    "loss": loss,
+                    "low": max(low, 0.0),
+                    "high": min(high, 1.0),
+                    "fit": law.constant * n ** -law.exponent[0] if n >= first else None,
+                    "fitted": bool(fitted[j]),
+                    "accuracy": right,
+                    "accuracy_low": max(right_low, 0.0),
+                    "accuracy_high": min(right_high, 1.0),
+                    "dense_accuracy": dense,
+                }
+            )
+        fits.append(
+            {
+                "task": task,
+                "texts": len(grids["loss"]),
+                "exponent": law.exponent[0],
+                "low": law.exponent[1],
+                "high": law.exponent[2],
+                "n_fitted": int(sizes[fitted][-1]),
+                "n_predicted": int(sizes[-1]),
+            }
+        )
         alternatives += [
-            {"task": task, "exponent": name, "predicted_over_measured": ratio, "low": low,
-             "high": high}
+            {
+                "task": task,
+                "exponent": name,
+                "predicted_over_measured": ratio,
+                "low": low,
+                "high": high,
+            }
             for name, (ratio, low, high) in law.predicted.items()
-        ]  # fmt: skip
+        ]
     others = [
-        f"exponent {name}: " + ", ".join(
-            f"{row['predicted_over_measured']:.2f}" for row in alternatives
-            if row["exponent"] == name)
+        f"exponent {name}: "
+        + ", ".join(
+            f"{row['predicted_over_measured']:.2f}"
+            for row in alternatives
+            if row["exponent"] == name
+        )
         for name in ("1/2", "1", "no change")
-    ]  # fmt: skip
+    ]
     checks = [
         Check(
             says="Answers of a model whose attention sees n keys change as n falls",
@@ -839,7 +955,8 @@ def judge_downstream(tables: Mapping[str, pd.DataFrame], setting: Setting) -> En
             says="The loss is a power of n that extrapolates by a factor of four",
             verdict=joint_verdict(hits),
             found="; ".join(words["hit"])
-            + ". Predicted over measured of other rules, in this order: " + "; ".join(others),
+            + ". Predicted over measured of other rules, in this order: "
+            + "; ".join(others),
             rule="holds if every exponent's interval lies above 0 and that of predicted over "
             f"measured within a factor of {HIT:g} of 1; contradicted if one lies beyond",
         ),
@@ -850,24 +967,32 @@ def judge_downstream(tables: Mapping[str, pd.DataFrame], setting: Setting) -> En
             rule="holds if all intervals lie below 1/2, contradicted if one lies above",
             counts=False,
         ),
-    ]  # fmt: skip
-    short = ", ".join(f"{row['exponent']:.2f} ({row['low']:.2f} to {row['high']:.2f}) for "
-                      f"{_OF[str(row['task'])]}" for row in fits)  # fmt: skip
+    ]
+    short = ", ".join(
+        f"{row['exponent']:.2f} ({row['low']:.2f} to {row['high']:.2f}) for {_OF[str(row['task'])]}"
+        for row in fits
+    )
     return entry(
         "downstream",
         f"With attention over n keys in every layer, the share of changed answers falls with the "
         f"exponent {short}; fitted up to n_max/4, these laws predict "
-        + ", ".join(f"{row['predicted_over_measured']:.2f}" for row in alternatives
-                    if row["exponent"] == "fitted")
+        + ", ".join(
+            f"{row['predicted_over_measured']:.2f}"
+            for row in alternatives
+            if row["exponent"] == "fitted"
+        )
         + " times what was measured at n_max.",
         checks,
         f"{fits[0]['texts']} passages and {fits[1]['texts']} short texts that come with Python, "
         "two small models; keys are drawn independently in every layer, the tokens that ask are "
         "never left out.",
         "more texts and draws (--scale standard)",
-        {"curves": pd.DataFrame(curves), "fits": pd.DataFrame(fits),
-         "alternatives": pd.DataFrame(alternatives)},
-    )  # fmt: skip
+        {
+            "curves": pd.DataFrame(curves),
+            "fits": pd.DataFrame(fits),
+            "alternatives": pd.DataFrame(alternatives),
+        },
+    )
 
 
 _OF = {TOKEN: "next tokens", NEIGHBOUR: "nearest texts", CLASS: "classes"}
@@ -893,10 +1018,15 @@ def draw_downstream(found: Entry) -> ChartType:
     ]
     first = panel(lines(laws, x, y, series), points(shown, x, y, series), title="Changed answers")
     right = [
-        {"task": row["task"], "n": row["n"], "accuracy": row["accuracy"],
-         "low": row["accuracy_low"], "high": row["accuracy_high"]}
+        {
+            "task": row["task"],
+            "n": row["n"],
+            "accuracy": row["accuracy"],
+            "low": row["accuracy_low"],
+            "high": row["accuracy_high"],
+        }
         for row in curves
-    ]  # fmt: skip
+    ]
     dense = [
         {"task": task, "at": next(row["dense_accuracy"] for row in curves if row["task"] == task)}
         for task in TASKS
@@ -905,13 +1035,16 @@ def draw_downstream(found: Entry) -> ChartType:
         "accuracy", "accuracy", limits=limits([row[k] for row in right for k in ("low", "high")])
     )
     second = panel(
-        guides(dense, x, z, series), lines(right, x, z, series), points(right, x, z, series),
+        guides(dense, x, z, series),
+        lines(right, x, z, series),
+        points(right, x, z, series),
         title="Accuracy; dotted: dense",
-    )  # fmt: skip
+    )
     return figure(
-        [first, second], "Models whose attention sees n keys",
+        [first, second],
+        "Models whose attention sees n keys",
         note="lines: power laws fitted to the filled points; bars: 95% intervals, texts as units",
-    )  # fmt: skip
+    )
 
 
 MEASUREMENTS: dict[str, Measurement] = {

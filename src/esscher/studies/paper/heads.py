@@ -85,9 +85,14 @@ def _cloud(
     weights = {layer: head_weights(loaded, layer) for layer in layers}
     seen = PassageMoments(passages, tokens, [one for one in layers if weights[one].linear])
     cloud = collect_cloud(
-        loaded, passages, tokens=tokens, context=context, layers=layers, seed=setting.seed,
+        loaded,
+        passages,
+        tokens=tokens,
+        context=context,
+        layers=layers,
+        seed=setting.seed,
         watch=seen.take,
-    )  # fmt: skip
+    )
     return cloud, {layer: (weights[layer], seen.covariance(layer)) for layer in layers}
 
 
@@ -287,8 +292,11 @@ def _measure_argmax(unit: Unit, setting: Setting) -> Rows:
                 at: Unit = {"n": n, "tokens": cloud.rows}
                 for metric, curve in curves.items():
                     low, high = curve["interval"][j] or (float("nan"), float("nan"))
-                    at |= {f"{metric}_error": curve["mean"][j], f"{metric}_error_low": low,
-                           f"{metric}_error_high": high}  # fmt: skip
+                    at |= {
+                        f"{metric}_error": curve["mean"][j],
+                        f"{metric}_error_low": low,
+                        f"{metric}_error_high": high,
+                    }
                 rows.append(about | at)
     return rows
 
@@ -399,8 +407,10 @@ def _judge_heads(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         "pulls it towards 0.",
     )
 
-    off = {name: (known[column] - known["mean"]).abs() for name, column in
-           (("reference", "reference"), ("one-sided", "reference_one_sided"))}  # fmt: skip
+    off = {
+        name: (known[column] - known["mean"]).abs()
+        for name, column in (("reference", "reference"), ("one-sided", "reference_one_sided"))
+    }
     trivial = (known["mean"] - 0.5).abs()
     worse = (off["reference"] - trivial).to_numpy()
     gap = over_heads(known, lambda rows: float(worse[rows].mean()), "reference against 1/2")
@@ -487,8 +497,12 @@ MEASURED, REFERENCE, BOUND = "measured", "1/(2(1 + Ψ))", "1/(2(1 + 32 Ψ))"
 
 def _draw_heads(found: Entry) -> ChartType:
     table = found.table("heads")
-    kinds = Series("kind", (MEASURED, REFERENCE, BOUND), colours=(BLUE, VERMILION, GREEN),
-                   shapes=("circle", LINE, LINE))  # fmt: skip
+    kinds = Series(
+        "kind",
+        (MEASURED, REFERENCE, BOUND),
+        colours=(BLUE, VERMILION, GREEN),
+        shapes=("circle", LINE, LINE),
+    )
     top = limits([0.0, 0.6, *table["mean_high"], *table["cov_high"]])
     panels = []
     for metric, column, title in (
@@ -497,12 +511,18 @@ def _draw_heads(found: Entry) -> ChartType:
         ("mean", "psi_one_sided", "mean output, one-sided Ψ"),
     ):
         rows = [
-            {"name": f"head {row['layer']}.{row['head']}", "kind": MEASURED, "psi": row[column],
-             "beta": row[metric], "low": row[f"{metric}_low"], "high": row[f"{metric}_high"],
-             "hollow": not row[f"{metric}_trusted"]}
+            {
+                "name": f"head {row['layer']}.{row['head']}",
+                "kind": MEASURED,
+                "psi": row[column],
+                "beta": row[metric],
+                "low": row[f"{metric}_low"],
+                "high": row[f"{metric}_high"],
+                "hollow": not row[f"{metric}_trusted"],
+            }
             for row in table.to_dict("records")
             if row[column] is not None and row[metric] is not None
-        ]  # fmt: skip
+        ]
         if not rows:  # one-sided Psi is not known everywhere
             continue
         ends = limits([row["psi"] for row in rows], log=True)
@@ -515,10 +535,12 @@ def _draw_heads(found: Entry) -> ChartType:
         ]
         panels.append(
             panel(
-                guides([{"at": 0.5, "name": "1/2"}], x, y), lines(curves, x, y, kinds),
-                points(rows, x, y, kinds), title=title,
+                guides([{"at": 0.5, "name": "1/2"}], x, y),
+                lines(curves, x, y, kinds),
+                points(rows, x, y, kinds),
+                title=title,
             )
-        )  # fmt: skip
+        )
     note = "one point per head; bars: 95% intervals; hollow: not to be trusted"
     return figure(panels, "Measured exponents against Ψ", note=note)
 
@@ -538,16 +560,23 @@ def draw_alpha_heads(table: pd.DataFrame) -> ChartType:
     y = Axis("beta", "exponent β, mean output", limits=limits([0.0, 0.6, *table["mean"].dropna()]))
     curves = [
         lines(
-            [{"kind": EACH, "alpha": row["alpha"], "beta": row["mean"]}
-             for row in some.to_dict("records")], x, y, kinds,
+            [
+                {"kind": EACH, "alpha": row["alpha"], "beta": row["mean"]}
+                for row in some.to_dict("records")
+            ],
+            x,
+            y,
+            kinds,
         )
         for _, some in table.groupby(["layer", "head"])
-    ]  # fmt: skip
+    ]
     layer = ", ".join(str(one) for one in sorted(table["layer"].unique()))
     return panel(
-        guides([{"at": 0.5, "name": "1/2"}], x, y), *curves, points(middle, x, y, kinds),
+        guides([{"at": 0.5, "name": "1/2"}], x, y),
+        *curves,
+        points(middle, x, y, kinds),
         title=f"real heads, layer {layer}",
-    )  # fmt: skip
+    )
 
 
 def draw_argmax_heads(table: pd.DataFrame) -> ChartType:
@@ -566,20 +595,31 @@ def draw_argmax_heads(table: pd.DataFrame) -> ChartType:
     curves = []
     for n in np.geomspace(start, table["n"].max(), 20):
         logarithm = np.log(n) / np.log(start)
-        curves += [{"kind": SQUARE_ROOT, "n": n, "error": (n / start) ** -0.5},
-                   {"kind": LOGARITHM, "n": n, "error": logarithm**-0.5}]  # fmt: skip
-    ends = limits([row[key] for row in spread for key in ("low", "high")] +
-                  [row["error"] for row in curves], log=True)  # fmt: skip
-    kinds = Series("kind", (MIDDLE, SQUARE_ROOT, LOGARITHM), colours=(BLUE, VERMILION, GREEN),
-                   shapes=("circle", LINE, LINE))  # fmt: skip
+        curves += [
+            {"kind": SQUARE_ROOT, "n": n, "error": (n / start) ** -0.5},
+            {"kind": LOGARITHM, "n": n, "error": logarithm**-0.5},
+        ]
+    ends = limits(
+        [row[key] for row in spread for key in ("low", "high")] + [row["error"] for row in curves],
+        log=True,
+    )
+    kinds = Series(
+        "kind",
+        (MIDDLE, SQUARE_ROOT, LOGARITHM),
+        colours=(BLUE, VERMILION, GREEN),
+        shapes=("circle", LINE, LINE),
+    )
     x = Axis("n", "tokens n", log=True, limits=limits(table["n"], log=True))
     y = Axis("error", f"error over that at n = {start}", log=True, limits=ends)
     counts = table.drop_duplicates(["layer", "head"])["mean_law"].value_counts()
     text = "\n".join(f"{name}: {number}" for name, number in counts.items())
     return panel(
-        bands(spread, x, y, colour=BLUE), lines(curves, x, y, kinds), points(rows, x, y, kinds),
-        words([{"text": text}]), title="argmax of real heads (band: 10 to 90% of heads)",
-    )  # fmt: skip
+        bands(spread, x, y, colour=BLUE),
+        lines(curves, x, y, kinds),
+        points(rows, x, y, kinds),
+        words([{"text": text}]),
+        title="argmax of real heads (band: 10 to 90% of heads)",
+    )
 
 
 CLAIMS: dict[str, Claim] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from esscher.core.codec import Name, Record
 
@@ -197,6 +197,11 @@ def joint_verdict(verdicts: Sequence[Verdict]) -> Verdict:
 def verdict_of(holds: bool, contradicted: bool) -> Verdict:
     """Return the verdict of a check from two conditions, of which at most one is true."""
     return "holds" if holds else "contradicted" if contradicted else "undecided"
+
+
+def records(table: pd.DataFrame) -> Rows:
+    """Return the rows of a table as dictionaries."""
+    return cast("Rows", table.to_dict("records"))
 
 
 def simultaneous(count: int) -> float:

@@ -22,7 +22,8 @@ def summary(found: Paper, name: str) -> Summary:
         Card(str(counts["undecided"]), "are undecided"),
     ]
     ledger = Table(
-        "The ledger", f"{name}-ledger",
+        "The ledger",
+        f"{name}-ledger",
         [
             Column("claim", "claim"),
             Column("says", "what the paper says"),
@@ -37,7 +38,7 @@ def summary(found: Paper, name: str) -> Summary:
             "found": [entry.found for entry in found.entries],
             "weakest": [entry.weakest for entry in found.entries],
         },
-    )  # fmt: skip
+    )
     parts: list[Part] = [ledger]
     parts += [_section(entry, study.command_words() or []) for entry in found.entries]
     subject = (
@@ -54,8 +55,8 @@ def _section(entry: Entry, words: list[str]) -> Drawn:
     checks = [
         (
             "Check" if check.counts else "Beside it",
-            f"{check.says[0].upper()}{check.says[1:]}: {check.verdict}. Found: {check.found}. "
-            f"Rule: {check.rule}.",
+            f"{check.says[0].upper()}{check.says[1:]}: {check.verdict}. "
+            f"Found: {check.found.rstrip('.')}. Rule: {check.rule.rstrip('.')}.",
         )
         for check in entry.checks
     ]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
@@ -21,6 +20,7 @@ from esscher.studies.paper.ledger import (
     Setting,
     Unit,
     entry,
+    records,
     simultaneous,
     verdict_of,
     with_interval,
@@ -28,14 +28,6 @@ from esscher.studies.paper.ledger import (
 
 #: Exponents that differ by no more than this are called the same.
 MARGIN = 0.1
-
-
-def _rows(table: pd.DataFrame, columns: list[str]) -> Rows:
-    """Return some columns of a study's table as rows; a missing number is not a number."""
-    rows: Rows = table[columns].astype(object).where(table[columns].notna(), np.nan).to_dict(
-        "records"
-    )  # fmt: skip
-    return rows
 
 
 # -- sparse
@@ -48,7 +40,7 @@ def sparse_units(scale: Scale) -> list[Unit]:
     context, passages, layers, queries = {
         "quick": (512, 6, [2, 12, 22], 24),
         "standard": (1_024, 12, [0, 6, 12, 18, 24, 29], 48),
-        "paper": (3_000, 24, None, 64),
+        "paper": (3_000, 24, list(range(30)), 64),
     }[scale]
     return [{"context": context, "passages": passages, "layers": layers, "queries": queries}]
 
@@ -59,18 +51,36 @@ def measure_sparse(unit: Unit, setting: Setting) -> Rows:
 
     loaded = setting.loaded(setting.decoder)
     found = sparse(
-        loaded, setting.text, context=unit["context"], passages=unit["passages"],
-        layers=_there(unit["layers"], loaded.record.layers), patterns=PATTERNS[1:],
-        query_count=unit["queries"], seed=setting.seed, progress=False,
-    )  # fmt: skip
-    names = ["pattern", "metric", "exponent", "low", "high", "last_error", "difference",
-             "difference_low", "difference_high", "ratio", "ratio_low", "ratio_high"]  # fmt: skip
-    return _rows(found.table(), names)
+        loaded,
+        setting.text,
+        context=unit["context"],
+        passages=unit["passages"],
+        layers=_there(unit["layers"], 30, loaded.record.layers),
+        patterns=PATTERNS[1:],
+        query_count=unit["queries"],
+        seed=setting.seed,
+        progress=False,
+    )
+    names = [
+        "pattern",
+        "metric",
+        "exponent",
+        "low",
+        "high",
+        "last_error",
+        "difference",
+        "difference_low",
+        "difference_high",
+        "ratio",
+        "ratio_low",
+        "ratio_high",
+    ]
+    return records(found.table()[names])
 
 
-def _there(layers: list[int] | None, count: int) -> list[int] | None:
-    """Layers that a model of another depth has in the same places."""
-    return None if layers is None else sorted({layer * count // 30 for layer in layers})
+def _there(layers: Sequence[int], of: int, count: int) -> tuple[int, ...]:
+    """Layers in the same places of a model that has ``count`` of them instead of ``of``."""
+    return tuple(sorted({layer * count // of for layer in layers}))
 
 
 def judge_sparse(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
@@ -81,24 +91,33 @@ def judge_sparse(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     differ = (others["difference_low"] > 0) | (others["difference_high"] < 0)
     same = (others["difference_low"] > -MARGIN) & (others["difference_high"] < MARGIN)
     words = {
-        name: with_interval(row["difference"], row["difference_low"], row["difference_high"])
-        for name, row in others.iterrows()
+        row["pattern"]: with_interval(
+            row["difference"], row["difference_low"], row["difference_high"]
+        )
+        for row in records(others.reset_index())
     }
-    base = own.loc["random"]
+    base = records(own.loc[["random"]])[0]
     checks = [
-        Check(says="sparse patterns converge to dense attention at the rate of random keys",
-              verdict=verdict_of(bool(same.all()), bool(differ.any())),
-              found="difference of the exponent from random keys: "
-                    + ", ".join(f"{name} {text}" for name, text in words.items()),
-              rule="contradicted if the interval of one difference excludes 0, holds if all lie "
-                   f"within {MARGIN}"),
-        Check(says="random keys give 1/sqrt(n)",
-              verdict=verdict_of(bool(base["low"] > 0.5 - MARGIN and base["high"] < 0.5 + MARGIN),
-                                 bool(base["high"] < 0.5 or base["low"] > 0.5)),
-              found="exponent " + with_interval(base["exponent"], base["low"], base["high"]),
-              rule=f"holds if the interval lies within {MARGIN} of 1/2, contradicted if it excludes "
-                   "it", counts=False),
-    ]  # fmt: skip
+        Check(
+            says="sparse patterns converge to dense attention at the rate of random keys",
+            verdict=verdict_of(bool(same.all()), bool(differ.any())),
+            found="difference of the exponent from random keys: "
+            + ", ".join(f"{name} {text}" for name, text in words.items()),
+            rule="contradicted if the interval of one difference excludes 0, holds if all lie "
+            f"within {MARGIN}",
+        ),
+        Check(
+            says="random keys give 1/sqrt(n)",
+            verdict=verdict_of(
+                bool(base["low"] > 0.5 - MARGIN and base["high"] < 0.5 + MARGIN),
+                bool(base["high"] < 0.5 or base["low"] > 0.5),
+            ),
+            found="exponent " + with_interval(base["exponent"], base["low"], base["high"]),
+            rule=f"holds if the interval lies within {MARGIN} of 1/2, contradicted if it "
+            "excludes it",
+            counts=False,
+        ),
+    ]
     return entry(
         "sparse",
         "Patterns do not share one rate: beside random keys (exponent "
@@ -118,7 +137,7 @@ def judge_sparse(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
 
 def draw_sparse(found: Entry) -> ChartType:
     """Draw the exponent of every pattern, and its error at the largest number of keys."""
-    rows = found.table("patterns").to_dict("records")
+    rows = records(found.table("patterns"))
     names = [row["pattern"] for row in rows]
     y = Axis("pattern", names=names)
     ends = limits([0.0, 0.6, *(row[key] for row in rows for key in ("low", "high"))])
@@ -127,8 +146,11 @@ def draw_sparse(found: Entry) -> ChartType:
     left = panel(guides([half], x, y, upright=True), points(rows, x, y, across=True))
     error = Axis("last_error", "relative error at the largest budget")
     right = panel(bars(rows, error, y, across=True))
-    return figure([left, right], "Sparse patterns against dense attention, heads of a decoder",
-                  note="bars: 95% intervals over passages")  # fmt: skip
+    return figure(
+        [left, right],
+        "Sparse patterns against dense attention, heads of a decoder",
+        note="bars: 95% intervals over passages",
+    )
 
 
 # -- depth
@@ -137,8 +159,10 @@ def draw_sparse(found: Entry) -> ChartType:
 def depth_units(scale: Scale) -> list[Unit]:
     """Return one unit: passages through the whole decoder."""
     context, passages, draws = {
-        "quick": (192, 8, 1), "standard": (512, 16, 2), "paper": (2_048, 32, 4),
-    }[scale]  # fmt: skip
+        "quick": (192, 8, 1),
+        "standard": (512, 16, 2),
+        "paper": (2_048, 32, 4),
+    }[scale]
     return [{"context": context, "passages": passages, "draws": draws}]
 
 
@@ -147,13 +171,28 @@ def measure_depth(unit: Unit, setting: Setting) -> Rows:
     from esscher.studies.deep import deep
 
     found = deep(
-        setting.loaded(setting.decoder), setting.text, context=unit["context"],
-        passages=unit["passages"], draws=unit["draws"], keys="independent", terciles="none",
-        seed=setting.seed, progress=False,
-    )  # fmt: skip
-    names = ["layer", "n", "error", "error_low", "error_high", "growth", "exponent",
-             "exponent_low", "exponent_high"]  # fmt: skip
-    return _rows(found.table(), names)
+        setting.loaded(setting.decoder),
+        setting.text,
+        context=unit["context"],
+        passages=unit["passages"],
+        draws=unit["draws"],
+        keys="independent",
+        terciles="none",
+        seed=setting.seed,
+        progress=False,
+    )
+    names = [
+        "layer",
+        "n",
+        "error",
+        "error_low",
+        "error_high",
+        "growth",
+        "exponent",
+        "exponent_low",
+        "exponent_high",
+    ]
+    return records(found.table()[names])
 
 
 def judge_depth(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
@@ -166,18 +205,24 @@ def judge_depth(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     most = table[table["n"] == table["n"].max()]
     factor = (most["error"].iloc[-1] / most["error"].iloc[0]) ** (1 / max(count - 1, 1))
     checks = [
-        Check(says="the rate 1/sqrt(n) of one layer survives to the end of the model",
-              verdict=verdict_of(bool(low > 0.5 - MARGIN and high < 0.5 + MARGIN),
-                                 bool(high < 0.5 or low > 0.5)),
-              found="exponent behind the last layer "
-                    + with_interval(last["exponent"], low, high),
-              rule=f"holds if the interval lies within {MARGIN} of 1/2, contradicted if it "
-                   "excludes it"),
-        Check(says="layers whose own interval lies below 1/2", verdict="undecided",
-              found=f"{slower} of {count}; the error grows by a factor of {factor:.2f} a layer at "
-                    f"n = {int(most['n'].iloc[0])}",
-              rule="shown beside it", counts=False),
-    ]  # fmt: skip
+        Check(
+            says="the rate 1/sqrt(n) of one layer survives to the end of the model",
+            verdict=verdict_of(
+                bool(low > 0.5 - MARGIN and high < 0.5 + MARGIN), bool(high < 0.5 or low > 0.5)
+            ),
+            found="exponent behind the last layer " + with_interval(last["exponent"], low, high),
+            rule=f"holds if the interval lies within {MARGIN} of 1/2, contradicted if it "
+            "excludes it",
+        ),
+        Check(
+            says="layers whose own interval lies below 1/2",
+            verdict="undecided",
+            found=f"{slower} of {count}; the error grows by a factor of {factor:.2f} a layer at "
+            f"n = {int(most['n'].iloc[0])}",
+            rule="shown beside it",
+            counts=False,
+        ),
+    ]
     return entry(
         "depth",
         f"Behind the last of {count} layers, each attending to n random keys, the error falls "
@@ -195,21 +240,30 @@ def draw_depth(found: Entry) -> ChartType:
     """Draw errors by layer and size, and exponents by layer."""
     errors, layers = found.table("errors"), found.table("layers")
     sizes = [f"{n:g}" for n in sorted(errors["n"].unique())]
-    rows = [{"size": f"{row['n']:g}", **row} for row in errors.to_dict("records")]
+    rows = [{"size": f"{row['n']:g}", **row} for row in records(errors)]
     layer = Axis("layer", "layer", whole=True)
-    error = Axis("error", "relative error of the tokens", log=True,
-                 limits=limits(errors["error"], log=True))  # fmt: skip
+    error = Axis(
+        "error", "relative error of the tokens", log=True, limits=limits(errors["error"], log=True)
+    )
     left = panel(lines(rows, layer, error, Series("size", sizes, "keys n", ordered=True)))
     fits = [
-        {"layer": row["layer"], "exponent": row["exponent"], "low": row["exponent_low"],
-         "high": row["exponent_high"]}
-        for row in layers.to_dict("records")
-    ]  # fmt: skip
+        {
+            "layer": row["layer"],
+            "exponent": row["exponent"],
+            "low": row["exponent_low"],
+            "high": row["exponent_high"],
+        }
+        for row in records(layers)
+    ]
     y = Axis("exponent", "exponent", limits=limits([0.0, 1.0, *layers["exponent"]]))
     half: dict[str, object] = {"at": 0.5, "name": "1/2"}
     right = panel(guides([half], layer, y), points(fits, layer, y))
-    return figure([left, right], "Errors of sampled attention through the layers of a decoder",
-                  note="bars: 95% intervals over passages", apart=True)  # fmt: skip
+    return figure(
+        [left, right],
+        "Errors of sampled attention through the layers of a decoder",
+        note="bars: 95% intervals over passages",
+        apart=True,
+    )
 
 
 # -- tails
@@ -218,9 +272,10 @@ def draw_depth(found: Entry) -> ChartType:
 def tails_units(scale: Scale) -> list[Unit]:
     """Return a unit per layer of the encoder."""
     tokens, layers = {
-        "quick": (4_096, [0, 3]), "standard": (16_384, list(range(6))),
+        "quick": (4_096, [0, 3]),
+        "standard": (16_384, list(range(6))),
         "paper": (65_536, list(range(6))),
-    }[scale]  # fmt: skip
+    }[scale]
     return [{"tokens": tokens, "layer": layer} for layer in layers]
 
 
@@ -229,13 +284,18 @@ def measure_tails(unit: Unit, setting: Setting) -> Rows:
     from esscher.studies.tails import tails
 
     loaded = setting.loaded(setting.encoder)
-    layer = unit["layer"] * loaded.record.layers // 6
+    layers = _there([unit["layer"]], 6, loaded.record.layers)
     found = tails(
-        loaded, setting.text, tokens=unit["tokens"], context=128, layers=[layer],
-        seed=setting.seed, progress=False,
-    )  # fmt: skip
+        loaded,
+        setting.text,
+        tokens=unit["tokens"],
+        context=128,
+        layers=layers,
+        seed=setting.seed,
+        progress=False,
+    )
     table = found.table().assign(verdict=[head.both for head in found.heads])
-    return _rows(table, ["layer", "head", "proxy", "proxy_low", "proxy_high", "verdict"])
+    return records(table[["layer", "head", "proxy", "proxy_low", "proxy_high", "verdict"]])
 
 
 def judge_tails(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
@@ -245,13 +305,15 @@ def judge_tails(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     light, heavy = int(counts.get("sub-Gaussian", 0)), int(counts.get("heavier", 0))
     total = len(table)
     checks = [
-        Check(says="keys are sub-Gaussian in every direction",
-              verdict=verdict_of(light == total, heavy > 0.05 * total + 1),
-              found=f"{light} of {total} heads are, {heavy} are heavier, "
-                    f"{total - light - heavy} undecided",
-              rule="a head counts if both halves of the text say so (found on one half, judged on "
-                   "the other); contradicted if more heads are heavier than one and one in twenty"),
-    ]  # fmt: skip
+        Check(
+            says="keys are sub-Gaussian in every direction",
+            verdict=verdict_of(light == total, heavy > 0.05 * total + 1),
+            found=f"{light} of {total} heads are, {heavy} are heavier, "
+            f"{total - light - heavy} undecided",
+            rule="a head counts if both halves of the text say so (found on one half, judged on "
+            "the other); contradicted if more heads are heavier than one and one in twenty",
+        ),
+    ]
     return entry(
         "tails",
         f"In their worst direction the keys of {light} of {total} heads are sub-Gaussian, those of "
@@ -268,17 +330,31 @@ def draw_tails(found: Entry) -> ChartType:
     """Draw the sub-Gaussian parameter of every head, in order."""
     table = found.table("heads").sort_values("proxy").reset_index(drop=True)
     rows = [
-        {"rank": i + 1, "proxy": row["proxy"], "low": row["proxy_low"], "high": row["proxy_high"],
-         "verdict": row["verdict"], "name": f"{row['layer']}.{row['head']}"}
-        for i, row in enumerate(table.to_dict("records"))
-    ]  # fmt: skip
+        {
+            "rank": i + 1,
+            "proxy": row["proxy"],
+            "low": row["proxy_low"],
+            "high": row["proxy_high"],
+            "verdict": row["verdict"],
+            "name": f"{row['layer']}.{row['head']}",
+        }
+        for i, row in enumerate(records(table))
+    ]
     x = Axis("rank", "heads in order", whole=True)
-    y = Axis("proxy", "sub-Gaussian parameter / variance", log=True,
-             limits=limits([1.0, *table["proxy"], *table["proxy_high"]], log=True))  # fmt: skip
+    y = Axis(
+        "proxy",
+        "sub-Gaussian parameter / variance",
+        log=True,
+        limits=limits([1.0, *table["proxy"], *table["proxy_high"]], log=True),
+    )
     one: dict[str, object] = {"at": 1.0, "name": "Gaussian"}
     series = Series("verdict", tuple(table["verdict"].unique()))
-    return figure([panel(guides([one], x, y), points(rows, x, y, series))],
-                  "Keys in their worst direction", note="bars: 95% intervals", least=300)  # fmt: skip
+    return figure(
+        [panel(guides([one], x, y), points(rows, x, y, series))],
+        "Keys in their worst direction",
+        note="bars: 95% intervals",
+        least=300,
+    )
 
 
 # -- together
@@ -287,8 +363,10 @@ def draw_tails(found: Entry) -> ChartType:
 def together_units(scale: Scale) -> list[Unit]:
     """Return a unit per layer of the encoder."""
     layers, replicates = {
-        "quick": ([1, 4], 64), "standard": (list(range(6)), 128), "paper": (list(range(6)), 500),
-    }[scale]  # fmt: skip
+        "quick": ([1, 4], 64),
+        "standard": (list(range(6)), 128),
+        "paper": (list(range(6)), 500),
+    }[scale]
     return [{"layer": layer, "replicates": replicates} for layer in layers]
 
 
@@ -297,14 +375,28 @@ def measure_together(unit: Unit, setting: Setting) -> Rows:
     from esscher.studies.probe import probe
 
     loaded = setting.loaded(setting.encoder)
-    layer = unit["layer"] * loaded.record.layers // 6
+    layers = _there([unit["layer"]], 6, loaded.record.layers)
     found = probe(
-        loaded, setting.text, tokens=2_048, layers=[layer], sizes=(64, 256, 1024),
-        replicates=unit["replicates"], seed=setting.seed, progress=False,
-    )  # fmt: skip
-    names = ["layer", "heads", "effective_heads", "effective_heads_low", "effective_heads_high",
-             "amplification", "amplification_low", "amplification_high"]  # fmt: skip
-    return _rows(found.layers_table(), names)
+        loaded,
+        setting.text,
+        tokens=2_048,
+        layers=layers,
+        sizes=(64, 256, 1024),
+        replicates=unit["replicates"],
+        seed=setting.seed,
+        progress=False,
+    )
+    names = [
+        "layer",
+        "heads",
+        "effective_heads",
+        "effective_heads_low",
+        "effective_heads_high",
+        "amplification",
+        "amplification_low",
+        "amplification_high",
+    ]
+    return records(found.layers_table()[names])
 
 
 def judge_together(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
@@ -316,16 +408,18 @@ def judge_together(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entr
     apart = (middle - half > 1) | (middle + half < 1)
     same = (middle - half > 0.9) & (middle + half < 1.1)
     words = ", ".join(
-        f"layer {row['layer']}: " + with_interval(row["amplification"], row["amplification_low"],
-                                                  row["amplification_high"])
-        for row in table.to_dict("records")
-    )  # fmt: skip
+        f"layer {row['layer']}: "
+        + with_interval(row["amplification"], row["amplification_low"], row["amplification_high"])
+        for row in records(table)
+    )
     checks = [
-        Check(says="heads of one layer err independently: their squared errors add up",
-              verdict=verdict_of(bool(same.all()), bool(apart.any())),
-              found=f"squared error of the sum over the sum of squared errors, {words}",
-              rule="contradicted if an interval excludes 1, holds if all lie within 0.9 to 1.1"),
-    ]  # fmt: skip
+        Check(
+            says="heads of one layer err independently: their squared errors add up",
+            verdict=verdict_of(bool(same.all()), bool(apart.any())),
+            found=f"squared error of the sum over the sum of squared errors, {words}",
+            rule="contradicted if an interval excludes 1, holds if all lie within 0.9 to 1.1",
+        ),
+    ]
     share = table["effective_heads"] / table["heads"]
     return entry(
         "together",
@@ -345,17 +439,24 @@ def judge_together(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entr
 def draw_together(found: Entry) -> ChartType:
     """Draw amplification by layer."""
     rows = [
-        {"layer": row["layer"], "amplification": row["amplification"],
-         "low": row["amplification_low"], "high": row["amplification_high"]}
-        for row in found.table("layers").to_dict("records")
-    ]  # fmt: skip
+        {
+            "layer": row["layer"],
+            "amplification": row["amplification"],
+            "low": row["amplification_low"],
+            "high": row["amplification_high"],
+        }
+        for row in records(found.table("layers"))
+    ]
     x = Axis("layer", "layer", whole=True)
     at = [row[key] for row in rows for key in ("low", "high")]
     y = Axis("amplification", "squared error / sum over heads", limits=limits([0.8, 1.2, *at]))
     one: dict[str, object] = {"at": 1.0, "name": "independent heads"}
-    return figure([panel(guides([one], x, y), points(rows, x, y))],
-                  "Errors of the heads of one layer, together",
-                  note="bars: 95% intervals", least=300)  # fmt: skip
+    return figure(
+        [panel(guides([one], x, y), points(rows, x, y))],
+        "Errors of the heads of one layer, together",
+        note="bars: 95% intervals",
+        least=300,
+    )
 
 
 # -- domains
@@ -364,9 +465,10 @@ def draw_together(found: Entry) -> ChartType:
 def domains_units(scale: Scale) -> list[Unit]:
     """Return one unit: the text against program text."""
     layers, tokens, blocks = {
-        "quick": ([1, 4], 500, 6), "standard": (list(range(6)), 2_000, 8),
+        "quick": ([1, 4], 500, 6),
+        "standard": (list(range(6)), 2_000, 8),
         "paper": (list(range(6)), 4_000, 12),
-    }[scale]  # fmt: skip
+    }[scale]
     return [{"layers": layers, "tokens": tokens, "blocks": blocks}]
 
 
@@ -376,14 +478,19 @@ def measure_domains(unit: Unit, setting: Setting) -> Rows:
 
     other = "demo:code" if setting.text != "demo:code" else "demo:docs"
     loaded = setting.loaded(setting.encoder)
-    layers = sorted({layer * loaded.record.layers // 6 for layer in unit["layers"]})
+    layers = _there(unit["layers"], 6, loaded.record.layers)
     found = domains(
-        loaded, {"text": setting.text, "other": other}, blocks=unit["blocks"],
-        block_tokens=unit["tokens"], layers=layers, seed=setting.seed, progress=False,
-    )  # fmt: skip
+        loaded,
+        {"text": setting.text, "other": other},
+        blocks=unit["blocks"],
+        block_tokens=unit["tokens"],
+        layers=layers,
+        seed=setting.seed,
+        progress=False,
+    )
     table = found.table()
-    return _rows(table[table["statistic"] == "tokens"], ["layer", "head", "p", "adjusted_p",
-                                                         "share", "class"])  # fmt: skip
+    own = table[table["statistic"] == "tokens"]
+    return records(own[["layer", "head", "p", "adjusted_p", "share", "class"]])
 
 
 def judge_domains(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
@@ -392,13 +499,15 @@ def judge_domains(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
     differ, same = int((table["class"] == "differs").sum()), int((table["class"] == "same").sum())
     total = len(table)
     checks = [
-        Check(says="a head needs as many tokens on another kind of text",
-              verdict=verdict_of(same == total, differ > 0),
-              found=f"{differ} of {total} heads differ, {same} are the same, "
-                    f"{total - differ - same} undecided",
-              rule="contradicted if a head differs (permutations of blocks, false discovery rate "
-                   "5%), holds if all are the same within a factor of 1.25"),
-    ]  # fmt: skip
+        Check(
+            says="a head needs as many tokens on another kind of text",
+            verdict=verdict_of(same == total, differ > 0),
+            found=f"{differ} of {total} heads differ, {same} are the same, "
+            f"{total - differ - same} undecided",
+            rule="contradicted if a head differs (permutations of blocks, false discovery rate "
+            "5%), holds if all are the same within a factor of 1.25",
+        ),
+    ]
     return entry(
         "domains",
         f"Between the text and another kind of text {differ} of {total} heads need another number "
@@ -415,15 +524,22 @@ def draw_domains(found: Entry) -> ChartType:
     """Draw the share of variance that the corpus explains, head by head."""
     table = found.table("heads").sort_values("share").reset_index(drop=True)
     rows = [
-        {"rank": i + 1, "share": row["share"], "class": row["class"],
-         "name": f"{row['layer']}.{row['head']}"}
-        for i, row in enumerate(table.to_dict("records"))
-    ]  # fmt: skip
+        {
+            "rank": i + 1,
+            "share": row["share"],
+            "class": row["class"],
+            "name": f"{row['layer']}.{row['head']}",
+        }
+        for i, row in enumerate(records(table))
+    ]
     x = Axis("rank", "heads in order", whole=True)
     y = Axis("share", "share of variance between corpora", limits=(0.0, 1.0))
     series = Series("class", tuple(table["class"].unique()))
-    return figure([panel(points(rows, x, y, series))], "Tokens needed: how much the corpus explains",
-                  least=300)  # fmt: skip
+    return figure(
+        [panel(points(rows, x, y, series))],
+        "Tokens needed: how much the corpus explains",
+        least=300,
+    )
 
 
 MEASUREMENTS: dict[str, Measurement] = {
@@ -435,23 +551,38 @@ MEASUREMENTS: dict[str, Measurement] = {
 }
 CLAIMS: dict[str, Claim] = {
     "sparse": Claim(
-        "Sparse attention", "Left open: do sparse patterns converge to dense attention at the same "
-        "rate?", ("sparse",), judge_sparse, draw_sparse,
+        "Sparse attention",
+        "Left open: do sparse patterns converge to dense attention at the same rate?",
+        ("sparse",),
+        judge_sparse,
+        draw_sparse,
     ),
     "depth": Claim(
-        "Depth", "Left open: does the rate of one layer survive a stack of layers?",
-        ("depth",), judge_depth, draw_depth,
+        "Depth",
+        "Left open: does the rate of one layer survive a stack of layers?",
+        ("depth",),
+        judge_depth,
+        draw_depth,
     ),
     "tails": Claim(
-        "Sub-Gaussian tokens", "The theory assumes sub-Gaussian tokens.",
-        ("tails",), judge_tails, draw_tails,
+        "Sub-Gaussian tokens",
+        "The theory assumes sub-Gaussian tokens.",
+        ("tails",),
+        judge_tails,
+        draw_tails,
     ),
     "together": Claim(
-        "Several heads", "Left open: do the heads of one layer err independently?",
-        ("together",), judge_together, draw_together,
+        "Several heads",
+        "Left open: do the heads of one layer err independently?",
+        ("together",),
+        judge_together,
+        draw_together,
     ),
     "domains": Claim(
-        "Other domains", "Left open: are a head's numbers the same on another kind of text?",
-        ("domains",), judge_domains, draw_domains,
+        "Other domains",
+        "Left open: are a head's numbers the same on another kind of text?",
+        ("domains",),
+        judge_domains,
+        draw_domains,
     ),
-}  # fmt: skip
+}

@@ -58,11 +58,17 @@ class Paper(Result["PaperStudy"]):
         import pandas as pd
 
         rows = [
-            {"claim": entry.claim, "says": check.says, "verdict": check.verdict,
-             "found": check.found, "rule": check.rule, "counts": check.counts}
+            {
+                "claim": entry.claim,
+                "says": check.says,
+                "verdict": check.verdict,
+                "found": check.found,
+                "rule": check.rule,
+                "counts": check.counts,
+            }
             for entry in self.entries
             for check in entry.checks
-        ]  # fmt: skip
+        ]
         return pd.DataFrame(rows)
 
     def shown(self) -> list[pd.DataFrame]:

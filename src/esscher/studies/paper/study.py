@@ -21,9 +21,22 @@ from esscher.studies.paper.result import Paper
 #: The claims in the order of the page. The first eight are the paper's; what it leaves open, and
 #: what came after it, follow.
 NAMES = (
-    "limit", "ball", "moments", "bound", "reference", "ablation", "hardmax", "heads", "downstream",
-    "sparse", "depth", "tails", "together", "domains", "causal",
-)  # fmt: skip
+    "limit",
+    "ball",
+    "moments",
+    "bound",
+    "reference",
+    "ablation",
+    "hardmax",
+    "heads",
+    "downstream",
+    "sparse",
+    "depth",
+    "tails",
+    "together",
+    "domains",
+    "causal",
+)
 #: The models and the text unless others are given.
 ENCODER, DECODER, TEXT = "demo:minilm", "demo:smollm2", "demo:docs"
 
@@ -57,19 +70,26 @@ class PaperStudy(Study[Paper]):
 
     claims: Annotated[
         tuple[Annotated[str, Meta(max_length=64)], ...],
-        option(f"Claims to check (default: all): {', '.join(NAMES)}.", metavar="CLAIM...",
-               changeable=True),
-    ] = field(default=(), kw_only=False)  # fmt: skip
+        option(
+            f"Claims to check (default: all): {', '.join(NAMES)}.",
+            metavar="CLAIM...",
+            changeable=True,
+        ),
+    ] = field(default=(), kw_only=False)
     scale: Annotated[
         Literal["quick", "standard", "paper"],
-        option("quick: three minutes on two cores; standard: under an hour; paper: the authors' "
-               "sizes, days."),
-    ] = "quick"  # fmt: skip
+        option(
+            "quick: three minutes on two cores; standard: under an hour; paper: the authors' "
+            "sizes, days."
+        ),
+    ] = "quick"
     model: Annotated[
         str | None,
-        option("Hub name, folder or GGUF file of a model in place of the embedded one of its kind "
-               "(encoder demo:minilm, decoder demo:smollm2)."),
-    ] = None  # fmt: skip
+        option(
+            "Hub name, folder or GGUF file of a model in place of the embedded one of its kind "
+            "(encoder demo:minilm, decoder demo:smollm2)."
+        ),
+    ] = None
     text: Annotated[
         str, option("Text that the models read: a file, a folder, demo:docs or demo:code.")
     ] = TEXT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -39,12 +39,14 @@ from esscher.studies.paper.ledger import (
     Setting,
     Unit,
     entry,
+    records,
     simultaneous,
     verdict_of,
     with_interval,
 )
 from esscher.studies.sweep import sweep
 from esscher.studies.sweep.reference import scaled_head
+
 
 def geometric(low: float, high: float, count: int) -> list[int]:
     """Whole numbers in geometric progression."""
@@ -83,8 +85,17 @@ def measure_limit(unit: Unit, setting: Setting) -> Rows:
     if unit["law"] == "student":
         head = weight_head(law, query=np.eye(LAW_DIM), key=np.eye(LAW_DIM))
         found = limit_moments(head)
-        return [{"law": "student", "n": 0, "replicate": 0, "error": np.nan, "along": np.nan,
-                 "constant": np.nan, "refused": isinstance(found, NoLimit)}]  # fmt: skip
+        return [
+            {
+                "law": "student",
+                "n": 0,
+                "replicate": 0,
+                "error": np.nan,
+                "along": np.nan,
+                "constant": np.nan,
+                "refused": isinstance(found, NoLimit),
+            }
+        ]
     tilt = np.full(LAW_DIM, 0.3)
     limit = law.tilted_mean(tilt)
     twice = law.tilted_mean(2 * tilt)
@@ -99,11 +110,16 @@ def measure_limit(unit: Unit, setting: Setting) -> Rows:
         for n in sizes:
             error = products[n - 1] / total[n - 1] - limit
             rows.append(
-                {"law": unit["law"], "n": n, "replicate": replicate,
-                 "error": float(error @ error) ** 0.5,
-                 "along": float(error @ tilt) / float(np.linalg.norm(tilt)),
-                 "constant": constant, "refused": False}
-            )  # fmt: skip
+                {
+                    "law": unit["law"],
+                    "n": n,
+                    "replicate": replicate,
+                    "error": float(error @ error) ** 0.5,
+                    "along": float(error @ tilt) / float(np.linalg.norm(tilt)),
+                    "constant": constant,
+                    "refused": False,
+                }
+            )
     return rows
 
 
@@ -121,11 +137,17 @@ def judge_limit(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         along = last["along"].to_numpy()
         squares = sizes[-1] * last["error"].to_numpy() ** 2 / last["constant"].to_numpy()
         rows.append(
-            {"law": law, "n": int(sizes[-1]), "exponent": rate.exponent, "low": rate.interval[0],
-             "high": rate.interval[1], "z": float(along.mean() / along.std(ddof=1) * count**0.5),
-             "constant_ratio": float(squares.mean()),
-             "constant_error": float(squares.std(ddof=1) / count**0.5)}
-        )  # fmt: skip
+            {
+                "law": law,
+                "n": int(sizes[-1]),
+                "exponent": rate.exponent,
+                "low": rate.interval[0],
+                "high": rate.interval[1],
+                "z": float(along.mean() / along.std(ddof=1) * count**0.5),
+                "constant_ratio": float(squares.mean()),
+                "constant_error": float(squares.std(ddof=1) / count**0.5),
+            }
+        )
     table = pd.DataFrame(rows)
     squared = raw[raw["n"] > 0].assign(square=lambda t: t["error"] ** 2)
     curves = squared.groupby(["law", "n"], sort=False)["square"].agg(["mean", "sem"]).reset_index()
@@ -143,21 +165,30 @@ def judge_limit(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     refused = bool(raw[raw["law"] == "student"]["refused"].all())
     low, high = table["exponent"].min(), table["exponent"].max()
     checks = [
-        Check(says="averages over n tokens tend to grad K, for seven laws with a closed form",
-              verdict=verdict_of(z < sure, z >= sure),
-              found=f"largest distance {z:.1f} standard errors of {len(table)}",
-              rule=f"contradicted beyond {sure:.2f} standard errors (95% for all laws at once)"),
-        Check(says="the squared error times n is E w^2 |X - G|^2 / (E w)^2, from the same K",
-              verdict=verdict_of(bool(ratio_z.max() < sure) and resolved,
-                                 bool(ratio_z.max() >= sure)),
-              found=f"ratios {table['constant_ratio'].min():.2f} to "
-                    f"{table['constant_ratio'].max():.2f} "
-                    f"(largest standard error {table['constant_error'].max():.2f})",
-              rule="contradicted beyond the same number of standard errors; undecided if a "
-                   "standard error exceeds 0.15"),
-        Check(says="Student tokens have no limit", verdict=verdict_of(refused, not refused),
-              found="refused" if refused else "a limit was returned", rule="exact"),
-    ]  # fmt: skip
+        Check(
+            says="averages over n tokens tend to grad K, for seven laws with a closed form",
+            verdict=verdict_of(z < sure, z >= sure),
+            found=f"largest distance {z:.1f} standard errors of {len(table)}",
+            rule=f"contradicted beyond {sure:.2f} standard errors (95% for all laws at once)",
+        ),
+        Check(
+            says="the squared error times n is E w^2 |X - G|^2 / (E w)^2, from the same K",
+            verdict=verdict_of(
+                bool(ratio_z.max() < sure) and resolved, bool(ratio_z.max() >= sure)
+            ),
+            found=f"ratios {table['constant_ratio'].min():.2f} to "
+            f"{table['constant_ratio'].max():.2f} "
+            f"(largest standard error {table['constant_error'].max():.2f})",
+            rule="contradicted beyond the same number of standard errors; undecided if a "
+            "standard error exceeds 0.15",
+        ),
+        Check(
+            says="Student tokens have no limit",
+            verdict=verdict_of(refused, not refused),
+            found="refused" if refused else "a limit was returned",
+            rule="exact",
+        ),
+    ]
     return entry(
         "limit",
         f"At n = {int(table['n'].iloc[0]):,} the outputs of seven laws are within {z:.1f} standard "
@@ -175,14 +206,17 @@ def draw_limit(found: Entry) -> ChartType:
     """Draw errors against n, with the predicted ones."""
     curves = found.table("curves")
     rows = [
-        {"law": row["law"], "n": row["n"], "error": row["error"],
-         "low": row["error"] - 2 * row["standard_error"],
-         "high": row["error"] + 2 * row["standard_error"]}
-        for row in curves.to_dict("records")
-    ]  # fmt: skip
+        {
+            "law": row["law"],
+            "n": row["n"],
+            "error": row["error"],
+            "low": row["error"] - 2 * row["standard_error"],
+            "high": row["error"] + 2 * row["standard_error"],
+        }
+        for row in records(curves)
+    ]
     expected = [
-        {"law": row["law"], "n": row["n"], "error": row["expected"]}
-        for row in curves.to_dict("records")
+        {"law": row["law"], "n": row["n"], "error": row["expected"]} for row in records(curves)
     ]
     n = Axis("n", "tokens n", log=True, limits=limits(curves["n"], log=True))
     ends = limits([*curves["error"], *curves["expected"]], log=True)
@@ -191,21 +225,27 @@ def draw_limit(found: Entry) -> ChartType:
     left = panel(lines(expected, n, error, laws), points(rows, n, error, laws))
     table = found.table("limit")
     ratios = [
-        {"law": row["law"], "ratio": row["constant_ratio"],
-         "low": row["constant_ratio"] - 2 * row["constant_error"],
-         "high": row["constant_ratio"] + 2 * row["constant_error"]}
-        for row in table.to_dict("records")
-    ]  # fmt: skip
+        {
+            "law": row["law"],
+            "ratio": row["constant_ratio"],
+            "low": row["constant_ratio"] - 2 * row["constant_error"],
+            "high": row["constant_ratio"] + 2 * row["constant_error"],
+        }
+        for row in records(table)
+    ]
     law = Axis("law", names=LAWS[:-1])
     at = [row[key] for row in ratios for key in ("low", "high")]
     ratio = Axis("ratio", "measured constant / predicted", limits=limits([0.8, 1.2, *at]))
     one: dict[str, object] = {"at": 1.0}
-    right = panel(guides([one], ratio, law, upright=True),
-                  points(ratios, ratio, law, laws, across=True))  # fmt: skip
+    right = panel(
+        guides([one], ratio, law, upright=True), points(ratios, ratio, law, laws, across=True)
+    )
     return figure(
-        [left, right], "Softmax over n tokens against its infinite-token limit",
-        note="lines: predicted root-mean-square errors; bars: 2 standard errors", apart=True,
-    )  # fmt: skip
+        [left, right],
+        "Softmax over n tokens against its infinite-token limit",
+        note="lines: predicted root-mean-square errors; bars: 2 standard errors",
+        apart=True,
+    )
 
 
 # -- ball: the supremum over a ball of tilts, beside its bound
@@ -226,15 +266,23 @@ def ball_units(scale: Scale) -> list[Unit]:
 def measure_ball(unit: Unit, setting: Setting) -> Rows:
     """Supremum of the map's error over |t| <= R, tokens uniform on the unit sphere."""
     found = measured_supremum(
-        Sphere(BALL_DIM, 1.0), unit["radius"], [unit["n"]], unit["replicates"],
+        Sphere(BALL_DIM, 1.0),
+        unit["radius"],
+        [unit["n"]],
+        unit["replicates"],
         seed=setting.seed + round(1000 * unit["radius"]),
-    )  # fmt: skip
+    )
     bound = float(ball_bound(1.0, unit["radius"], mean_norm=0.0).at(unit["n"]))
     return [
-        {"radius": unit["radius"], "n": unit["n"], "replicate": r, "error": float(value),
-         "bound": bound}
+        {
+            "radius": unit["radius"],
+            "n": unit["n"],
+            "replicate": r,
+            "error": float(value),
+            "bound": bound,
+        }
         for r, value in enumerate(found.samples[0])
-    ]  # fmt: skip
+    ]
 
 
 def judge_ball(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
@@ -247,12 +295,17 @@ def judge_ball(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         last = errors[sizes[-1]].to_numpy()
         bounds = own.groupby("n")["bound"].first().to_numpy()
         rows.append(
-            {"radius": radius, "exponent": rate.exponent, "low": rate.interval[0],
-             "high": rate.interval[1], "constant": last.mean() * sizes[-1] ** 0.5,
-             "constant_error": last.std(ddof=1) * (sizes[-1] / len(last)) ** 0.5,
-             "bound": bounds[-1] * sizes[-1] ** 0.5,
-             "bound_over_measured": float((bounds / errors.mean().to_numpy()).min())}
-        )  # fmt: skip
+            {
+                "radius": radius,
+                "exponent": rate.exponent,
+                "low": rate.interval[0],
+                "high": rate.interval[1],
+                "constant": last.mean() * sizes[-1] ** 0.5,
+                "constant_error": last.std(ddof=1) * (sizes[-1] / len(last)) ** 0.5,
+                "bound": bounds[-1] * sizes[-1] ** 0.5,
+                "bound_over_measured": float((bounds / errors.mean().to_numpy()).min()),
+            }
+        )
         logs.append(last)
     table = pd.DataFrame(rows)
     points_ = raw.groupby(["radius", "n"])["error"].agg(["mean", "sem"]).reset_index()
@@ -265,26 +318,33 @@ def judge_ball(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     growth = growth_of(table["radius"].to_numpy(), np.array(logs).T, setting.seed)
     bound_rate = float(np.polyfit(table["radius"], np.log(table["bound"]), 1)[0])
     checks = [
-        Check(says="the error stays below C(R)/sqrt(n)",
-              verdict=verdict_of(bool(below.all()), bool(above.any())),
-              found=f"below it at {int(below.sum())} of {len(points_)} points, by a factor of "
-                    f"{table['bound_over_measured'].min():.1f} to "
-                    f"{table['bound_over_measured'].max():.2g}",
-              rule="contradicted if a mean lies above the bound by more than "
-                   f"{sure:.1f} standard errors"),
-        Check(says="it falls like 1/sqrt(n) at every radius",
-              verdict=verdict_of(not (wide | slow).any(), False),
-              found="exponents " + ", ".join(
-                  with_interval(row["exponent"], row["low"], row["high"])
-                  for row in table.to_dict("records")),
-              rule="holds if no interval lies below 1/2 and all are narrower than 0.2; a slope on "
-                   "a finite range cannot contradict it"),
-        Check(says="the constant grows exponentially with R", verdict="undecided"
-              if growth.undecided else verdict_of(not growth.power, growth.power),
-              found=f"measured: {growth.words('R')}; the bound: e^({bound_rate:.2f} R)",
-              rule="which of the two laws leaves smaller residuals in 97.5% of resamples",
-              counts=False),
-    ]  # fmt: skip
+        Check(
+            says="the error stays below C(R)/sqrt(n)",
+            verdict=verdict_of(bool(below.all()), bool(above.any())),
+            found=f"below it at {int(below.sum())} of {len(points_)} points, by a factor of "
+            f"{table['bound_over_measured'].min():.1f} to "
+            f"{table['bound_over_measured'].max():.2g}",
+            rule="contradicted if a mean lies above the bound by more than "
+            f"{sure:.1f} standard errors",
+        ),
+        Check(
+            says="it falls like 1/sqrt(n) at every radius",
+            verdict=verdict_of(not (wide | slow).any(), False),
+            found="exponents "
+            + ", ".join(
+                with_interval(row["exponent"], row["low"], row["high"]) for row in records(table)
+            ),
+            rule="holds if no interval lies below 1/2 and all are narrower than 0.2; a slope on "
+            "a finite range cannot contradict it",
+        ),
+        Check(
+            says="the constant grows exponentially with R",
+            verdict="undecided" if growth.undecided else verdict_of(not growth.power, growth.power),
+            found=f"measured: {growth.words('R')}; the bound: e^({bound_rate:.2f} R)",
+            rule="which of the two laws leaves smaller residuals in 97.5% of resamples",
+            counts=False,
+        ),
+    ]
     return entry(
         "ball",
         f"The supremum over |t| <= R falls with exponents {table['exponent'].min():.2f} to "
@@ -307,30 +367,54 @@ def draw_ball(found: Entry) -> ChartType:
     table, measured = found.table("ball"), found.table("points")
     radii = [f"{radius:g}" for radius in table["radius"]]
     rows = [
-        {"R": f"{row['radius']:g}", "n": row["n"], "error": row["mean"],
-         "low": row["mean"] - 2 * row["sem"], "high": row["mean"] + 2 * row["sem"]}
-        for row in measured.to_dict("records")
-    ]  # fmt: skip
+        {
+            "R": f"{row['radius']:g}",
+            "n": row["n"],
+            "error": row["mean"],
+            "low": row["mean"] - 2 * row["sem"],
+            "high": row["mean"] + 2 * row["sem"],
+        }
+        for row in records(measured)
+    ]
     n = Axis("n", "tokens n", log=True, limits=limits(measured["n"], log=True))
-    error = Axis("error", "supremum of the map's error", log=True,
-                 limits=limits([row["error"] for row in rows], log=True))  # fmt: skip
+    error = Axis(
+        "error",
+        "supremum of the map's error",
+        log=True,
+        limits=limits([row["error"] for row in rows], log=True),
+    )
     series = Series("R", radii, "radius R", ordered=True)
     left = panel(lines(rows, n, error, series), points(rows, n, error, series))
     constants = [
-        {"kind": kind, "R": row["radius"], "constant": row[column],
-         **({"low": row["constant"] - 2 * row["constant_error"],
-             "high": row["constant"] + 2 * row["constant_error"]} if kind == "measured" else {})}
+        {
+            "kind": kind,
+            "R": row["radius"],
+            "constant": row[column],
+            **(
+                {
+                    "low": row["constant"] - 2 * row["constant_error"],
+                    "high": row["constant"] + 2 * row["constant_error"],
+                }
+                if kind == "measured"
+                else {}
+            ),
+        }
         for kind, column in (("measured", "constant"), ("bound", "bound"))
-        for row in table.to_dict("records")
-    ]  # fmt: skip
+        for row in records(table)
+    ]
     at = Axis("R", "radius R of the ball", log=True, limits=limits(table["radius"], log=True))
     ends = limits([*table["constant"], *table["bound"]], log=True)
     constant = Axis("constant", "constant C(R)", log=True, limits=ends)
-    kinds = Series("kind", ("measured", "bound"), colours=(BLUE, VERMILION),
-                   shapes=("circle", "square"))  # fmt: skip
+    kinds = Series(
+        "kind", ("measured", "bound"), colours=(BLUE, VERMILION), shapes=("circle", "square")
+    )
     right = panel(lines(constants, at, constant, kinds), points(constants, at, constant, kinds))
-    return figure([left, right], "Uniform error on a ball of tilts, unit sphere of R^3",
-                  note="bars: 2 standard errors", apart=True)  # fmt: skip
+    return figure(
+        [left, right],
+        "Uniform error on a ball of tilts, unit sphere of R^3",
+        note="bars: 2 standard errors",
+        apart=True,
+    )
 
 
 # -- moments: tokens of bounded support, of growing size
@@ -413,9 +497,13 @@ def measure_moments(unit: Unit, setting: Setting) -> Rows:
         for radius in unit["radii"]:
             tokens, limit, variance = support_law(unit["law"], radius, draws)
             found = attention_statistics(
-                tokens * SUPPORT_DIM**-0.5, tokens, tokens, sizes=sizes, factor=1.0,
+                tokens * SUPPORT_DIM**-0.5,
+                tokens,
+                tokens,
+                sizes=sizes,
+                factor=1.0,
                 limit=limit[None],
-            )  # fmt: skip
+            )
             cov = np.asarray(found.covariance).reshape(len(sizes), SUPPORT_DIM, SUPPORT_DIM)
             cov = cov - variance * np.eye(SUPPORT_DIM)
             mean = np.asarray(found.mean).reshape(len(sizes), SUPPORT_DIM)
@@ -423,10 +511,16 @@ def measure_moments(unit: Unit, setting: Setting) -> Rows:
             square = np.asarray(found.map_square).reshape(len(sizes))
             for j, n in enumerate(sizes):
                 rows.append(
-                    {"law": unit["law"], "radius": radius, "n": n, "replicate": replicate,
-                     "mean": float(np.linalg.norm(mean[j])), "cov": float(np.linalg.norm(cov[j])),
-                     "map": float(max(square[j], 0.0)) ** 0.5}
-                )  # fmt: skip
+                    {
+                        "law": unit["law"],
+                        "radius": radius,
+                        "n": n,
+                        "replicate": replicate,
+                        "mean": float(np.linalg.norm(mean[j])),
+                        "cov": float(np.linalg.norm(cov[j])),
+                        "map": float(max(square[j], 0.0)) ** 0.5,
+                    }
+                )
     return rows
 
 
@@ -445,43 +539,69 @@ def judge_moments(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
             last, first = by_size[most], by_size[raw["n"].min()]
             growth = growth_of(radii, last, setting.seed)
             rows.append(
-                {"law": law, "metric": metric, "exponent": growth.exponent, "low": growth.low,
-                 "high": growth.high, "exponential": growth.rate, "share": growth.share,
-                 "verdict": "undecided" if growth.undecided
-                 else "power" if growth.power else "exponential"}
-            )  # fmt: skip
+                {
+                    "law": law,
+                    "metric": metric,
+                    "exponent": growth.exponent,
+                    "low": growth.low,
+                    "high": growth.high,
+                    "exponential": growth.rate,
+                    "share": growth.share,
+                    "verdict": "undecided"
+                    if growth.undecided
+                    else "power"
+                    if growth.power
+                    else "exponential",
+                }
+            )
             slope = np.log(first.mean(axis=0) / last.mean(axis=0)) / np.log(most / raw["n"].min())
             for j, radius in enumerate(radii):
                 value, count = last[:, j].mean() * most**0.5, len(last)
                 spread = last[:, j].std(ddof=1) * (most / count) ** 0.5
                 constants.append(
-                    {"law": law, "metric": metric, "radius": radius, "constant": value,
-                     "low": value - 2 * spread, "high": value + 2 * spread, "slope": slope[j]}
-                )  # fmt: skip
+                    {
+                        "law": law,
+                        "metric": metric,
+                        "radius": radius,
+                        "constant": value,
+                        "low": value - 2 * spread,
+                        "high": value + 2 * spread,
+                        "slope": slope[j],
+                    }
+                )
     table = pd.DataFrame(rows)
     counted = table[table["metric"] != "map"]
     powers = counted["verdict"] == "power"
     checks = [
-        Check(says="the constants of mean and covariance grow like a power of R",
-              verdict=verdict_of(bool(powers.all()),
-                                 bool((counted["verdict"] == "exponential").any())),
-              found="; ".join(
-                  f"{law}: " + ", ".join(
-                      f"{row['metric']} R^" + with_interval(row["exponent"], row["low"],
-                                                            row["high"])
-                      for row in part.to_dict("records"))
-                  for law, part in counted.groupby("law", sort=False)),
-              rule="power if it leaves smaller residuals than an exponential in 97.5% of resampled "
-                   "sets of replicates; contradicted if the exponential does"),
-        Check(says="so does that of the map",
-              verdict=verdict_of(bool((table[table["metric"] == "map"]["verdict"]
-                                       == "power").all()), False),
-              found=", ".join(
-                  f"{row['law']} R^" + with_interval(row["exponent"], row["low"], row["high"])
-                  for row in table[table["metric"] == "map"].to_dict("records")),
-              rule="as above; the paper bounds the map's constant by an exponential",
-              counts=False),
-    ]  # fmt: skip
+        Check(
+            says="the constants of mean and covariance grow like a power of R",
+            verdict=verdict_of(
+                bool(powers.all()), bool((counted["verdict"] == "exponential").any())
+            ),
+            found="; ".join(
+                f"{law}: "
+                + ", ".join(
+                    f"{row['metric']} R^" + with_interval(row["exponent"], row["low"], row["high"])
+                    for row in records(part)
+                )
+                for law, part in counted.groupby("law", sort=False)
+            ),
+            rule="power if it leaves smaller residuals than an exponential in 97.5% of resampled "
+            "sets of replicates; contradicted if the exponential does",
+        ),
+        Check(
+            says="so does that of the map",
+            verdict=verdict_of(
+                bool((table[table["metric"] == "map"]["verdict"] == "power").all()), False
+            ),
+            found=", ".join(
+                f"{row['law']} R^" + with_interval(row["exponent"], row["low"], row["high"])
+                for row in records(table[table["metric"] == "map"])
+            ),
+            rule="as above; the paper bounds the map's constant by an exponential",
+            counts=False,
+        ),
+    ]
     low, high = counted["exponent"].min(), counted["exponent"].max()
     return entry(
         "moments",
@@ -500,18 +620,27 @@ def draw_moments(found: Entry) -> ChartType:
     """Draw constants against R, a panel per metric."""
     table = found.table("constants")
     laws = Series("law", SUPPORT_LAWS)
-    radius = Axis("radius", "size R of the support", log=True,
-                  limits=limits(table["radius"], log=True))  # fmt: skip
+    radius = Axis(
+        "radius", "size R of the support", log=True, limits=limits(table["radius"], log=True)
+    )
     panels = []
     for metric, title in (("mean", "mean"), ("cov", "covariance"), ("map", "map")):
         own = table[table["metric"] == metric]
-        rows = own.to_dict("records")
+        rows = records(own)
         ends = limits(own["constant"], log=True)
         constant = Axis("constant", "sqrt(n) × error", log=True, limits=ends)
-        panels.append(panel(lines(rows, radius, constant, laws),
-                            points(rows, radius, constant, laws), title=title))  # fmt: skip
-    return figure(panels, "Constants of the error against the size of the support",
-                  note="a power of R is a straight line; bars: 2 standard errors")  # fmt: skip
+        panels.append(
+            panel(
+                lines(rows, radius, constant, laws),
+                points(rows, radius, constant, laws),
+                title=title,
+            )
+        )
+    return figure(
+        panels,
+        "Constants of the error against the size of the support",
+        note="a power of R is a straight line; bars: 2 standard errors",
+    )
 
 
 # -- sweeps of Gaussian tokens: reference, bound and ablation
@@ -527,22 +656,28 @@ def swept_head(name: str) -> Head:
         law = Gaussian(np.zeros(AUTHORS_DIM), AUTHORS_VARIANCE * np.eye(AUTHORS_DIM))
         return weight_head(law, query=np.eye(AUTHORS_DIM), key=np.eye(AUTHORS_DIM))
     if name == "sphere":
-        return weight_head(Sphere(AUTHORS_DIM, 1.0), query=np.eye(AUTHORS_DIM),
-                           key=np.eye(AUTHORS_DIM))  # fmt: skip
+        return weight_head(
+            Sphere(AUTHORS_DIM, 1.0), query=np.eye(AUTHORS_DIM), key=np.eye(AUTHORS_DIM)
+        )
     if name == "ablation":
         return gaussian_head(0.5, 4)
     return gaussian_head(1.0, int(name.removeprefix("flat-")))
 
 
 def sweep_units(
-    name: str, alphas: Sequence[float], sizes: Sequence[int], replicates: int, block: int
+    name: str, alphas: Iterable[float], sizes: Sequence[int], replicates: int, block: int
 ) -> list[Unit]:
     """Return the blocks of replicates of a sweep, all scales of which share their tokens."""
     return [
-        {"head": name, "alphas": [float(f"{alpha:.4g}") for alpha in alphas],
-         "sizes": list(sizes), "first": first, "replicates": min(block, replicates - first)}
+        {
+            "head": name,
+            "alphas": [float(f"{alpha:.4g}") for alpha in alphas],
+            "sizes": list(sizes),
+            "first": first,
+            "replicates": min(block, replicates - first),
+        }
         for first in range(0, replicates, block)
-    ]  # fmt: skip
+    ]
 
 
 def reference_units(scale: Scale) -> list[Unit]:
@@ -583,11 +718,15 @@ def measure_sweep(unit: Unit, setting: Setting) -> Rows:
     """Errors of a block of replicates; in the authors' setting with predicted errors beside."""
     head = swept_head(unit["head"])
     curve = sweep(
-        head, unit["sizes"], unit["replicates"],
+        head,
+        unit["sizes"],
+        unit["replicates"],
         # blocks are independent: each has a seed of its own
         seed=1_000_003 * setting.seed + unit["first"],
-        alpha=unit["alphas"], predict=False, progress=False,
-    )  # fmt: skip
+        alpha=unit["alphas"],
+        predict=False,
+        progress=False,
+    )
     raw = {metric: curve.raw(metric) for metric in METRICS}
     rows = []
     for s, (alpha, horizon) in enumerate(zip(curve.alphas, curve.horizons, strict=True)):
@@ -603,12 +742,21 @@ def measure_sweep(unit: Unit, setting: Setting) -> Rows:
         for j, n in enumerate(curve.sizes):
             for r in range(unit["replicates"]):
                 rows.append(
-                    {"head": unit["head"], "alpha": float(alpha), "H": float(horizon), "n": int(n),
-                     "replicate": unit["first"] + r}
+                    {
+                        "head": unit["head"],
+                        "alpha": float(alpha),
+                        "H": float(horizon),
+                        "n": int(n),
+                        "replicate": unit["first"] + r,
+                    }
                     | {metric: float(raw[metric][s, r, j]) for metric in METRICS}
-                    | {f"predicted_{metric}": float(theory[metric][j])
-                       if metric in theory and r == 0 else np.nan for metric in METRICS}
-                )  # fmt: skip
+                    | {
+                        f"predicted_{metric}": float(theory[metric][j])
+                        if metric in theory and r == 0
+                        else np.nan
+                        for metric in METRICS
+                    }
+                )
     return rows
 
 
@@ -631,27 +779,38 @@ def exponent_table(raw: pd.DataFrame, seed: int) -> pd.DataFrame:
                 .reshape(len(alphas), -1, len(sizes))
             )
             rates = [fit_rate(errors, sizes, seed=seed) for errors in cube]
-            joint = joint_exponents(cube, sizes, rates, horizons, seed)
+            joint = joint_exponents(cube, sizes.tolist(), rates, horizons, seed)
             for s, (alpha, rate) in enumerate(zip(alphas, rates, strict=True)):
                 theory = (
                     own[own["alpha"] == alpha].groupby("n")[f"predicted_{metric}"].max().to_numpy()
                 )
                 square = float(horizons[s]) ** 2
                 rows.append(
-                    {"head": name, "d": dim, "alpha": alpha, "H": horizons[s],
-                     "H_authors": horizons[s] * dim**0.5, "metric": metric,
-                     "exponent": rate.exponent, "low": rate.interval[0], "high": rate.interval[1],
-                     "standard_error": rate.standard_error,
-                     "joint_low": joint.low[s], "joint_high": joint.high[s],
-                     "predicted": rate.slope_of(theory[np.isin(sizes, rate.sizes)])
-                     if np.isfinite(theory).all() else np.nan,
-                     "reference": 0.5 / (1 + square),
-                     "reference_authors": 0.5 / (1 + dim * square),
-                     "bound": 0.5 / (1 + 32 * square),
-                     "bound_authors": 0.5 / (1 + 32 * dim * square),
-                     "slope": joint.slope, "slope_low": joint.slope_interval[0],
-                     "slope_high": joint.slope_interval[1]}
-                )  # fmt: skip
+                    {
+                        "head": name,
+                        "d": dim,
+                        "alpha": alpha,
+                        "H": horizons[s],
+                        "H_authors": horizons[s] * dim**0.5,
+                        "metric": metric,
+                        "exponent": rate.exponent,
+                        "low": rate.interval[0],
+                        "high": rate.interval[1],
+                        "standard_error": rate.standard_error,
+                        "joint_low": joint.low[s],
+                        "joint_high": joint.high[s],
+                        "predicted": rate.slope_of(theory[np.isin(sizes, rate.sizes)])
+                        if np.isfinite(theory).all()
+                        else np.nan,
+                        "reference": 0.5 / (1 + square),
+                        "reference_authors": 0.5 / (1 + dim * square),
+                        "bound": 0.5 / (1 + 32 * square),
+                        "bound_authors": 0.5 / (1 + 32 * dim * square),
+                        "slope": joint.slope,
+                        "slope_low": joint.slope_interval[0],
+                        "slope_high": joint.slope_interval[1],
+                    }
+                )
     return pd.DataFrame(rows)
 
 
@@ -668,14 +827,16 @@ def judge_reference(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Ent
         narrow = bool(((own["joint_high"] - own["joint_low"]) < 0.2).all())
         distance[column] = float((own["exponent"] - own[column]).abs().mean())
         checks.append(
-            Check(says=f"beta = 1/(2(1+H^2)), {units}",
-                  verdict=verdict_of(bool(inside.all()) and narrow, not bool(inside.all())),
-                  found=f"inside the band at {int(inside.sum())} of {len(own)} exponents of mean "
-                        f"and covariance; mean distance {distance[column]:.3f}",
-                  rule="contradicted if a band over all scales excludes it, holds if none does and "
-                       "all are narrower than 0.2",
-                  counts=False)
-        )  # fmt: skip
+            Check(
+                says=f"beta = 1/(2(1+H^2)), {units}",
+                verdict=verdict_of(bool(inside.all()) and narrow, not bool(inside.all())),
+                found=f"inside the band at {int(inside.sum())} of {len(own)} exponents of mean "
+                f"and covariance; mean distance {distance[column]:.3f}",
+                rule="contradicted if a band over all scales excludes it, holds if none does and "
+                "all are narrower than 0.2",
+                counts=False,
+            )
+        )
     half = float((own["exponent"] - 0.5).abs().mean())
     known = own[np.isfinite(own["predicted"])]
     predicted = float((known["exponent"] - known["predicted"]).abs().mean())
@@ -683,12 +844,15 @@ def judge_reference(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Ent
     both = verdict_of("holds" in verdicts, set(verdicts) == {"contradicted"})
     checks.insert(
         0,
-        Check(says="one of the two conventions describes the authors' own setting", verdict=both,
-              found=f"mean distance of the exponents from the reference "
-                    f"{min(distance.values()):.3f}, from 1/2 {half:.3f}, from the slope predicted "
-                    f"on these sizes {predicted:.3f}",
-              rule="contradicted if both are, holds if one does"),
-    )  # fmt: skip
+        Check(
+            says="one of the two conventions describes the authors' own setting",
+            verdict=both,
+            found=f"mean distance of the exponents from the reference "
+            f"{min(distance.values()):.3f}, from 1/2 {half:.3f}, from the slope predicted "
+            f"on these sizes {predicted:.3f}",
+            rule="contradicted if both are, holds if one does",
+        ),
+    )
     largest = own[own["metric"] == "mean"].iloc[-1]
     return entry(
         "reference",
@@ -709,9 +873,13 @@ def judge_reference(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Ent
 def draw_exponents(table: pd.DataFrame, title: str, along: str = "H") -> ChartType:
     """Draw exponents against H or alpha^2, a panel per metric, with the published lines."""
     kinds = ("measured", "predicted on these sizes", "1/(2(1+H²))", "1/(2(1+32H²))")
-    series = Series("kind", kinds, colours=(BLUE, GREEN, VERMILION, GREY),
-                    shapes=("circle", LINE, LINE, LINE),
-                    dashes=((1, 0), (4, 2), (6, 2, 1, 2), (1, 2)))  # fmt: skip
+    series = Series(
+        "kind",
+        kinds,
+        colours=(BLUE, GREEN, VERMILION, GREY),
+        shapes=("circle", LINE, LINE, LINE),
+        dashes=((1, 0), (4, 2), (6, 2, 1, 2), (1, 2)),
+    )
     name = "horizon H" if along == "H" else "alpha²"
     at = table["H"] if along == "H" else table["alpha"] ** 2
     table = table.assign(at=at)
@@ -720,9 +888,17 @@ def draw_exponents(table: pd.DataFrame, title: str, along: str = "H") -> ChartTy
     y = Axis("exponent", "exponent β", limits=ends)
     panels = []
     for metric, label in METRICS.items():
-        own = table[table["metric"] == metric].to_dict("records")
-        measured = [{"kind": kinds[0], "at": row["at"], "exponent": row["exponent"],
-                     "low": row["low"], "high": row["high"]} for row in own]  # fmt: skip
+        own = records(table[table["metric"] == metric])
+        measured = [
+            {
+                "kind": kinds[0],
+                "at": row["at"],
+                "exponent": row["exponent"],
+                "low": row["low"],
+                "high": row["high"],
+            }
+            for row in own
+        ]
         theory = [
             {"kind": kind, "at": row["at"], "exponent": row[column]}
             for kind, column in zip(kinds[1:], ("predicted", "reference", "bound"), strict=True)
@@ -730,8 +906,14 @@ def draw_exponents(table: pd.DataFrame, title: str, along: str = "H") -> ChartTy
             if row[column] is not None and np.isfinite(row[column])
         ]
         half: dict[str, object] = {"at": 0.5}
-        panels.append(panel(guides([half], x, y), lines(theory, x, y, series),
-                            points(measured, x, y, series), title=label))  # fmt: skip
+        panels.append(
+            panel(
+                guides([half], x, y),
+                lines(theory, x, y, series),
+                points(measured, x, y, series),
+                title=label,
+            )
+        )
     return figure(panels, title, note="bars: 95% intervals")
 
 
@@ -748,43 +930,60 @@ def judge_bound(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         [exponent_table(tables[name], setting.seed) for name in ("gaussian", "ablation")]
     )
     rows = [
-        {"source": "Gaussian tokens", "metric": row["metric"], "psi": row["H"] ** 2,
-         "exponent": row["exponent"], "low": row["low"], "high": row["high"],
-         "standard_error": row["standard_error"], "bound": row["bound"]}
-        for row in swept.to_dict("records")
+        {
+            "source": "Gaussian tokens",
+            "metric": row["metric"],
+            "psi": row["H"] ** 2,
+            "exponent": row["exponent"],
+            "low": row["low"],
+            "high": row["high"],
+            "standard_error": row["standard_error"],
+            "bound": row["bound"],
+        }
+        for row in records(swept)
         if row["metric"] != "map"
-    ]  # fmt: skip
+    ]
     heads = tables["heads"]
     for metric in ("mean", "cov"):
-        for row in heads.to_dict("records"):
+        for row in records(heads):
             low, high = row[f"{metric}_low"], row[f"{metric}_high"]
             rows.append(
-                {"source": "real heads", "metric": metric, "psi": row["psi"],
-                 "exponent": row[metric], "low": low, "high": high,
-                 "standard_error": (high - low) / 3.92, "bound": row["bound"]}
-            )  # fmt: skip
+                {
+                    "source": "real heads",
+                    "metric": metric,
+                    "psi": row["psi"],
+                    "exponent": row[metric],
+                    "low": low,
+                    "high": high,
+                    "standard_error": (high - low) / 3.92,
+                    "bound": row["bound"],
+                }
+            )
     table = pd.DataFrame(rows)
     sure = simultaneous(len(table))
     below = table["exponent"] + sure * table["standard_error"] < table["bound"]
-    table["verdict"] = np.where(below, "violated", np.where(table["low"] > table["bound"], "holds",
-                                                           "undecided"))  # fmt: skip
+    table["verdict"] = np.where(
+        below, "violated", np.where(table["low"] > table["bound"], "holds", "undecided")
+    )
     loose = (table["exponent"] / table["bound"])[table["exponent"] > 0]
     counts = table["verdict"].value_counts()
     holds, undecided = int(counts.get("holds", 0)), int(counts.get("undecided", 0))
     by_source = {
-        source: f"{int((part['verdict'] == 'holds').sum())} of {len(part)}"
+        str(source): f"{int((part['verdict'] == 'holds').sum())} of {len(part)}"
         for source, part in table.groupby("source", sort=False)
     }
     share = holds / len(table)
     checks = [
-        Check(says="beta >= 1/(2(1+32 Psi)) for mean and covariance",
-              verdict=verdict_of(share >= 0.9 and not below.any(), bool(below.any())),
-              found=", ".join(f"{source}: holds at {count}" for source, count in by_source.items())
-                    + f"; undecided at {undecided}, violated at {int(below.sum())}",
-              rule="a point holds if its interval lies above the bound; the claim is contradicted "
-                   f"if a point lies below it by {sure:.1f} standard errors (95% for all at once), "
-                   "and holds if none does and nine points in ten hold"),
-    ]  # fmt: skip
+        Check(
+            says="beta >= 1/(2(1+32 Psi)) for mean and covariance",
+            verdict=verdict_of(share >= 0.9 and not below.any(), bool(below.any())),
+            found=", ".join(f"{source}: holds at {count}" for source, count in by_source.items())
+            + f"; undecided at {undecided}, violated at {int(below.sum())}",
+            rule="a point holds if its interval lies above the bound; the claim is contradicted "
+            f"if a point lies below it by {sure:.1f} standard errors (95% for all at once), "
+            "and holds if none does and nine points in ten hold",
+        ),
+    ]
     return entry(
         "bound",
         f"The bound holds at {holds} of {len(table)} exponents "
@@ -804,21 +1003,31 @@ def draw_bound(found: Entry) -> ChartType:
     table = found.table("points")
     table = table[table["psi"] > 0]
     sources = tuple(table["source"].unique())
-    series = Series("source", (*sources, "bound"), colours=(BLUE, GREEN, VERMILION)[-len(sources)
-                    - 1:], shapes=("circle", "square")[: len(sources)] + (LINE,))  # fmt: skip
+    series = Series(
+        "source",
+        (*sources, "bound"),
+        colours=(BLUE, GREEN, VERMILION),
+        shapes=("circle", "square", LINE),
+    )
     x = Axis("psi", "coupling Ψ = H²", log=True, limits=limits(table["psi"], log=True))
-    y = Axis("exponent", "exponent β", limits=limits([0.0, 0.6, *table["low"].clip(lower=-0.1),
-                                                      *table["high"].clip(upper=1.0)]))  # fmt: skip
+    y = Axis(
+        "exponent",
+        "exponent β",
+        limits=limits([0.0, 0.6, *table["low"].clip(lower=-0.1), *table["high"].clip(upper=1.0)]),
+    )
     psi = np.geomspace(table["psi"].min(), table["psi"].max(), 80)
     bound = [{"source": "bound", "psi": p, "exponent": 0.5 / (1 + 32 * p)} for p in psi.tolist()]
     panels = [
-        panel(lines(bound, x, y, series),
-              points(table[table["metric"] == metric].to_dict("records"), x, y, series),
-              title=METRICS[metric])
+        panel(
+            lines(bound, x, y, series),
+            points(records(table[table["metric"] == metric]), x, y, series),
+            title=METRICS[metric],
+        )
         for metric in ("mean", "cov")
-    ]  # fmt: skip
-    return figure(panels, "Measured exponents and the bound 1/(2(1+32Ψ))",
-                  note="bars: 95% intervals")  # fmt: skip
+    ]
+    return figure(
+        panels, "Measured exponents and the bound 1/(2(1+32Ψ))", note="bars: 95% intervals"
+    )
 
 
 def judge_ablation(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
@@ -831,24 +1040,27 @@ def judge_ablation(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entr
         # the ends of the simultaneous band, which holds both exponents at once
         drop = first["exponent"] - last["exponent"]
         low, high = (
-            first["joint_low"] - last["joint_high"], first["joint_high"] - last["joint_low"]
-        )  # fmt: skip
+            first["joint_low"] - last["joint_high"],
+            first["joint_high"] - last["joint_low"],
+        )
         rows.append({"metric": metric, "drop": drop, "low": low, "high": high})
         steps.append(f"{METRICS[metric]} by {with_interval(drop, low, high)}")
     drops = pd.DataFrame(rows)
     heads = judge_alpha_heads(tables["alpha-heads"])
     checks = [
-        Check(says="exponents of Gaussian tokens fall as alpha grows",
-              verdict=verdict_of(bool((drops["low"] > 0).all()), bool((drops["high"] < 0).any())),
-              found=f"from alpha = 0.01 to 10: {', '.join(steps)}",
-              rule="holds if the simultaneous bands at both ends are apart in all metrics, "
-                   "contradicted if one rises"),
+        Check(
+            says="exponents of Gaussian tokens fall as alpha grows",
+            verdict=verdict_of(bool((drops["low"] > 0).all()), bool((drops["high"] < 0).any())),
+            found=f"from alpha = 0.01 to 10: {', '.join(steps)}",
+            rule="holds if the simultaneous bands at both ends are apart in all metrics, "
+            "contradicted if one rises",
+        ),
         heads,
-    ]  # fmt: skip
+    ]
     return entry(
         "ablation",
         f"From alpha = 0.01 to 10 exponents of Gaussian tokens fall: {', '.join(steps)}. On real "
-        f"heads: {heads.found}.",
+        f"heads: {heads.found.rstrip('.')}.",
         checks,
         "At alpha = 10 the slopes are those of a finite range, far from their limit.",
         "More replicates, or more heads.",
@@ -860,8 +1072,12 @@ def draw_ablation(found: Entry) -> ChartType:
     """Draw exponents against alpha^2; the last panel has real heads."""
     synthetic = draw_exponents(found.table("exponents"), "", "alpha")
     both = [*synthetic.concat, draw_alpha_heads(found.table("heads"))]
-    return figure(both, "Scaling the tilts by alpha: Gaussian tokens, and heads of a model",
-                  note="bars: 95% intervals", apart=True)  # fmt: skip
+    return figure(
+        both,
+        "Scaling the tilts by alpha: Gaussian tokens, and heads of a model",
+        note="bars: 95% intervals",
+        apart=True,
+    )
 
 
 # -- hardmax
@@ -888,10 +1104,15 @@ def measure_hardmax(unit: Unit, setting: Setting) -> Rows:
         unit["sizes"], dim=unit["dim"], replicates=unit["replicates"], seed=setting.seed
     )
     fit = curve.fit(seed=setting.seed)
-    about = {"dim": unit["dim"], "power": fit.exponent, "power_low": fit.low,
-             "power_high": fit.high, "exact_power": fit.predicted,
-             "conjecture": fit.asymptotic}  # fmt: skip
-    return [about | row for row in curve.table().to_dict("records")]
+    about = {
+        "dim": unit["dim"],
+        "power": fit.exponent,
+        "power_low": fit.low,
+        "power_high": fit.high,
+        "exact_power": fit.predicted,
+        "conjecture": fit.asymptotic,
+    }
+    return [about | row for row in records(curve.table())]
 
 
 def judge_hardmax(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
@@ -910,38 +1131,49 @@ def judge_hardmax(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
         beyond["exact_power"] <= beyond["power_high"]
     )
     checks = [
-        Check(says="on the line E|mean| tends to ln(4)/(2 sqrt(2 ln n))",
-              verdict=verdict_of(bool((z < sure).all()) and bool((gap.abs().diff()[1:] < 0).all()),
-                                 bool((z >= sure).any())),
-              found=f"simulations within {z.max():.1f} standard errors of the exact values up to "
-                    f"n = 10^12, the leading term {100 * gap.iloc[0]:+.1f}% off at 10^3 and "
-                    f"{100 * gap.iloc[-1]:+.1f}% at 10^12",
-              rule=f"contradicted if a simulation is {sure:.1f} standard errors off the exact "
-                   "value; holds if the leading term also comes closer at every size"),
-        Check(says="the decay is logarithmic: a power of ln n, not of n",
-              verdict=verdict_of(bool(on_line["power_low"] > 0.3 and on_line["power_high"] < 0.7),
-                                 bool(on_line["power_low"] > 1.0)),
-              found="power of 1/ln n "
-                    + with_interval(on_line["power"], on_line["power_low"], on_line["power_high"])
-                    + f", exact on these sizes {on_line['exact_power']:.2f}",
-              rule="holds if the interval lies within 0.3 to 0.7, contradicted above 1"),
-        Check(says="in d dimensions the power is 1/2 + (d-1)/4 (conjectured)",
-              verdict=verdict_of(bool(inside.all()), False),
-              found="; ".join(
-                  f"d = {row['dim']}: " + with_interval(row["power"], row["power_low"],
-                                                        row["power_high"])
-                  + f", exact {row['exact_power']:.2f}, conjecture {row['conjecture']:.2f}"
-                  for row in beyond.to_dict("records")),
-              rule="holds if intervals hold the power of the exact values on these sizes, which is "
-                   "still far from the conjecture",
-              counts=False),
+        Check(
+            says="on the line E|mean| tends to ln(4)/(2 sqrt(2 ln n))",
+            verdict=verdict_of(
+                bool((z < sure).all()) and bool((gap.abs().diff()[1:] < 0).all()),
+                bool((z >= sure).any()),
+            ),
+            found=f"simulations within {z.max():.1f} standard errors of the exact values up to "
+            f"n = 10^12, the leading term {100 * gap.iloc[0]:+.1f}% off at 10^3 and "
+            f"{100 * gap.iloc[-1]:+.1f}% at 10^12",
+            rule=f"contradicted if a simulation is {sure:.1f} standard errors off the exact "
+            "value; holds if the leading term also comes closer at every size",
+        ),
+        Check(
+            says="the decay is logarithmic: a power of ln n, not of n",
+            verdict=verdict_of(
+                bool(on_line["power_low"] > 0.3 and on_line["power_high"] < 0.7),
+                bool(on_line["power_low"] > 1.0),
+            ),
+            found="power of 1/ln n "
+            + with_interval(on_line["power"], on_line["power_low"], on_line["power_high"])
+            + f", exact on these sizes {on_line['exact_power']:.2f}",
+            rule="holds if the interval lies within 0.3 to 0.7, contradicted above 1",
+        ),
+        Check(
+            says="in d dimensions the power is 1/2 + (d-1)/4 (conjectured)",
+            verdict=verdict_of(bool(inside.all()), False),
+            found="; ".join(
+                f"d = {row['dim']}: "
+                + with_interval(row["power"], row["power_low"], row["power_high"])
+                + f", exact {row['exact_power']:.2f}, conjecture {row['conjecture']:.2f}"
+                for row in records(beyond)
+            ),
+            rule="holds if intervals hold the power of the exact values on these sizes, which is "
+            "still far from the conjecture",
+            counts=False,
+        ),
         heads,
-    ]  # fmt: skip
+    ]
     return entry(
         "hardmax",
         f"On the line simulations agree with the exact expectation to {z.max():.1f} standard "
         f"errors up to n = 10^12, where the leading term is still "
-        f"{100 * (last['leading'] / last['exact'] - 1):+.1f}% off. {heads.found}.",
+        f"{100 * (last['leading'] / last['exact'] - 1):+.1f}% off. {heads.found.rstrip('.')}.",
         checks,
         "The leading term comes close only logarithmically; real heads have finitely many tokens.",
         "More replicates.",
@@ -953,14 +1185,18 @@ def draw_hardmax(found: Entry) -> ChartType:
     """Draw the mean output against n, powers against the dimension, and real heads."""
     table = found.table("curves")
     simulated = [
-        {"d": f"{row['dim']}", "n": row["n"], "error": row["simulated"],
-         "low": row["simulated"] - 2 * row["standard_error"],
-         "high": row["simulated"] + 2 * row["standard_error"]}
-        for row in table.to_dict("records")
-    ]  # fmt: skip
+        {
+            "d": f"{row['dim']}",
+            "n": row["n"],
+            "error": row["simulated"],
+            "low": row["simulated"] - 2 * row["standard_error"],
+            "high": row["simulated"] + 2 * row["standard_error"],
+        }
+        for row in records(table)
+    ]
     drawn = [
         {"d": f"{row['dim']}", "n": row["n"], "line": kind, "error": row[kind]}
-        for row in table.to_dict("records")
+        for row in records(table)
         for kind in ("exact", "leading")
         if row[kind] is not None
     ]
@@ -969,11 +1205,18 @@ def draw_hardmax(found: Entry) -> ChartType:
     error = Axis("error", "size of the mean output", log=True, limits=ends)
     dims = Series("d", [f"{d}" for d in HARDMAX_DIMS], "dimension", ordered=True)
     kinds = Series("line", ("exact", "leading"), dashes=((1, 0), (1, 2)))
-    left = panel(lines(drawn, n, error, dims, dashes=kinds), points(simulated, n, error, dims),
-                 title="Gaussian tokens")  # fmt: skip
+    left = panel(
+        lines(drawn, n, error, dims, dashes=kinds),
+        points(simulated, n, error, dims),
+        title="Gaussian tokens",
+    )
     right = draw_argmax_heads(found.table("heads"))
-    return figure([left, right], "Hardmax attention over n tokens",
-                  note="points: simulated; bars: 2 standard errors", apart=True)  # fmt: skip
+    return figure(
+        [left, right],
+        "Hardmax attention over n tokens",
+        note="points: simulated; bars: 2 standard errors",
+        apart=True,
+    )
 
 
 MEASUREMENTS: dict[str, Measurement] = {
@@ -988,37 +1231,51 @@ CLAIMS: dict[str, Claim] = {
     "limit": Claim(
         "The infinite-token limit",
         "Attention over n tokens tends to V grad K(Ax), with a closed form for Gaussian tokens.",
-        ("limit",), judge_limit, draw_limit,
+        ("limit",),
+        judge_limit,
+        draw_limit,
     ),
     "ball": Claim(
         "Uniform convergence on a ball",
         "On a ball of radius R the error is at most C(R)/sqrt(n), with C(R) exponential in R.",
-        ("ball",), judge_ball, draw_ball,
+        ("ball",),
+        judge_ball,
+        draw_ball,
     ),
     "moments": Claim(
         "Moments: constants polynomial in the support",
         "Mean and covariance converge like n^-beta with beta < 1/2, with constants polynomial in "
         "the size R of the support.",
-        ("moments",), judge_moments, draw_moments,
+        ("moments",),
+        judge_moments,
+        draw_moments,
     ),
     "bound": Claim(
         "The bound on the exponent",
         "beta is at least 1/(2(1+32 Psi)), Psi the squared horizon.",
-        ("gaussian", "ablation", "heads"), judge_bound, draw_bound,
+        ("gaussian", "ablation", "heads"),
+        judge_bound,
+        draw_bound,
     ),
     "reference": Claim(
         "The reference line",
         "On synthetic Gaussian tokens beta follows 1/(2(1+Psi)).",
-        ("gaussian",), judge_reference, draw_reference,
+        ("gaussian",),
+        judge_reference,
+        draw_reference,
     ),
     "ablation": Claim(
         "The horizon ablation",
         "Scaling the tilts by alpha, from 0.01 to 10, slows convergence: beta falls with alpha^2.",
-        ("ablation", "alpha-heads"), judge_ablation, draw_ablation,
+        ("ablation", "alpha-heads"),
+        judge_ablation,
+        draw_ablation,
     ),
     "hardmax": Claim(
         "Hardmax converges logarithmically",
         "With infinite tilts the mean of n Gaussian tokens is of size ln(4)/(2 sqrt(2 ln n)).",
-        ("hardmax", "argmax-heads"), judge_hardmax, draw_hardmax,
+        ("hardmax", "argmax-heads"),
+        judge_hardmax,
+        draw_hardmax,
     ),
-}  # fmt: skip
+}
