@@ -136,18 +136,34 @@ def _measured(
     alpha: float = 1.0,
     joint: bool = False,
 ) -> Rows:
-    """One row per head: Psi and the published exponents in both conventions, those measured."""
+    """One row per head: Psi and the published exponents in both conventions, those measured.
+
+    With ``joint`` intervals hold the exponents of all heads at once, and rows also say what the
+    heads of their layer have in common.
+    """
+    from esscher.engine.sampled.outputs import OutputProjection
     from esscher.engine.sampled.pooled import measure_pooled
     from esscher.studies.probe.describe import one_sided_psi
+    from esscher.studies.probe.together import amplification, effective_heads
 
     sizes, seed = _sizes(unit), setting.seed
     shape = setting.loaded(setting.encoder).shape
     rows: Rows = []
     for layer in layers:
         cloud, about = _cloud(setting, layers, unit["tokens"])
+        projection = OutputProjection.of(about[layer][0].W_o) if joint else None
         found, numbers = measure_pooled(
-            cloud, layer, sizes, unit["replicates"], seed, "with", alpha=alpha
+            cloud, layer, sizes, unit["replicates"], seed, "with", projection, alpha=alpha
         )
+        together: dict[str, float | None] = {}
+        if found.products is not None and len(found.heads) > 1:
+            last = found.products[0][:, -1]  # of mean outputs, at the largest size
+            for name, estimate in (
+                ("effective_heads", effective_heads(last, seed)),
+                ("amplification", amplification(last, seed)),
+            ):
+                ends = (estimate.value, *estimate.interval)
+                together |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
         one_sided = one_sided_psi(*about[layer], alpha)
         for h, head in enumerate(found.heads):
             horizon = numbers[h].coupled.horizon
@@ -166,7 +182,7 @@ def _measured(
                 "reference": two.paper_reference,
                 "reference_one_sided": 1 / (2 * (1 + psi)),
                 "largest_n": sizes[-1],
-            }
+            } | together
             for metric in metrics:
                 errors = found.errors[METRICS.index(metric), h]
                 heads = shape.layers * shape.heads if joint else 1

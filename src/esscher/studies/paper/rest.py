@@ -360,48 +360,12 @@ def draw_tails(found: Entry) -> ChartType:
 # -- together
 
 
-def together_units(scale: Scale) -> list[Unit]:
-    """Return a unit per layer of the encoder."""
-    layers, replicates = {
-        "quick": ([1, 4], 64),
-        "standard": (list(range(6)), 128),
-        "paper": (list(range(6)), 500),
-    }[scale]
-    return [{"layer": layer, "replicates": replicates} for layer in layers]
-
-
-def measure_together(unit: Unit, setting: Setting) -> Rows:
-    """What the errors of a layer's heads have in common, behind the output projection."""
-    from esscher.studies.probe import probe
-
-    loaded = setting.loaded(setting.encoder)
-    layers = _there([unit["layer"]], 6, loaded.record.layers)
-    found = probe(
-        loaded,
-        setting.text,
-        tokens=2_048,
-        layers=layers,
-        sizes=(64, 256, 1024),
-        replicates=unit["replicates"],
-        seed=setting.seed,
-        progress=False,
-    )
-    names = [
-        "layer",
-        "heads",
-        "effective_heads",
-        "effective_heads_low",
-        "effective_heads_high",
-        "amplification",
-        "amplification_low",
-        "amplification_high",
-    ]
-    return records(found.layers_table()[names])
-
-
 def judge_together(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     """Judge by whether squared errors of a layer's heads add up."""
-    table = tables["together"]
+    heads = tables["heads"]
+    names = ["effective_heads", "amplification", "amplification_low", "amplification_high"]
+    table = heads.groupby("layer")[names].first().reset_index()
+    table["heads"] = heads.groupby("layer").size().to_numpy()
     low, high = table["amplification_low"], table["amplification_high"]
     # intervals widened so that they hold the numbers of all layers at once
     middle, half = table["amplification"], simultaneous(len(table)) / 1.96 * (high - low) / 2
@@ -546,7 +510,6 @@ MEASUREMENTS: dict[str, Measurement] = {
     "sparse": Measurement(sparse_units, measure_sparse),
     "depth": Measurement(depth_units, measure_depth),
     "tails": Measurement(tails_units, measure_tails),
-    "together": Measurement(together_units, measure_together),
     "domains": Measurement(domains_units, measure_domains),
 }
 CLAIMS: dict[str, Claim] = {
@@ -574,7 +537,7 @@ CLAIMS: dict[str, Claim] = {
     "together": Claim(
         "Several heads",
         "Left open: do the heads of one layer err independently?",
-        ("together",),
+        ("heads",),
         judge_together,
         draw_together,
     ),
