@@ -506,14 +506,14 @@ class DownstreamPlan:
 AUTHORS = tuple(int(n) for n in np.geomspace(64, 4096, 20).round())
 DOWNSTREAM: dict[Scale, DownstreamPlan] = {
     "quick": DownstreamPlan(
-        11, 256, 48, (16, 64, 128, 256, 512, 2048), 64, 1,
-        40, 128, (8, 32, 64, 128, 256, 1024), 32, 2,
+        11, 256, 48, (16, 64, 192, 512, 2048), 64, 1,
+        40, 128, (8, 32, 96, 256, 1024), 32, 2,
     ),
     "standard": DownstreamPlan(
         48, 512, 64, (16, 64, 128, 256, 512, 1024, 4096), 64, 2,
-        110, 128, (8, 32, 64, 128, 256, 512, 2048), 32, 8,
+        100, 128, (8, 32, 64, 128, 256, 512, 2048), 32, 8,
     ),
-    "paper": DownstreamPlan(48, 4096, 128, AUTHORS, 64, 20, 110, 128, AUTHORS, 64, 20),
+    "paper": DownstreamPlan(48, 4096, 128, AUTHORS, 64, 20, 100, 128, AUTHORS, 64, 20),
 }  # fmt: skip
 
 
