@@ -160,7 +160,7 @@ def depth_units(scale: Scale) -> list[Unit]:
     """Return one unit: passages through the whole decoder."""
     context, passages, draws = {
         "quick": (192, 8, 1),
-        "standard": (512, 16, 2),
+        "standard": (384, 12, 1),
         "paper": (2_048, 32, 4),
     }[scale]
     return [{"context": context, "passages": passages, "draws": draws}]

@@ -257,7 +257,7 @@ def ball_units(scale: Scale) -> list[Unit]:
     """Return one unit per radius and size."""
     radii, sizes, replicates = {
         "quick": ([1.0, 2.0, 4.0, 8.0, 16.0], geometric(200, 3_200, 4), 24),
-        "standard": ([0.5, 1.0, 2.0, 4.0, 8.0, 16.0], geometric(200, 20_000, 6), 96),
+        "standard": ([0.5, 1.0, 2.0, 4.0, 8.0, 16.0], geometric(200, 10_000, 5), 64),
         "paper": ([0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0], geometric(200, 100_000, 8), 200),
     }[scale]
     return [{"radius": T, "n": n, "replicates": replicates} for T in radii for n in sizes]
