@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from benchmarks.finding import Finding
 from benchmarks.pages.budgets import budgets_finding
 from benchmarks.pages.cache import cache_finding
 from benchmarks.pages.cache_lengths import lengths_finding
@@ -29,7 +30,6 @@ from benchmarks.pages.manyheads import manyheads_finding
 from benchmarks.pages.regimes import regimes_finding
 from benchmarks.pages.sparse import sparse_finding
 from benchmarks.pages.tails import tails_finding
-from benchmarks.finding import Finding
 
 #: Names of corpora and their files.
 CORPORA = {

@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from esscher.studies.reproduce.gaussian import published
-from esscher.studies.reproduce.study import geometric
+from esscher.studies.paper.synthetic import geometric, swept_head
 from esscher.studies.sweep import Sweep, sweep
 from esscher.studies.sweep.measure import METRICS
 
@@ -36,15 +35,20 @@ def run(
     """One sweep, and its CPU seconds; ``None`` if it was begun before."""
     begun = folder.exists()
     alphas = [float(alpha) for alpha in np.geomspace(0.05, 50, 12)]
-    study = published(geometric(largest / 30, largest, 12), alphas, ALL)
     options: dict[str, Any] = {"predict": precision is not None}
     if precision is not None:
         options |= {"precision": precision, "max_replicates": ALL}
     start = time.process_time()
     found = sweep(
-        study.head, tuple(study.sizes), ALL if precision is None else FIRST, seed,
-        alpha=tuple(study.scales), out=folder, progress=False, **options,
-    )  # fmt: skip
+        swept_head("authors"),
+        geometric(largest / 30, largest, 12),
+        ALL if precision is None else FIRST,
+        seed,
+        alpha=alphas,
+        out=folder,
+        progress=False,
+        **options,
+    )
     return found, None if begun else round(time.process_time() - start, 1)
 
 
@@ -76,8 +80,9 @@ def compared(early: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
         inside = [
             one["interval"][0] <= other["exponent"] <= one["interval"][1] for one, other in pairs
         ]
-        wider = [np.diff(one["interval"])[0] / np.diff(other["interval"])[0]
-                 for one, other in pairs]  # fmt: skip
+        wider = [
+            np.diff(one["interval"])[0] / np.diff(other["interval"])[0] for one, other in pairs
+        ]
         found[metric] = {
             "largest difference": round(max(map(abs, apart)), 4),
             "inside": f"{sum(inside)} of {len(inside)}",

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
+from benchmarks.finding import Finding, markdown_table
 from esscher.core.errors import InputError
 from esscher.math.statistics import LEVEL
 from esscher.math.statistics.multiple import family_wise
@@ -26,7 +27,6 @@ from esscher.studies.plan.records import Check, Mean
 from esscher.studies.plan.result import Plan
 from esscher.studies.plan.study import PlanStudy
 from esscher.studies.plan.words import name_of
-from benchmarks.finding import Finding, markdown_table
 
 
 @dataclass(frozen=True)

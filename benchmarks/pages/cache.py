@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.cache import CALIBRATION, TEXTS
+from benchmarks.finding import Finding, markdown_table
 from benchmarks.pages.cache_charts import draw_ablation, draw_curves
 from benchmarks.pages.cache_parts import (
     ALL,
@@ -38,7 +39,6 @@ from benchmarks.pages.cache_words import (
     wide,
 )
 from esscher.show.drawing import Plot
-from benchmarks.finding import Finding, markdown_table
 
 #: The budget at which texts are compared.
 SHOWN = 0.25

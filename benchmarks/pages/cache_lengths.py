@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.cache import CALIBRATION
+from benchmarks.finding import Finding, markdown_table
 from benchmarks.pages.cache_charts import draw_lengths
 from benchmarks.pages.cache_parts import ALL, curve_table
 from benchmarks.pages.cache_rows import kept_rows, part_rows
@@ -20,7 +21,6 @@ from benchmarks.pages.cache_words import (
     ratio,
     wide,
 )
-from benchmarks.finding import Finding, markdown_table
 
 
 def lengths_finding(runs: Sequence[Path]) -> Finding:

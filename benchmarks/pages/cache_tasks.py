@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.cache import CALIBRATION, TEXTS
+from benchmarks.finding import Finding, markdown_table
 from benchmarks.pages.cache_charts import draw_shares, draw_tasks
 from benchmarks.pages.cache_parts import LEAST, task_table, total_table
 from benchmarks.pages.cache_rows import kept_rows, part_rows
@@ -26,7 +27,6 @@ from benchmarks.pages.cache_words import (
     where,
     wide,
 )
-from benchmarks.finding import Finding, markdown_table
 
 #: The budget of which every task is shown.
 SHOWN = 0.25

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.finding import Finding, markdown_table
 from esscher.core.errors import InputError
 from esscher.math.statistics.classes import class_counts, class_words
 from esscher.runs.registry import load
 from esscher.show.drawing import Plot
 from esscher.studies.deep import Deep
 from esscher.studies.deep.headlines import SAME
-from benchmarks.finding import Finding, markdown_table
 
 #: Rows of a table of layers that the page shows; all of them are in the CSV file.
 SHOWN = 8

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 from msgspec import structs
 
+from benchmarks.finding import Finding, markdown_table
 from esscher.core.errors import InputError
 from esscher.runs.registry import load
 from esscher.show.drawing import Plot
@@ -17,7 +18,6 @@ from esscher.studies.domains import Domains
 from esscher.studies.domains.decided import DIFFERENCE, FACTOR
 from esscher.studies.domains.records import Correction, RankPair, TransferPair, shares_of
 from esscher.studies.domains.statistics import BY_NAME
-from benchmarks.finding import Finding, markdown_table
 
 #: How the counts are to be read.
 CAVEAT = (

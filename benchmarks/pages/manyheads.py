@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
+from benchmarks.finding import Finding, markdown_table
 from esscher.core.errors import InputError
 from esscher.runs.registry import load
 from esscher.show.drawing import Plot
 from esscher.studies.probe import Probe, ProbeStudy
-from benchmarks.finding import Finding, markdown_table
 
 
 def manyheads_finding(runs: Sequence[Path]) -> Finding:

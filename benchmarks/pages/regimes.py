@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.finding import Finding, markdown_table
 from esscher.core.errors import InputError
 from esscher.math.theory.regimes import CONTEXT_WINDOWS, REGIMES
 from esscher.math.theory.regimes_chart import draw_regimes
 from esscher.runs.registry import load
 from esscher.studies.probe import Probe
 from esscher.studies.probe.regimes import count_words, order_check, regime_counts, regime_table
-from benchmarks.finding import Finding, markdown_table
 
 #: Caveat for readers of the counts.
 CAVEAT = (

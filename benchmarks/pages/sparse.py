@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from benchmarks.finding import Finding, markdown_table
 from esscher.core.errors import InputError
 from esscher.math.statistics.classes import class_counts, class_words
 from esscher.runs.registry import load
-from benchmarks.finding import Finding, markdown_table
 from esscher.studies.sparse import Sparse
 from esscher.studies.sparse.compare import NO_CROSSING
 from esscher.studies.sparse.result import RANDOM, count_heads

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.finding import Finding, markdown_table
 from esscher.core.errors import InputError
 from esscher.math.tails.agreement import KINDS
 from esscher.runs.registry import load
 from esscher.show.drawing import Plot
-from benchmarks.finding import Finding, markdown_table
 from esscher.studies.tails import Tails
 from esscher.studies.tails.result import estimate
 

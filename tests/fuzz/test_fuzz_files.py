@@ -31,7 +31,6 @@ from esscher.engine.patterns import as_patterns
 from esscher.engine.text import read_text
 from esscher.engine.text.cloud import open_cloud
 from esscher.show.save import as_points
-from esscher.studies.reproduce.cells import compute_all
 from tests.engine.models.folders import save
 from tests.fuzz.damage import as_text, changed_bytes, changed_tree, effort, fuzz, randoms, unpack
 
@@ -179,20 +178,6 @@ def test_clouds(examples, tmp_path):
             wrong = as_text(changed_tree(json.loads(sound[path]), random))
         path.write_bytes(wrong)
         reads(use)
-
-    fuzz(examples, randoms())(property)
-
-
-@effort(15, 400)
-def test_cells_of_the_study(examples, tmp_path):
-    key = {"n": 3}
-    assert compute_all(tmp_path, "cell", [key], dict) == [key]
-    (path,) = (tmp_path / "cells").iterdir()
-    sound = json.loads(path.read_bytes())
-
-    def property(random):
-        path.write_bytes(as_text(changed_tree(sound, random)))
-        reads(compute_all, tmp_path, "cell", [key], dict)
 
     fuzz(examples, randoms())(property)
 

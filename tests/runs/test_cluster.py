@@ -19,8 +19,6 @@ from esscher.runs.cluster import Cluster, connect_cluster
 from esscher.runs.executors import FailedCells, Serial, Task, compute_cells
 from esscher.runs.progress import Reporter
 from esscher.runs.registry import load
-from esscher.studies.reproduce.cells import compute_all
-from esscher.studies.reproduce.hardmax import _measure
 from esscher.studies.sweep import work
 from tests.runs.processes import (
     deadly,
@@ -108,13 +106,6 @@ def deadly_cell(x: float) -> Cell:
 
 def failing_cell(x: float) -> Cell:
     return Cell({"x": failing(x)})
-
-
-def test_cells_of_an_experiment(cluster: Cluster, tmp_path: Path) -> None:
-    keys = [{"d": d, "sizes": [1e3, 1e6], "replicates": 50, "seed": 3} for d in (1, 2)]
-    here = compute_all(tmp_path / "here", "hardmax", keys, _measure)
-    assert compute_all(tmp_path / "there", "hardmax", keys, _measure, cluster) == here
-    assert compute_all(tmp_path / "there", "hardmax", keys, failing) == here  # all are stored
 
 
 def test_an_exception_is_forgiven_twice(cluster: Cluster, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def script() -> str:
     text = GUIDE.read_text()
     found = re.search(r"```bash\n(#!/bin/bash\n.*?)```", text, re.DOTALL)
     assert found is not None
-    study = "esscher reproduce all --scale paper"
+    study = "esscher paper --scale paper"
     assert study in found[1]
     sweep = " ".join(["esscher", *a_sweep(REPLICATES).words])
     return found[1].replace(study, sweep)

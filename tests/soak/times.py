@@ -33,7 +33,7 @@ COMMANDS = {
     "`sweep`, published setting, n = 30,000": LARGE,
     "`sweep --workers 2`, published setting": f"{LARGE} --workers 2",
     "`sweep --scheduler`": f"{SMALL} --scheduler ADDRESS",
-    "`reproduce gaussian`": "reproduce gaussian --scale standard",
+    "`paper`": "paper reference --scale standard",
     "`probe`, pooled": f"probe {MODEL}",
     "`probe --mode context`": f"probe {MODEL} --mode context --tokens 20000",
     "`plan`": "plan demo:smollm2 --text demo:docs --budget 0.25",
