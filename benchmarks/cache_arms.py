@@ -75,13 +75,10 @@ def budgets_arm(
 
 def rule_arm(rule: Rule, budget: float, calibration: Calibration) -> Arm:
     """An arm that keeps what a published rule does."""
-    profile = calibration.profile(budget)
 
     def keep(prompt: ObservedPrompt, named: Named) -> KeptLayers:
         looking = prompt.looking
-        found = rule.keep(
-            looking.found(rule), calibration.each(budget), profile if rule.calibrated else None
-        )
+        found = rule.keep(looking.found(rule), calibration.each(budget))
         return {
             layer: [Kept(index, torch.zeros(len(index))) for index in own]
             for layer, own in zip(looking.layers, found, strict=True)

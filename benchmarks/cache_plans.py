@@ -22,7 +22,7 @@ from esscher.core.streams import random_stream
 from esscher.engine.cache.budgets import POWERS, Keeping, Score, SelectionKind, keeping_for
 from esscher.engine.cache.observation import combined, observe
 from esscher.engine.cache.prompt import ObservedPrompt
-from esscher.engine.cache.published import RULES, Prefilled, Profile, Rule, Scorer, Scores
+from esscher.engine.cache.published import Prefilled, Rule, Scorer, Scores
 from esscher.engine.cache.repetition import Repetition
 from esscher.engine.cache.selection import certain_keys
 from esscher.engine.models import LayerInputs, LoadedModel
@@ -37,9 +37,7 @@ from esscher.studies.plan.calibrate import (
     PassageEffects,
     average_effects,
     budget_grid,
-    mean_profile,
     output_gradients,
-    profile_sizes,
 )
 from esscher.studies.plan.configurations import Budgets
 from esscher.studies.plan.effects import FITTED, LayerEffects, layer_effects
@@ -47,7 +45,7 @@ from esscher.studies.plan.predict import Predicted, plan_total, plan_uniform
 from esscher.studies.plan.study import RETRIEVAL_OF
 
 SEED, QUERIES = 0, 128
-ARRAYS = ("effect", "square", "norm", "lost", "retrieval")
+ARRAYS = ("effect", "square", "norm")
 #: Number of the power 1 among the powers of samples.
 PLAIN = POWERS.index(1.0)
 #: Key heads that are spared: those to which a plan gives most.
@@ -223,23 +221,19 @@ def measure(
     They are those of the layers that are reduced: layers with a sliding window are not.
     """
     scores = list(dict.fromkeys(score for score, _ in kinds))
-    rules = [RULES["lukv"], *watchers(scores)]
-    observed = ObservedPassage(loaded, passage, prefix, kinds[0][1], "all", rules, asks=False)
+    watching = watchers(scores)
+    observed = ObservedPassage(loaded, passage, prefix, kinds[0][1], "all", watching, asks=False)
     assert observed.prompt is not None
     own = {score: scores_of(observed.prompt, score) for score in scores}
     bits = random_stream(SEED, "plan gradients", number).integers(2**62)
     generator = torch.Generator().manual_seed(int(bits))
     gradients = output_gradients(loaded, observed.reader.end, DRAWS, generator)
     sizes = {keeping: sizes_for(prefix, keeping) for _, keeping in kinds}
-    profiled = {keeping: profile_sizes(of, prefix) for keeping, of in sizes.items()}
-    every = np.unique(np.concatenate(list(profiled.values())))
     layers: dict[Kind, list[LayerEffects]] = {kind: [] for kind in kinds}
-    profiles = []
 
     def look(inputs: LayerInputs) -> None:
         if inputs.window is not None:
             return
-        profiles.append(observed.profile(inputs, every))
         for score, keeping in kinds:
             certain = certain_keys(prefix, keeping.sinks, keeping.recent)
             given = own[score][inputs.layer], certain, sizes[keeping]
@@ -247,15 +241,11 @@ def measure(
             layers[score, keeping].append(effects)
 
     observed.reader.read(look)
-    lost = np.stack([one.lost for one in profiles])
-    retrieval = np.stack([one.retrieval for one in profiles])
     return {
         (score, keeping): PassageEffects(
             effect=np.stack([layer.effect for layer in found]),
             square=np.stack([layer.square for layer in found]),
             norm=np.stack([layer.norm for layer in found]),
-            lost=lost[..., np.searchsorted(every, profiled[keeping])],
-            retrieval=retrieval,
         )
         for (score, keeping), found in layers.items()
     }
@@ -300,11 +290,6 @@ class Calibration:
     def sizes(self, budget: float) -> NDArray[np.int64]:
         """Budgets of which the effects are known."""
         return sizes_for(self.prefix, keeping_at(self.prefix, budget))
-
-    def profile(self, budget: float) -> Profile:
-        """What published rules that are calibrated know."""
-        own = self.effects["all", keeping_at(self.prefix, budget)]
-        return mean_profile(list(own.values()), self.sizes(budget), self.prefix)
 
     def parts(
         self,

@@ -27,7 +27,6 @@ from benchmarks.pages.cache_tasks import tasks_finding
 from benchmarks.pages.deep import deep_finding
 from benchmarks.pages.domains import domains_finding
 from benchmarks.pages.manyheads import manyheads_finding
-from benchmarks.pages.regimes import regimes_finding
 from benchmarks.pages.sparse import sparse_finding
 from benchmarks.pages.tails import tails_finding
 
@@ -77,7 +76,6 @@ def commands(data: Path) -> dict[str, dict[str, list[str]]]:
         },
         "tails": {f"tails-{name}": ["tails", model] for name, model in MODELS.items()},
         "manyheads": PROBES,
-        "regimes": PROBES,
         "domains": {
             f"domains-{name}": ["domains", model, *texts, "--text=code=demo:code"]
             for name, model in MODELS.items()
@@ -106,7 +104,6 @@ WRITERS: dict[str, Callable[[Sequence[Path]], Finding]] = {
     "deep": deep_finding,
     "tails": tails_finding,
     "manyheads": manyheads_finding,
-    "regimes": regimes_finding,
     "domains": domains_finding,
     "budgets": budgets_finding,
     "cache": cache_finding,

@@ -7,8 +7,7 @@
 kvpress needs an older transformers: it gets an environment of its own (made in ``.kvpress`` when it
 is first needed; ``--environment`` names another folder), the weights and the tokens. Compared are
 the tokens that are kept, and the divergence of the next 128 next-token laws from the dense ones,
-each measured in its own environment. LU-KV and DuoAttention get the budgets and heads of our
-profile (``--calibration`` names its text).
+each measured in its own environment.
 
 ``--lukv`` is about plans in kvpress instead. It hands a file of budgets, as ``plan.export(path,
 format="kvpress")`` writes it, to kvpress' LUKVPress over several scorers, and compares it with the
@@ -37,16 +36,10 @@ from esscher.engine.cache.cache import reduced_copy
 from esscher.engine.cache.published import (
     RULES,
     Looking,
-    Profile,
     Rule,
-    measure_profile,
-    prefilled_layer,
     rule_named,
 )
-from esscher.engine.cache.published.duo import Duo
-from esscher.engine.cache.published.lukv import LUKV
 from esscher.engine.cache.selection import Kept
-from esscher.engine.models import LayerInputs
 from esscher.engine.models.transformers_library import transformers_module
 from esscher.engine.reading import PassageReader, compare_laws, read_prompt
 from esscher.engine.text.packing import first_passages
@@ -57,12 +50,10 @@ RESULTS = Path(__file__).parent / "results" / "kvpress.json"
 MODEL = "demo:smollm2"
 #: Tokens after the prefix; the last one's successor is unknown.
 QUERIES = 129
-#: Budgets at which a profile is measured.
-SIZES = 40
 #: Parts of the results.
 PARTS = ("rules", "exported")
 #: Scorers over which budgets of a plan are tried.
-SCORERS = ("snapkv", "expected", "tova")
+SCORERS = ("snapkv", "expected")
 
 
 @dataclass
@@ -81,56 +72,20 @@ class Comparison:
         return float(np.mean(self.ours) / np.mean(self.theirs))
 
 
-def made_profile(loaded: Any, passages: Any, prefix: int, rule: LUKV) -> Profile:
-    """A profile for a rule; DuoAttention uses that of any."""
-    measured = []
-    sizes = np.unique(np.geomspace(rule.sinks + rule.recent, prefix, SIZES).round().astype(int))
-    for passage in passages:
-        looking = Looking(loaded, [rule], prefix)
-        dense_cache = read_prompt(loaded, torch.from_numpy(passage.ids[:prefix]), looking.watch)
-        reader = PassageReader(loaded, passage, prefix, dense_cache)
-        found = dict(zip(looking.layers, looking.found(rule), strict=True))
-        layers: list[Any] = []
-
-        def look(inputs: LayerInputs, found: Any = found, layers: list[Any] = layers) -> None:
-            layer = prefilled_layer(loaded, inputs, prefix)
-            layers.append(measure_profile(layer, found[inputs.layer], sizes))
-
-        reader.read(look)
-        measured.append(layers)
-    return Profile.mean(measured, prefix, sizes)
-
-
-def press_for(
-    rule: Rule, prefix: int, each: int, profile: Profile | None, arrays: dict[str, np.ndarray]
-) -> dict[str, Any]:
+def press_for(rule: Rule, prefix: int, each: int) -> dict[str, Any]:
     """Describe the press of a rule; presses take ratios, and round them down."""
     kind, _, scorer = rule.name.partition(":")
     spec: dict[str, Any] = {"name": rule.name, "kind": kind, "ratio": 1 - (each + 0.5) / prefix}
     if scorer:
         spec["scorer"] = scorer
-    if kind in ("pyramid", "lukv"):
-        spec["ratio"] = 1 - each / prefix
     if kind == "kvzip":  # which rounds what is dropped in all heads together
         spec["ratio"] = 1 - each / prefix + 1e-9
-    if isinstance(rule, LUKV):
-        assert profile is not None
-        share = 1 - rule.budgets(profile, prefix, each) / prefix
-        file = f"{rule.name.replace(':', '-')}.npy"
-        arrays[file] = np.broadcast_to(share, (99, *share.shape)).copy()
-        spec["curves"] = file
-    if isinstance(rule, Duo):
-        assert profile is not None
-        budgets, sinks = rule.split(profile, prefix, each)
-        arrays["duo.npy"] = budgets < prefix
-        recent = int(budgets.min()) - sinks
-        spec |= {"streaming": "duo.npy", "sinks": sinks, "recent": recent}
     return spec
 
 
 def measure_ours(
     loaded: Any, rules: list[Rule], passages: Any, prefix: int, each: int,
-    profiles: dict[str, Profile], found: dict[str, Comparison],
+    found: dict[str, Comparison],
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Divergences of our rules; returns masks of tokens."""
     masks: dict[str, np.ndarray] = {}
@@ -141,7 +96,7 @@ def measure_ours(
         looking.repeat(torch.from_numpy(passage.ids[:prefix]), reader.cache)
         dense = reader.read(lambda inputs: None).end
         for rule in rules:
-            kept = rule.keep(looking.found(rule), each, profiles.get(rule.name))
+            kept = rule.keep(looking.found(rule), each)
             mask = np.zeros((len(kept), len(kept[0]), prefix), dtype=bool)
             for layer, row in enumerate(kept):
                 for g, index in enumerate(row):
@@ -165,29 +120,18 @@ def compare(chosen: argparse.Namespace, loaded: Any, python: Path) -> None:
     rules = [rule_named(name) for name in chosen.rules.split(",")]
     length = prefix + QUERIES
     passages = first_passages(loaded, chosen.text, chosen.passages, length).passages
-    profiles: dict[str, Profile] = {}
-    for rule in rules:
-        if rule.calibrated:
-            text = first_passages(loaded, chosen.calibration, chosen.passages, length)
-            ranks = rule if isinstance(rule, LUKV) else LUKV()
-            known = next((profiles[r] for r in profiles if r == ranks.name), None)
-            profiles[rule.name] = known or made_profile(loaded, text.passages, prefix, ranks)
-    arrays: dict[str, np.ndarray] = {}
     found = {rule.name: Comparison() for rule in rules}
-    presses = [press_for(rule, prefix, each, profiles.get(rule.name), arrays) for rule in rules]
+    presses = [press_for(rule, prefix, each) for rule in rules]
     ids = np.stack([passage.ids for passage in passages])
-    theirs, masks = run_presses(python, loaded, ids, prefix, presses, arrays)
-    own = measure_ours(loaded, rules, passages, prefix, each, profiles, found)
+    theirs, masks = run_presses(python, loaded, ids, prefix, presses, {})
+    own = measure_ours(loaded, rules, passages, prefix, each, found)
     for name, entry in found.items():
         entry.theirs, entry.kept_theirs = theirs[name]["kl"], theirs[name]["kept"]
         for number in range(len(passages)):
             both = own[f"{name} {number}"] & masks[f"{name} {number}"]
             entry.common.append(float(both.sum() / entry.kept[number]))
-        # there, budgets of layers (PyramidKV) are rounded, and streaming heads (DuoAttention) are
-        # all equal: what is missing of the total is not handed out
-        slack = loaded.shape.layers * loaded.shape.key_heads if name in ("duo", "pyramid") else 0
         for a, b in zip(entry.kept, entry.kept_theirs, strict=True):
-            assert abs(a - b) <= slack, f"{name} keeps {a:,} tokens, kvpress' press {b:,}"
+            assert a == b, f"{name} keeps {a:,} tokens, kvpress' press {b:,}"
     show(found)
     if chosen.out:
         about = conditions(chosen, theirs)
@@ -233,7 +177,7 @@ def exported_presses(prefix: int, each: int) -> list[dict[str, Any]]:
              "ratio": 1 - each / prefix, "curves": "plan.npy"}
         )  # fmt: skip
         for name in (scorer, f"adakv:{scorer}"):
-            press = press_for(rule_named(name), prefix, each, None, {})
+            press = press_for(rule_named(name), prefix, each)
             presses.append(press | {"name": name, "scorer": scorer})
     return presses
 
@@ -277,7 +221,6 @@ def compare_exported(chosen: argparse.Namespace, loaded: Any, python: Path) -> N
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--text", default="demo:docs", help="text of the passages")
-    parser.add_argument("--calibration", default="demo:code", help="text of the profile")
     parser.add_argument("--passages", type=int, default=3)
     parser.add_argument("--prefix", type=int, default=2048, help="tokens that are compressed")
     parser.add_argument("--budget", type=float, default=0.25, help="share of them that is kept")

@@ -23,41 +23,24 @@ import torch
 import transformers
 
 
-class GivenDuo(kvpress.DuoAttentionPress):
-    """DuoAttention with heads that were chosen elsewhere."""
-
-    def post_init_from_model(self, model: Any) -> None:
-        """Nothing is loaded."""
-
-
 def press_of(spec: dict[str, Any], folder: Path) -> Any:
     """Make the press that is described."""
     ratio, kind, scorer = spec["ratio"], spec["kind"], spec.get("scorer", "snapkv")
     scorers = {
         "streaming": lambda: kvpress.StreamingLLMPress(ratio),
         "snapkv": lambda: kvpress.SnapKVPress(ratio),
-        "tova": lambda: kvpress.TOVAPress(ratio),
-        "expected": lambda: kvpress.ExpectedAttentionPress(ratio, use_vnorm=kind != "criticalkv"),
+        "expected": lambda: kvpress.ExpectedAttentionPress(ratio),
     }
     if kind in scorers:
         return scorers[kind]()
-    if kind == "pyramid":
-        return kvpress.PyramidKVPress(ratio)
     if kind == "adakv":
         return kvpress.AdaKVPress(scorers[scorer]())
-    if kind == "criticalkv":
-        return kvpress.CriticalAdaKVPress(scorers[scorer]())
     if kind == "kvzip":
         return kvpress.KVzipPress(ratio)
     if kind == "lukv":
         options = {"press": scorers[spec["scorer"]]()} if "scorer" in spec else {}
         press = kvpress.LUKVPress(compression_ratio=ratio, **options)
         press._budget_curves = np.load(folder / spec["curves"])
-        return press
-    if kind == "duo":
-        press = GivenDuo(head_compression_ratio=0.5)
-        press.sink_size, press.recent_size = spec["sinks"], spec["recent"]
-        press.streaming_mask = torch.from_numpy(np.load(folder / spec["streaming"]))
         return press
     raise ValueError(kind)
 

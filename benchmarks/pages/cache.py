@@ -30,7 +30,6 @@ from benchmarks.pages.cache_words import (
     not_ahead,
     other_runtimes,
     passages,
-    pyramid,
     ratio,
     seeds,
     units,
@@ -84,8 +83,8 @@ def _legend() -> str:
         "plan is closer. In brackets: Student's 95% intervals, of ratios on logarithms; without "
         "brackets there is one passage. For a single text they are over its passages, and speak "
         "about that text alone. *All* is over texts, each with the mean of its passages: these are "
-        "the independent units. Plans and the two rules that are calibrated (LU-KV and "
-        f"DuoAttention style) saw `{CALIBRATION}` alone. Weakest points: one small model; few "
+        "the independent units. Plans "
+        f"saw `{CALIBRATION}` alone. Weakest points: one small model; few "
         "texts, one of each kind, and few passages of each; the power of the sample and the ridge "
         "of its fit were chosen with the first two passages of each of these texts and three of "
         "the quotes in view, which flatters the plan there; the published rules are our own "
@@ -114,7 +113,6 @@ def _curves(rows: pd.DataFrame) -> tuple[str, pd.DataFrame, Plot | None]:
         "**Text by text: uniform budgets, and the published rules that come closest**",
         markdown_table(closest(table)),
         *_later(rows),
-        pyramid(table),
         unmeasured(table),
         command(rows, "0.25"),
         "With `--json` it prints the row of one text: `check.<configuration>.kl`, and "

@@ -78,7 +78,7 @@ def topk_table(rows: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     planned = rows[rows["configuration"] == "planned for largest scores"]
     for budget in sorted(set(planned["budget"]) & set(curves.get("budget", ())), reverse=True):
         own = planned[planned["budget"] == budget]
-        for name in ("snapkv", "adakv", "criticalkv", "lukv"):
+        for name in ("snapkv", "adakv"):
             other = curves[(curves["budget"] == budget) & (curves["configuration"] == name)]
             both = own.merge(other, on=["text", "passage"], suffixes=("", "_other"))
             if len(both):

@@ -20,11 +20,19 @@ CALLED = {
     "planned:repeat": "planned, score repeat",
     "dense": "dense",
 }
+#: Rules that stored results hold and Esscher had once.
+FORMER = {
+    "tova": "TOVA",
+    "pyramid": "PyramidKV",
+    "criticalkv": "CriticalKV",
+    "lukv": "LU-KV style",
+    "duo": "DuoAttention style",
+}
 
 
 def called(configuration: str) -> str:
     """What a configuration is called."""
-    return CALLED.get(configuration) or name_of(configuration)
+    return (CALLED | FORMER).get(configuration) or name_of(configuration)
 
 
 def passages(rows: pd.DataFrame) -> str:
@@ -303,18 +311,6 @@ def closest(table: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
-
-
-def pyramid(table: pd.DataFrame) -> str:
-    wide = table[table["text"] == ALL].pivot(index="budget", columns="configuration", values="kl")
-    same = [f"{100 * budget:g}%" for budget in wide.index[wide["pyramid"] == wide["snapkv"]]]
-    if not same:
-        return ""
-    return (
-        f"PyramidKV keeps what SnapKV does at {', '.join(same)}: its smallest layer would have "
-        "fewer tokens than SnapKV's window of 64, and it then falls back to equal budgets, as in "
-        "kvpress. There they are one rule, and not two."
-    )
 
 
 def unmeasured(table: pd.DataFrame) -> str:

@@ -84,7 +84,7 @@ def test_layers_with_a_window_are_left_alone(texts, tmp_path):
 def test_the_same_as_the_tasks_of_a_plan(run, model, texts):
     plan = esscher.plan(
         model, [random_words()], check=texts["novel"], budget=0.5, prefix=PREFIX, query_count=12,
-        passages=3, check_passages=4, tasks="needle", task_items=2, against="kvzip,duo",
+        passages=3, check_passages=4, tasks="needle", task_items=2, against="kvzip,adakv",
     )  # fmt: skip
     rows = stored_rows(run.out)
     for name, found in plan.check.tasks["needle"].items():
@@ -167,7 +167,7 @@ def test_uniform_budgets_are_among_the_others():
 
 def test_rules_that_keep_the_same_count_once():
     rows = made_rows()
-    same = rows[rows["configuration"] == "snapkv"].assign(configuration="pyramid")
+    same = rows[rows["configuration"] == "snapkv"].assign(configuration="adakv")
     table = curve_table(pd.concat([rows, same], ignore_index=True))
     assert "in 1 of 2 comparisons" in not_ahead(table)
 

@@ -10,7 +10,6 @@ from benchmarks.pages.budgets import budgets_finding
 from benchmarks.pages.deep import deep_finding
 from benchmarks.pages.domains import domains_finding
 from benchmarks.pages.manyheads import manyheads_finding
-from benchmarks.pages.regimes import regimes_finding
 from benchmarks.pages.sparse import sparse_finding
 from benchmarks.pages.tails import tails_finding
 
@@ -27,7 +26,7 @@ def prose(seed=0, count=2500, words=WORDS):
 @pytest.mark.parametrize(
     "finding",
     [budgets_finding, deep_finding, domains_finding, manyheads_finding,
-     regimes_finding, sparse_finding, tails_finding],
+     sparse_finding, tails_finding],
 )  # fmt: skip
 def test_a_page_needs_runs(finding):
     with pytest.raises(InputError, match=r"no runs|at least one"):
@@ -94,13 +93,12 @@ def test_domains(tmp_path):
     }  # fmt: skip
 
 
-def test_many_heads_and_regimes(tmp_path):
+def test_many_heads(tmp_path):
     esscher.probe(tiny(), prose(), tokens=600, context=48, sizes=[16, 32, 64, 128], replicates=8,
                   layers=[0, 1], out=tmp_path / "run")  # fmt: skip
     finding = manyheads_finding([tmp_path / "run"])
     assert "independent heads of 4" in finding.text
     assert finding.write(tmp_path / "page").exists()
-    assert regimes_finding([tmp_path / "run"]).write(tmp_path / "page").exists()
 
 
 def test_sparse(tmp_path):

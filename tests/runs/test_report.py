@@ -20,13 +20,11 @@ from esscher.cli.program import main
 from esscher.core.errors import InputError
 from esscher.runs.page import page_of
 from esscher.runs.registry import STUDIES, has_part
-from esscher.runs.report import pages_of, read_results
 from esscher.show.content import Drawn, Page, Table
 from esscher.show.numbers import between, shown, visible
 from esscher.show.render import as_data
 from esscher.studies.probe.charts import KEPT, by_need
-from esscher.studies.probe.side_by_side import _typical, side_by_side
-from tests.runs.made import HOSTILE, RUNS, changed, make, wide_probe
+from tests.runs.made import HOSTILE, RUNS, make, wide_probe
 
 DATA = re.compile(r'<script type="application/json" id="(data|charts)">(.*?)</script>', re.DOTALL)
 SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
@@ -201,60 +199,6 @@ def test_a_report_that_is_too_large_is_refused_and_leaves_the_old_one(tmp_path, 
     assert (tmp_path / "report.html").read_text("utf-8") == text
 
 
-def test_several_runs_are_compared(tmp_path):
-    def double(results):
-        for head in results["heads"]:
-            for tolerance, tokens in head["tokens_for"].items():
-                head["tokens_for"][tolerance] = None if tokens is None else 2 * tokens
-
-    one, two = wide_probe(3, 4), changed(wide_probe(3, 4), double)
-    pages = pages_of(read_results([one, two, make("sweep")[1], make("sweep-one")[1]]))
-    assert len(pages) == 5
-    assert isinstance(pages[0], Page)
-    titles = [part.title for part in pages[0].parts]
-    assert titles == [
-        "Runs", "The same heads: wide (1), wide (2)", "How far they agree with wide (1)",
-        "Exponents of all sweeps", "Errors of all sweeps",
-    ]  # fmt: skip
-    table = next(p for p in pages[0].parts if isinstance(p, Table) and "agree" in p.title)
-    row = table.data["quantity"].index("tokens for 10% error")
-    assert table.data["change"][row] == pytest.approx(2.0)
-    assert table.data["low"][row] == pytest.approx(2.0)
-    assert table.data["rank"][row] == pytest.approx(1.0)
-    assert "2.00 (2.00 to 2.00) times as many" in pages[0].answer
-
-
-def test_heads_of_other_weights_are_not_paired():
-    """The same name, layers and heads: only the hash tells two models apart."""
-
-    def hashed(probe, weights):
-        return changed(
-            probe, lambda results: results["configuration"]["model"].update(weight_hash=weights)
-        )
-
-    one, two, three = (wide_probe(3, 4) for _ in range(3))
-    two = hashed(two, "0" * 64)
-    said = side_by_side({"one": one, "two": two})
-    assert said.parts == []
-    assert said.sentences == [
-        "Probes of other weights or other heads are not compared head by head."
-    ]
-    # among several, those of the same weights are
-    said = side_by_side({"one": one, "two": two, "three": three})
-    table = next(p for p in said.parts if isinstance(p, Table) and "agree" in p.title)
-    assert set(table.data["run"]) == {"three"}
-    one, three = hashed(one, ""), hashed(three, "")  # stored without a hash: nobody knows
-    assert side_by_side({"one": one, "three": three}).parts == []
-
-
-def test_the_interval_of_a_median_covers_it():
-    """Of 2,000 samples of 41 normal numbers at least 95% (minus 4 standard errors) hold 0."""
-    rng = np.random.default_rng([5, 1])
-    found = [_typical(rng.normal(size=41)) for _ in range(2000)]
-    covered = np.mean([one["low"] <= 0 <= one["high"] for one in found])
-    assert covered >= 0.95 - 4 * np.sqrt(0.95 * 0.05 / 2000)
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -270,12 +214,12 @@ def test_the_command_is_remembered_and_can_be_rebuilt(words, tmp_path):
     asked = [*words.split(), "--out", str(first)]
     result = CliRunner().invoke(main, asked)
     assert result.exit_code == 0, result.output
-    assert pages_of(read_results([first]))[0].command == shlex.join(["esscher", *asked])
+    assert page_of(esscher.load(first)).command == shlex.join(["esscher", *asked])
     # without the memory: what the configuration says makes the same run
     config = first / "config.json"
     about = json.loads(config.read_text())
     config.write_text(json.dumps(about | {"command": None}))
-    rebuilt = shlex.split(pages_of(read_results([first]))[0].command)
+    rebuilt = shlex.split(page_of(esscher.load(first)).command)
     assert rebuilt[0] == "esscher"
     assert rebuilt[-2:] == ["--out", "first"]
     again = tmp_path / "again"
@@ -300,7 +244,7 @@ def test_the_model_s_command_is_rebuilt():
 def test_a_head_that_no_option_describes_has_no_command():
     head = esscher.gaussian_head(spectrum=[1.0, 0.2], dim=2)
     curve = esscher.sweep(head, [20, 40], 4)
-    found = pages_of(read_results([curve]))[0]
+    found = page_of(curve)
     assert found.command is None
     assert "Python" in found.command_note
 

@@ -23,13 +23,13 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
     """Write an HTML report about stored runs.
 
     RUN is the directory of a run of any kind, complete or not, a plan's file, or a directory that
-    holds runs; runs without measurements are left out. Several runs are shown side by side. The
+    holds runs; runs without measurements are left out. Several runs follow each other. The
     report is one file, which opens from disk and needs no network.
 
     \b
     Examples:
       esscher report runs/minilm -o report.html
-      esscher report runs/minilm-docs runs/minilm-code -o compared.html
+      esscher report runs/minilm-docs runs/minilm-code -o both.html
       esscher report reproduced/gaussian-quick -o gaussian.html
     """  # noqa: D301 - click's mark for verbatim lines
     check_output(output, "-o")

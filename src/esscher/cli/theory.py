@@ -9,14 +9,7 @@ import numpy as np
 
 from esscher.cli.options import check_figure
 from esscher.cli.printing import plain_console, plain_table, print_json
-from esscher.cli.regimes import load_probes, print_regimes, regimes_dict, save_regimes
 from esscher.cli.synthetic import head_options, synthetic_head
-from esscher.cli.theory_simulation import (
-    Simulation,
-    check_simulated,
-    simulate,
-    simulation_tables,
-)
 from esscher.core.errors import InputError
 from esscher.core.options import geometric_sizes
 from esscher.core.shown import plain_count, with_error
@@ -47,36 +40,11 @@ CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
     help="Queries: the tokens themselves, or independent of the keys.",
 )
 @click.option("--check", is_flag=True, help=f"Also simulate directly, up to n = {CHECK_SIZE}.")
-@click.option(
-    "--simulate",
-    "extremes",
-    is_flag=True,
-    help="Also simulate every n, drawing the extreme tokens only.",
-)
-@click.option(
-    "--replicates",
-    type=int,
-    default=1000,
-    show_default=True,
-    help="Simulated queries per n, for --simulate.",
-)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
 @click.option(
     "--figure",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draw the curves into this file.",
-)
-@click.option(
-    "--regimes",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw the three regimes over n and H into this file.",
-)
-@click.option(
-    "--probe",
-    "probes",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Also place the heads of this run of esscher probe (or its --save file); may be repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def theory(
@@ -89,18 +57,14 @@ def theory(
     sizes: str | None,
     queries: str,
     check: bool,
-    extremes: bool,
-    replicates: int,
     seed: int,
     figure: Path | None,
-    regimes: Path | None,
-    probes: tuple[Path, ...],
     as_json: bool,
 ) -> None:
     """Predict how fast a head converges, and how large n must be.
 
     A head is given by its attention horizon or spectrum and by the law of its tokens. With --sizes
-    its errors are predicted at every n. Does simulation agree? --check and --simulate show it.
+    its errors are predicted at every n. Does simulation agree? --check shows it.
 
     \b
     Examples:
@@ -108,44 +72,20 @@ def theory(
       esscher theory --spectrum 1.5,0.7,0.2 --tau 0.5 --sizes 1e3:1e12
       esscher theory --horizon 0.8 --dim 8 --sizes 100:1e6:9 --check --figure curves.png
       esscher theory --law laplace --horizon 0.5 --dim 4
-      esscher theory --horizon 1.5 --sizes 1e3:1e12 --simulate
-      esscher theory --regimes regimes.png --probe RUN --probe OTHER_RUN
     """  # noqa: D301 - click's mark for verbatim lines
     if seed < 0:
         raise InputError(f"--seed is {seed}; it must be at least 0")
     check_figure(figure)
-    check_figure(regimes, "--regimes")
-    alone = horizon is None and spectrum is None and (regimes is not None or bool(probes))
-    if alone and (sizes is not None or check or extremes or figure is not None):
-        raise InputError(
-            "--sizes, --check, --simulate and --figure need a head, such as --horizon 1.5"
-        )
-    if (check or extremes or figure) and sizes is None:
-        raise InputError("--check, --simulate and --figure need --sizes, such as 1e3:1e12")
-    if extremes:
-        check_simulated(law, replicates)
-    head = None if alone else synthetic_head(law, horizon, dim, spectrum, tau, df)
-    found = load_probes(probes)
-    if regimes is not None:
-        save_regimes(regimes, found, head)
-    placed = regimes is not None or bool(probes)
-    out = {"regimes": regimes_dict(found, head)} if placed else {}
-    if head is None:
-        if as_json:
-            print_json(out)
-        else:
-            print_regimes(found, None)
-            _print_place("Figure", regimes)
-        return
+    if (check or figure) and sizes is None:
+        raise InputError("--check and --figure need --sizes, such as 1e3:1e12")
+    head = synthetic_head(law, horizon, dim, spectrum, tau, df)
     n = None if sizes is None else geometric_sizes(sizes)
     prediction = predict(head, n, queries=queries, seed=seed)
     simulated = _simulate(prediction, seed) if check else None
-    simulation = simulate(prediction, replicates, seed) if extremes else None
     if figure is not None:
-        shown = simulated if simulation is None else simulation.map
-        prediction.plot(simulated=shown).save(figure)
+        prediction.plot(simulated=simulated).save(figure)
     if as_json:
-        out = prediction.to_dict() | {"law": law} | out
+        out = prediction.to_dict() | {"law": law}
         if simulated is not None:
             error, standard_error = simulated.map_rms()
             out["check"] = {
@@ -153,21 +93,11 @@ def theory(
                 "map_rms": error.tolist(),
                 "map_rms_standard_error": standard_error.tolist(),
             }
-        if simulation is not None:
-            out["simulation"] = simulation.to_dict()
         print_json(out)
         return
-    _print(prediction, simulated, simulation)
-    _print_place("Figure", figure)
-    if placed:
-        plain_console().print()
-        print_regimes(found, head)
-        _print_place("Figure", regimes)
-
-
-def _print_place(name: str, path: Path | None) -> None:
-    if path is not None:
-        plain_console().print(f"{name}: {path}", soft_wrap=True)
+    _print(prediction, simulated)
+    if figure is not None:
+        plain_console().print(f"Figure: {figure}", soft_wrap=True)
 
 
 def _simulate(prediction: Prediction, seed: int) -> DirectErrors | None:
@@ -185,9 +115,7 @@ def _simulate(prediction: Prediction, seed: int) -> DirectErrors | None:
     )
 
 
-def _print(
-    prediction: Prediction, simulated: DirectErrors | None, simulation: Simulation | None
-) -> None:
+def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
     console = plain_console()
     head = prediction.head
     console.say(prediction.headline)
@@ -215,12 +143,6 @@ def _print(
     if prediction.curves:
         console.print()
         console.print(_curve_table(prediction, simulated))
-    if simulation is not None:
-        for table in simulation_tables(prediction, simulation):
-            console.print()
-            console.print(table)
-        for note in simulation.notes:
-            console.say(f"Note: {note}.")
 
 
 def _print_facts(console: PlainConsole, facts: list[tuple[str, str, str]]) -> None:

@@ -14,8 +14,6 @@ from esscher.runs.folder import CONFIG, PARTS
 from esscher.runs.page import name_of, page_of
 from esscher.runs.registry import load
 from esscher.runs.result import NotFinished, Result
-from esscher.runs.side_by_side import side_by_side
-from esscher.show.content import Page
 from esscher.show.render import GENERATOR, render
 
 #: Runs that one report takes.
@@ -70,17 +68,11 @@ def report(
         _check_place(place, force)
     folders = [str(one.folder) for one in found if one.folder is not None]
     with foreign(", ".join(folders) or None):
-        pages = pages_of(found)
+        pages = [page_of(one) for one in found]
         title = pages[0].title if len(found) == 1 else f"{len(found)} runs"
         data = render(pages, f"{title} - Esscher")
     write_output(place, data)
     return place
-
-
-def pages_of(found: Sequence[Result[Any]]) -> list[Page]:
-    """Return the pages of all results, and before them one that compares them if there are many."""
-    pages = [page_of(one) for one in found]
-    return pages if len(found) == 1 else [side_by_side(found, pages), *pages]
 
 
 def read_results(

@@ -101,14 +101,6 @@ Part = Drawn | Table
 
 
 @dataclass(frozen=True)
-class Compared:
-    """What a study says about several of its results: sentences, charts and tables."""
-
-    sentences: Sequence[str] = ()
-    parts: Sequence[Part] = ()
-
-
-@dataclass(frozen=True)
 class Summary:
     """What a study says about one of its results, besides its headline and its charts.
 

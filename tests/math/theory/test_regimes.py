@@ -1,9 +1,8 @@
-"""Regimes: boundaries against the theory page, exact curves on both sides, the chart."""
+"""Regimes: boundaries against the theory page, exact curves on both sides."""
 
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from esscher import InputError, gaussian_head
@@ -15,17 +14,7 @@ from esscher.math.theory import (
     regime,
     softmax_moments,
 )
-from esscher.math.theory.regimes import CONTEXT_WINDOWS, positions, regime_indices, typical_strength
-from esscher.math.theory.regimes_chart import draw_regimes, edges_of
-from esscher.studies.probe.regimes import (
-    count_words,
-    order_check,
-    regime_counts,
-    regime_table,
-)
-from esscher.studies.probe.result import Probe
-from tests.show.drawn import panel_rows, texts
-from tests.studies.probe.made import made_head, made_probe
+from esscher.math.theory.regimes import positions, regime_indices, typical_strength
 
 
 def test_boundaries_are_where_the_regime_changes() -> None:
@@ -86,74 +75,3 @@ def test_positions_broadcast_and_refuse() -> None:
         positions(1.0, 1.0, 1.0)
     with pytest.raises(InputError, match="negative"):
         positions(-1.0, 1.0, 10.0)
-
-
-def probe_of(strengths: list[float], horizons: list[float]) -> Probe:
-    """A stored probe reduced to what the regimes read; effective keys fall with the strength."""
-    return made_probe(
-        [
-            made_head(i, horizon=h, frobenius=s, tau=0.0, ess=1000 * np.exp(-s), n=1000)
-            for i, (s, h) in enumerate(zip(strengths, horizons, strict=True))
-        ]
-    )
-
-
-def test_heads_are_counted_per_window() -> None:
-    # sqrt(2 ln n) is 4.25 at 8k, 4.85 at 128k, 5.26 at 1M, 5.68 at 10M
-    probe = probe_of([1.0, 2.3, 4.5, 6.0, 1.5], [0.5, 0.9, 0.9, 2.0, 1.5])
-    table = regime_table(probe)
-    assert list(table["8k"]) == ["parametric", "stable", "frozen", "frozen", "stable"]
-    assert list(table["10M"]) == ["parametric", "parametric", "stable", "frozen", "stable"]
-    counts = regime_counts(probe)
-    assert [row["n"] for row in counts] == list(CONTEXT_WINDOWS.values())
-    assert (counts[0]["parametric"], counts[0]["stable"], counts[0]["frozen"]) == (1, 2, 2)
-    # 4.5 lies within 6% of the boundary 4.245, 2.3 within 9% of half of it
-    assert counts[0]["ranges"] == {"parametric": [1, 1], "stable": [2, 2], "frozen": [2, 2]}
-    close = regime_counts(probe_of([4.4], [0.5]))[0]
-    assert close["ranges"]["frozen"] == [0, 1]
-    assert count_words(close, "frozen") == "1 (0 to 1)"
-    check = order_check(probe)
-    assert check["correlation"] == pytest.approx(-1)
-    assert check["low"] <= check["correlation"] <= check["high"]
-    with pytest.raises(InputError, match="at least 4 heads"):
-        order_check(probe_of([1.0], [0.5]))
-    with pytest.raises(InputError, match="no measurements yet"):
-        regime_table(probe_of([], []))
-
-
-def test_chart_shows_planes_windows_and_heads(capfd: pytest.CaptureFixture[str]) -> None:
-    heads = {"one": pd.DataFrame({"H": [1.4, 0.5, 30.0], "S": [2.0, 1.0, 40.0]})}
-    chart = draw_regimes(heads, (1.5, 2.5), "a title")
-    written = texts(chart)
-    for word in (
-        *("parametric", "stable", "frozen", "burn-in", "8k", "128k", "1M", "10M", "this head"),
-        *("one", "a title", "error ~ n^-0.1", "one direction (S = H)"),
-    ):
-        assert word in written
-    for number, name, mark in ((0, "H", 1.5), (2, "S", 2.5)):
-        lines = panel_rows(chart, number, "line")
-        assert {row["value"] for row in lines if row["line"] == "this head"} == {mark}
-        windows = {row["name"]: row["at"] for row in panel_rows(chart, number, "at")}
-        assert windows == CONTEXT_WINDOWS
-        shown = panel_rows(chart, number + 1, "share")
-        assert [row["value"] for row in shown] == sorted(heads["one"][name])
-        assert [row["hollow"] for row in shown] == [False, True, True]
-    assert len(draw_regimes().to_dict()["concat"]) == 2
-    assert capfd.readouterr().err == ""
-
-
-@pytest.mark.parametrize("name", ["H", "S"])
-def test_bands_of_the_chart_are_the_regimes(name: str) -> None:
-    n = np.geomspace(1e2, 1e12, 30)
-    for i, edge in enumerate(edges_of(name, n)):
-        for factor, index in ((0.999, i), (1.001, i + 1)):
-            horizon = factor * edge if name == "H" else 0.0
-            found = regime_indices(positions(horizon, factor * edge, n))
-            assert found.tolist() == [index] * len(n)
-
-
-def test_lines_of_the_chart_have_their_exponent() -> None:
-    for row in panel_rows(draw_regimes(), 0, "line"):
-        beta = float(row["line"].partition("n^-")[2])
-        found = regime(row["value"], row["value"], row["n"])
-        assert found.exponent == pytest.approx(beta, abs=2e-5)

@@ -25,7 +25,7 @@ from esscher.studies.plan.words import advised
 from esscher.studies.plan.words import asked as said_of_tasks
 from tests.studies.plan.asked import OPTIONS, roomy, text
 
-OTHERS = ("adakv:expected", "criticalkv:tova")
+OTHERS = ("adakv:expected", "adakv:streaming")
 NAMES = {"planned", "uniform", *PUBLISHED, *OTHERS}
 
 
@@ -120,12 +120,12 @@ def drop(rows):
         ("needle-1", lambda about, table: about.update(task="keys"), "what was asked"),
         ("needle-1", lambda about, table: about.update(haystack="hay"), "what was asked"),
         ("needle-1", lambda about, table: about.pop("kept"), "does not say what was kept"),
-        ("needle-1", lambda about, table: about["kept"].pop("tova"), "what was kept"),
-        ("check-0", lambda about, table: about["kept"].pop("duo"), "what dense attention gives"),
+        ("needle-1", lambda about, table: about["kept"].pop("kvzip"), "what was kept"),
+        ("check-0", lambda about, table: about["kept"].pop("adakv"), "what dense attention gives"),
         ("check-1", drop([3]), "its table is not of all configurations"),
         ("check-0", lambda about, table: table.astype({"value": str}), "lacks columns"),
         ("calibration-0", lambda about, table: table.assign(value="much"), "has no effects"),
-        ("calibration-0", drop([-1]), "its retrieval is not one per"),
+        ("calibration-0", drop([-1]), "its norm is not one per"),
     ],
 )
 def test_damaged_cells_are_named(name, damage, said, asked, tmp_path):
@@ -147,13 +147,13 @@ def test_damaged_cells_are_named(name, damage, said, asked, tmp_path):
     ("damage", "said"),
     [
         (lambda c: c["tasks"]["needle"].pop("dense"), "does not score what it measured"),
-        (lambda c: c["tasks"]["needle"].pop("tova"), "does not score what it measured"),
+        (lambda c: c["tasks"]["needle"].pop("kvzip"), "does not score what it measured"),
         (lambda c: c.update(totals={"dense": c["tasks"]["needle"]["dense"]}), "does not score"),
         (lambda c: c.update(dense_cannot=["riddle"]), "does not score what it asked"),
         (lambda c: c["others"].update(oracle=c["planned"]), "does not compare what it measured"),
         (lambda c: renamed(c, "adakv:oracle"), "has a rule 'adakv:oracle', which is not known"),
         (lambda c: renamed(c, "oracle"), "has a rule 'oracle', which is not known"),
-        (lambda c: c.pop("tova"), "does not compare what it measured"),
+        (lambda c: c.pop("kvzip"), "does not compare what it measured"),
     ],
 )
 def test_files_with_scores_of_something_else(damage, said, asked, tmp_path):

@@ -12,7 +12,7 @@ from esscher.engine.cache.published import RULES, rule_named
 from esscher.engine.cache.selection import certain_keys
 from esscher.studies.plan.configurations import Budgets, Chosen, count_kept, kept_layers
 from tests.engine.cache.plans import prompts
-from tests.engine.cache.published.reading import decoder, profile_of
+from tests.engine.cache.published.reading import decoder
 
 COUNT = 90
 CERTAIN = certain_keys(COUNT, 2, 4)
@@ -46,14 +46,14 @@ def test_a_sample_has_weights_and_as_many_tokens():
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_everything_keeps_as_much_in_layers_without_a_window(name, selection):
     loaded, ids = decoder(name), prompts([COUNT])[0].numpy()
-    rules = (*RULES.values(), rule_named("adakv:expected"), rule_named("criticalkv:streaming"))
+    rules = (*RULES.values(), rule_named("adakv:expected"))
     prompt = ObservedPrompt(loaded, ids, Keeping(sinks=2, recent=4), rules=rules)
     planned = budgets(selection)
     reduced = list(prompt.scores)
     assert reduced == ([0, 1, 2] if name == "llama" else [1])
     each = np.full_like(planned.tokens, 25)
     uniform = Budgets(each, planned.powers, selection)
-    chosen = Chosen(planned, uniform, rules, profile_of(loaded))
+    chosen = Chosen(planned, uniform, rules)
     found = kept_layers(prompt, chosen, ("a prompt", 0), 0)
     assert set(found) == {"planned", "uniform", *(rule.name for rule in rules)}
     for own in found.values():

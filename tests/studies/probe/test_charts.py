@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from esscher.core.errors import InputError
 from esscher.show.drawing import draw, offered
-from esscher.studies.probe import charts, page, probe, side_by_side
+from esscher.studies.probe import charts, page, probe
 from esscher.studies.probe.charts import DRAWINGS
 from esscher.studies.probe.curves import METRICS
 from tests.engine.models.folders import tiny, words
@@ -234,9 +233,6 @@ def test_what_is_predicted_in_reports(alone):
     assert "mean" not in columns
     assert "predicted_mean" in columns
     assert any("predicted" in card.note for card in summary.cards if "converge" in card.label)
-    # predicted against measured exponents would not be the same quantity
-    both = side_by_side.heads({"one": alone, "two": alone})
-    assert "predicted exponent of the mean" in json.dumps(both.to_dict())
 
 
 def test_sinks_and_delimiters_are_apart_in_reports(found):

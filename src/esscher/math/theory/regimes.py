@@ -33,8 +33,6 @@ from esscher.math.heads import Head
 
 #: Names of the regimes, from many keys to one.
 REGIMES = ("parametric", "stable", "frozen")
-#: Context windows of today's models, in tokens.
-CONTEXT_WINDOWS = {"8k": 8192, "128k": 131_072, "1M": 1_000_000, "10M": 10_000_000}
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,7 @@ from esscher.core.validation import Array
 from esscher.engine.cache.budgets import Keeping, Score, SelectionKind
 from esscher.engine.cache.observation import observe
 from esscher.engine.cache.prompt import ObservedPrompt
-from esscher.engine.cache.published import (
-    RULES,
-    LayerProfile,
-    Profile,
-    Rule,
-    measure_profile,
-    prefilled_layer,
-)
+from esscher.engine.cache.published import Rule
 from esscher.engine.cache.selection import certain_keys
 from esscher.engine.models import LayerInputs, LoadedModel, attention_override
 from esscher.engine.reading import PassageReader
@@ -66,17 +59,12 @@ class PassageEffects:
         Mean squared norm of each head's output, [layers, heads].
     sliding
         Layers with a sliding window: they are not reduced, and have no effects.
-    lost, retrieval
-        What published rules that are calibrated know of the reduced layers; see
-        :class:`~esscher.engine.cache.published.Profile`. None unless such rules are compared with.
     """
 
     effect: Array
     square: Array
     norm: Array
     sliding: tuple[int, ...] = ()
-    lost: Array | None = None
-    retrieval: Array | None = None
 
     def chosen(self, layers: NDArray[np.int64], selection: SelectionKind) -> PassageEffects:
         """The effects of some layers and one kind of selection."""
@@ -134,18 +122,6 @@ class ObservedPassage:
     def keys(self) -> int:
         """Number of keys of which budgets are kept."""
         return len(self.certain)
-
-    @property
-    def profiled(self) -> bool:
-        """Whether a rule looked on that is calibrated by its own scores."""
-        return self.prompt is not None and RULES["lukv"] in self.prompt.looking.rules
-
-    def profile(self, inputs: LayerInputs, sizes: NDArray[np.int64]) -> LayerProfile:
-        """Measure a decoder's layer that reads on after the prefix, for calibrated rules."""
-        assert self.prompt is not None
-        looking = self.prompt.looking
-        found = looking.found(RULES["lukv"])[looking.layers.index(inputs.layer)]
-        return measure_profile(prefilled_layer(self.loaded, inputs, self.keys), found, sizes)
 
     def scores(self, inputs: LayerInputs) -> Tensor:
         """Scores of a layer's keys, [key heads, keys].
@@ -212,15 +188,12 @@ def measure_effects(
     found: list[LayerEffects] = []
 
     sliding: list[int] = []
-    profiles: list[LayerProfile] = []
 
     def look(inputs: LayerInputs) -> None:
         if inputs.window is not None:
             sliding.append(inputs.layer)
             found.append(no_effects(inputs, len(sizes)))
             return
-        if observed.profiled:
-            profiles.append(observed.profile(inputs, profile_sizes(sizes, observed.keys)))
         given = (inputs, gradients[inputs.layer], observed.scores(inputs), observed.certain, sizes)
         if not swept:
             found.append(layer_effects(*given))
@@ -234,24 +207,6 @@ def measure_effects(
         square=np.stack([layer.square for layer in found]),
         norm=np.stack([layer.norm for layer in found]),
         sliding=tuple(sliding),
-        lost=np.stack([one.lost for one in profiles]) if profiles else None,
-        retrieval=np.stack([one.retrieval for one in profiles]) if profiles else None,
-    )
-
-
-def profile_sizes(sizes: NDArray[np.int64], keys: int) -> NDArray[np.int64]:
-    """Budgets of a profile: those of the effects, smaller ones, and everything."""
-    smaller = np.unique(np.geomspace(1, sizes[0], 8).round().astype(np.int64))
-    return np.unique(np.concatenate([smaller, sizes, [keys]]))
-
-
-def mean_profile(parts: Sequence[PassageEffects], sizes: NDArray[np.int64], keys: int) -> Profile:
-    """Mean over passages of what calibrated rules know."""
-    return Profile(
-        prompt=keys,
-        sizes=profile_sizes(sizes, keys),
-        lost=np.mean([part.lost for part in parts if part.lost is not None], axis=0),
-        retrieval=np.mean([p.retrieval for p in parts if p.retrieval is not None], axis=0),
     )
 
 

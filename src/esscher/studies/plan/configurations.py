@@ -20,7 +20,7 @@ from esscher.core.streams import random_stream
 from esscher.engine.cache.budgets import POWERS, SelectionKind
 from esscher.engine.cache.fitting import Fit
 from esscher.engine.cache.prompt import ObservedPrompt
-from esscher.engine.cache.published import Profile, Rule
+from esscher.engine.cache.published import Rule
 from esscher.engine.cache.selection import Kept, select_largest, select_sample, spread_starts
 
 #: What is kept of a prompt, by layer and key head.
@@ -80,14 +80,11 @@ class Chosen:
         Budgets of the plan, and equal ones.
     rules
         Published rules.
-    profile
-        What rules that are calibrated know of the model.
     """
 
     planned: Budgets
     uniform: Budgets
     rules: tuple[Rule, ...] = ()
-    profile: Profile | None = None
 
     @property
     def without_rules(self) -> Chosen:
@@ -137,8 +134,7 @@ def kept_layers(
     layers = prompt.looking.layers
     each = int(chosen.uniform.tokens[list(prompt.scores)].mean())
     for rule in chosen.rules:
-        profile = chosen.profile if rule.calibrated else None
-        found = rule.keep(prompt.looking.found(rule), each, profile)
+        found = rule.keep(prompt.looking.found(rule), each)
         out[rule.name] = {
             layer: [Kept(index, torch.zeros(len(index))) for index in own]
             for layer, own in zip(layers, found, strict=True)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from esscher.core.errors import InputError
 from esscher.core.options import checked, options_of
 from esscher.engine.cache.budgets import POWERS
 from esscher.engine.cache.published import rule_named
@@ -56,12 +55,6 @@ def _study(plan: Plan, loaded: LoadedModel, text: TextSource, options: dict[str,
 
 def _chosen(plan: Plan, against: tuple[str, ...]) -> Chosen:
     rules = tuple(rule_named(name) for name in against)
-    for rule in rules:
-        if rule.calibrated:
-            raise InputError(
-                f"against has {rule.name!r}, which is calibrated together with a plan; make the "
-                f"plan with --against {rule.name}, which compares them"
-            )
     tokens = plan.token_budgets.tokens
     reduced = [i for i in range(len(tokens)) if i not in plan.sliding]
     each = np.full_like(tokens, plan.prefix)

@@ -23,8 +23,6 @@ class Shapes(Record, frozen=True, kw_only=True, omit_defaults=True):
     effect: tuple[Index, ...]
     square: tuple[Index, ...]
     norm: tuple[Index, ...]
-    lost: tuple[Index, ...] | None = None
-    retrieval: tuple[Index, ...] | None = None
 
 
 class CacheBytes(Record, frozen=True, kw_only=True):
@@ -174,10 +172,7 @@ class TaskScore(Record, frozen=True, kw_only=True, omit_defaults=True):
 #: Scores of every configuration, dense included.
 TaskScores: TypeAlias = dict[Configuration, TaskScore]
 #: Published rules that have a place of their own in a check.
-PUBLISHED = (
-    "streaming", "snapkv", "tova", "expected", "pyramid", "adakv", "criticalkv", "kvzip", "lukv",
-    "duo",
-)  # fmt: skip
+PUBLISHED = ("streaming", "snapkv", "expected", "adakv", "kvzip")
 
 
 class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -191,7 +186,7 @@ class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
         Measures of every configuration.
     heavy
         Of an encoder: tokens that receive most attention.
-    streaming, snapkv, tova, expected, pyramid, adakv, criticalkv, kvzip, lukv, duo
+    streaming, snapkv, expected, adakv, kvzip
         Of a decoder: published rules, as far as they were asked for.
     others
         The same for rules over others, such as ``adakv:expected``.
@@ -220,14 +215,9 @@ class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
     heavy: Measures | None = None
     streaming: Measures | None = None
     snapkv: Measures | None = None
-    tova: Measures | None = None
     expected: Measures | None = None
-    pyramid: Measures | None = None
     adakv: Measures | None = None
-    criticalkv: Measures | None = None
     kvzip: Measures | None = None
-    lukv: Measures | None = None
-    duo: Measures | None = None
     others: dict[Configuration, Measures] = field(default_factory=dict)
     ratios: dict[Configuration, Mean]
     verdict: Verdict

@@ -46,8 +46,8 @@ RETRIEVAL_OF = 3
 SHORTEST_RETRIEVAL = 192
 #: Kinds of calibration passages.
 KINDS = ("prose", "retrieval")
-#: Rules that work over the scores of another, and those others.
-WRAPPING, WRAPPED = ("adakv", "criticalkv"), ("streaming", "snapkv", "tova", "expected")
+#: Rules over whose scores AdaKV can work, besides SnapKV.
+WRAPPED = ("streaming", "expected")
 #: Samples of each unseen passage of an encoder: its embedding is one number per passage, which
 #: varies with the sample; a decoder's measures are means over its queries.
 ENCODER_DRAWS = 4
@@ -224,7 +224,7 @@ class PlanStudy(ModelStudy[Plan]):
             return () if self.check is None else ("snapkv", "streaming")
         if not self.against and self.check is None:
             return ()
-        wrapped = tuple(f"{a}:{b}" for a in WRAPPING for b in WRAPPED if b != "snapkv")
+        wrapped = tuple(f"adakv:{name}" for name in WRAPPED)
         _check_names("against", self.against, (*PUBLISHED, *wrapped), "all")
         if self.check is None:
             raise InputError("against is part of a check; give a text with --check")

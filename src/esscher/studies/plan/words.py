@@ -15,14 +15,9 @@ NAMES = {
     "heavy": "heavy hitters",
     "streaming": "StreamingLLM",
     "snapkv": "SnapKV",
-    "tova": "TOVA",
     "expected": "Expected Attention",
-    "pyramid": "PyramidKV",
     "adakv": "AdaKV",
-    "criticalkv": "CriticalKV",
     "kvzip": "KVzip",
-    "lukv": "LU-KV style",
-    "duo": "DuoAttention style",
 }
 
 

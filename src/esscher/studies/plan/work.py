@@ -21,7 +21,7 @@ from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
 from esscher.engine.cache.budgets import POWERS, Grid
 from esscher.engine.cache.cache import check_reducible
-from esscher.engine.cache.published import RULES, Rule, rule_named
+from esscher.engine.cache.published import Rule, rule_named
 from esscher.engine.models import AnyModel, LoadedModel, opened_model
 from esscher.engine.reading import check_supported
 from esscher.engine.text import Passage, PassageSet
@@ -37,9 +37,7 @@ from esscher.studies.plan.calibrate import (
     ObservedPassage,
     PassageEffects,
     budget_grid,
-    mean_profile,
     measure_effects,
-    profile_sizes,
 )
 from esscher.studies.plan.check import PassageCheck
 from esscher.studies.plan.compare import (
@@ -58,7 +56,7 @@ from esscher.studies.plan.study import NEIGHBOURS, PlanStudy
 from esscher.studies.plan.words import headline
 
 #: Arrays of a calibration passage that its table has.
-ARRAYS = ("effect", "square", "norm", "lost", "retrieval")
+ARRAYS = ("effect", "square", "norm")
 
 
 def read_texts(
@@ -199,8 +197,6 @@ class PlanWork:
 def _calibration_cell(
     model: AnyModel, passage: Passage, i: int, study: PlanStudy, held: HeldPassages | None
 ) -> Cell:
-    # a profile is measured with the scores of the one rule that is calibrated by them
-    rules = [RULES["lukv"]] if any(rule.calibrated for rule in rules_of(study)) else []
     with opened_model(model) as loaded:
         # nothing is fitted before there is a plan
         observed = ObservedPassage(
@@ -209,7 +205,6 @@ def _calibration_cell(
             study.prefix,
             study.keeping,
             study.score,
-            rules,
             asks=held is not None,
         )
         bits = random_stream(study.seed, "plan gradients", i).integers(2**62)
@@ -218,7 +213,7 @@ def _calibration_cell(
     if held is not None:
         held.put(i, observed)
     # one row per number; axes are kept beside them
-    arrays = {name: own for name in ARRAYS if (own := getattr(effects, name)) is not None}
+    arrays = {name: getattr(effects, name) for name in ARRAYS}
     table = pd.concat(
         [pd.DataFrame({"what": name, "value": a.ravel()}) for name, a in arrays.items()],
         ignore_index=True,
@@ -304,10 +299,7 @@ def chosen_of(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Chos
         Budgets(found.budgets, found.powers, study.selection)
         for found in choose_budgets(study, stored, layers)
     )
-    rules, profile = rules_of(study), None
-    if any(rule.calibrated for rule in rules):
-        profile = mean_profile(stored, budget_sizes(study), study.prefix)
-    return Chosen(planned, uniform, rules, profile)
+    return Chosen(planned, uniform, rules_of(study))
 
 
 def planned_layers(study: PlanStudy, cells: Mapping[str, Cell]) -> NDArray[np.int64]:
@@ -326,11 +318,6 @@ def _stored_effects(
         "square": (model.layers, model.heads, SELECTIONS, sizes),
         "norm": (model.layers, model.heads),
     }
-    if any(rule.calibrated for rule in rules_of(study)):
-        reduced = model.layers - len(set(about.sliding))
-        count = len(profile_sizes(budget_sizes(study), study.prefix))
-        wanted["lost"] = (reduced, model.key_heads, count)
-        wanted["retrieval"] = (reduced, model.key_heads)
     known = {"what", "value"} <= set(cell.table.columns)
     if about.shapes is None or not known or cell.table["value"].dtype.kind not in "fiu":
         raise run.damaged(name, "it has no effects")

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import torch
 
-from esscher.engine.cache.published import (
-    RULES,
-    Looking,
-    Profile,
-    measure_profile,
-    prefilled_layer,
-)
+from esscher.engine.cache.published import RULES, Looking, prefilled_layer
 from esscher.engine.cache.published.adakv import AdaKV
-from esscher.engine.cache.published.criticalkv import CriticalKV
-from esscher.engine.cache.published.pyramid import Pyramid
 from esscher.engine.cache.published.snapkv import SnapKV
 from esscher.engine.models import attention_override
-from tests.engine.cache.plans import prompts, room_for
+from tests.engine.cache.plans import room_for
 from tests.engine.models.folders import tiny
 from tests.engine.models.tiny import transformers
 
@@ -28,10 +19,9 @@ PROMPT, WINDOW = 70, 8
 SNAPKV = SnapKV(window=WINDOW)
 #: The rules, with that window.
 SMALL = {
-    name: dataclasses.replace(rule, scorer=SNAPKV)
-    if isinstance(rule, Pyramid | AdaKV | CriticalKV) else rule
+    name: dataclasses.replace(rule, scorer=SNAPKV) if isinstance(rule, AdaKV) else rule
     for name, rule in RULES.items()
-} | {"snapkv": SNAPKV}  # fmt: skip
+} | {"snapkv": SNAPKV}
 
 
 def decoder(name="llama", **options):
@@ -65,20 +55,3 @@ def looked(loaded, rules, ids, chunk=2048):
     cache = read(loaded, ids, looking.watch)
     looking.repeat(ids, cache, chunk)
     return looking
-
-
-def profile_of(loaded, sizes=(6, 12, 20, 40, PROMPT), seed=7):
-    """A profile from one prompt and twenty queries after it."""
-    ids = prompts([PROMPT + 20], seed)[0]
-    rule, sizes, layers = RULES["lukv"], np.array(sizes), []
-    looking = Looking(loaded, [rule], PROMPT)
-    cache = read(loaded, ids[:PROMPT], looking.watch)
-    found = dict(zip(looking.layers, looking.found(rule), strict=True))
-
-    def watch(inputs):
-        if inputs.window is None:
-            layer = prefilled_layer(loaded, inputs, PROMPT)
-            layers.append(measure_profile(layer, found[inputs.layer], sizes))
-
-    read(loaded, ids[PROMPT:], watch, cache)
-    return Profile.mean([layers], PROMPT, sizes)

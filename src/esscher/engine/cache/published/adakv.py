@@ -25,7 +25,6 @@ from esscher.engine.cache.published.snapkv import SnapKV
 
 if TYPE_CHECKING:
     from esscher.engine.cache.published.prefilled import Prefilled
-    from esscher.engine.cache.published.profile import Profile
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,7 @@ class AdaKV(Rule):
         """As the scorer."""
         return self.scorer.look(layer)
 
-    def _choose(
-        self, found: Sequence[Scores], each: int, profile: Profile | None
-    ) -> list[list[Tensor]]:
+    def _choose(self, found: Sequence[Scores], each: int) -> list[list[Tensor]]:
         out = []
         for layer in found:
             budgets = adaptive_budgets(layer.scores, each, self.safeguard)

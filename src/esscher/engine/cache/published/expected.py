@@ -35,10 +35,6 @@ class Expected(Scorer):
         First tokens that are kept, and whose queries are left out: they are unlike others.
     future
         Number of positions to come.
-    epsilon
-        Added to the weights before they are multiplied by norms.
-    norms
-        Whether they are multiplied by the norms of the values.
     """
 
     cite = (
@@ -47,8 +43,6 @@ class Expected(Scorer):
     )
     sinks: int = 4
     future: int = 512
-    epsilon: float = 0.0
-    norms: bool = True
 
     @property
     def name(self) -> str:
@@ -63,11 +57,8 @@ class Expected(Scorer):
         for g in range(layer.key_heads):
             keys = layer.keys(g)[self.sinks :]
             mean = torch.stack([self._weights(layer, h, keys, turn) for h in layer.query_heads(g)])
-            score = mean.mean(0)
-            if self.norms:
-                norm = torch.linalg.vector_norm(layer.values(g)[self.sinks :], dim=-1)
-                score = (score + self.epsilon) * norm
-            out.append(score)
+            norm = torch.linalg.vector_norm(layer.values(g)[self.sinks :], dim=-1)
+            out.append(mean.mean(0) * norm)
         return Scores(padded(torch.stack(out), self.sinks, 0).cpu())
 
     def _mean_rotation(self, layer: Prefilled) -> Tensor:

@@ -20,7 +20,6 @@ from esscher.engine.cache.published.rule import Rule, Scores, check_longer, larg
 
 if TYPE_CHECKING:
     from esscher.engine.cache.published.prefilled import Prefilled
-    from esscher.engine.cache.published.profile import Profile
 
 
 @dataclass(frozen=True)
@@ -68,9 +67,7 @@ class KVzip(Rule):
                     row[begin:end] = torch.maximum(row[begin:end], most)
         return Scores(scores)
 
-    def _choose(
-        self, found: Sequence[Scores], each: int, profile: Profile | None
-    ) -> list[list[Tensor]]:
+    def _choose(self, found: Sequence[Scores], each: int) -> list[list[Tensor]]:
         scores = torch.stack([layer.scores for layer in found])
         scores[..., : self.sinks] = torch.inf
         layers, key_heads, tokens = scores.shape

@@ -27,8 +27,6 @@ class Prefilled:
         The first so many keys are the prompt.
     rotation
         The model's rotary embedding in this layer; None if it has none.
-    output
-        Output projection of every head, [heads, d_v, hidden].
     repeated
         Part of the prompt (begin, end) that the queries repeat; None if they are the prompt's own,
         or go on after it.
@@ -37,7 +35,6 @@ class Prefilled:
     inputs: LayerInputs
     prompt: int
     rotation: Rotation | None
-    output: Tensor
     repeated: tuple[int, int] | None = None
 
     @property
@@ -84,7 +81,4 @@ def prefilled_layer(
     repeated: tuple[int, int] | None = None,
 ) -> Prefilled:
     """Bring together what rules look at in a layer; see :class:`Prefilled`."""
-    block = loaded.family.blocks(loaded.model)[inputs.layer]
-    heads, value_dim = inputs.q.shape[1], inputs.v.shape[-1]
-    output = loaded.family.maps(block).output.detach().T.reshape(heads, value_dim, -1)
-    return Prefilled(inputs, prompt, rotation_of(loaded, inputs.layer), output, repeated)
+    return Prefilled(inputs, prompt, rotation_of(loaded, inputs.layer), repeated)

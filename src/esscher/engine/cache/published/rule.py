@@ -20,7 +20,6 @@ from esscher.core.validation import as_dim
 
 if TYPE_CHECKING:
     from esscher.engine.cache.published.prefilled import Prefilled
-    from esscher.engine.cache.published.profile import Profile
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,13 +30,9 @@ class Scores:
     ----------
     scores
         [key heads, tokens], float32.
-    norms
-        Norms of what the tokens' values add to the model, [key heads, tokens], for rules that weigh
-        scores by them; None for others.
     """
 
     scores: Tensor
-    norms: Tensor | None = None
 
     @property
     def tokens(self) -> int:
@@ -46,7 +41,7 @@ class Scores:
 
     def joined(self, other: Scores) -> Scores:
         """The larger of two scores of every token: of two parts of a repetition."""
-        return Scores(torch.maximum(self.scores, other.scores), self.norms)
+        return Scores(torch.maximum(self.scores, other.scores))
 
 
 class Rule(ABC):
@@ -58,13 +53,10 @@ class Rule(ABC):
         Authors, title and arXiv number.
     reads
         What the rule looks at: the prompt's own reading, or its repetition by the model.
-    calibrated
-        Whether the rule needs a profile of the model.
     """
 
     cite: ClassVar[str]
     reads: ClassVar[Literal["prompt", "repeat"]] = "prompt"
-    calibrated: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -76,14 +68,10 @@ class Rule(ABC):
         """Score the tokens of the prompt in one layer."""
 
     @abstractmethod
-    def _choose(
-        self, found: Sequence[Scores], each: int, profile: Profile | None
-    ) -> list[list[Tensor]]:
+    def _choose(self, found: Sequence[Scores], each: int) -> list[list[Tensor]]:
         """Choose what is kept, see :meth:`keep`."""
 
-    def keep(
-        self, found: Sequence[Scores], each: int, profile: Profile | None = None
-    ) -> list[list[Tensor]]:
+    def keep(self, found: Sequence[Scores], each: int) -> list[list[Tensor]]:
         """Choose what every key head keeps: increasing indices, by layer and key head.
 
         In all they are exactly ``each`` times the number of key heads of all layers.
@@ -94,22 +82,16 @@ class Rule(ABC):
             What :meth:`look` found, layer by layer. Layers that are not reduced are left out.
         each
             Tokens that a key head keeps on average.
-        profile
-            Of the same layers, for a rule that is calibrated.
 
         Raises
         ------
         InputError
-            If there are not so many tokens, or no profile for a rule that needs one.
+            If there are not so many tokens.
         """
         each, tokens, key_heads = as_dim(each, "each"), found[0].tokens, len(found[0].scores)
         if each > tokens:
             raise InputError(f"each is {each:,}; the prompt has {tokens:,} tokens")
-        if self.calibrated:
-            if profile is None:
-                raise InputError(f"the rule {self.name!r} needs a profile of the model")
-            profile.check_shape(len(found), key_heads)
-        kept = self._choose(found, each, profile)
+        kept = self._choose(found, each)
         total = sum(len(index) for layer in kept for index in layer)
         if total != each * len(found) * key_heads:
             raise AssertionError(
@@ -122,9 +104,7 @@ class Rule(ABC):
 class Scorer(Rule):
     """A rule that keeps the same number of tokens in every head: those with the largest scores."""
 
-    def _choose(
-        self, found: Sequence[Scores], each: int, profile: Profile | None
-    ) -> list[list[Tensor]]:
+    def _choose(self, found: Sequence[Scores], each: int) -> list[list[Tensor]]:
         return [[largest(own, each) for own in layer.scores] for layer in found]
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from esscher.engine.cache.published.rule import Scorer, Scores, check_longer
 
@@ -42,9 +41,3 @@ class Streaming(Scorer):
         scores = torch.arange(layer.prompt, dtype=torch.float32)
         scores[: self.sinks] += layer.prompt
         return Scores(scores.expand(layer.key_heads, -1))
-
-
-def sinks_and_recent(tokens: int, sinks: int, recent: int) -> Tensor:
-    """Indices of the first and of the last tokens."""
-    index = torch.arange(tokens)
-    return index[(index < sinks) | (index >= tokens - recent)]
