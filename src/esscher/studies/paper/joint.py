@@ -50,11 +50,6 @@ class JointExponents:
     slope_interval: tuple[float, float]
 
 
-def slope_against(horizons: ArrayLike, exponents: ArrayLike) -> float:
-    """Least-squares slope of exponents against H; not a number for a single horizon."""
-    return float(_slope_form(horizons) @ np.asarray(exponents, dtype=np.float64))
-
-
 def joint_exponents(
     errors: Array, sizes: Sequence[int], rates: Sequence[Rate], horizons: Array, seed: int
 ) -> JointExponents:
@@ -75,20 +70,6 @@ def joint_exponents(
     """
     exponents = np.array([rate.exponent for rate in rates])
     return band(exponents, _influences(errors, np.asarray(sizes), rates), horizons, seed)
-
-
-def redrawn_exponents(
-    errors: Array, sizes: Sequence[int], rates: Sequence[Rate], seed: int, resamples: int
-) -> Array:
-    """Exponents of resampled replicates, drawn for all scales together, [resample, scale].
-
-    Arguments as in :func:`joint_exponents`.
-    """
-    moved = _influences(errors, np.asarray(sizes), rates)
-    count = len(moved)
-    picks = resampling_counts(count, resamples, random_stream(seed, "redrawn exponents", count))
-    exponents = np.array([rate.exponent for rate in rates])
-    return np.asarray(exponents + picks @ (moved - moved.mean(axis=0)) / count)
 
 
 def band(exponents: Array, moved: Array, horizons: Array, seed: int) -> JointExponents:

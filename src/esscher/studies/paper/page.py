@@ -55,7 +55,7 @@ def _section(entry: Entry, words: list[str]) -> Drawn:
     checks = [
         (
             "Check" if check.counts else "Beside it",
-            f"{check.says[0].upper()}{check.says[1:]}: {check.verdict}. "
+            f"{check.says[0].upper()}{check.says[1:].rstrip('.')}: {check.verdict}. "
             f"Found: {check.found.rstrip('.')}. Rule: {check.rule.rstrip('.')}.",
         )
         for check in entry.checks

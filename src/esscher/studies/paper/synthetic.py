@@ -872,36 +872,30 @@ def judge_reference(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Ent
 
 def draw_exponents(table: pd.DataFrame, title: str, along: str = "H") -> ChartType:
     """Draw exponents against H or alpha^2, a panel per metric, with the published lines."""
-    kinds = ("measured", "predicted on these sizes", "1/(2(1+H²))", "1/(2(1+32H²))")
-    series = Series(
-        "kind",
-        kinds,
-        colours=(BLUE, GREEN, VERMILION, GREY),
-        shapes=("circle", LINE, LINE, LINE),
-        dashes=((1, 0), (4, 2), (6, 2, 1, 2), (1, 2)),
-    )
+    looks = {
+        "measured": (BLUE, "circle", (1, 0)),
+        "1/(2(1+H²))": (VERMILION, LINE, (6, 2, 1, 2)),
+        "1/(2(1+32H²))": (GREY, LINE, (1, 2)),
+    }
+    columns = {"1/(2(1+H²))": "reference", "1/(2(1+32H²))": "bound"}
+    if table["predicted"].notna().any():
+        looks["predicted on these sizes"] = (GREEN, LINE, (4, 2))
+        columns["predicted on these sizes"] = "predicted"
+    colours, shapes, dashes = zip(*looks.values(), strict=True)
+    series = Series("kind", tuple(looks), colours=colours, shapes=shapes, dashes=dashes)
     name = "horizon H" if along == "H" else "alpha²"
     at = table["H"] if along == "H" else table["alpha"] ** 2
-    table = table.assign(at=at)
+    table = table.assign(at=at)[["at", "metric", "exponent", "low", "high", *columns.values()]]
     x = Axis("at", name, log=True, limits=limits(table["at"], log=True))
     ends = limits([0.0, 0.6, *table["low"].clip(lower=-0.2), *table["high"].clip(upper=1.2)])
     y = Axis("exponent", "exponent β", limits=ends)
     panels = []
     for metric, label in METRICS.items():
         own = records(table[table["metric"] == metric])
-        measured = [
-            {
-                "kind": kinds[0],
-                "at": row["at"],
-                "exponent": row["exponent"],
-                "low": row["low"],
-                "high": row["high"],
-            }
-            for row in own
-        ]
+        measured = [row | {"kind": "measured"} for row in own]
         theory = [
-            {"kind": kind, "at": row["at"], "exponent": row[column]}
-            for kind, column in zip(kinds[1:], ("predicted", "reference", "bound"), strict=True)
+            {"at": row["at"], "kind": kind, "exponent": row[column]}
+            for kind, column in columns.items()
             for row in own
             if row[column] is not None and np.isfinite(row[column])
         ]
