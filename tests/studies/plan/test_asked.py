@@ -6,7 +6,6 @@ import hashlib
 import json
 import shutil
 
-import numpy as np
 import pandas as pd
 import pytest
 from msgspec import structs
@@ -17,13 +16,12 @@ from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.text.tasks import ask, task_items
 from esscher.runs.cells import Cell
 from esscher.show.tables import PlainConsole
-from esscher.studies.plan.asked import with_question
 from esscher.studies.plan.page import summary
 from esscher.studies.plan.printed import print_result
 from esscher.studies.plan.records import PUBLISHED, TaskScore
 from esscher.studies.plan.words import advised
 from esscher.studies.plan.words import asked as said_of_tasks
-from tests.studies.plan.asked import OPTIONS, roomy, text
+from tests.studies.plan.asked import roomy, text
 
 OTHERS = ("adakv:expected", "adakv:streaming")
 NAMES = {"planned", "uniform", *PUBLISHED, *OTHERS}
@@ -74,29 +72,6 @@ def test_an_item_is_answered_from_a_cache_of_its_text(asked):
     assert stored["answers"]["dense"] == found.text
     row = table[(table["configuration"] == "dense") & (table["measure"] == "log_probability")]
     assert row["value"].item() == pytest.approx(found.log_probability, abs=1e-5)
-
-
-def test_a_question_in_the_text_leaves_its_last_token():
-    loaded = roomy()
-    (item,) = task_items(loaded, "keys", 1, 220)
-    inside = with_question(item)
-    whole = np.concatenate([item.context, item.question])
-    assert np.concatenate([inside.context, inside.question]).tolist() == whole.tolist()
-    assert len(inside.question) == 1
-    assert inside.answer_ids.tolist() == item.answer_ids.tolist()
-
-
-def test_questions_in_the_text_make_prompts_as_long_as_others(tmp_path):
-    fewer = {"against": "snapkv", "tasks": "needle", "question": "in", "calibrate": "prose",
-             "passages": 1, "check_passages": 1, "score": "last"}  # fmt: skip
-    out = tmp_path / "run"
-    found = esscher.plan(roomy(), text(0), check=text(1), out=out, **(OPTIONS | fewer))
-    assert found.score == "last"
-    assert found.check.planned.kept == int(0.25 * 224) * 6
-    for number in range(2):
-        stored = json.loads((out / "parts" / f"needle-{number}.json").read_bytes())["about"]
-        # all rules count on prompts of the same length
-        assert set(stored["kept"].values()) == {found.check.planned.kept}
 
 
 def test_retrieval_passages_have_a_prediction_of_their_own(asked):

@@ -22,7 +22,7 @@ from esscher.studies.plan.charts import (
 from esscher.studies.plan.words import name_of
 from tests.show.drawn import panel_rows, rows, texts
 
-UNCHECKED = ["plan", "budgets", "explorer", "predicted"]
+UNCHECKED = ["plan", "budgets", "explorer"]
 
 
 @pytest.mark.parametrize("name", [one.name for one in DRAWINGS if one.name != "tasks"])
@@ -34,12 +34,11 @@ def test_every_chart_is_drawn(found, name, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_without_a_check_there_are_budgets_and_predictions(encoder, capfd):
+def test_without_a_check_there_are_budgets(encoder, capfd):
     unchecked = replace(encoder, check=None)
     assert [one.name for one in offered(DRAWINGS, unchecked)] == UNCHECKED
     for name in UNCHECKED:
         assert texts(draw(DRAWINGS, unchecked, name))
-    assert len(draw(DRAWINGS, unchecked).to_dict()["concat"]) == 2
     with pytest.raises(InputError, match="no chart 'cost' of this result: the plan was not"):
         draw(DRAWINGS, unchecked, "cost")
     assert capfd.readouterr().err == ""
@@ -51,22 +50,6 @@ def test_budgets_are_those_of_the_plan(found, name):
              for row in rows(draw(DRAWINGS, found, name), "tokens", KEY_HEAD)}  # fmt: skip
     assert shown == {place: found.budgets[place[0]][place[1]]
                      for place in np.ndindex(np.shape(found.budgets))}  # fmt: skip
-
-
-def test_predicted_errors_are_counted(found):
-    shown = panel_rows(draw(DRAWINGS, found, "predicted"), 0, "share")
-    errors = np.sort(np.ravel(found.predicted.head_error))
-    whole = int(np.sum(errors == 0))  # heads that keep everything: counted, without a place
-    assert [row["error"] for row in shown[1:-1]] == pytest.approx(errors[whole:].tolist(), rel=1e-5)
-    assert [row["share"] for row in shown[:-1]] == pytest.approx(
-        [i / len(errors) for i in range(whole, len(errors) + 1)], abs=1e-5
-    )
-
-
-def test_a_tolerance_is_drawn(encoder):
-    asked = replace(encoder, study=replace(encoder.study, budget=None, tolerance=0.2))
-    (goal,) = panel_rows(draw(DRAWINGS, asked, "predicted"), 0, "at")
-    assert (goal["at"], goal["name"]) == (0.2, "tolerance")
 
 
 def test_costs_are_what_was_measured(found):
@@ -138,7 +121,7 @@ def test_the_explorer_has_the_query_heads_of_every_key_head(found):
     worst = table.loc[table["predicted_error"].idxmax()]
     (param,) = chart.to_dict()["params"]
     assert param["value"] == [{"layer": worst["layer"], KEY_HEAD: worst["key_head"]}]
-    assert len(param["views"]) == 5
+    assert len(param["views"]) == 4
     for number, column in enumerate(("tokens", "ratio", "predicted_error")):
         shown = {(row["layer"], row[KEY_HEAD]): row[column] or 0.0
                  for row in panel_rows(chart, number, column)}  # fmt: skip
@@ -147,7 +130,7 @@ def test_the_explorer_has_the_query_heads_of_every_key_head(found):
     errors = dict(zip(ERRORS.names, (found.predicted.head_error, found.check.heads.realised),
                       strict=True))  # fmt: skip
     group = found.model.heads // found.model.key_heads
-    shown = panel_rows(chart, 5, "query")
+    shown = panel_rows(chart, 4, "query")
     assert len(shown) == 2 * found.model.layers * found.model.heads
     for row in shown:
         head = row[KEY_HEAD] * group + int(row["query"])

@@ -14,15 +14,12 @@ from esscher.engine.cache.selection import (
     certain_keys,
     reduced_attention,
     select_largest,
-    select_sample,
 )
 from esscher.studies.plan.effects import (
     LARGEST,
-    SAMPLES,
     SELECTIONS,
     _without_smallest,
     layer_effects,
-    swept_effects,
 )
 from tests.engine.cache.inputs import layer_inputs
 
@@ -75,33 +72,6 @@ def test_all_keys_cost_nothing() -> None:
     assert np.all(found.effect[..., 0] > 0)
 
 
-def test_swept_effects_are_those_of_the_samples() -> None:
-    inputs, prefix = layer_inputs(keys=300, queries=4, seed=3), 296
-    gradients = torch.randn(2, 4, 4, 5, generator=torch.Generator().manual_seed(5))
-    certain, scores = certain_keys(prefix, 1, 2), observe(inputs).score(inputs.v[0])[:, :prefix]
-    starts = [0.3, 0.8]
-    found = swept_effects(
-        inputs, gradients, scores, certain, np.array([40, 296]), starts.__getitem__
-    )
-    dense = inputs.attend(torch.float32)[0]
-    effects, squares = [], []
-    for draw in range(SAMPLES):
-        kept = [
-            select_sample(scores[g], certain, 40, POWERS[2], (starts[g] + draw / SAMPLES) % 1)
-            for g in range(2)
-        ]
-        delta = reduced_attention(inputs, kept, prefix) - dense
-        squares.append(delta.square().sum(-1).mean(-1))
-        moves = torch.stack(
-            [(gradients[:, h : h + 2] * delta[h : h + 2]).sum((1, 2, 3)) for h in (0, 2)]
-        )
-        effects.append(moves.square().mean(1) / 2)
-    np.testing.assert_allclose(found.effect[:, 2, 0], torch.stack(effects).mean(0), rtol=1e-5)
-    np.testing.assert_allclose(found.square[:, 2, 0], torch.stack(squares).mean(0), rtol=1e-5)
-    # all keys: nothing but rounding
-    assert np.all(found.effect[..., 1] < 1e-9)
-
-
 def test_keeping_the_largest_costs_what_is_left_out() -> None:
     """Keys are removed one size after the other, and the rest of each softmax is what is left."""
     weights = torch.softmax(torch.randn(6, 30, generator=torch.Generator().manual_seed(1)), dim=-1)
@@ -122,9 +92,6 @@ def test_effects_of_the_largest_are_squares_of_what_they_move() -> None:
     gradients = torch.randn(3, 4, 4, 5, generator=torch.Generator().manual_seed(5))
     sizes = [4, 20, 70, 116]
     scores, certain, found = effects_of(inputs, prefix, gradients, sizes)
-    swept = swept_effects(
-        inputs, gradients, scores, certain, np.array(sizes), [0.1, 0.2].__getitem__
-    )
     dense = inputs.attend(torch.float32)[0]
     for s, size in enumerate(sizes):
         kept = [select_largest(own, certain, size) for own in scores]
@@ -133,9 +100,8 @@ def test_effects_of_the_largest_are_squares_of_what_they_move() -> None:
         # query heads that share keys are moved together
         moves = torch.einsum("rhqd,hqd->rh", gradients, delta).reshape(3, 2, 2).sum(-1)
         effect = moves.square().mean(0) / 2
-        for one in (found, swept):
-            np.testing.assert_allclose(one.square[:, LARGEST, s], square, rtol=1e-3, atol=1e-9)
-            np.testing.assert_allclose(one.effect[:, LARGEST, s], effect, rtol=1e-3, atol=1e-9)
+        np.testing.assert_allclose(found.square[:, LARGEST, s], square, rtol=1e-3, atol=1e-9)
+        np.testing.assert_allclose(found.effect[:, LARGEST, s], effect, rtol=1e-3, atol=1e-9)
     assert found.effect.shape == (2, SELECTIONS, 4)
     assert np.all(np.diff(found.square[:, LARGEST]).sum(-1) < 0)
 

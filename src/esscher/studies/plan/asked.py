@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal, TypeAlias
-
-import numpy as np
 import pandas as pd
 
 from esscher.engine.cache.budgets import Keeping, Score
@@ -15,18 +11,6 @@ from esscher.engine.text.tasks import TaskItem, ask, ask_each
 from esscher.runs.cells import Cell
 from esscher.studies.plan.configurations import Chosen, count_kept, kept_layers
 from esscher.studies.plan.records import END, PlanCell
-
-#: Whether the question comes after the context was reduced, or is reduced with it.
-Question: TypeAlias = Literal["after", "in"]
-
-
-def with_question(item: TaskItem) -> TaskItem:
-    """Make the question part of the context, but for its last token, which has to be read."""
-    return replace(
-        item,
-        context=np.concatenate([item.context, item.question[:-1]]),
-        question=item.question[-1:],
-    )
 
 
 def item_cell(

@@ -32,7 +32,6 @@ from esscher.studies.plan.effects import (
     effects_for,
     layer_effects,
     no_effects,
-    swept_effects,
 )
 
 #: Backward passes per passage: token sequences drawn from the model, or directions.
@@ -41,8 +40,6 @@ DRAWS = 4
 HELD_BYTES = 2**29
 #: Budgets at which effects are computed; between them they are interpolated.
 CORNERS = 40
-#: The same where they are measured by drawing samples.
-SWEPT_CORNERS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +165,6 @@ def measure_effects(
     observed: ObservedPassage,
     sizes: NDArray[np.int64],
     generator: torch.Generator,
-    swept: bool = False,
 ) -> PassageEffects:
     """Effects of budgets on one passage: one forward pass, and a backward pass per draw.
 
@@ -180,8 +176,6 @@ def measure_effects(
         Budgets.
     generator
         Source of randomness.
-    swept
-        Whether errors are measured by drawing samples, not predicted from the weights.
     """
     reader = observed.reader
     gradients = output_gradients(observed.loaded, reader.end, DRAWS, generator)
@@ -194,12 +188,10 @@ def measure_effects(
             sliding.append(inputs.layer)
             found.append(no_effects(inputs, len(sizes)))
             return
-        given = (inputs, gradients[inputs.layer], observed.scores(inputs), observed.certain, sizes)
-        if not swept:
-            found.append(layer_effects(*given))
-            return
-        starts = torch.rand(inputs.k.shape[1], generator=generator).tolist()
-        found.append(swept_effects(*given, starts.__getitem__))
+        scores = observed.scores(inputs)
+        found.append(
+            layer_effects(inputs, gradients[inputs.layer], scores, observed.certain, sizes)
+        )
 
     reader.read(look)
     return PassageEffects(

@@ -16,7 +16,6 @@ from esscher.show.chart import (
     bars,
     diagonal,
     figure,
-    guides,
     lines,
     panel,
     points,
@@ -70,10 +69,10 @@ SURE = "95% intervals over passages"
 
 
 def plan(found: Plan) -> ChartType:
-    """Draw budgets, costs, layers and calibration; without a check, budgets and predictions."""
+    """Draw budgets, costs, layers and calibration; without a check, budgets alone."""
     check = found.check
     if check is None:
-        return figure([_budgets(found), _predicted(found)], _title(found), least=WIDE, apart=True)
+        return budgets(found)
     height = max(map_height(len(found.budgets)), HEIGHT)
     parts = [
         figure([_budgets(found), _calibration(check, height)], least=WIDE, apart=True),
@@ -109,18 +108,12 @@ def explorer(found: Plan, heads: Sequence[tuple[int, int]] | None = None) -> Cha
             ("ratio", "share of the prefix", {"ends": (0.0, 1.0), "colours": SHARES}),
             ("predicted_error", "predicted error, worst query head", errors),
             ("realised_error", "realised error, worst query head", errors),
-            ("power", "power of scores", {}),
         )
         if column in table
     ]
     panels.append(_group(found, pick))
     note = _kept(found) + ("" if len(least) == len(table) else "; ×: all kept, no error")
     return figure(panels, _title(found), note=note, apart=True, pick=pick)
-
-
-def predicted(found: Plan) -> ChartType:
-    """Draw the distribution over heads of the predicted relative output error."""
-    return figure([_predicted(found)], _title(found))
 
 
 def cost(found: Plan) -> ChartType:
@@ -210,11 +203,6 @@ DRAWINGS = (
         heading="Predicted against realised",
         caption="One point per query head; on the dotted line both are equal.",
     ),
-    Drawing(
-        "predicted", "predicted errors of the heads", predicted,
-        heading="Predicted errors",
-        caption="Share of the query heads with at most this predicted error.",
-    ),
 )  # fmt: skip
 
 
@@ -263,27 +251,6 @@ def _group(found: Plan, pick: alt.Parameter) -> ChartType:
     y = Axis("value", "relative output error")
     drawn = points(rows, x, y, ERRORS, beside=True, pick=pick)
     return panel(drawn, title=picked_title("errors", KEY_HEAD))
-
-
-def _predicted(found: Plan) -> ChartType:
-    every = np.ravel(found.predicted.head_error)
-    errors = np.sort(every[every > 0])
-    whole = len(every) - len(errors)  # all of their tokens are kept
-    rows = [
-        {"error": error, "share": (whole + i + 1) / len(every)}
-        for i, error in enumerate(errors.tolist())
-    ]
-    tolerance = found.study.tolerance
-    log = len(errors) > 0 and bool(errors[-1] > 3 * errors[0])
-    low, high = limits([*errors, tolerance], log=log)
-    ends = low if log else 0.0, high
-    x = Axis("error", PREDICTED, log=log, limits=ends)
-    y = Axis("share", "share of query heads", limits=(0.0, 1.02))
-    first = {"error": ends[0], "share": whole / len(every)}
-    rows = [first, *rows, {"error": ends[1], "share": 1.0}]
-    goal = [] if tolerance is None else [{"at": tolerance, "name": "tolerance"}]
-    below = [guides(goal, x, y, upright=True, turned=True)] if goal else []
-    return panel(*below, lines(rows, x, y, step=True), title="predicted errors")
 
 
 def _cost(

@@ -15,16 +15,11 @@ contributions add up before they are squared.
 Keeping the largest scores and forgetting the others has no such formula, and needs none: what is
 left of a head's output is computed for every size, by one pass over the keys in the order of their
 scores.
-
-``swept_effects`` measures the errors of a head's output on real samples of every size, with all
-that a ratio of two estimates does when few keys are left; the model behind the head is still taken
-as linear, through the same gradients. Slower, since every size and power is tried.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,10 +31,6 @@ from esscher.core.validation import Array
 from esscher.engine.cache.budgets import POWERS, SelectionKind
 from esscher.engine.cache.selection import (
     Inclusion,
-    reduced_attention,
-    select_largest,
-    select_sample,
-    spread_starts,
 )
 from esscher.engine.models import LayerInputs
 
@@ -180,49 +171,3 @@ def _square_distances(outputs: Tensor, values: Tensor) -> Tensor:
     cross = outputs @ values.T
     square = values.square().sum(-1) - 2 * cross + outputs.square().sum(-1, keepdim=True)
     return square.clamp(min=0.0)
-
-
-#: Samples of every size.
-SAMPLES = 4
-
-
-def swept_effects(
-    inputs: LayerInputs,
-    gradients: Tensor,
-    scores: Tensor,
-    certain: NDArray[np.bool_],
-    sizes: NDArray[np.int64],
-    start: Callable[[int], float],
-) -> LayerEffects:
-    """Effects of keeping some numbers of a layer's keys; arguments as for ``layer_effects``.
-
-    Parameters
-    ----------
-    inputs, gradients, scores, certain, sizes
-        As for :func:`~esscher.studies.plan.effects.layer_effects`.
-    start
-        A uniform number in [0, 1) for each key head.
-    """
-    own = inputs.own()[0].to(torch.float32)
-    key_heads, group = len(scores), inputs.group
-    effect = np.empty((key_heads, SELECTIONS, len(sizes)))
-    square = np.empty((len(own), SELECTIONS, len(sizes)))
-    starts = np.array([spread_starts(start(g), SAMPLES) for g in range(key_heads)])
-    for p, s in np.ndindex(SELECTIONS, len(sizes)):
-        moved: list[Array] = []
-        squares: list[Array] = []
-        for draw in range(1 if p == LARGEST else SAMPLES):
-            kept = [
-                select_largest(scores[g], certain, int(sizes[s]))
-                if p == LARGEST
-                else select_sample(scores[g], certain, int(sizes[s]), POWERS[p], starts[g, draw])
-                for g in range(key_heads)
-            ]
-            apart = reduced_attention(inputs, kept, len(certain)) - own
-            # heads that share keys are moved together
-            moves = (gradients * apart).sum((-1, -2)).reshape(-1, key_heads, group).sum(-1)
-            moved.append(moves.square().mean(0).double().numpy() / 2)
-            squares.append(apart.square().sum(-1).mean(-1).double().numpy())
-        effect[:, p, s], square[:, p, s] = np.mean(moved, axis=0), np.mean(squares, axis=0)
-    norm = own.square().sum(-1).mean(-1).double().numpy()
-    return LayerEffects(effect, square, norm)

@@ -247,7 +247,7 @@ class Plan(Result["PlanStudy"]):
             Text that the plan has not seen.
         options
             Of a check, as :func:`esscher.plan` takes them: ``against``, ``tasks``, ``task_items``,
-            ``question``, ``check_passages``, ``score``, ``seed``, ``column``.
+            ``check_passages``, ``score``, ``seed``, ``column``.
 
         Raises
         ------
@@ -255,7 +255,7 @@ class Plan(Result["PlanStudy"]):
             If it is another model, the text is too short, or an option is none of these.
         """
         allowed = (
-            "against", "tasks", "task_items", "question", "check_passages", "score", "seed",
+            "against", "tasks", "task_items", "check_passages", "score", "seed",
             "column",
         )  # fmt: skip
         for name in options:

@@ -157,14 +157,6 @@ class PlanStudy(ModelStudy[Plan]):
     task_items: Annotated[
         int, option("Questions per task, half of them about texts of noise.", ge=2, le=10**5)
     ] = 20
-    question: Annotated[
-        Literal["after", "in"],
-        option("Ask after the text was reduced, or put the question into the text."),
-    ] = "after"
-    sampled: Annotated[
-        bool,
-        option("Measure what budgets cost by sampling, instead of from one pass (slower)."),
-    ] = False
     seed: Seed = 0
 
     def fill(self, model: Outline) -> PlanStudy:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,10 +28,8 @@ from esscher.engine.text.packing import cut_again, first_passages
 from esscher.engine.text.tasks import TaskItem, calibration_item, task_items
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor, Task
-from esscher.studies.plan.asked import item_cell, with_question
+from esscher.studies.plan.asked import item_cell
 from esscher.studies.plan.calibrate import (
-    CORNERS,
-    SWEPT_CORNERS,
     HeldPassages,
     ObservedPassage,
     PassageEffects,
@@ -140,13 +137,9 @@ def task_texts(
     for task in study.tasks:
         for i in range(study.task_items):
             haystack = text if i % 2 else "noise"
-            make = partial(task_items, loaded, task, 1, seed=study.seed, haystack=haystack, first=i)
-            (item,) = make(study.prefix)
-            if study.question == "in":
-                # as long as all other prompts, with the question
-                (item,) = make(study.prefix - len(item.question) + 1)
-                item = with_question(item)
-            found.append(item)
+            found += task_items(
+                loaded, task, 1, study.prefix, seed=study.seed, haystack=haystack, first=i
+            )
     return tuple(found)
 
 
@@ -209,7 +202,7 @@ def _calibration_cell(
         )
         bits = random_stream(study.seed, "plan gradients", i).integers(2**62)
         generator = torch.Generator().manual_seed(int(bits))
-        effects = measure_effects(observed, budget_sizes(study), generator, study.sampled)
+        effects = measure_effects(observed, budget_sizes(study), generator)
     if held is not None:
         held.put(i, observed)
     # one row per number; axes are kept beside them
@@ -257,8 +250,7 @@ def rules_of(study: PlanStudy) -> tuple[Rule, ...]:
 
 def budget_sizes(study: PlanStudy) -> NDArray[np.int64]:
     """Budgets at which effects are computed."""
-    corners = SWEPT_CORNERS if study.sampled else CORNERS
-    return budget_grid(study.prefix, study.keeping.count, corners)
+    return budget_grid(study.prefix, study.keeping.count)
 
 
 def effects_of(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> list[PassageEffects]:
