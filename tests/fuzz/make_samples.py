@@ -13,6 +13,8 @@ import numpy as np
 
 import esscher
 from esscher.engine.models import wrap_model
+from esscher.studies.paper import claims
+from esscher.studies.paper.ledger import Measurement
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 
@@ -66,6 +68,12 @@ def make(folder: Path) -> None:
     )  # fmt: skip
     long = model("llama", max_position_embeddings=512)
     esscher.context(long, text(), context=128, passages=2, out=folder / "context")
+    # a claim of the paper, in units of few replicates
+    whole = claims.MEASUREMENTS["limit"]
+    units = [unit | {"sizes": [50, 200], "replicates": 8} for unit in whole.units("quick")]
+    claims.MEASUREMENTS["limit"] = Measurement(lambda scale: units, whole.measure)
+    esscher.paper(("limit",), out=folder / "paper")
+    claims.MEASUREMENTS["limit"] = whole
     esscher.engine.text.collect_cloud(
         bert, text(), tokens=40, context=20, layers=[0], heads=[0, 1], folder=folder / "cloud"
     )

@@ -66,6 +66,7 @@ class PaperStudy(Study[Paper]):
         "esscher paper ball hardmax --scale standard --out runs/standard",
         "esscher paper heads --model ./my-encoder --text corpus.txt --out runs/mine",
     )
+    next_step = "esscher paper --scale standard"
     first: ClassVar[tuple[str, ...]] = ("claims",)
 
     claims: Annotated[
