@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import esscher
-from benchmarks import truth_heads, truth_rates
+from benchmarks import truth_paper, truth_rates
 from benchmarks.claims import Row
 
 RESULTS = Path(__file__).parent / "results" / "truth.json"
@@ -290,7 +290,8 @@ CHECKS: dict[str, Callable[[float], Iterator[Row]]] = {
     "k-hat": truth_rates.khat,
     "tails": truth_rates.tails,
     "deep": truth_rates.deep,
-    "argmax": truth_heads.argmax,
+    "argmax": truth_paper.argmax,
+    "moments": truth_paper.moments,
 }
 
 

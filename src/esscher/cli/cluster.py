@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
-
-import click
+from typing import Any
 
 from esscher.cli.printing import say
 from esscher.runs.executors import CellExecutor, chosen_executor
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: Options that say on which cluster to run: names, and settings of click.
 CLUSTER: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -23,20 +18,6 @@ CLUSTER: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
 )
-
-
-def executor_options(command: Command) -> Command:
-    """Add the options that say who computes: worker processes here, or a cluster."""
-    for name, settings in reversed(CLUSTER):
-        command = click.option(name, **settings)(command)
-    workers = click.option(
-        "--workers",
-        type=int,
-        default=1,
-        show_default=True,
-        help="Worker processes on this machine.",
-    )
-    return workers(command)
 
 
 def chosen_cluster(scheduler: str | None, workers: int = 1) -> AbstractContextManager[CellExecutor]:

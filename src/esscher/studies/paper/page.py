@@ -40,12 +40,38 @@ def summary(found: Paper, name: str) -> Summary:
         },
     )
     parts: list[Part] = [ledger]
-    parts += [_section(entry, study.command_words() or []) for entry in found.entries]
+    for entry in found.entries:
+        parts.append(_section(entry, study.command_words() or []))
+        if entry.claim == "heads":
+            parts.append(_heads(entry, name))
     subject = (
         f"Token Sample Complexity of Attention (arXiv 2512.10656), {study.subject}, "
         f"{setting.encoder} and {setting.decoder} on {setting.text}"
     )
     return Summary("The paper, claim by claim", subject, cards, [], parts=parts)
+
+
+def _heads(entry: Entry, name: str) -> Table:
+    """One row per head: H, Psi and the paper's exponents in both conventions, those measured."""
+    columns = [
+        Column("layer", "layer", "n0"),
+        Column("head", "head", "n0"),
+        Column("H", "H", "s3"),
+        Column("psi", "Ψ = H²", "s3"),
+        Column("psi_one_sided", "Ψ, one-sided", "s3"),
+        Column("bound", "bound on β", "d3", help="1/(2(1+32Ψ))"),
+        Column("mean", "β of the mean", "d3", "mean_low", "mean_high"),
+        Column("cov", "β of the covariance", "d3", "cov_low", "cov_high"),
+        Column("map", "β of the map", "d3", "map_low", "map_high", shown=False),
+        Column("reference", "1/(2(1+Ψ))", "d3", shown=False),
+        Column("bound_one_sided", "bound, one-sided Ψ", "d3", shown=False),
+        Column("reference_one_sided", "1/(2(1+Ψ)), one-sided", "d3", shown=False),
+        Column("H_unscaled", "H of the authors' scripts", "s3", shown=False),
+    ]
+    keys = {key for column in columns for key in (column.key, column.low, column.high) if key}
+    data = {key: entry.tables["heads"][key] for key in keys}
+    caption = "Exponents with 95% intervals; the CSV file has the other convention and the map."
+    return Table("All heads", f"{name}-heads", columns, data, caption, ("psi", True))
 
 
 def _section(entry: Entry, words: list[str]) -> Drawn:

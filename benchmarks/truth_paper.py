@@ -1,9 +1,15 @@
-"""The argmax of heads against its exact expectation. Part of ``truth.py``.
+"""Measurements of the paper's claims against exact expectations. Part of ``truth.py``.
 
-What is stated comes from the project: errors of attention that takes the key with the largest
-logit, among n keys that are drawn from a cloud of N with replacement. The exact expectation is
-written here in plain numpy: the largest of the sample is the key of rank r among all N with
-probability ``(1 - (r-1)/N)^n - (1 - r/N)^n``, query by query.
+The argmax of heads. What is stated comes from the project: errors of attention that takes the key
+with the largest logit, among n keys that are drawn from a cloud of N with replacement. The exact
+expectation is written here in plain numpy: the largest of the sample is the key of rank r among all
+N with probability ``(1 - (r-1)/N)^n - (1 - r/N)^n``, query by query.
+
+Constants against the size of the support. What is stated is ``n E|mean_n|^2`` as measured for the
+claim. The truth is first order in 1/n: a token z moves the mean output by ``psi(z) = Gamma(z) +
+E_x w_x(z) (z - Gamma(x))``, x the query and w its weights, of mean 1. On the sphere of R^3 with
+logits ``<x, y>/sqrt(3)`` that is ``z (1 + L - L^2)``, L the mean cosine under the tilt; on the cube
+it is a product over coordinates, each a one-dimensional integral.
 """
 
 from __future__ import annotations
@@ -15,6 +21,8 @@ import numpy as np
 
 from benchmarks.claims import Row, average
 from esscher.studies.paper.heads import argmax_errors
+from esscher.studies.paper.ledger import Setting
+from esscher.studies.paper.synthetic import measure_moments
 
 #: Seed of the clouds, apart from those of ``truth.py``.
 SEED = 9000
@@ -63,3 +71,32 @@ def argmax(scale: float) -> Iterator[Row]:
     level, noise = average(scores)
     yield Row("argmax", f"argmax, rms z-score over {len(found)} seeds", float(stated), 0.0,
               float(np.sqrt(level)), float(noise / (2 * np.sqrt(level))))  # fmt: skip
+
+
+def moments(scale: float) -> Iterator[Row]:
+    """Squared error of the mean of tokens on a sphere and in a cube, for several sizes R."""
+    n, replicates, nodes, weights = 2_000, int(scale * 400), *np.polynomial.legendre.leggauss(400)
+    for law, radii in (("sphere", (0.5, 2.0, 8.0)), ("cube", (0.5, 1.0, 2.0))):
+        unit = {"law": law, "radii": radii, "sizes": [n], "first": 0, "replicates": replicates}
+        rows = measure_moments(unit, Setting("quick", SEED, "", "", ""))
+        for radius in radii:
+            if law == "sphere":
+                s = radius**2 / 3**0.5
+                cosine = 1 / np.tanh(s) - 1 / s
+                truth = float(radius**2 * (1 + cosine - cosine**2) ** 2)
+            else:
+                half = radius / 3**0.5
+                z, share = half * nodes, weights / 2
+                tilted = np.exp(np.outer(z, z) / 3**0.5)  # [query, key]
+                tilted /= (tilted @ share)[:, None]
+                gamma = tilted @ (share * z)
+                received = share @ tilted
+                moved = share @ (tilted * (z[None] - gamma[:, None]))
+                truth = 3 * float(
+                    share @ gamma**2
+                    + 2 * (share @ (gamma * moved))
+                    + (share @ moved**2) * (share @ received**2) ** 2
+                )
+            found = average([n * row["mean"] ** 2 for row in rows if row["radius"] == radius])
+            claim = f"n times squared error of the mean, {law} of size R = {radius:g}, n = {n}"
+            yield Row("moments", claim, *found, truth, 0.0)
