@@ -90,10 +90,9 @@ def _legend() -> str:
         "Plans calibrated on one text and checked on others ([how](../../plan.md)). All "
         "configurations keep the same number of tokens in all. *Planned* and *uniform* choose "
         "tokens inside a head by the same rule; *SnapKV* keeps those that the last queries attend, "
-        "*StreamingLLM* the first and the last ones, *heavy hitters* (of an encoder) those that "
-        "receive most attention. In brackets: 95% intervals over passages. Ratios are of the "
-        "distance from dense to that of the plan, paired passage by passage: above 1 the plan is "
-        "closer.\n\n"
+        "*StreamingLLM* the first and the last ones. In brackets: 95% intervals over passages. "
+        "Ratios are of the distance from dense to that of the plan, paired passage by passage: "
+        "above 1 the plan is closer.\n\n"
         "The trivial alternatives, equal budgets and the two published rules, stand beside every "
         "number. *Against uniform* is better or worse only if the interval of the ratio excludes "
         "1, else undecided. Weakest points: few passages of each text, from one source each: "
@@ -105,7 +104,7 @@ def _legend() -> str:
 
 
 def _section(plans: list[CheckedPlan]) -> str:
-    study, decoder = plans[0].study, plans[0].study.causal
+    study = plans[0].study
     kept = {one.kept: one.plan.token_budgets.tokens for one in plans}
     budgets = "; ".join(
         f"{100 * share:g}%: {tokens.min():,} to {tokens.max():,} tokens a key head"
@@ -114,25 +113,18 @@ def _section(plans: list[CheckedPlan]) -> str:
     parts = [
         f"## {study.model_record.name}",
         f"{study.passages} calibration passages, {study.check_passages} "
-        f"unseen passages of each text, {study.prefix:,} tokens"
-        + (f" and {study.query_count} queries after them" if decoder else "")
-        + f", seed {study.seed}. Planned budgets: {budgets}.",
-        f"**Distance from dense: {'KL in nats per token' if decoder else '1 - cosine'}**",
+        f"unseen passages of each text, {study.prefix:,} tokens and {study.query_count} queries "
+        f"after them, seed {study.seed}. Planned budgets: {budgets}.",
+        "**Distance from dense: KL in nats per token**",
         markdown_table(_costs(plans)),
         "**How many times closer the plan is, and how good its predictions were**",
         markdown_table(_gains(plans)),
         counted_verdicts([one.check.ratios["uniform"] for one in plans], study.check_passages),
     ]
-    if decoder:
-        parts += [
-            "**Agreement of the most likely token, and perplexity over that of dense**",
-            markdown_table(_agreement(plans)),
-        ]
-    else:
-        parts += [
-            "**Passages that keep their nearest neighbour**",
-            markdown_table(_neighbours(plans)),
-        ]
+    parts += [
+        "**Agreement of the most likely token, and perplexity over that of dense**",
+        markdown_table(_agreement(plans)),
+    ]
     return "\n\n".join(parts)
 
 
@@ -141,7 +133,7 @@ def _costs(plans: list[CheckedPlan]) -> pd.DataFrame:
     for one in plans:
         row = _place(one)
         for name, found in one.check.configurations.items():
-            row[name_of(name)] = _with_ends(found.distance)
+            row[name_of(name)] = _with_ends(found.kl)
         rows.append(row | {"predicted": f"{one.plan.predicted.effect:.2g}"})
     return pd.DataFrame(rows)
 
@@ -191,28 +183,15 @@ def _agreement(plans: list[CheckedPlan]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _neighbours(plans: list[CheckedPlan]) -> pd.DataFrame:
-    rows = []
-    for one in plans:
-        row = _place(one)
-        for name, found in one.check.configurations.items():
-            assert found.nearest is not None
-            row[name_of(name)] = f"{100 * found.nearest.mean:.0f}%"
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
 def _table(plans: list[CheckedPlan]) -> pd.DataFrame:
     """Every number, one row per text, budget and configuration."""
     rows = []
     for one in plans:
         predicted = one.plan.predicted
         for name, found in one.check.configurations.items():
-            value, low, high = _ends(found.distance)
+            value, low, high = _ends(found.kl)
             ratio = one.check.ratios.get(name)
             ends = (None, None) if ratio is None else ratio.interval or (None, None)
-            agreement = found.top1 if one.study.causal else found.nearest
-            assert agreement is not None
             rows.append(
                 {
                     "text": one.text,
@@ -225,7 +204,7 @@ def _table(plans: list[CheckedPlan]) -> pd.DataFrame:
                     "over_planned_low": ends[0],
                     "over_planned_high": ends[1],
                     "output_error": found.error.mean,
-                    "top1" if one.study.causal else "nearest": agreement.mean,
+                    "top1": found.top1.mean,
                     "predicted": {
                         "planned": predicted.effect,
                         "uniform": predicted.uniform_effect,
@@ -250,7 +229,7 @@ def draw_budget_costs(plans: list[CheckedPlan]) -> Plot:
     rows: dict[str, list[dict[str, Any]]] = {}
     for one in plans:
         for name, found in one.check.configurations.items():
-            value, low, high = _ends(found.distance)
+            value, low, high = _ends(found.kl)
             rows.setdefault(one.text, []).append(
                 {"configuration": name_of(name), "kept": f"{100 * one.kept:g}", "cost": value,
                  "low": low, "high": high}
@@ -259,7 +238,7 @@ def draw_budget_costs(plans: list[CheckedPlan]) -> Plot:
     kept = [f"{100 * share:g}" for share in sorted({one.kept for one in plans})]
     x = Axis("kept", "tokens kept (%)", names=kept)
     ends = limits([row[key] for row in every for key in ("cost", "low", "high")], log=True)
-    unit = "KL (nats per token)" if plans[0].study.causal else "1 - cosine"
+    unit = "KL (nats per token)"
     y = Axis("cost", unit, log=True, limits=ends)
     colours = series(plans[0].check)
     study = plans[0].study

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from esscher.cli.program import main
-from tests.engine.models.folders import WORDS, save
+from tests.engine.models.folders import WORDS, decoder_tokenizer, save
 
-SMALL = ("--prefix", "40", "--passages", "2", "--check-passages", "3")
+SMALL = ("--prefix", "40", "--query-count", "8", "--passages", "2", "--check-passages", "3")
 
 
 def run(*arguments: str) -> Result:
@@ -22,7 +22,8 @@ def run(*arguments: str) -> Result:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plan")
-    save(folder / "model")
+    save(folder / "model", "llama")
+    decoder_tokenizer().save_pretrained(folder / "model")
     for seed, name in enumerate(("a.txt", "b.txt")):
         rng = np.random.default_rng(seed)
         (folder / name).write_text(" ".join(rng.choice(WORDS, size=800)))
@@ -31,7 +32,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_plan_from_the_command_line(place: Path, tmp_path: Path) -> None:
     asked = ("plan", str(place / "model"), "--text", str(place / "a.txt"), *SMALL)
-    asked += ("--check", str(place / "b.txt"), "--budget", "0.5", "--out", str(tmp_path / "run"))
+    asked += ("--check", str(place / "b.txt"), "--budget", "0.5", "--against", "streaming")
+    asked += ("--out", str(tmp_path / "run"))
     figure, file = tmp_path / "plan.png", tmp_path / "plan.json"
     result = run(*asked, "--figure", str(figure), "--save", str(file))
     assert result.exit_code == 0, result.output
@@ -40,11 +42,12 @@ def test_a_plan_from_the_command_line(place: Path, tmp_path: Path) -> None:
     assert found == json.loads(file.read_text())
     assert found["headline"] in result.output
     rows = [line.split() for line in result.output.splitlines()]
-    for name in ("planned", "uniform", "heavy"):
+    for name in ("planned", "uniform", "streaming"):
         (row,) = [row for row in rows if row[:1] == [name]]
-        assert row[1].startswith(f"{found['check'][name]['cosine']['mean']:.5f}"[:4])
-    assert {"mean", "interval"} <= set(found["check"]["planned"]["cosine"])
-    assert np.array(found["budgets"]).shape == (3, 4)
+        mean, half = found["check"][name]["kl"]["mean"], found["check"][name]["kl"]["interval"][1]
+        assert mean - half <= float(row[1].partition("(")[0]) <= mean + half
+    assert {"mean", "interval"} <= set(found["check"]["planned"]["kl"])
+    assert np.array(found["budgets"]).shape == (3, 2)
     shown = run("show", str(tmp_path / "run"))
     assert shown.exit_code == 0
     assert found["headline"] in shown.output
@@ -62,7 +65,7 @@ def test_a_plan_from_the_command_line(place: Path, tmp_path: Path) -> None:
         (("--budget", "0.5", "--prefix", "4000"), "longest possible prefix"),
         (("--budget", "0.5", "--figure", "x.gif"), "must end in"),
         (("--budget", "0.5", "--check", "nowhere.txt"), "nowhere.txt"),
-        (("--budget", "0.5", "--passages", "500"), "ask for at most 20 passages"),
+        (("--budget", "0.5", "--passages", "500"), "ask for at most 16 passages"),
     ],
 )
 def test_bad_requests(arguments: tuple[str, ...], said: str, place: Path, tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_defaults_work(command: str, kind: str, length: int, place: Path) -> None:
-    if command == "context" and kind == "bert":
-        pytest.skip("context lengths are for decoders")
+    if command in ("context", "plan") and kind == "bert":
+        pytest.skip("plans and context lengths are for decoders")
     name = command.split()[0]
     model, text = str(place / f"{kind}-{length}"), str(place / "text.txt")
     result = CliRunner().invoke(main, [name, model, "--text", text, *COMMANDS[command]])
@@ -96,7 +96,7 @@ def test_advice_can_be_followed(command: str, kind: str, length: int) -> None:
             ask(model, context)
         except InputError as error:
             said = str(error)
-            if "encoder, which reads" in said:
+            if "an encoder" in said or "encoder, which reads" in said:
                 return
             advice = re.search(r"(?:at least|at most|possible \w+ is) (\d+)(?!.*\d)", said)
             if advice is None:

@@ -63,8 +63,8 @@ def make(folder: Path) -> None:
         layers=[0], heads=[0, 3], permutations=2_000, out=folder / "domains",
     )  # fmt: skip
     esscher.plan(
-        bert, text(1), check=text(2), budget=0.5, prefix=40, passages=2, check_passages=3,
-        out=folder / "plan",
+        llama, text(1), check=text(2), budget=0.5, prefix=40, query_count=8, passages=2,
+        check_passages=3, against="streaming", out=folder / "plan",
     )  # fmt: skip
     long = model("llama", max_position_embeddings=512)
     esscher.context(long, text(), context=128, passages=2, out=folder / "context")

@@ -113,8 +113,8 @@ def _domains() -> Any:
 
 def _plan() -> Any:
     return esscher.plan(
-        _model("bert"), _text(1), check=_text(2), budget=0.5, prefix=40, passages=2,
-        check_passages=3,
+        _model("llama"), _text(1), check=_text(2), budget=0.5, prefix=40, query_count=8,
+        passages=2, check_passages=3, against="streaming",
     )  # fmt: skip
 
 

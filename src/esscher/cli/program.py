@@ -81,6 +81,6 @@ def main() -> None:
     Examples:
       esscher paper --out runs/paper
       esscher probe demo:minilm --out runs/minilm
-      esscher plan demo:minilm --check demo:code --budget 0.25
+      esscher plan demo:smollm2 --check demo:code --budget 0.25
       esscher theory --horizon 1.5 --sizes 1e3:1e12
     """  # noqa: D301 - click's mark for verbatim lines

@@ -1,4 +1,4 @@
-"""A model under a plan without being handed a cache: decoders, and encoders, which have none."""
+"""A model under a plan without being handed a cache."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import pytest
 import torch
 
 from esscher.engine.cache.attachment import cache_by_default
-from esscher.engine.cache.budgets import keeping_for
 from esscher.engine.cache.cache import planned_cache
-from esscher.engine.cache.encoder import ReducedEncoder
-from esscher.engine.cache.rule import PlannedRule
-from esscher.engine.models import attention_override
 from tests.engine.cache.plans import (
     ROTARY,
     budgets_for,
@@ -69,25 +65,3 @@ def test_a_cache_of_fixed_size_is_not_used():
         assert cache.get_seq_length() == 65
         grows = generated(loaded, batch)
     assert torch.equal(logits_of(fixed), logits_of(grows))
-
-
-# an MPNet counts positions from its own padding token, so its padding is on the right
-@pytest.mark.parametrize(
-    ("name", "side"), [("bert", "left"), ("bert", "right"), ("mpnet", "right")]
-)
-def test_texts_of_an_encoder_do_not_depend_on_their_batch(name, side):
-    loaded, texts = tiny_model(name), prompts((1, 2, 3, 4, 30))
-    rows = [*texts, torch.zeros(0, dtype=torch.long)]
-    batch = padded(rows, side)
-    mask = batch["attention_mask"].bool()
-    if name == "mpnet":
-        batch["input_ids"][~mask] = 1
-    else:
-        batch["position_ids"] = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
-    rule = PlannedRule(budgets_for(loaded, keeping=keeping_for(64, causal=False)))
-    with attention_override(loaded, ReducedEncoder(rule)), torch.no_grad():
-        together = loaded.model(**batch)[0]
-        for i, text in enumerate(texts):
-            alone = loaded.model(input_ids=text[None])[0][0]
-            torch.testing.assert_close(together[i, mask[i]], alone, rtol=1e-3, atol=1e-3)
-    assert torch.isfinite(together).all()

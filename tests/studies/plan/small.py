@@ -9,7 +9,6 @@ from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokeni
 from tests.engine.models.tiny import tiny_model
 
 DECODER = {"prefix": 120, "query_count": 12, "passages": 2, "check_passages": 3, "budget": 0.5}
-ENCODER = {"prefix": 40, "passages": 2, "check_passages": 4, "budget": 0.25}
 
 
 def tiny(name="llama"):

@@ -34,8 +34,8 @@ def test_every_chart_is_drawn(found, name, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_without_a_check_there_are_budgets(encoder, capfd):
-    unchecked = replace(encoder, check=None)
+def test_without_a_check_there_are_budgets(decoder, capfd):
+    unchecked = replace(decoder, check=None)
     assert [one.name for one in offered(DRAWINGS, unchecked)] == UNCHECKED
     for name in UNCHECKED:
         assert texts(draw(DRAWINGS, unchecked, name))
@@ -55,8 +55,7 @@ def test_budgets_are_those_of_the_plan(found, name):
 def test_costs_are_what_was_measured(found):
     chart, check = draw(DRAWINGS, found, "cost"), found.check
     known = [(title, of) for title, of in MEASURES.items() if of(check.planned) is not None]
-    first = "KL to dense (nats per token)" if found.study.causal else "1 - cosine to dense"
-    assert known[0][0] == first
+    assert known[0][0] == "KL to dense (nats per token)"
     assert len(chart.to_dict()["concat"]) == len(known)
     written = texts(chart)
     for number, (title, of) in enumerate(known):
@@ -70,16 +69,6 @@ def test_costs_are_what_was_measured(found):
             assert f"{name_of(name)}: {value.mean:.3g}" in written
 
 
-def test_distances_are_kl_of_a_decoder_and_one_minus_cosine_of_an_encoder(encoder, decoder):
-    assert decoder.check.snapkv.distance is decoder.check.snapkv.kl
-    cosine, distance = encoder.check.heavy.cosine, encoder.check.heavy.distance
-    assert distance.mean == 1 - cosine.mean
-    assert distance.interval == (1 - cosine.interval[1], 1 - cosine.interval[0])
-    (row,) = [row for row in rows(draw(DRAWINGS, encoder), "label")
-              if row["configuration"] == "heavy hitters"][:1]  # fmt: skip
-    assert row["value"] == pytest.approx(distance.mean, rel=1e-5)
-
-
 def test_errors_by_layer(found):
     shown = panel_rows(draw(DRAWINGS, found, "layers"), 0, "layer")
     for name, measures in found.check.configurations.items():
@@ -91,13 +80,13 @@ def test_errors_by_layer(found):
         assert high == (pytest.approx(expected, rel=1e-5) if name in BANDED else {})
 
 
-def test_a_layer_that_keeps_everything_has_no_error_to_draw(encoder):
+def test_a_layer_that_keeps_everything_has_no_error_to_draw(decoder):
     """Rounding, or 0, which a logarithmic axis does not have."""
-    check = encoder.check
+    check = decoder.check
     mean = (0.0, 1e-8, *check.planned.layer_error.mean[2:])
     layers = structs.replace(check.planned.layer_error, mean=mean)
     planned = structs.replace(check.planned, layer_error=layers)
-    changed = replace(encoder, check=structs.replace(check, planned=planned))
+    changed = replace(decoder, check=structs.replace(check, planned=planned))
     shown = panel_rows(draw(DRAWINGS, changed, "layers"), 0, "layer")
     drawn = {row["layer"] for row in shown if row["configuration"] == "planned"}
     assert drawn == set(range(2, len(mean)))
@@ -141,21 +130,21 @@ def test_the_explorer_has_the_query_heads_of_every_key_head(found):
         draw(DRAWINGS, found, "explorer", heads=[(7, 7)])
 
 
-def test_one_passage_has_no_intervals_and_errors_may_be_zero(encoder, capfd):
-    check, none = encoder.check, tuple((0.0,) * encoder.model.heads for _ in encoder.budgets)
+def test_one_passage_has_no_intervals_and_errors_may_be_zero(decoder, capfd):
+    check, none = decoder.check, tuple((0.0,) * decoder.model.heads for _ in decoder.budgets)
 
     def alone(measures):
-        layers, mean = measures.layer_error, structs.replace(measures.cosine, interval=None)
+        layers, mean = measures.layer_error, structs.replace(measures.kl, interval=None)
         without = structs.replace(layers, interval=(None,) * len(layers.mean))
-        return structs.replace(measures, cosine=mean, layer_error=without)
+        return structs.replace(measures, kl=mean, layer_error=without)
 
     heads = structs.replace(check.heads, predicted=none, realised=none, within_factor=None)
     changed = structs.replace(
         check, planned=alone(check.planned), uniform=alone(check.uniform),
-        heavy=alone(check.heavy), heads=heads,
+        snapkv=alone(check.snapkv), heads=heads,
     )  # fmt: skip
-    predicted = structs.replace(encoder.predicted, head_error=none)
-    alone_ = replace(encoder, check=changed, predicted=predicted)
+    predicted = structs.replace(decoder.predicted, head_error=none)
+    alone_ = replace(decoder, check=changed, predicted=predicted)
     for drawing in offered(DRAWINGS, alone_):
         assert texts(draw(DRAWINGS, alone_, drawing.name))
     assert capfd.readouterr().err == ""
@@ -183,9 +172,9 @@ def test_lines_show_as_many_configurations_as_there_are_colours(asked):
     first = shown_first(check)
     assert len(first) == len(COLOURS) < len(check.configurations)
     assert first[:2] == ["planned", "uniform"]
-    farthest = max(check.configurations[name].distance.mean for name in first[2:])
+    farthest = max(check.configurations[name].kl.mean for name in first[2:])
     left = set(check.configurations) - set(first)
-    assert all(check.configurations[name].distance.mean >= farthest for name in left)
+    assert all(check.configurations[name].kl.mean >= farthest for name in left)
     shown = panel_rows(draw(DRAWINGS, asked, "layers"), 0, "layer")
     assert {row["configuration"] for row in shown} == {name_of(name) for name in first}
     # bars have room for all

@@ -50,10 +50,3 @@ def test_room():
     assert held.take(2) is third
     held.put(1, second)
     assert held.take(1) is second
-
-
-def test_encoders_are_not_held():
-    passage, held = Passage(1), HeldPassages(100)
-    passage.prompt = None
-    held.put(0, passage)
-    assert held.take(0) is None

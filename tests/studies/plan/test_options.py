@@ -13,7 +13,6 @@ from esscher.studies.plan import PlanStudy
 from esscher.studies.plan import study as options
 from esscher.studies.plan.records import PUBLISHED
 from esscher.studies.plan.words import NAMES, name_of
-from tests.engine.models.tiny import tiny_model
 from tests.studies.plan.asked import roomy
 
 
@@ -39,7 +38,6 @@ def test_names_are_those_of_what_they_name():
 def test_what_is_compared_unless_it_is_said():
     assert filled(check="other").against == ("snapkv", "streaming")
     assert filled().against == ()
-    assert filled(tiny_model("bert"), prefix=40, check="other").against == ()
     assert filled(check="other", against="kvzip,kvzip,snapkv").against == ("kvzip", "snapkv")
     assert filled(check="other", tasks="all").tasks == tuple(TASKS)
     assert filled(check="other", tasks="quote,needle").tasks == ("needle", "quote")
@@ -55,15 +53,12 @@ def test_one_calibration_passage_of_three_is_asked_for_what_it_says(passages, as
     assert filled(passages=passages, calibrate="retrieval").kinds == ["retrieval"] * passages
 
 
-def test_short_caches_and_encoders_are_calibrated_on_prose():
+def test_short_caches_are_calibrated_on_prose():
     assert filled(prefix=192).calibrate == ("prose", "retrieval")
     assert filled(prefix=191).calibrate == ("prose",)
-    assert filled(tiny_model("bert"), prefix=40).calibrate == ("prose",)
     assert filled(calibrate=("retrieval", "prose")).calibrate == ("prose", "retrieval")
     with pytest.raises(InputError, match=r"at least 192 tokens; .* is planned with 191"):
         filled(prefix=191, calibrate="prose,retrieval")
-    with pytest.raises(InputError, match=r"calibrate has 'retrieval', .* bert is an encoder"):
-        filled(tiny_model("bert"), prefix=40, calibrate="retrieval")
 
 
 @pytest.mark.parametrize(
@@ -84,16 +79,3 @@ def test_short_caches_and_encoders_are_calibrated_on_prose():
 def test_names_that_are_not_known(given, said):
     with pytest.raises(InputError, match=re.escape(said)):
         filled(**given)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"check": "other", "against": "snapkv"}, "against is for decoders, but bert is an"),
-        ({"score": "last"}, "score is for decoders, but bert is an encoder"),
-        ({"check": "other", "tasks": "needle"}, "tasks are for decoders, but bert is an encoder"),
-    ],
-)
-def test_encoders_have_none_of_it(given, said):
-    with pytest.raises(InputError, match=said):
-        filled(tiny_model("bert"), prefix=40, **given)

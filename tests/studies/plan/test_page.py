@@ -22,16 +22,14 @@ def test_cards_say_what_is_kept_and_what_it_costs(found):
     assert cards[0].value == "50.0%"
     assert f"of a prefix of {found.prefix}" in cards[1].note
     assert cards[2].label == f"predicted {found.predicted.unit}"
-    unit = "KL" if found.study.causal else "1 - cosine"
-    if found.study.causal:
-        taken = found.check.cache
-        card = cards.pop(3)
-        assert (card.value, card.label) == (
-            byte_count(taken.planned), f"for the cache instead of {byte_count(taken.dense)}",
-        )  # fmt: skip
-        # half of the tokens, each with a weight of 4 bytes beside its key and value of 32
-        assert 0.5 * 68 / 64 < taken.planned / taken.dense < 0.55
-    assert cards[3].label.startswith(f"measured {unit} to dense")
+    taken = found.check.cache
+    card = cards.pop(3)
+    assert (card.value, card.label) == (
+        byte_count(taken.planned), f"for the cache instead of {byte_count(taken.dense)}",
+    )  # fmt: skip
+    # half of the tokens, each with a weight of 4 bytes beside its key and value of 32
+    assert 0.5 * 68 / 64 < taken.planned / taken.dense < 0.55
+    assert cards[3].label.startswith("measured KL to dense")
     assert len(cards) == 6
     assert len(summary(replace(found, check=None), "run").cards) == 3
 
@@ -44,15 +42,16 @@ def test_cards_say_what_is_kept_and_what_it_costs(found):
         ("undecided", 1.5, "undecided", "whether the plan or uniform budgets are closer to dense"),
     ],
 )
-def test_the_verdict_is_said_as_it_is(encoder, verdict, mean, value, label):
-    ratio = structs.replace(encoder.check.ratios["uniform"], mean=mean, interval=(0.4, 2.5))
-    ratios = encoder.check.ratios | {"uniform": ratio}
-    check = structs.replace(encoder.check, verdict=verdict, ratios=ratios, best=("heavy",))
-    check = structs.replace(check, over_best=dict.fromkeys(("planned", "uniform"), ratio))
-    card, best = summary(replace(encoder, check=check), "run").cards[4:]
+def test_the_verdict_is_said_as_it_is(decoder, verdict, mean, value, label):
+    ratio = structs.replace(decoder.check.ratios["uniform"], mean=mean, interval=(0.4, 2.5))
+    ratios = decoder.check.ratios | {"uniform": ratio}
+    check = structs.replace(decoder.check, verdict=verdict, ratios=ratios, best=("snapkv",))
+    over = dict.fromkeys(("planned", "uniform", "streaming"), ratio)
+    check = structs.replace(check, over_best=over)
+    card, best = summary(replace(decoder, check=check), "run").cards[5:]
     assert (card.value, card.label) == (value, label)
     assert "95% interval 0.40 to 2.5" in card.note
-    assert (best.value, best.note) == ("heavy hitters", "beyond the paired intervals")
+    assert (best.value, best.note) == ("SnapKV", "beyond the paired intervals")
 
 
 @pytest.mark.parametrize(
@@ -75,14 +74,14 @@ def test_peaks_that_repeated_runs_have_are_no_gain(monkeypatch, decoder, dense, 
     assert [text for text in cards if "peak" in text] == ([] if said is None else [said])
 
 
-def test_methods_that_cannot_be_told_apart_are_counted(encoder):
-    ratio = encoder.check.ratios["uniform"]
-    over = dict.fromkeys(("planned", "uniform"), ratio)
-    check = structs.replace(encoder.check, best=("heavy", "planned"), over_best=over)
-    *_, best = summary(replace(encoder, check=check), "run").cards
-    assert best.value == "2 of 3"
+def test_methods_that_cannot_be_told_apart_are_counted(decoder):
+    ratio = decoder.check.ratios["uniform"]
+    over = dict.fromkeys(("planned", "uniform", "streaming"), ratio)
+    check = structs.replace(decoder.check, best=("snapkv", "planned"), over_best=over)
+    *_, best = summary(replace(decoder, check=check), "run").cards
+    assert best.value == "2 of 4"
     assert best.label == "methods cannot be told apart as the closest to dense"
-    assert best.note == f"with {check.passages} passages: heavy hitters, planned"
+    assert best.note == f"with {check.passages} passages: SnapKV, planned"
 
 
 def test_the_table_has_realised_errors_after_a_check(found):

@@ -15,7 +15,7 @@ from esscher.runs.registry import load
 from esscher.runs.result import NotFinished
 from esscher.studies.plan import plan
 from esscher.studies.plan.check import PassageCheck
-from tests.studies.plan.small import DECODER, ENCODER, prose, tiny
+from tests.studies.plan.small import DECODER, prose, tiny
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +25,13 @@ def decoder_plan():
 
 
 @pytest.fixture(scope="module")
-def encoder_plan():
+def checked_plan():
     """The same, checked."""
-    return json.dumps(plan(tiny("bert"), prose(0), check=prose(1), **ENCODER).to_dict())
+    return json.dumps(plan(tiny(), prose(0), check=prose(1), **DECODER).to_dict())
 
 
-@pytest.mark.parametrize("name", ["llama", "bert"])
-def test_results_have_everything(name, tmp_path):
-    loaded, options = tiny(name), DECODER if name == "llama" else ENCODER
+def test_results_have_everything(tmp_path):
+    loaded, options = tiny(), DECODER
     found = plan(loaded, prose(0), check=prose(1), out=tmp_path / "run", **options)
     results = found.to_dict()
     json.dumps(results, allow_nan=False)
@@ -41,15 +40,12 @@ def test_results_have_everything(name, tmp_path):
     tokens = found.token_budgets.tokens
     assert tokens.shape == np.shape(found.powers) == shape
     assert tokens.sum() == int(options["budget"] * keys) * np.prod(shape)
-    measure = "kl" if loaded.causal else "cosine"
-    others = {"snapkv", "streaming"} if loaded.causal else {"heavy"}
-    names = {"uniform", "planned"} | others
+    names = {"uniform", "planned", "snapkv", "streaming"}
     assert set(found.check.configurations) == names
     for name_ in ("dense", *names):
-        assert {"mean", "interval"} <= set(results["check"][name_][measure])
-    if loaded.causal:
-        # all of them keep as many tokens
-        assert {one.kept for one in found.check.configurations.values()} == {tokens.sum()}
+        assert {"mean", "interval"} <= set(results["check"][name_]["kl"])
+    # all of them keep as many tokens
+    assert {one.kept for one in found.check.configurations.values()} == {tokens.sum()}
     interval = results["check"]["ratios"]["uniform"]["interval"]
     verdict = {(True, True): "better", (False, False): "worse"}.get(
         (interval[0] > 1, interval[1] > 1), "undecided"
@@ -98,14 +94,13 @@ def test_all_tokens_cost_nothing():
     assert found.to_dict()["predicted"]["effect"] == 0
 
 
-@pytest.mark.parametrize(("name", "options"), [("llama", DECODER), ("bert", ENCODER)])
-def test_what_is_predicted_is_what_it_costs(name, options):
-    """In nats or in cosine, where errors are small: on the same passages, in other samples."""
+def test_what_is_predicted_is_what_it_costs():
+    """In nats, where errors are small: on the same passages, in other samples."""
     more = {"budget": 0.9, "passages": 8, "check_passages": 8}
-    found = plan(tiny(name), prose(0), check=prose(0), **(options | more)).to_dict()
+    found = plan(tiny(), prose(0), check=prose(0), **(DECODER | more)).to_dict()
     planned, predicted = found["check"]["planned"], found["predicted"]
-    cost = planned["kl"] if name == "llama" else planned["cosine"]
-    realised = cost["mean"] if name == "llama" else 1 - cost["mean"]
+    cost = planned["kl"]
+    realised = cost["mean"]
     own = (predicted["interval"][1] - predicted["effect"]) / stats.t.ppf(0.975, 7)
     other = (cost["interval"][1] - cost["interval"][0]) / (2 * stats.t.ppf(0.975, 7))
     assert abs(predicted["effect"] - realised) < 4 * np.hypot(own, other)
@@ -113,11 +108,10 @@ def test_what_is_predicted_is_what_it_costs(name, options):
     assert np.hypot(own, other) < 0.5 * realised
 
 
-@pytest.mark.parametrize(("name", "options"), [("llama", DECODER), ("bert", ENCODER)])
-def test_heads_that_keep_all_tokens_have_no_error(name, options):
+def test_heads_that_keep_all_tokens_have_no_error():
     """Computed again, their outputs differ by rounding, which is no error of the plan."""
-    asked = options | {"budget": None, "tolerance": 0.01}
-    found = plan(tiny(name), prose(1), check=prose(2), **asked)
+    asked = DECODER | {"budget": None, "tolerance": 0.01}
+    found = plan(tiny(), prose(1), check=prose(2), **asked)
     group = found.model.heads // found.model.key_heads
     whole = np.repeat(np.array(found.budgets) == found.prefix, group, axis=1)
     assert whole.any()
@@ -202,10 +196,9 @@ def test_impossible_requests_name_what_is_possible(change, said, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_two_passages_have_no_nearest_neighbour(tmp_path):
-    few = ENCODER | {"check_passages": 2}
-    with pytest.raises(InputError, match=r"check_passages is 2; .* give at least 3"):
-        plan(tiny("bert"), prose(0), check=prose(1), out=tmp_path / "run", **few)
+def test_encoders_have_no_cache_to_plan(tmp_path):
+    with pytest.raises(InputError, match="bert is an encoder and has no cache"):
+        plan(tiny("bert"), prose(0), out=tmp_path / "run", budget=0.5)
     assert not (tmp_path / "run").exists()
 
 
@@ -256,15 +249,15 @@ def test_results_and_the_file_are_the_same(tmp_path):
         (lambda r: r["check"].update(verdict="perhaps"), "check.verdict is 'perhaps'"),
         (lambda r: r["check"]["ratios"].pop("uniform"), "does not compare what it measured"),
         (lambda r: r["check"].update(best=[]), "check.best"),
-        (lambda r: r["check"]["planned"].pop("cosine"), "lacks measures"),
-        (lambda r: r["check"]["heavy"]["layer_error"]["mean"].pop(), "not of all layers"),
+        (lambda r: r["check"]["planned"].pop("kl"), "planned"),
+        (lambda r: r["check"]["snapkv"]["layer_error"]["mean"].pop(), "not of all layers"),
         (lambda r: r["check"]["heads"]["realised"].pop(), "one per layer and head"),
         (lambda r: r["predicted"]["head_error"][0].pop(), "one per layer and head"),
         (lambda r: r["powers"].pop(), "one per layer and key head"),
     ],
 )
-def test_parts_that_do_not_belong_together(damage, said, encoder_plan, tmp_path):
-    found = json.loads(encoder_plan)
+def test_parts_that_do_not_belong_together(damage, said, checked_plan, tmp_path):
+    found = json.loads(checked_plan)
     damage(found)
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(found))

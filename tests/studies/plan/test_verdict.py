@@ -30,7 +30,7 @@ def checked(passages=8, **logs):
         table = pd.DataFrame(rows, columns=["configuration", "layer", "measure", "value"])
         kept = dict.fromkeys(("planned", *logs), 100)
         cells.append(Cell(PlanCell(passage=0, dense_nll=0.05, kept=kept), table))
-    return check_results(cells, np.array([[0.2]]), causal=True)
+    return check_results(cells, np.array([[0.2]]))
 
 
 def said(check, budgets=((30, 70),)):

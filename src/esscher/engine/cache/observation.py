@@ -42,8 +42,6 @@ AHEAD = 128
 GOLDEN = 0.6180339887498949
 #: Smallest mean of squared scores that is divided by.
 TINY = 1e-30
-#: Neighbours of a key that share its attention in the rule of heavy hitters.
-NEIGHBOURS = 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,12 +94,6 @@ class Observation:
         if self.largest is None:
             return score
         return combined(score, root(self.largest.square()), count)
-
-    def heavy_score(self, key_heads: int) -> Tensor:
-        """Attention that keys receive, each the largest of its neighbours', [key heads, n_k]."""
-        total = self.received.reshape(key_heads, -1, self.received.shape[-1]).sum(1)
-        half = NEIGHBOURS // 2
-        return torch.nn.functional.max_pool1d(total[:, None], NEIGHBOURS, 1, half)[:, 0]
 
 
 def observe(inputs: LayerInputs, window: int = WINDOW, batch: int = 0) -> Observation:

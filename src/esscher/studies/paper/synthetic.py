@@ -169,7 +169,7 @@ def judge_limit(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
             says="averages over n tokens tend to grad K, for seven laws with a closed form",
             verdict=verdict_of(z < sure, z >= sure),
             found=f"largest distance {z:.1f} standard errors of {len(table)}",
-            rule=f"contradicted beyond {sure:.2f} standard errors (95% for all laws at once)",
+            rule=f"contradicted beyond {sure:.2f} standard errors (99.9% for all laws at once)",
         ),
         Check(
             says="the squared error times n is E w^2 |X - G|^2 / (E w)^2, from the same K",
@@ -974,7 +974,7 @@ def judge_bound(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
             found=", ".join(f"{source}: holds at {count}" for source, count in by_source.items())
             + f"; undecided at {undecided}, violated at {int(below.sum())}",
             rule="a point holds if its interval lies above the bound; the claim is contradicted "
-            f"if a point lies below it by {sure:.1f} standard errors (95% for all at once), "
+            f"if a point lies below it by {sure:.1f} standard errors (99.9% for all at once), "
             "and holds if none does and nine points in ten hold",
         ),
     ]

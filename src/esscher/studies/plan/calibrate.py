@@ -3,9 +3,7 @@
 That depends on how the end of the model depends on every attention output. A decoder's next-token
 laws move by ``KL = E (g . delta)^2 / 2`` per token when attention outputs move by a small delta: g
 is the gradient of ``sum log p(token) / sqrt(tokens)`` for tokens drawn from the laws themselves,
-and ``E g g'`` the Fisher information. An encoder's embedding e moves, as a direction, by
-``1 - cos = |d(e/|e|)|^2 / 2 = E (g . delta)^2 / 2`` with g the gradient of ``<xi, e/|e|>``, xi
-standard normal. Both are computed by one backward pass per draw.
+and ``E g g'`` the Fisher information, by one backward pass per draw.
 """
 
 from __future__ import annotations
@@ -20,10 +18,8 @@ from torch import Tensor
 
 from esscher.core.validation import Array
 from esscher.engine.cache.budgets import Keeping, Score, SelectionKind
-from esscher.engine.cache.observation import observe
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import Rule
-from esscher.engine.cache.selection import certain_keys
 from esscher.engine.models import LayerInputs, LoadedModel, attention_override
 from esscher.engine.reading import PassageReader
 from esscher.engine.text import Passage
@@ -34,7 +30,7 @@ from esscher.studies.plan.effects import (
     no_effects,
 )
 
-#: Backward passes per passage: token sequences drawn from the model, or directions.
+#: Backward passes per passage: token sequences drawn from the model.
 DRAWS = 4
 #: Bytes of keys and values of calibration passages that are held until there is a plan.
 HELD_BYTES = 2**29
@@ -79,16 +75,16 @@ class ObservedPassage:
     loaded, passage
         Model and passage.
     prefix
-        Length of a decoder's cache; ignored for an encoder, whose keys are the whole passage.
+        Length of the cache.
     keeping
         What is kept for certain.
     score, rules, asks
-        Of a decoder: as for :class:`~esscher.engine.cache.prompt.ObservedPrompt`.
+        As for :class:`~esscher.engine.cache.prompt.ObservedPrompt`.
 
     Attributes
     ----------
     prompt
-        A decoder's prefix; None for an encoder.
+        The prefix.
     reader
         Reads the passage again.
     certain
@@ -106,14 +102,9 @@ class ObservedPassage:
         asks: bool = True,
     ) -> None:
         self.loaded = loaded
-        self.prompt: ObservedPrompt | None = None
-        if loaded.causal:
-            self.prompt = ObservedPrompt(loaded, passage.ids[:prefix], keeping, score, rules, asks)
-            self.reader = PassageReader(loaded, passage, prefix, self.prompt.cache)
-            self.certain = self.prompt.certain
-        else:
-            self.reader = PassageReader(loaded, passage, 0)
-            self.certain = certain_keys(len(passage.ids), keeping.sinks, keeping.recent)
+        self.prompt = ObservedPrompt(loaded, passage.ids[:prefix], keeping, score, rules, asks)
+        self.reader = PassageReader(loaded, passage, prefix, self.prompt.cache)
+        self.certain = self.prompt.certain
 
     @property
     def keys(self) -> int:
@@ -121,13 +112,8 @@ class ObservedPassage:
         return len(self.certain)
 
     def scores(self, inputs: LayerInputs) -> Tensor:
-        """Scores of a layer's keys, [key heads, keys].
-
-        An encoder's keys change with every layer before them: they are observed when asked for.
-        """
-        if self.prompt is not None:
-            return self.prompt.scores[inputs.layer]
-        return observe(inputs).score(inputs.v[0])
+        """Scores of a layer's keys, [key heads, keys]."""
+        return self.prompt.scores[inputs.layer]
 
 
 class HeldPassages:
@@ -148,15 +134,14 @@ class HeldPassages:
 
     def put(self, number: int, observed: ObservedPassage) -> None:
         """Hold a passage if there is room."""
-        prompt = observed.prompt
-        if prompt is not None and prompt.nbytes <= self._room:
-            self._room -= prompt.nbytes
+        if observed.prompt.nbytes <= self._room:
+            self._room -= observed.prompt.nbytes
             self._held[number] = observed
 
     def take(self, number: int) -> ObservedPassage | None:
         """Give a passage away, if it is here."""
         found = self._held.pop(number, None)
-        if found is not None and found.prompt is not None:
+        if found is not None:
             self._room += found.prompt.nbytes
         return found
 
@@ -227,10 +212,10 @@ def output_gradients(
     loaded
         The model.
     end
-        Runs it on one passage. Decoder: returns logarithms of next-token probabilities,
-        [positions, vocabulary]. Encoder: the embedding, [hidden].
+        Runs it on one passage; returns logarithms of next-token probabilities,
+        [positions, vocabulary].
     draws
-        Number of drawn token sequences, or of directions.
+        Number of drawn token sequences.
     generator
         Source of randomness.
     """
@@ -243,17 +228,10 @@ def output_gradients(
 
     with torch.enable_grad(), attention_override(loaded, replacement):
         reached = end()
-        if loaded.causal:
-            law = reached.detach().exp()
-            drawn = torch.multinomial(law, draws, replacement=True, generator=generator)
-            tokens = len(law)
-            targets = [
-                reached.gather(1, drawn[:, r : r + 1]).sum() / tokens**0.5 for r in range(draws)
-            ]
-        else:
-            unit = reached / torch.linalg.vector_norm(reached)
-            directions = torch.randn(draws, len(unit), generator=generator)
-            targets = [direction @ unit for direction in directions]
+        law = reached.detach().exp()
+        drawn = torch.multinomial(law, draws, replacement=True, generator=generator)
+        tokens = len(law)
+        targets = [reached.gather(1, drawn[:, r : r + 1]).sum() / tokens**0.5 for r in range(draws)]
         found = [
             torch.autograd.grad(target, moved, retain_graph=r + 1 < draws)
             for r, target in enumerate(targets)

@@ -43,13 +43,16 @@ from esscher.studies.plan.words import name_of
 
 #: Colours of the first configurations; a chart of lines shows no more.
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, BLACK, OLIVE)
+#: The distance from dense, and how to read it.
+KL: tuple[str, Callable[[Measures], Mean | None]] = (
+    "KL to dense (nats per token)",
+    lambda found: found.kl,
+)
 #: What is measured on held-out text; None of what is not.
 MEASURES: dict[str, Callable[[Measures], Mean | None]] = {
-    "KL to dense (nats per token)": lambda found: found.kl,
-    "1 - cosine to dense": lambda found: None if found.cosine is None else found.distance,
+    KL[0]: KL[1],
     "share with the same most likely token": lambda found: found.top1,
     "perplexity / dense perplexity": lambda found: found.perplexity_ratio,
-    "share with the same nearest neighbour": lambda found: found.nearest,
     "relative error of attention outputs": lambda found: found.error,
 }
 #: Errors of query heads that share a key head.
@@ -76,7 +79,7 @@ def plan(found: Plan) -> ChartType:
     height = max(map_height(len(found.budgets)), HEIGHT)
     parts = [
         figure([_budgets(found), _calibration(check, height)], least=WIDE, apart=True),
-        figure([_cost(check, *_main(check), series(check)), _layers(check)], least=WIDE),
+        figure([_cost(check, *KL, series(check)), _layers(check)], least=WIDE),
     ]
     return sheet(parts, _title(found), note=f"{_passages(check)}; black lines and bands: {SURE}")
 
@@ -222,7 +225,7 @@ def series(check: Check) -> Series:
 
 def shown_first(check: Check) -> list[str]:
     """Return as many configurations as there are colours: planned, uniform, the closest others."""
-    distance = {name: found.distance.mean for name, found in check.configurations.items()}
+    distance = {name: found.kl.mean for name, found in check.configurations.items()}
     others = sorted(
         (n for n in distance if n not in ("planned", "uniform")), key=distance.__getitem__
     )
@@ -315,12 +318,6 @@ def _calibration(check: Check, height: float = HEIGHT) -> ChartType:
     within = "" if share is None else f": {share:.0%} within a factor of {heads.factor:g} (grey)"
     marks = [diagonal(x, y, heads.factor), points(rows, x, y)] if rows else [diagonal(x, y)]
     return panel(*marks, title=f"heads{within}", height=height)
-
-
-def _main(check: Check) -> tuple[str, Callable[[Measures], Mean | None]]:
-    """What distances from dense are called, and how to read them."""
-    title = next(title for title, of in MEASURES.items() if of(check.planned) is not None)
-    return title, lambda found: found.distance
 
 
 def _grouped(found: Plan, errors: Sequence[Sequence[float]]) -> Any:

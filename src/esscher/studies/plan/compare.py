@@ -39,7 +39,7 @@ ROUNDING = 1e-9
 
 
 def check_results(
-    cells: Sequence[Cell], predicted_error: Array, causal: bool, items: Sequence[Cell] = ()
+    cells: Sequence[Cell], predicted_error: Array, items: Sequence[Cell] = ()
 ) -> Check:
     """Measures of every configuration, comparisons with planned, and calibration by head.
 
@@ -49,8 +49,6 @@ def check_results(
         One per passage.
     predicted_error
         Predicted relative error of every head, [layers, heads].
-    causal
-        Whether the model is a decoder.
     items
         Items of tasks.
     """
@@ -63,8 +61,8 @@ def check_results(
     distances: dict[Configuration, Array] = {}
     for name in names:
         rows = [table[table["configuration"] == name] for table in tables]
-        measures[name] = _measures(rows, cells, name, causal)
-        distances[name] = np.maximum(divergences(cells, name, causal), ROUNDING)
+        measures[name] = _measures(rows, cells, name)
+        distances[name] = np.maximum(divergences(cells, name), ROUNDING)
     planned, uniform = distances["planned"], distances["uniform"]
     ratios: dict[Configuration, Mean] = {
         name: paired_ratio(distances[name], planned) for name in names if name != "planned"
@@ -75,7 +73,7 @@ def check_results(
     named: dict[str, Any] = {name: one for name, one in measures.items() if ":" not in name}
     return Check(
         passages=len(cells),
-        dense=_dense(cells, causal),
+        dense=_dense(cells),
         **named,
         others={name: found for name, found in measures.items() if ":" in name},
         ratios=ratios,
@@ -101,29 +99,17 @@ def check_tables(
     InputError
         Naming the cell.
     """
-    model, causal = study.model_record, study.causal
+    model = study.model_record
     names = ["planned", "uniform", *others]
     layers = range(model.layers)
     wanted = {(name, layer, "error") for name in names for layer in layers}
-    ends = ("kl", "top1", "nll") if causal else ("cosine",)
-    wanted |= {(name, END, measure) for name in names for measure in ends}
+    wanted |= {(name, END, measure) for name in names for measure in ("kl", "top1", "nll")}
     wanted |= {(f"head {h}", n, "realised") for h in range(model.heads) for n in layers}
-    sizes = {"dense": (1, model.hidden)} | {
-        name: (study.draws if name in ("planned", "uniform") else 1, model.hidden) for name in names
-    }
     for name, cell in cells.items():
         about, found = cell.about, _rows(name, cell, run)
         if set(found) != wanted or len(found) != len(wanted):
             raise run.damaged(name, "its table is not of all configurations, layers and heads")
-        if causal:
-            sound = about.dense_nll is not None and set(about.kept or ()) == set(names)
-        else:
-            ends_of_all = about.embeddings or {}
-            sound = all(
-                [len(row) for row in ends_of_all.get(which, ())] == [width] * count
-                for which, (count, width) in sizes.items()
-            )
-        if not sound:
+        if about.dense_nll is None or set(about.kept or ()) != set(names):
             raise run.damaged(name, "it does not say what dense attention gives")
 
 
@@ -160,41 +146,30 @@ def _rows(name: str, cell: Cell, run: CellRun) -> list[tuple[Any, ...]]:
     return list(zip(*(table[column] for column in columns[:3]), strict=True))
 
 
-def _measures(rows: list[pd.DataFrame], cells: Sequence[Cell], name: str, causal: bool) -> Measures:
+def _measures(rows: list[pd.DataFrame], cells: Sequence[Cell], name: str) -> Measures:
     by_layer = np.stack([_layers(row) for row in rows])
     layers = mean_and_interval(by_layer, 0.0)
-    common: dict[str, Any] = {
-        "error": _mean(by_layer.mean(axis=1), 0.0),
-        "layer_error": LayerMeans(
+    surprise = _end(rows, "nll")
+    more = surprise - np.array([cell.about.dense_nll for cell in cells])
+    return Measures(
+        kl=_mean(_end(rows, "kl"), 0.0),
+        top1=_mean(_end(rows, "top1"), 0.0, 1.0),
+        perplexity=mean_exponential(surprise),
+        perplexity_ratio=mean_exponential(more),
+        kept=cells[0].about.kept[name],
+        error=_mean(by_layer.mean(axis=1), 0.0),
+        layer_error=LayerMeans(
             mean=tuple(layers["mean"]),
             standard_error=tuple(layers["standard_error"]),
             interval=tuple(ends_of(ends) for ends in layers["interval"]),
         ),
-    }
-    if causal:
-        surprise = _end(rows, "nll")
-        more = surprise - np.array([cell.about.dense_nll for cell in cells])
-        return Measures(
-            kl=_mean(_end(rows, "kl"), 0.0),
-            top1=_mean(_end(rows, "top1"), 0.0, 1.0),
-            perplexity=mean_exponential(surprise),
-            perplexity_ratio=mean_exponential(more),
-            kept=cells[0].about.kept[name],
-            **common,
-        )
-    return Measures(
-        cosine=_mean(_end(rows, "cosine"), -1.0, 1.0),
-        nearest=_mean(_nearest(cells, name), 0.0, 1.0),
-        **common,
     )
 
 
-def _dense(cells: Sequence[Cell], causal: bool) -> Measures:
+def _dense(cells: Sequence[Cell]) -> Measures:
     """What dense attention has by definition, and its perplexity."""
     exact = Mean(mean=0.0, interval=(0.0, 0.0))
     one = Mean(mean=1.0, interval=(1.0, 1.0))
-    if not causal:
-        return Measures(cosine=one, nearest=one, error=exact)
     surprise = np.array([cell.about.dense_nll for cell in cells])
     return Measures(kl=exact, top1=one, perplexity=mean_exponential(surprise), error=exact)
 
@@ -219,25 +194,10 @@ def _layers(row: pd.DataFrame) -> Array:
     return own["value"].to_numpy(dtype=np.float64)
 
 
-def _nearest(cells: Sequence[Cell], name: str) -> Array:
-    """Share of samples in which a passage's nearest neighbour among the dense others stays."""
-    dense = _units(np.array([cell.about.embeddings["dense"][0] for cell in cells]))
-    own = np.eye(len(cells), dtype=bool)
-    nearest = np.where(own, -np.inf, dense @ dense.T).argmax(axis=1)
-    others = _units(np.array([cell.about.embeddings[name] for cell in cells]))
-    moved = np.einsum("psd,qd->spq", others, dense)
-    kept = np.where(own, -np.inf, moved).argmax(axis=2) == nearest
-    return np.asarray(kept.mean(axis=0))
-
-
-def _units(rows: Array) -> Array:
-    return np.asarray(rows / np.linalg.norm(rows, axis=-1, keepdims=True))
-
-
-def divergences(cells: Sequence[Cell], name: Configuration, causal: bool) -> Array:
-    """Distance of a configuration from dense on every passage: KL, or 1 - cosine."""
+def divergences(cells: Sequence[Cell], name: Configuration) -> Array:
+    """KL of a configuration from dense on every passage."""
     rows = [cell.table[cell.table["configuration"] == name] for cell in cells]
-    return _end(rows, "kl") if causal else 1 - _end(rows, "cosine")
+    return _end(rows, "kl")
 
 
 def realised_errors(cells: Sequence[Cell]) -> Array:

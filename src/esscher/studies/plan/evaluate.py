@@ -34,13 +34,13 @@ def evaluate_plan(plan: Plan, loaded: LoadedModel, text: TextSource, **options: 
     cells = []
     for passage in passages:
         observed = ObservedPassage(loaded, passage, plan.prefix, keeping, score, chosen.rules)
-        cells.append(PassageCheck(observed, chosen, study.seed, study.draws).cell())
+        cells.append(PassageCheck(observed, chosen, study.seed).cell())
     items = [
         item_cell(loaded, item, chosen, keeping, score, study.seed)
         for item in task_texts(study, loaded, passages)
     ]
     predicted = np.asarray(plan.predicted.head_error)
-    return check_results(cells, predicted, study.causal, items)
+    return check_results(cells, predicted, items)
 
 
 def _study(plan: Plan, loaded: LoadedModel, text: TextSource, options: dict[str, Any]) -> PlanStudy:

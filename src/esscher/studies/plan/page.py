@@ -72,9 +72,9 @@ def _cards(found: Plan) -> list[Card]:
 
 def _checked(check: Check) -> list[Card]:
     """The distance of the plan from dense, the plan against uniform budgets, and the best."""
-    distance, ratio = check.planned.distance, check.ratios["uniform"]
-    title = "1 - cosine to dense" if check.planned.kl is None else "KL to dense (nats per token)"
-    measured = Card(shown(distance.mean), f"measured {title}", _interval(distance.interval))
+    kl, ratio = check.planned.kl, check.ratios["uniform"]
+    title = "measured KL to dense (nats per token)"
+    measured = Card(shown(kl.mean), title, _interval(kl.interval))
     if check.verdict == "undecided":
         verdict = Card(
             "undecided",

@@ -14,8 +14,6 @@ TITLES = {
     "kl": "KL",
     "top1": "top-1",
     "perplexity_ratio": "perplexity",
-    "cosine": "cosine",
-    "nearest": "neighbour",
     "error": "outputs",
 }
 
@@ -65,7 +63,7 @@ def _print_check(console: PlainConsole, check: Check) -> None:
     measures = [name for name in TITLES if getattr(check.planned, name) is not None]
     table = PlainTable(
         f"The same number of tokens in all, {check.passages} held-out passages of this text",
-        least=("outputs", "top-1", "neighbour"),
+        least=("outputs", "top-1"),
     )
     table.add_column("", no_wrap=True)
     for name in (*(TITLES[m] for m in measures), "over planned"):
@@ -84,18 +82,12 @@ def _print_check(console: PlainConsole, check: Check) -> None:
             f"{heads.factor:g}; the median realised error is {heads.median_ratio:.2f} times the "
             "predicted one."
         )
-    meanings = (
-        "KL: from the dense next-token law, nats; top-1: same most likely token; perplexity: over "
-        "that of the dense model;"
-        if check.planned.kl is not None
-        else "cosine: to the dense embedding; neighbour: same nearest passage;"
-    )
-    ratio = "KL" if check.planned.kl is not None else "1 - cosine"
     console.explain(
-        f"{meanings} outputs: relative error of attention outputs; over planned: {STATISTIC} of "
-        f"the ratio of {ratio}, with interval. In brackets half the width of the 95% interval "
-        "(last digits), or its ends. Intervals are over passages, and say nothing about other "
-        "texts."
+        "KL: from the dense next-token law, nats; top-1: same most likely token; perplexity: over "
+        "that of the dense model; outputs: relative error of attention outputs; over planned: "
+        f"{STATISTIC} of the ratio of KL, with interval. In brackets half the width of the 95% "
+        "interval (last digits), or its ends. Intervals are over passages, and say nothing about "
+        "other texts."
     )
 
 

@@ -48,8 +48,6 @@ class PlanCell(Record, frozen=True, kw_only=True, omit_defaults=True):
         Number of the passage.
     dense_nll
         Surprise of its tokens under dense attention: of a decoder.
-    embeddings
-        Embeddings of an encoder by configuration and sample.
     cache
         What the plan's cache of a decoder takes.
     kept
@@ -63,7 +61,6 @@ class PlanCell(Record, frozen=True, kw_only=True, omit_defaults=True):
     sliding: tuple[Index, ...] = ()
     passage: Index | None = None
     dense_nll: float | None = None
-    embeddings: dict[Name, Grid] | None = None
     cache: CacheBytes | None = None
     kept: dict[Name, Count] | None = None
     task: Name | None = None
@@ -94,41 +91,20 @@ class Measures(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes
     ----------
     kl, top1, perplexity, perplexity_ratio
-        Of a decoder.
-    cosine, nearest
-        Of an encoder; with two passages there is no nearest neighbour.
+        Of the next-token laws.
     error, layer_error
         Relative error of attention outputs, over all layers and by layer.
     kept
-        Tokens that a decoder's key heads keep together.
+        Tokens that the key heads keep together.
     """
 
-    kl: Mean | None = None
-    top1: Mean | None = None
-    perplexity: Mean | None = None
+    kl: Mean
+    top1: Mean
+    perplexity: Mean
     perplexity_ratio: Mean | None = None
-    cosine: Mean | None = None
-    nearest: Mean | None = None
     error: Mean
     layer_error: LayerMeans | None = None
     kept: Count | None = None
-
-    @property
-    def end(self) -> Mean | None:
-        """What is compared at the end of the model: KL of a decoder, cosine of an encoder."""
-        return self.cosine if self.kl is None else self.kl
-
-    @property
-    def distance(self) -> Mean:
-        """Distance from dense: KL of a decoder, 1 - cosine of an encoder."""
-        if self.kl is not None:
-            return self.kl
-        assert self.cosine is not None
-        ends = self.cosine.interval
-        return Mean(
-            mean=1 - self.cosine.mean,
-            interval=None if ends is None else (1 - ends[1], 1 - ends[0]),
-        )
 
 
 class HeadErrors(Record, frozen=True, kw_only=True):
@@ -184,10 +160,8 @@ class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
         How many there are.
     dense, planned, uniform
         Measures of every configuration.
-    heavy
-        Of an encoder: tokens that receive most attention.
     streaming, snapkv, expected, adakv, kvzip
-        Of a decoder: published rules, as far as they were asked for.
+        Published rules, as far as they were asked for.
     others
         The same for rules over others, such as ``adakv:expected``.
     ratios, over_best
@@ -212,7 +186,6 @@ class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
     dense: Measures
     planned: Measures
     uniform: Measures
-    heavy: Measures | None = None
     streaming: Measures | None = None
     snapkv: Measures | None = None
     expected: Measures | None = None
@@ -235,7 +208,7 @@ class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
     def configurations(self) -> dict[Configuration, Measures]:
         """Measures by name, but for dense."""
         named = {
-            name: getattr(self, name) for name in ("planned", "uniform", "heavy", *PUBLISHED)
+            name: getattr(self, name) for name in ("planned", "uniform", *PUBLISHED)
         } | self.others
         return {name: found for name, found in named.items() if found is not None}
 

@@ -94,10 +94,6 @@ class Plan(Result["PlanStudy"]):
 
     def _check_parts(self, check: Check) -> None:
         names = set(check.configurations)
-        measured = [check.dense, *check.configurations.values()]
-        causal = check.planned.kl is not None
-        if any(m.end is None or (m.kl is not None) != causal for m in measured):
-            raise InputError("its check lacks measures")
         if set(check.ratios) != names - {"planned"} or not set(check.best) <= names:
             raise InputError("its check does not compare what it measured")
         if set(check.over_best) != names - {check.best[0]}:
@@ -197,11 +193,11 @@ class Plan(Result["PlanStudy"]):
         )  # fmt: skip
 
     @contextmanager
-    def apply(self, model: Any, seed: int = 0, **options: Any) -> Iterator[ReducedCache | None]:
+    def apply(self, model: Any, seed: int = 0, **options: Any) -> Iterator[ReducedCache]:
         """Run a transformers model under the plan within a block.
 
-        A decoder uses a cache of the plan wherever it was given an empty one, or none; the block
-        begins with that cache. An encoder, which has none, keeps the budgets in every call.
+        It uses a cache of the plan wherever it was given an empty one, or none; the block begins
+        with that cache.
 
         Parameters
         ----------
@@ -210,7 +206,7 @@ class Plan(Result["PlanStudy"]):
         seed
             Seed of the samples.
         options
-            Of a decoder: as for :meth:`cache`.
+            As for :meth:`cache`.
 
         Raises
         ------
@@ -218,23 +214,11 @@ class Plan(Result["PlanStudy"]):
             If it is another model.
         """
         loaded = self._loaded(model)
-        if loaded.causal:
-            from esscher.engine.cache.attachment import cache_by_default
+        from esscher.engine.cache.attachment import cache_by_default
 
-            cache = self.cache(loaded, seed=seed, **options)
-            with cache_by_default(loaded, cache):
-                yield cache
-            return
-        if options:
-            raise InputError(f"an encoder has no cache, and no {', '.join(sorted(options))}")
-        from esscher.engine.cache.encoder import ReducedEncoder
-        from esscher.engine.cache.rule import PlannedRule
-        from esscher.engine.models import attention_override
-
-        with attention_override(
-            loaded, ReducedEncoder(PlannedRule.of(loaded, self.token_budgets, seed))
-        ):
-            yield None
+        cache = self.cache(loaded, seed=seed, **options)
+        with cache_by_default(loaded, cache):
+            yield cache
 
     def evaluate(self, model: Any, text: TextSource, **options: Any) -> Check:
         """Check the plan on another text, and on tasks.

@@ -30,14 +30,14 @@ else:
     # what is stored in the place of a text; see Study.sources
     TextSource = TextRecord
 
-#: Longest cache of a decoder, and longest passage of an encoder, unless a length is given.
-PREFIX, PASSAGE = 4_096, 512
+#: Longest cache unless a length is given.
+PREFIX = 4_096
 #: Tokens after a decoder's cache unless a number is given; at most a quarter of what it reads.
 QUERIES = 128
-#: Shortest cache or passage of which budgets can be kept.
+#: Shortest cache of which budgets can be kept.
 FEWEST_KEYS = 16
-#: Calibration passages unless a number is given. An encoder's are short, and cheap.
-PASSAGES, ENCODER_PASSAGES = 6, 16
+#: Calibration passages unless a number is given.
+PASSAGES = 6
 #: Held-out passages unless a number is given.
 CHECKED = 16
 #: One calibration passage of so many is asked for what it says, if both kinds are wanted.
@@ -48,11 +48,6 @@ SHORTEST_RETRIEVAL = 192
 KINDS = ("prose", "retrieval")
 #: Rules over whose scores AdaKV can work, besides SnapKV.
 WRAPPED = ("streaming", "expected")
-#: Samples of each unseen passage of an encoder: its embedding is one number per passage, which
-#: varies with the sample; a decoder's measures are means over its queries.
-ENCODER_DRAWS = 4
-#: Fewest unseen passages of an encoder: with two, the nearest of the others is always the same.
-NEIGHBOURS = 3
 #: Rounding of attention in float32: no tolerance below this can be told from 0.
 SMALLEST_TOLERANCE = 1e-4
 
@@ -95,8 +90,7 @@ class PlanStudy(ModelStudy[Plan]):
     prefix: Annotated[
         int,
         option(
-            "Tokens in a decoder's cache, or in an encoder's passage (default: up to 4096; "
-            "encoders 512).",
+            "Tokens in the cache (default: up to 4096, or what the model allows).",
             ge=1,
             le=10**15,
         ),
@@ -104,7 +98,7 @@ class PlanStudy(ModelStudy[Plan]):
     query_count: Annotated[
         int,
         option(
-            "Tokens after the cache at which a decoder is measured (default: up to 128).",
+            "Tokens after the cache at which errors are measured (default: up to 128).",
             ge=0,
             le=10**15,
         ),
@@ -112,7 +106,7 @@ class PlanStudy(ModelStudy[Plan]):
     passages: Annotated[
         int,
         option(
-            f"Calibration passages (default: up to {PASSAGES}; encoders {ENCODER_PASSAGES}).",
+            f"Calibration passages (default: up to {PASSAGES}).",
             ge=1,
             le=10**6,
         ),
@@ -123,14 +117,14 @@ class PlanStudy(ModelStudy[Plan]):
     calibrate: Annotated[
         tuple[str, ...],
         option(
-            "Calibration passages of a decoder: prose, retrieval (questions about facts hidden in "
+            "Kinds of calibration passages: prose, retrieval (questions about facts hidden in "
             "text or noise), or both, one passage in three being retrieval (default)."
         ),
     ] = BY_MODEL
     score: Annotated[
         Literal["all", "last", "repeat"],
         option(
-            "Which queries score a decoder's tokens: all of the prompt, as if they came after it; "
+            "Which queries score tokens: all of the prompt, as if they came after it; "
             "its last 64 (faster, forgets more); or also those of a repetition of the prompt "
             "(reads it twice)."
         ),
@@ -139,14 +133,14 @@ class PlanStudy(ModelStudy[Plan]):
         SelectionKind,
         option(
             "fitted: keep a weighted sample, fitted to what the prompt's own queries get from all "
-            "tokens (default; decoders only); sample: without the fit (default of encoders); topk: "
-            "keep the tokens with the largest scores, without weights, as other runtimes do."
+            "tokens (default); sample: without the fit; topk: keep the tokens with the largest "
+            "scores, without weights, as other runtimes do."
         ),
     ] = BY_MODEL
     against: Annotated[
         tuple[str, ...],
         option(
-            "Published methods to compare a decoder's plan with (default snapkv,streaming; "
+            "Published methods to compare the plan with (default snapkv,streaming; "
             f"all: {', '.join(PUBLISHED)}; also adakv:expected and the like)."
         ),
     ] = BY_MODEL
@@ -161,57 +155,44 @@ class PlanStudy(ModelStudy[Plan]):
 
     def fill(self, model: Outline) -> PlanStudy:
         """Choose passages that the model reads, and refuse budgets that it cannot keep."""
+        if not model.causal:
+            raise InputError(
+                f"{model.name} is an encoder and has no cache; plans are for decoders, such as "
+                "demo:smollm2"
+            )
         model.check_supported()
         if (self.budget is None) == (self.tolerance is None):
             raise InputError("give either a budget, such as 0.25, or a tolerance, such as 0.1")
         queries = _query_count(model, self.query_count)
         keys = AtMost.unless(self.prefix, _keys(model, self.prefix, queries))
-        self._check_goal(keys, keeping_for(keys, model.causal, self.budget or 1.0))
+        self._check_goal(keys, keeping_for(keys, True, self.budget or 1.0))
         return replace(
             self,
             prefix=keys,
             query_count=AtMost.unless(self.query_count, queries),
-            passages=AtMost.unless(
-                self.passages,
-                self.passages or (PASSAGES if model.causal else ENCODER_PASSAGES),
-            ),
-            check_passages=self._checked_passages(model.causal),
+            passages=AtMost.unless(self.passages, self.passages or PASSAGES),
+            check_passages=self._checked_passages(),
             calibrate=self._calibrated(model, keys),
-            selection=self._selected(model),
-            against=self._compared(model),
-            tasks=self._asked(model),
+            selection=self.selection or "fitted",
+            against=self._compared(),
+            tasks=self._asked(),
         )
 
     def _calibrated(self, model: Outline, keys: int) -> tuple[str, ...]:
         """Kinds of calibration passages; of a default length, they are known from the text."""
         if self.calibrate is None:
-            return BY_MODEL if isinstance(keys, AtMost) else _usual_kinds(model.causal, keys)
-        room = model.causal and keys >= SHORTEST_RETRIEVAL
+            return BY_MODEL if isinstance(keys, AtMost) else _usual_kinds(keys)
+        room = keys >= SHORTEST_RETRIEVAL
         _check_names("calibrate", self.calibrate, KINDS)
         if "retrieval" in self.calibrate and not room:
             raise InputError(
-                "calibrate has 'retrieval', which takes a decoder and a prefix of at least "
-                f"{SHORTEST_RETRIEVAL} tokens; {model.name} "
-                + (f"is planned with {keys}" if model.causal else "is an encoder")
+                "calibrate has 'retrieval', which takes a prefix of at least "
+                f"{SHORTEST_RETRIEVAL} tokens; {model.name} is planned with {keys}"
             )
         return tuple(kind for kind in KINDS if kind in self.calibrate)
 
-    def _selected(self, model: Outline) -> SelectionKind:
-        """How tokens are selected: an encoder has no queries to come that a sample is fitted to."""
-        if self.selection == "fitted" and not model.causal:
-            raise InputError(
-                f"selection is 'fitted', which is for decoders, but {model.name} is an encoder; "
-                "choose 'sample' or 'topk'"
-            )
-        return self.selection or ("fitted" if model.causal else "sample")
-
-    def _compared(self, model: Outline) -> tuple[str, ...]:
+    def _compared(self) -> tuple[str, ...]:
         """Published rules, in the order of tables."""
-        if not model.causal:
-            for name in ("against", "score"):
-                if getattr(self, name) not in (None, (), "all"):
-                    raise InputError(f"{name} is for decoders, but {model.name} is an encoder")
-            return ()
         if self.against is None:
             return () if self.check is None else ("snapkv", "streaming")
         if not self.against and self.check is None:
@@ -223,13 +204,11 @@ class PlanStudy(ModelStudy[Plan]):
         given = (*PUBLISHED, *self.against) if "all" in self.against else self.against
         return tuple(dict.fromkeys(name for name in given if name != "all"))
 
-    def _asked(self, model: Outline) -> tuple[str, ...]:
+    def _asked(self) -> tuple[str, ...]:
         """Tasks, in the order of tables."""
         if not self.tasks:
             return ()
         _check_names("tasks", self.tasks, tuple(TASKS), "all")
-        if not model.causal:
-            raise InputError(f"tasks are for decoders, but {model.name} is an encoder")
         if self.check is None:
             raise InputError("tasks are part of a check; give a text with --check")
         return tuple(task for task in TASKS if task in self.tasks or "all" in self.tasks)
@@ -250,7 +229,7 @@ class PlanStudy(ModelStudy[Plan]):
                 f"{SMALLEST_TOLERANCE:g}"
             )
 
-    def _checked_passages(self, causal: bool) -> int:
+    def _checked_passages(self) -> int:
         if self.check is None:
             return 0
         if self.check_passages is None:
@@ -258,12 +237,6 @@ class PlanStudy(ModelStudy[Plan]):
         if not self.check_passages:
             raise InputError(
                 "check_passages is 0, but there is a text to check on; give at least 1"
-            )
-        if not causal and self.check_passages < NEIGHBOURS:
-            raise InputError(
-                f"check_passages is {self.check_passages}; an encoder's check asks whether a "
-                "passage keeps its nearest neighbour among the others, so give at least "
-                f"{NEIGHBOURS}"
             )
         return self.check_passages
 
@@ -278,24 +251,14 @@ class PlanStudy(ModelStudy[Plan]):
         return AtMost.unless(self.prefix, self.prefix + self.query_count)
 
     @property
-    def causal(self) -> bool:
-        """Whether the model is a decoder."""
-        return self.model_record.causal
-
-    @property
-    def draws(self) -> int:
-        """Samples of each unseen passage."""
-        return 1 if self.causal else ENCODER_DRAWS
-
-    @property
     def keeping(self) -> Keeping:
         """What is kept for certain."""
-        return keeping_for(self.prefix, self.causal, self.budget or 1.0)
+        return keeping_for(self.prefix, True, self.budget or 1.0)
 
     @property
     def kinds(self) -> list[str]:
         """Kind of every calibration passage; retrieval comes last."""
-        kinds = self.calibrate or _usual_kinds(self.query_count > 0, self.prefix)
+        kinds = self.calibrate or _usual_kinds(self.prefix)
         if len(kinds) == 1:
             return [kinds[0]] * self.passages
         asked = self.passages // RETRIEVAL_OF or min(1, self.passages - 1)
@@ -368,15 +331,13 @@ def _check_names(
         raise InputError(f"{option} is empty; choose from {', '.join(known)}")
 
 
-def _usual_kinds(causal: bool, keys: int) -> tuple[str, ...]:
-    """Kinds of calibration passages: short caches and encoders have prose alone."""
-    return KINDS if causal and keys >= SHORTEST_RETRIEVAL else KINDS[:1]
+def _usual_kinds(keys: int) -> tuple[str, ...]:
+    """Kinds of calibration passages: short caches have prose alone."""
+    return KINDS if keys >= SHORTEST_RETRIEVAL else KINDS[:1]
 
 
 def _query_count(model: Outline, asked: int | None) -> int:
-    """Tokens after a decoder's cache: by default at most a quarter of what it reads."""
-    if not model.causal:
-        return 0
+    """Tokens after the cache: by default at most a quarter of what the model reads."""
     if asked is None:
         return max(1, min(QUERIES, model.max_positions // 4))
     if asked < 1:
@@ -385,10 +346,10 @@ def _query_count(model: Outline, asked: int | None) -> int:
 
 
 def _keys(model: Outline, prefix: int | None, queries: int) -> int:
-    """Tokens of a decoder's cache, or of an encoder's passage."""
+    """Tokens of the cache."""
     longest = model.max_positions - queries
-    behind = f" and {queries} queries follow it" if queries else ""
-    keys = prefix or min(PREFIX if model.causal else PASSAGE, longest)
+    behind = f" and {queries} queries follow it"
+    keys = prefix or min(PREFIX, longest)
     if longest < FEWEST_KEYS:
         fewer = model.max_positions - FEWEST_KEYS
         raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from esscher.core.shown import between, byte_count, cosine_between, two_digits
+from esscher.core.shown import between, byte_count, two_digits
 from esscher.engine.cache.budgets import TokenGrid
 from esscher.studies.plan.records import CacheBytes, Check, Mean, Prediction
 
@@ -12,7 +12,6 @@ from esscher.studies.plan.records import CacheBytes, Check, Mean, Prediction
 NAMES = {
     "planned": "planned",
     "uniform": "uniform",
-    "heavy": "heavy hitters",
     "streaming": "StreamingLLM",
     "snapkv": "SnapKV",
     "expected": "Expected Attention",
@@ -51,16 +50,12 @@ def headline(
             f", with uniform budgets {two_digits(predicted.uniform_effect)}. Not checked: give "
             "held-out text with --check."
         )
-    unit = "mean cosine to dense" if check.planned.kl is None else "mean KL to dense"
-    shown = cosine_between if check.planned.kl is None else between
-    planned, uniform = check.planned.end, check.uniform.end
-    assert planned is not None
-    assert uniform is not None
+    planned, uniform = check.planned.kl, check.uniform.kl
     passages = check.passages
     return sentence + (
-        f"On {passages} held-out passage{'s' * (passages != 1)} of this text {unit} is "
-        f"{shown(planned.mean, planned.interval)} with the plan and "
-        f"{shown(uniform.mean, uniform.interval)} with uniform budgets. "
+        f"On {passages} held-out passage{'s' * (passages != 1)} of this text mean KL to dense is "
+        f"{between(planned.mean, planned.interval)} with the plan and "
+        f"{between(uniform.mean, uniform.interval)} with uniform budgets. "
         f"{judged(check)} {advised(check)}{asked(check)}"
     )
 

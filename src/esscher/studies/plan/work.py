@@ -49,7 +49,7 @@ from esscher.studies.plan.effects import FITTED, SELECTIONS
 from esscher.studies.plan.predict import Predicted, plan_tolerance, plan_total, plan_uniform
 from esscher.studies.plan.records import PlanCell, Prediction, Shapes, Total
 from esscher.studies.plan.result import VERSION, Plan
-from esscher.studies.plan.study import NEIGHBOURS, PlanStudy
+from esscher.studies.plan.study import PlanStudy
 from esscher.studies.plan.words import headline
 
 #: Arrays of a calibration passage that its table has.
@@ -61,8 +61,7 @@ def read_texts(
 ) -> PlanWork:
     """Take passages from the beginnings of the texts, and hide what tasks ask for."""
     check_supported(loaded)
-    if loaded.causal:
-        check_reducible(loaded)
+    check_reducible(loaded)
     wanted = AtMost.unless(study.passages, max(1, study.kinds.count("prose")))
     prose = other = first_passages(loaded, study.text, wanted, study.length, study.column)
     if study.check is not None:
@@ -83,10 +82,7 @@ def read_texts(
 def read_check(study: PlanStudy, loaded: LoadedModel) -> PassageSet:
     """Read the passages of the check; of a default number there may be fewer."""
     assert study.check is not None
-    least = 1 if loaded.causal else NEIGHBOURS
-    return first_passages(
-        loaded, study.check, study.check_passages, study.length, study.column, least
-    )
+    return first_passages(loaded, study.check, study.check_passages, study.length, study.column)
 
 
 def _fitted(
@@ -227,7 +223,7 @@ def _trial_cell(
     if observed is None:
         return _check_cell(model, passage, chosen, study)
     with opened_model(model):
-        return PassageCheck(observed, chosen, study.seed, study.draws).cell()
+        return PassageCheck(observed, chosen, study.seed).cell()
 
 
 def _check_cell(model: AnyModel, passage: Passage, chosen: Chosen, study: PlanStudy) -> Cell:
@@ -235,7 +231,7 @@ def _check_cell(model: AnyModel, passage: Passage, chosen: Chosen, study: PlanSt
         observed = ObservedPassage(
             loaded, passage, study.prefix, study.keeping, study.score, chosen.rules
         )
-        return PassageCheck(observed, chosen, study.seed, study.draws).cell()
+        return PassageCheck(observed, chosen, study.seed).cell()
 
 
 def _item_cell(model: AnyModel, item: TaskItem, chosen: Chosen, study: PlanStudy) -> Cell:
@@ -333,23 +329,23 @@ def assemble(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Plan:
         {name: cells[name] for name in names}
         for names in (study.trial_cells, study.check_cells, study.task_cells)
     )
-    check_tables(study, trial, run, () if study.causal else ("heavy",))
-    check_tables(study, unseen, run, study.against if study.causal else ("heavy",))
+    check_tables(study, trial, run, ())
+    check_tables(study, unseen, run, study.against)
     check_items(study, items, run)
     prose = np.array([kind == "prose" for kind in study.kinds])
     tried = list(trial.values())
-    cost = planned.cost(divergences(tried, "planned", study.causal), prose)
+    cost = planned.cost(divergences(tried, "planned"), prose)
     head_error = realised_errors(tried)
     check = None
     if unseen:
-        check = check_results(list(unseen.values()), head_error, study.causal, list(items.values()))
+        check = check_results(list(unseen.values()), head_error, list(items.values()))
     counted = planned.budgets[layers]
     total = Total(tokens=int(counted.sum()), ratio=float(counted.mean() / study.prefix))
     predicted = Prediction(
-        unit="KL in nats per token" if study.causal else "1 - cosine",
+        unit="KL in nats per token",
         effect=cost.effect,
         interval=cost.interval,
-        uniform_effect=uniform.cost(divergences(tried, "uniform", study.causal), prose).effect,
+        uniform_effect=uniform.cost(divergences(tried, "uniform"), prose).effect,
         uniform_powers=_grid(np.array(POWERS)[uniform.powers]),
         retrieval=cost.retrieval,
         head_error=_grid(head_error),
