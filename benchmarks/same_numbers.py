@@ -98,6 +98,7 @@ RUNS: dict[str, Callable[[Path], Any]] = {
         esscher.law_head(esscher.laws.StudentT(2, 6.0), horizon=0.5), (100, 300, 900), 4,
         reference_tokens=2000, dtype="float64",
     ),
+    "paper": lambda _: esscher.paper(("limit", "moments", "reference"), progress=False),
     "probe-encoder": lambda _: esscher.probe(
         encoder(), text(), tokens=600, context=62, layers=[0, 2], heads=[0, 1], replicates=6,
         sizes=(16, 32, 64, 128),

@@ -306,12 +306,10 @@ def first_passages(
     count: int,
     length: int,
     column: str | None = None,
-    least: int = 1,
 ) -> PassageSet:
     """Read passages of one length from the beginning of a text.
 
-    Of a default count (:class:`esscher.core.options.AtMost`) there may be fewer, but ``least``;
-    passages of a default length are shorter if the text is too short (:func:`equal_passages`).
+    Of a default count (:class:`esscher.core.options.AtMost`) there may be fewer, but one; passages of a default length are shorter if the text is too short (:func:`equal_passages`).
 
     Raises
     ------
@@ -323,7 +321,7 @@ def first_passages(
     found = read_passages(
         model, source, tokens=tokens, context=length, column=column, passages=count
     )
-    return equal_passages(model, found, count, length, least)
+    return equal_passages(model, found, count, length)
 
 
 def equal_passages(
