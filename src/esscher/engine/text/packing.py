@@ -309,7 +309,8 @@ def first_passages(
 ) -> PassageSet:
     """Read passages of one length from the beginning of a text.
 
-    Of a default count (:class:`esscher.core.options.AtMost`) there may be fewer, but one; passages of a default length are shorter if the text is too short (:func:`equal_passages`).
+    Of a default count (:class:`esscher.core.options.AtMost`) there may be fewer, but one; passages
+    of a default length are shorter if the text is too short (:func:`equal_passages`).
 
     Raises
     ------

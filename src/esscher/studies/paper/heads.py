@@ -195,7 +195,7 @@ def _measured(
 def _heads_units(scale: Scale) -> list[Unit]:
     about = {
         "quick": {"tokens": 6_144, "first": 64, "last": 1_024, "count": 5, "replicates": 32},
-        "standard": {"tokens": 9_216, "first": 64, "last": 2_048, "count": 6, "replicates": 256},
+        "standard": {"tokens": 9_216, "first": 64, "last": 2_048, "count": 6, "replicates": 160},
         "paper": {"tokens": 9_216, "first": 64, "last": 384, "count": 10, "replicates": 500},
     }[scale]
     return [{"part": part} | about for part in range(PARTS)]
@@ -208,7 +208,7 @@ def _measure_heads(unit: Unit, setting: Setting) -> Rows:
 def _alpha_units(scale: Scale) -> list[Unit]:
     first, count, about = {
         "quick": (0.1, 4, {"tokens": 4_096, "last": 1_024, "count": 5, "replicates": 32}),
-        "standard": (0.1, 7, {"tokens": 9_216, "last": 2_048, "count": 6, "replicates": 128}),
+        "standard": (0.1, 7, {"tokens": 9_216, "last": 2_048, "count": 6, "replicates": 96}),
         "paper": (0.01, 13, {"tokens": 9_216, "last": 2_048, "count": 10, "replicates": 200}),
     }[scale]
     alphas = np.geomspace(first, 10.0, count)
@@ -222,7 +222,7 @@ def _measure_alpha(unit: Unit, setting: Setting) -> Rows:
 
 
 def _argmax_units(scale: Scale) -> list[Unit]:
-    tokens, replicates = {"quick": (2_048, 48), "standard": (4_096, 128), "paper": (9_216, 256)}[
+    tokens, replicates = {"quick": (2_048, 48), "standard": (4_096, 64), "paper": (9_216, 256)}[
         scale
     ]
     return [

@@ -429,7 +429,7 @@ def moments_units(scale: Scale) -> list[Unit]:
     """Return one unit per law and block of replicates."""
     sizes, replicates, block, count = {
         "quick": ([125, 1_000], 48, 24, 7),
-        "standard": ([500, 4_000], 128, 16, 9),
+        "standard": ([500, 4_000], 96, 16, 9),
         "paper": ([2_000, 16_000], 400, 8, 13),
     }[scale]
     radii = [float(R) for R in np.geomspace(0.5, 8.0, count).round(3)]
@@ -691,9 +691,9 @@ def reference_units(scale: Scale) -> list[Unit]:
     if scale == "standard":
         sizes, horizons = geometric(300, 10_000, 8), (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
         return [
-            *sweep_units("authors", np.geomspace(0.05, 50, 7), sizes, 64, 8),
-            *sweep_units("flat-1", horizons, sizes, 384, 96),
-            *sweep_units("flat-8", horizons, sizes, 96, 24),
+            *sweep_units("authors", np.geomspace(0.05, 50, 7), sizes, 48, 8),
+            *sweep_units("flat-1", horizons, sizes, 256, 64),
+            *sweep_units("flat-8", horizons, sizes, 64, 16),
         ]
     sizes = geometric(1_000, 30_000, 12)
     return [
