@@ -16,14 +16,15 @@ from esscher.show.tables import PlainConsole, PlainTable
 from tests.fuzz.damage import unpack
 
 RUNS = (
-    "probe", "sweep", "sparse-law", "deep", "deep-stack", "tails", "domains", "plan", "context",
+    "paper", "probe", "sweep", "sparse-law", "deep", "deep-stack", "tails", "domains", "plan",
+    "context",
 )  # fmt: skip
 WIDTHS = (40, 60, 80, 100)
 WIDE = 400
 #: Commands with tables that need no stored run.
 ALONE = (
     "theory --horizon 0.8 --dim 2 --sizes 100:1e12:3",
-    "theory --horizon 0.8 --sizes 100:1000:2 --check --simulate --replicates 20",
+    "theory --horizon 0.8 --sizes 100:1000:2 --check",
     "hardmax --sizes 1e2:1e12:3 --replicates 20",
     "hardmax --dim 3 --sizes 1e2:1e9:3 --replicates 5",
 )
@@ -83,13 +84,12 @@ def test_numbers_of_theory_are_whole(command, monkeypatch):
         assert_whole(shown(command.split(), columns, monkeypatch), wide, columns)
 
 
-def test_lists_of_runs_and_regimes_are_whole(tmp_path, monkeypatch):
+def test_lists_of_runs_and_charts_are_whole(tmp_path, monkeypatch):
     run = unpack("probe", tmp_path)
     unpack("sweep", tmp_path)
     for words in (
         ["ls", str(tmp_path)],
         ["figure", str(run), "--list"],
-        ["theory", "--probe", str(run), "--horizon", "1.5"],
     ):
         wide = shown(words, WIDE, monkeypatch)
         for columns in WIDTHS:

@@ -6,8 +6,10 @@ And probes of any size: the heads of the small one, varied.
 from __future__ import annotations
 
 import copy
+import tempfile
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from esscher.studies.context.result import HeadContext
 from esscher.studies.probe import Probe
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
+from tests.fuzz.damage import unpack
 
 #: What a formula, a tag, or a broken file could be made of.
 HOSTILE = "a $x_{$ <b> & \\frac \x07 $y$"
@@ -149,6 +152,13 @@ def _context() -> Any:
     )  # fmt: skip
 
 
+def _paper() -> Any:
+    """A claim of the ledger: the stored sample."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = esscher.load(unpack("paper", Path(folder))).to_dict()
+    return result_of(found, "the sample of a ledger")
+
+
 def _theory() -> Any:
     return esscher.predict(esscher.gaussian_head(0.8, 1), [100, 1000], queries="population")
 
@@ -167,6 +177,7 @@ _MAKERS = {
     "domains": _domains,
     "plan": _plan,
     "context": _context,
+    "paper": _paper,
     "theory": _theory,
 }
 RUNS = tuple(_MAKERS)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from altair.typing import ChartType
 
+from esscher.math.tails.agreement import kind_of
 from esscher.show.chart import bars, figure, guides, lines, panel, points
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import limits
@@ -263,13 +264,13 @@ def draw_depth(found: Entry) -> ChartType:
 
 
 def tails_units(scale: Scale) -> list[Unit]:
-    """Return a unit per layer of the encoder."""
+    """Return one unit: verdicts need heads of all layers, over which halves of the text agree."""
     tokens, layers = {
         "quick": (4_096, [0, 3]),
         "standard": (16_384, list(range(6))),
         "paper": (65_536, list(range(6))),
     }[scale]
-    return [{"tokens": tokens, "layer": layer} for layer in layers]
+    return [{"tokens": tokens, "layers": layers}]
 
 
 def measure_tails(unit: Unit, setting: Setting) -> Rows:
@@ -277,7 +278,7 @@ def measure_tails(unit: Unit, setting: Setting) -> Rows:
     from esscher.studies.tails import tails
 
     loaded = setting.loaded(setting.encoder)
-    layers = _there([unit["layer"]], 6, loaded.record.layers)
+    layers = _there(unit["layers"], 6, loaded.record.layers)
     found = tails(
         loaded,
         setting.text,
@@ -287,7 +288,7 @@ def measure_tails(unit: Unit, setting: Setting) -> Rows:
         seed=setting.seed,
         progress=False,
     )
-    table = found.table().assign(verdict=[head.both for head in found.heads])
+    table = found.table().assign(verdict=[kind_of(head.verdict) for head in found.heads])
     return records(table[["layer", "head", "proxy", "proxy_low", "proxy_high", "verdict"]])
 
 
@@ -304,7 +305,8 @@ def judge_tails(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
             found=f"{light} of {total} heads are, {heavy} are heavier, "
             f"{total - light - heavy} undecided",
             rule="a head counts if both halves of the text say so (found on one half, judged on "
-            "the other); contradicted if more heads are heavier than one and one in twenty",
+            "the other) and the halves agree beyond chance over all heads; contradicted if more "
+            "heads are heavier than one and one in twenty",
         ),
     ]
     return entry(

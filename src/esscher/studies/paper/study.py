@@ -96,6 +96,13 @@ class PaperStudy(Study[Paper]):
     ] = TEXT
     seed: Seed = 0
 
+    def checked(self) -> Self:
+        """Also take the names of claims as text: ``paper("ball")``, ``paper("ball,hardmax")``."""
+        claims = self.claims
+        if isinstance(claims, str):
+            return replace(self, claims=tuple(claims.replace(",", " ").split())).checked()
+        return super().checked()
+
     def filled(self) -> Self:
         """Refuse claims, models and texts that there are not."""
         for name in self.claims:
