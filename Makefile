@@ -39,7 +39,7 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(KERNEL)
 demo: $(STAMP)
 	$(BIN)/esscher paper --scale quick --workers 2 --out demo-output/paper
 	$(BIN)/esscher plan demo:smollm2 --text demo:docs --check demo:code --budget 0.25 \
-		--prefix 1024 --passages 3 --check-passages 3 --workers 2 --out demo-output/plan
+		--prefix 768 --passages 2 --check-passages 3 --workers 2 --out demo-output/plan
 	$(BIN)/esscher generate demo:smollm2 --plan demo-output/plan --prompt demo:code \
 		--max-new-tokens 48 --compare
 	$(BIN)/esscher report demo-output -o demo-output/report.html
