@@ -22,7 +22,7 @@ SETTING = Setting("quick", 0, "demo:minilm", "demo:smollm2", "demo:docs")
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The claims limit and hardmax on line, at a scale of a second."""
+    """The claims limit and moments, at a scale of a second."""
 
     def limit(scale: str) -> list[dict]:
         return [{"law": law, "sizes": [100, 1_000], "replicates": 60} for law in synthetic.LAWS]
@@ -164,3 +164,15 @@ def test_the_bound_is_contradicted_by_one_slow_exponent() -> None:
     assert synthetic.judge_bound(tables, SETTING).verdict == "contradicted"
     tables["ablation"] = swept(lambda h: 0.6, "ablation", noise=1.0, replicates=12)
     assert synthetic.judge_bound(tables, SETTING).verdict == "undecided"
+
+
+def test_exponents_on_a_ball_are_told_whatever_the_growth_of_the_constant() -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {"radius": radius, "n": n, "replicate": r, "bound": 9.0,
+         "error": n**-0.5 * np.exp(0.3 * rng.standard_normal())}
+        for radius in (1.0, 4.0, 16.0) for n in (100, 400, 1600) for r in range(12)
+    ]  # fmt: skip
+    found = synthetic.judge_ball({"ball": pd.DataFrame(rows)}, SETTING)
+    assert "falls with exponents" in found.found
+    assert "R^" in found.found or "(undecided)" in found.found

@@ -345,15 +345,15 @@ def judge_ball(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
             counts=False,
         ),
     ]
+    comment = ""
+    if not growth.undecided:
+        comment = ": the exponential is not needed here" if growth.power else ", exponentially too"
     return entry(
         "ball",
         f"The supremum over |t| <= R falls with exponents {table['exponent'].min():.2f} to "
         f"{table['exponent'].max():.2f} and lies below C(R)/sqrt(n) at {int(below.sum())} of "
         f"{len(points_)} points. The measured constant grows like {growth.words('R')}, the bound's "
-        f"like e^({bound_rate:.2f} R): "
-        + ("the exponential is not needed here." if growth.power else "both exponentially.")
-        if not growth.undecided
-        else "The growth of the measured constant is undecided.",
+        f"like e^({bound_rate:.2f} R){comment}.",
         checks,
         "The supremum is found by a search, so it is measured from below; one law, three "
         "dimensions.",
