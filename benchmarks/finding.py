@@ -10,7 +10,7 @@ import pandas as pd
 
 from esscher.core.atomic import write_atomically
 from esscher.core.errors import InputError
-from esscher.show.drawing import Plot
+from esscher.show.content import Plot
 
 #: Formats in which every figure is written.
 FORMATS = ("png", "svg", "pdf")

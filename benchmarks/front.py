@@ -16,9 +16,8 @@ import pandas as pd
 
 from benchmarks.pages.cache_parts import ALL
 from benchmarks.pages.cache_words import called
-from esscher.show.chart import figure, lines, panel, points
-from esscher.show.drawing import Plot
-from esscher.show.scales import Axis, Series
+from esscher.show.chart import Axis, Series, figure, lines, panel, points
+from esscher.show.content import Plot
 from esscher.show.theme import limits
 
 ROOT = Path(__file__).parents[1]

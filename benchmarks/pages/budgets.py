@@ -17,9 +17,8 @@ from esscher.core.errors import InputError
 from esscher.math.statistics import LEVEL
 from esscher.math.statistics.intervals import family_wise
 from esscher.runs.registry import load
-from esscher.show.chart import figure, panel, points
-from esscher.show.drawing import Plot
-from esscher.show.scales import Axis
+from esscher.show.chart import Axis, figure, panel, points
+from esscher.show.content import Plot
 from esscher.show.theme import limits
 from esscher.studies.plan.charts import series
 from esscher.studies.plan.compare import verdict_of

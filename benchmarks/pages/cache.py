@@ -37,7 +37,7 @@ from benchmarks.pages.cache_words import (
     unmeasured,
     wide,
 )
-from esscher.show.drawing import Plot
+from esscher.show.content import Plot
 
 #: The budget at which texts are compared.
 SHOWN = 0.25

@@ -11,9 +11,8 @@ import pandas as pd
 from benchmarks.pages.cache_parts import ALL
 from benchmarks.pages.cache_words import called, items
 from esscher.show.cells import ROW
-from esscher.show.chart import figure, guides, lines, panel, points
-from esscher.show.drawing import Plot
-from esscher.show.scales import Axis, Series
+from esscher.show.chart import Axis, Series, figure, guides, lines, panel, points
+from esscher.show.content import Plot
 from esscher.show.theme import PALETTE, limits
 
 #: Points that a panel with names must have to stand beside another.

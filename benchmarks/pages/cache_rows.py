@@ -11,7 +11,7 @@ import pandas as pd
 from benchmarks.cache import RESULTS
 from benchmarks.pages.cache_words import CALLED
 from esscher.core.errors import InputError
-from esscher.core.untrusted.documents import read_json
+from esscher.core.untrusted.files import read_json
 from esscher.engine.cache.published import RULES
 
 #: What a page keeps of a result, so that it can be made again; answers are left out.

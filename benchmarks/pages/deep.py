@@ -14,7 +14,7 @@ from benchmarks.finding import Finding, markdown_table
 from esscher.core.errors import InputError
 from esscher.math.statistics.records import class_counts, class_words
 from esscher.runs.registry import load
-from esscher.show.drawing import Plot
+from esscher.show.content import Plot
 from esscher.studies.deep import Deep
 from esscher.studies.deep.headlines import SAME
 

@@ -13,7 +13,7 @@ from msgspec import structs
 from benchmarks.finding import Finding, markdown_table
 from esscher.core.errors import InputError
 from esscher.runs.registry import load
-from esscher.show.drawing import Plot
+from esscher.show.content import Plot
 from esscher.studies.domains import Domains
 from esscher.studies.domains.decided import DIFFERENCE, FACTOR
 from esscher.studies.domains.records import Correction, RankPair, TransferPair, shares_of

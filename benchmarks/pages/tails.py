@@ -14,7 +14,7 @@ from benchmarks.finding import Finding, markdown_table
 from esscher.core.errors import InputError
 from esscher.math.tails.verdict import KINDS
 from esscher.runs.registry import load
-from esscher.show.drawing import Plot
+from esscher.show.content import Plot
 from esscher.studies.tails import Tails
 from esscher.studies.tails.result import estimate
 

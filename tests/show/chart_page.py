@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from esscher.show.embed import chart_data, chart_style, library, place, policy, script
+from esscher.show.render import chart_data, chart_style, library, place, policy, script
 
 
 def chart_page(charts):

@@ -9,9 +9,8 @@ import pytest
 
 from esscher.show.cells import heatmap
 from esscher.show.chart import figure
-from esscher.show.embed import chart_data, library, policy, script
-from esscher.show.layout import layout
-from esscher.show.theme import DOUBLE, SINGLE
+from esscher.show.render import chart_data, library, policy, script
+from esscher.show.theme import DOUBLE, SINGLE, layout
 from tests.show.browser import chromium, looking
 from tests.show.chart_page import chart_page
 from tests.show.sample_charts import SAMPLES, costs, explorer

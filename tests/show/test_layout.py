@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esscher.show.layout import AXIS, BAR, GAP, LETTER, NAMES, TICK, columns, layout
-from esscher.show.theme import DOUBLE, SINGLE
+from esscher.show.theme import AXIS, BAR, DOUBLE, GAP, LETTER, NAMES, SINGLE, TICK, columns, layout
 from tests.show.sample_charts import curves, explorer, pairs
 
 

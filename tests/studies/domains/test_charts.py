@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from esscher.core.errors import InputError
-from esscher.show.drawing import draw, offered
+from esscher.show.content import draw, offered
 from esscher.studies.domains.charts import DRAWINGS, ordered
 from esscher.studies.domains.records import shares_of
 from tests.runs.made import make

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 import esscher
-from esscher.runs.page import page_of
+from esscher.runs.report import page_of
 from esscher.studies.domains.charts import ordered
 from esscher.studies.domains.page import summary
 from tests.runs.made import make

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from esscher.core.codec import Estimate
 from esscher.core.shown import counted
 from esscher.core.validation import Array
-from esscher.runs.cells import Cell, CellRun
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.domains.comparison import varies
 from esscher.studies.domains.decided import DIFFERENCE, FACTOR
 from esscher.studies.domains.ranks import plan_transfer, rank_agreement

@@ -10,9 +10,8 @@ import numpy as np
 from altair.typing import ChartType
 
 from esscher.show.cells import ROW, heatmap, matrix, picked_title, picking
-from esscher.show.chart import bars, figure, guides, panel, points, sheet
-from esscher.show.drawing import Drawing, check_heads
-from esscher.show.scales import Axis, Series
+from esscher.show.chart import Axis, Series, bars, figure, guides, panel, points, sheet
+from esscher.show.content import Drawing, check_heads
 from esscher.show.theme import BLUE, GREY, ORANGE, PALE, SHARES, VERMILION, limits
 from esscher.studies.domains.records import shares_of
 from esscher.studies.domains.result import Domains

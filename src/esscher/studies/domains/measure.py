@@ -17,7 +17,7 @@ from esscher.engine.sampled.layer import METRICS, HeadNumbers, LayerMeasurement
 from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
 from esscher.engine.text import Passage, collect_cloud, visit_passages
 from esscher.math.statistics import find_sinks, received_exponent
-from esscher.runs.cells import Cell
+from esscher.runs.folder import Cell
 from esscher.studies.domains.blocks import block_passages
 from esscher.studies.domains.records import BlockCell
 from esscher.studies.domains.study import DomainsStudy

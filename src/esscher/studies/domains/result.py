@@ -9,8 +9,7 @@ from msgspec import Meta
 
 from esscher.core.codec import Count, Index, Name
 from esscher.core.errors import InputError
-from esscher.runs.cells import read_run
-from esscher.runs.folder import CONFIG
+from esscher.runs.folder import CONFIG, read_run
 from esscher.runs.result import Result
 from esscher.studies.domains.records import (
     CorpusNumbers,

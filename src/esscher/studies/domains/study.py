@@ -19,8 +19,8 @@ from esscher.engine.sampled.sizes import (
     usual_mode,
 )
 from esscher.engine.text.documents import check_text
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
+from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import WithModel
 from esscher.studies.domains.records import BlockCell, Corpus
 from esscher.studies.domains.result import Domains

@@ -11,8 +11,8 @@ from esscher.engine.models import AnyModel, LoadedModel, opened_model
 from esscher.engine.text import Document, TextSource, read_text
 from esscher.engine.text.documents import source_name
 from esscher.engine.text.packing import BETWEEN
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import Task
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.domains.blocks import CorpusText, cut_blocks
 from esscher.studies.domains.measure import measure_block
 from esscher.studies.domains.records import Corpus

@@ -18,7 +18,7 @@ import pandas as pd
 from esscher.core.validation import Array
 from esscher.engine.sampled.layer import METRICS, LayerMeasurement
 from esscher.engine.sampled.outputs import PRODUCTS
-from esscher.runs.cells import Cell, CellRun
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.probe.records import HeadStatistics, LayerPart, ProbeCell
 
 
