@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from esscher.math.statistics.intervals import discoveries
 from esscher.studies.domains import domains
 from esscher.studies.domains.compare import (
-    adjust,
     between_share,
     compare,
     differences,
@@ -83,7 +83,7 @@ def test_heads_of_exchangeable_blocks_are_not_called_different():
     alarms, share = 0, []
     for _ in range(200):
         dealt = blocks[:, rng.permutation(12)].reshape(-1, 2, 6)
-        differs = adjust(permutation_p(dealt, 0)) <= 0.05
+        differs = discoveries(permutation_p(dealt, 0)) <= 0.05
         alarms += bool(differs.any())
         share.append(differs.mean())
     assert np.mean(share) <= 0.05
@@ -96,7 +96,7 @@ def test_the_false_discovery_rate_holds_and_planted_shifts_are_found():
     for run in range(40):
         values = null("skewed", rows=60, corpora=2, blocks=8, seed=100 + run)
         values[:20, 1] += 3 * values[:, 0].std()
-        picked = adjust(permutation_p(values, seed=run)) <= 0.05
+        picked = discoveries(permutation_p(values, seed=run)) <= 0.05
         rates.append(picked[20:].sum() / max(picked.sum(), 1))
         power.append(picked[:20].mean())
     error = np.std(rates, ddof=1) / np.sqrt(len(rates))
@@ -126,7 +126,7 @@ def test_constants_and_unknown_numbers_are_not_tested():
     p = permutation_p(values, 0)
     assert np.isnan(p[:3]).all()
     assert np.isfinite(p[3:]).all()
-    assert np.isnan(adjust(p)[:3]).all()
+    assert np.isnan(discoveries(p)[:3]).all()
     test = compare(values, ["a", "b", "c"], SHARE, 0.05, 0)
     assert test.verdict[:3] == ("the same", "undecided", "the same")
     assert test.p[0] is None

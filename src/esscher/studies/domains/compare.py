@@ -30,6 +30,7 @@ from scipy import stats
 from esscher.core.codec import Estimate
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
+from esscher.math.statistics.intervals import discoveries
 from esscher.runs.cells import Cell, CellRun
 from esscher.studies.domains.result import (
     DIFFERS,
@@ -111,15 +112,6 @@ def permutation_p(values: Array, seed: int) -> Array:
     return p
 
 
-def adjust(p: Array) -> Array:
-    """Return p-values adjusted by Benjamini and Hochberg; ``nan`` is a test that was not made."""
-    adjusted = np.full(len(p), np.nan)
-    made = np.isfinite(p)
-    if made.any():
-        adjusted[made] = stats.false_discovery_control(p[made])
-    return adjusted
-
-
 def between_share(values: Array) -> Array:
     """Return the share of the variance over blocks that is between corpora, by row.
 
@@ -134,7 +126,7 @@ def between_share(values: Array) -> Array:
     total = between + inside + noise
     share = np.full(len(values), np.nan)
     np.divide(between - (corpora - 1) * noise, total, out=share, where=varies(values))
-    return np.maximum(share, 0.0)
+    return np.asarray(np.maximum(share, 0.0))
 
 
 def differences(first: Array, second: Array) -> tuple[Array, Array, Array]:
@@ -143,8 +135,8 @@ def differences(first: Array, second: Array) -> tuple[Array, Array, Array]:
     The 95% interval is Welch's, by Student's law.
     """
     blocks = first.shape[-1]
-    squares = [np.asarray(side.var(axis=-1, ddof=1)) / blocks for side in (first, second)]
-    return _welch(second.mean(axis=-1) - first.mean(axis=-1), *squares, blocks)
+    a, b = (np.asarray(side.var(axis=-1, ddof=1)) / blocks for side in (first, second))
+    return _welch(second.mean(axis=-1) - first.mean(axis=-1), a, b, blocks)
 
 
 def median_difference(first: Array, second: Array) -> tuple[Array, Array, Array]:
@@ -165,7 +157,7 @@ def median_difference(first: Array, second: Array) -> tuple[Array, Array, Array]
         moved = (side.mean(axis=1, keepdims=True) - side) / (blocks - 1)
         medians = np.median(middle[:, None] + (moved if side is second else -moved), axis=0)
         squares.append((blocks - 1) * np.asarray(medians.var()))
-    return _welch(np.median(middle), *squares, blocks)
+    return _welch(np.median(middle), squares[0], squares[1], blocks)
 
 
 def _welch(difference: Any, a: Array, b: Array, blocks: int) -> tuple[Array, Array, Array]:
@@ -197,7 +189,7 @@ def compare(
         Seed of the permutations.
     """
     p = permutation_p(values, seed)
-    adjusted = adjust(p)
+    adjusted = discoveries(p)
     within = np.isfinite(values).all(axis=(1, 2))
     pairs = []
     for a, b in combinations(range(len(names)), 2):

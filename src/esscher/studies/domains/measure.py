@@ -36,7 +36,7 @@ from esscher.engine.text import (
 from esscher.engine.text.documents import source_name
 from esscher.engine.text.packing import BETWEEN
 from esscher.math.statistics import find_sinks, received_exponent
-from esscher.math.theory.cloud_query import MapErrors
+from esscher.math.theory.cloud_table import MapErrors
 from esscher.runs.cells import Cell
 from esscher.studies.domains.result import BlockCell, Corpus
 from esscher.studies.domains.study import DomainsStudy

@@ -205,8 +205,8 @@ class Domains(Result["DomainsStudy"]):
         names, corpora = set(self.tests), {corpus.name for corpus in self.corpora}
         if "tokens" not in names or not names <= BY_NAME.keys():
             raise InputError("it has blocks, but no tests")
-        by_statistic = [self.layers, self.numbers, *(corpus.median for corpus in self.corpora)]
-        if any(set(part) != names for part in by_statistic):
+        medians = [corpus.median.keys() for corpus in self.corpora]
+        if any(part != names for part in (self.layers.keys(), self.numbers.keys(), *medians)):
             raise InputError("its parts are not of the same statistics")
         if any(set(means) != corpora for means in self.layers.values()):
             raise InputError("its layers are not of its corpora")
