@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from esscher.core.errors import InputError
+from esscher.engine.attention.arrays import torch_function
 from esscher.engine.attention.compiled.kernel import Kernel, kernel_for
-from esscher.engine.attention.threads import torch_function
 
 if TYPE_CHECKING:
-    from esscher.engine.attention.segments import Segments
+    from esscher.engine.attention.ragged import Segments
 
 #: As in widen.h.
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
