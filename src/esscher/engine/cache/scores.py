@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from esscher.engine.attention.arrays import Workers
-from esscher.engine.attention.compiled.kernel import kernel_for, weigh_compiled
+from esscher.engine.attention.compiled.kernel import kernel_for
+from esscher.engine.attention.compiled.ragged import weigh_compiled
 from esscher.engine.cache.budgets import Score
 from esscher.engine.models import LayerInputs
 from esscher.engine.models.weights import Rotation, rotate
