@@ -15,7 +15,7 @@ from scipy import special
 from benchmarks.finding import Finding, markdown_table
 from esscher.core.errors import InputError
 from esscher.math.statistics import LEVEL
-from esscher.math.statistics.multiple import family_wise
+from esscher.math.statistics.intervals import family_wise
 from esscher.runs.registry import load
 from esscher.show.chart import figure, panel, points
 from esscher.show.drawing import Plot

@@ -14,7 +14,7 @@ import pandas as pd
 from scipy import stats
 
 from esscher.core.validation import Array
-from esscher.math.statistics.means import mean_and_interval, wilson
+from esscher.math.statistics.intervals import mean_and_interval, wilson
 from esscher.studies.plan.compare import ROUNDING, paired_ratio
 
 #: All texts together.

@@ -12,7 +12,7 @@ import pandas as pd
 
 from benchmarks.finding import Finding, markdown_table
 from esscher.core.errors import InputError
-from esscher.math.statistics.classes import class_counts, class_words
+from esscher.math.statistics.records import class_counts, class_words
 from esscher.runs.registry import load
 from esscher.show.drawing import Plot
 from esscher.studies.deep import Deep

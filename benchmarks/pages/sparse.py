@@ -10,7 +10,7 @@ import pandas as pd
 
 from benchmarks.finding import Finding, markdown_table
 from esscher.core.errors import InputError
-from esscher.math.statistics.classes import class_counts, class_words
+from esscher.math.statistics.records import class_counts, class_words
 from esscher.runs.registry import load
 from esscher.studies.sparse import Sparse
 from esscher.studies.sparse.compare import NO_CROSSING

@@ -12,7 +12,7 @@ import pandas as pd
 
 from benchmarks.finding import Finding, markdown_table
 from esscher.core.errors import InputError
-from esscher.math.tails.agreement import KINDS
+from esscher.math.tails.verdict import KINDS
 from esscher.runs.registry import load
 from esscher.show.drawing import Plot
 from esscher.studies.tails import Tails
