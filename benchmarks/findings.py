@@ -24,8 +24,6 @@ from benchmarks.pages.cache import cache_finding
 from benchmarks.pages.cache_lengths import lengths_finding
 from benchmarks.pages.cache_rows import ROWS
 from benchmarks.pages.cache_tasks import tasks_finding
-from benchmarks.pages.deep import deep_finding
-from benchmarks.pages.domains import domains_finding
 from benchmarks.pages.manyheads import manyheads_finding
 from benchmarks.pages.sparse import sparse_finding
 from benchmarks.pages.tails import tails_finding
@@ -56,9 +54,6 @@ PROBES = {
 
 def commands(data: Path) -> dict[str, dict[str, list[str]]]:
     """The command line of every run, by finding and name."""
-    texts = [
-        f"--text={name}={data / file}" for name, file in CORPORA.items() if (data / file).exists()
-    ]
     return {
         "sparse": {
             "sparse-gaussian": ["sparse-law", "gaussian", "--horizon", "0.7", "--dim", "8"],
@@ -69,17 +64,8 @@ def commands(data: Path) -> dict[str, dict[str, list[str]]]:
             "sparse-minilm": ["sparse", "demo:minilm"],
             "sparse-smollm2": ["sparse", "demo:smollm2", "--context", "2048"],
         },
-        "deep": {
-            "deep-gaussian": ["deep-stack", "--depth", "24"],
-            "deep-minilm": ["deep", "demo:minilm"],
-            "deep-smollm2": ["deep", "demo:smollm2"],
-        },
         "tails": {f"tails-{name}": ["tails", model] for name, model in MODELS.items()},
         "manyheads": PROBES,
-        "domains": {
-            f"domains-{name}": ["domains", model, *texts, "--text=code=demo:code"]
-            for name, model in MODELS.items()
-        },
     }
 
 
@@ -99,10 +85,8 @@ def studies(data: Path) -> dict[str, dict[str, list[str]]]:
 
 WRITERS: dict[str, Callable[[Sequence[Path]], Finding]] = {
     "sparse": sparse_finding,
-    "deep": deep_finding,
     "tails": tails_finding,
     "manyheads": manyheads_finding,
-    "domains": domains_finding,
     "budgets": budgets_finding,
     "cache": cache_finding,
     "cache-gemma3": partial(cache_finding, name="cache-gemma3"),

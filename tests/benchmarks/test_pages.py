@@ -7,8 +7,6 @@ import pandas as pd
 import pytest
 from benchmarks.budgets import halves, make_plans
 from benchmarks.pages.budgets import budgets_finding
-from benchmarks.pages.deep import deep_finding
-from benchmarks.pages.domains import domains_finding
 from benchmarks.pages.manyheads import manyheads_finding
 from benchmarks.pages.sparse import sparse_finding
 from benchmarks.pages.tails import tails_finding
@@ -25,7 +23,7 @@ def prose(seed=0, count=2500, words=WORDS):
 
 @pytest.mark.parametrize(
     "finding",
-    [budgets_finding, deep_finding, domains_finding, manyheads_finding,
+    [budgets_finding, manyheads_finding,
      sparse_finding, tails_finding],
 )  # fmt: skip
 def test_a_page_needs_runs(finding):
@@ -56,32 +54,6 @@ def test_halves_are_cut_between_paragraphs(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("one two\n\nthree four five six\n\nseven")
     assert halves(path) == ("one two\n\nthree four five six", "\n\nseven")
-
-
-def test_deep(tmp_path):
-    esscher.deep_stack(depth=2, dim=2, sizes=[16, 32, 64], replicates=6, out=tmp_path / "g")
-    esscher.deep(tiny("llama"), prose(), context=48, passages=2, draws=2, sizes=[4, 10, 28],
-                 out=tmp_path / "llama")  # fmt: skip
-    finding = deep_finding([tmp_path / "g", tmp_path / "llama"])
-    page = finding.write(tmp_path / "page").read_text()
-    assert "Gaussian stack of 2 layers" in page
-    assert "## llama (decoder" in page
-    assert set(finding.figures) == {"deep-gaussian", "deep-llama"}
-    for name in ("deep-gaussian-limit.csv", "deep-llama-end.csv", "deep-llama.png"):
-        assert (tmp_path / "page" / name).stat().st_size > 100
-
-
-def test_domains(tmp_path):
-    texts = {"plain": prose(1), "../few words": prose(2, words=WORDS[:9])}
-    esscher.domains(tiny(), texts, blocks=6, block_tokens=60, context=62, layers=[0], heads=[1, 2],
-                    permutations=2_000, out=tmp_path / "run")  # fmt: skip
-    page = domains_finding([tmp_path / "run"]).write(tmp_path / "page").read_text()
-    assert "Medians over the heads" in page
-    assert str(tmp_path) not in page
-    # names of corpora are no names of files
-    assert {path.suffix for path in (tmp_path / "page").iterdir()} == {
-        ".md", ".csv", ".png", ".svg", ".pdf",
-    }  # fmt: skip
 
 
 def test_many_heads(tmp_path):
