@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from esscher.cli.printing import check_figure, plain_console, plain_table, print_json
+from esscher.cli.printing import BlockCommand, check_figure, plain_console, plain_table, print_json
 from esscher.cli.study import head_options, synthetic_head
 from esscher.core.errors import InputError
 from esscher.core.options import geometric_sizes
@@ -22,7 +22,7 @@ from esscher.show.tables import PlainConsole, PlainTable
 CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
 
 
-@click.command()
+@click.command(cls=BlockCommand)
 @head_options
 @click.option(
     "--law",

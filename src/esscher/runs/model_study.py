@@ -169,6 +169,6 @@ class ModelStudy(WithModel[R_co]):
 def said_of_other(subject: str, study: str) -> str:
     """What is said of a subject that belongs to another study."""
     return (
-        f"{subject!r} is not a model; for synthetic tokens use "
-        f"esscher {study} (in Python esscher.{study.replace('-', '_')})"
+        f"{subject!r} is not a model; for synthetic tokens call esscher.{study.replace('-', '_')} "
+        "in Python"
     )

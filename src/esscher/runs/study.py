@@ -112,6 +112,10 @@ class Study(ABC, Generic[R_co]):
     examples: ClassVar[tuple[str, ...]] = ()
     #: Whether what is printed leaves something out, which ``--all`` prints.
     abridged: ClassVar[bool] = False
+    #: Whether the result is a file of its own, which ``--save`` writes.
+    saves: ClassVar[bool] = False
+    #: Options that only Python has; the command line always takes their defaults.
+    python_only: ClassVar[frozenset[str]] = frozenset()
     #: Options that say what is studied: ``--help`` has them first.
     first: ClassVar[tuple[str, ...]] = ()
     #: Subjects that another study takes, and its name.
@@ -235,6 +239,8 @@ class Study(ABC, Generic[R_co]):
                 or self.usual(one.name)
             ):
                 continue
+            if one.name in self.python_only:
+                return None
             text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
             if one.default is MISSING and one.metavar:
                 words.insert(1, text)

@@ -49,6 +49,7 @@ class ContextStudy(ModelStudy[Context]):
     unit = "passages"
     cell = PassageCell
     result = Context
+    python_only = frozenset({"query_count"})
     examples = (
         "esscher context demo:smollm2 --context 2048 --figure context.png",
         "esscher context ./my-model --text a.txt --tolerance 0.05 --out runs/context",

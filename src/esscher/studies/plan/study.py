@@ -70,6 +70,7 @@ class PlanStudy(ModelStudy[Plan]):
     cell = PlanCell
     result = Plan
     sources: ClassVar[frozenset[str]] = frozenset({"model", "text", "check"})
+    saves = True
     examples = (
         "esscher plan demo:smollm2 --text demo:docs --check demo:code --budget 0.25 --prefix 1024",
         "esscher plan ./my-model --text a.txt --check b.txt --tolerance 0.1 --save plan.json",

@@ -56,6 +56,7 @@ class ProbeStudy(ModelStudy[Probe]):
     abridged = True
     cell = ProbeCell
     result = Probe
+    python_only = frozenset({"sampling"})
     examples = (
         "esscher probe demo:minilm --text demo:docs --out runs/minilm",
         "esscher probe ./my-model --text corpus.jsonl --column text --tokens 50000",

@@ -66,6 +66,9 @@ class SweepStudy(Study[Sweep]):
     sources = frozenset({"head"})
     beside = frozenset({LIMIT, PREDICTIONS})
     command_defaults: ClassVar[Mapping[str, Any]] = {"predict": True}
+    python_only = frozenset(
+        {"query_count", "dtype", "device", "reference_tokens", "max_replicates"}
+    )
     examples = (
         "esscher sweep gaussian --dim 8 --horizon 1.5 --sizes 200:20000:10 --out RUN",
         "esscher sweep sphere --dim 8 --horizon 1 --alpha 0.1:10:5 --sizes 100:5000:6 --workers 2",
