@@ -2,7 +2,7 @@
 
     python -m benchmarks.front
 
-Left: how far from dense a model is with part of its cache (docs/findings/cache). Right: what a
+Left: how far from dense a model is with part of its cache (benchmarks/results/cache-smollm2-curves.csv). Right: what a
 token takes with all of it and with a quarter (benchmarks/results/decode.json).
 """
 
@@ -14,15 +14,14 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.pages.cache_parts import ALL
-from benchmarks.pages.cache_words import called
+from benchmarks.cache_tables import ALL
 from esscher.show.chart import figure, lines, panel, points
 from esscher.show.drawing import Plot
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import limits
 
 ROOT = Path(__file__).parents[1]
-CURVES = ROOT / "docs" / "findings" / "cache" / "cache-smollm2-curves.csv"
+CURVES = ROOT / "benchmarks" / "results" / "cache-smollm2-curves.csv"
 DECODE = ROOT / "benchmarks" / "results" / "decode.json"
 PICTURE = ROOT / "docs" / "images" / "front.png"
 #: Configurations that are drawn: the plan, and those that readers know best; all.
