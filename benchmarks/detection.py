@@ -34,7 +34,7 @@ from esscher.math.statistics import (
     select_law,
 )
 from esscher.math.statistics.detection import Curves
-from esscher.math.statistics.noise import smooth_covariance
+from esscher.math.statistics.laws import smooth_covariance
 from esscher.math.statistics.selection import against_prediction
 
 SIZES = np.array([32.0, 64, 128, 256, 512, 1024])

@@ -29,7 +29,7 @@ import pandas as pd
 
 import esscher
 from esscher.core.streams import random_stream
-from esscher.math.statistics.classes import rate_class
+from esscher.math.statistics.records import rate_class
 from esscher.studies.probe.flags import PREDICTED, PREDICTED_SLOW, predicted_slow, with_flags
 from esscher.studies.probe.predictors import PREDICTORS, predictor_table
 from esscher.studies.probe.records import ProbeHead

@@ -20,10 +20,9 @@ import numpy as np
 
 from benchmarks.claims import Row, average, share
 from esscher.math.statistics import joint_law, received_exponent, resample, select_law
-from esscher.math.tails.agreement import KINDS, half_agreement, kappa_estimate, kind_of
 from esscher.math.tails.cloud import cloud_tails
 from esscher.math.tails.directions import QUICK
-from esscher.math.tails.verdict import half_verdicts
+from esscher.math.tails.verdict import KINDS, half_agreement, half_verdicts, kappa_estimate, kind_of
 from esscher.studies.deep.intervals import fitted, growth_factors, independent_errors
 
 #: Seed of every simulation, apart from those of ``truth.py``.

@@ -62,14 +62,22 @@ def study_named(name: str, place: str = "") -> type[Study[Any]]:
 
 def has_part(name: str, part: str) -> bool:
     """Whether a study has such a module."""
-    package = STUDIES[name].partition(":")[0].rpartition(".")[0]
-    return find_spec(f"{package}.{part}") is not None
+    return find_spec(_module(name, part)) is not None
 
 
 def part_of(name: str, part: str) -> Any:
-    """Return a module beside that of a study: ``charts``, ``page`` or ``printed``."""
+    """Return a module beside that of a study: ``charts``, ``page`` or ``printed``.
+
+    ``view`` stands for the last two where a study has them in one module.
+    """
+    return import_module(_module(name, part))
+
+
+def _module(name: str, part: str) -> str:
     package = STUDIES[name].partition(":")[0].rpartition(".")[0]
-    return import_module(f"{package}.{part}")
+    if part in ("page", "printed") and find_spec(f"{package}.view") is not None:
+        part = "view"
+    return f"{package}.{part}"
 
 
 def load(path: str | Path) -> Result[Any]:

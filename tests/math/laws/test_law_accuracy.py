@@ -7,14 +7,19 @@ import numpy as np
 import pytest
 
 from esscher.math.laws import Cube, FiniteTokens, GaussianMixture, Laplace, Signs, Sphere
-from esscher.math.laws.bessel import (
+from esscher.math.laws.product import (
+    langevin,
+    langevin_derivative,
+    log_cosh,
+    log_sinhc,
+    sech_squared,
+)
+from esscher.math.laws.sphere import (
     bessel_ratio,
     bessel_ratio_derivative,
     bessel_ratio_over_argument,
     log_bessel_normalised,
 )
-from esscher.math.laws.cube import langevin, langevin_derivative, log_sinhc
-from esscher.math.laws.signs import log_cosh, sech_squared
 
 ORDERS = [-0.5, 0.0, 0.5, 1.0, 3.0, 17.5, 24.0, 383.0, 2047.0]
 ARGUMENTS = [1e-8, 1e-3, 0.1, 1.0, 5.0, 20.0, 50.0, 300.0, 2000.0, 1e4, 123456.7, 1e6]

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from esscher.math.laws import Cube, FiniteTokens, GaussianMixture, Signs, Sphere
-from esscher.math.laws.bessel import bessel_ratio, bessel_ratio_derivative, log_bessel_normalised
-from esscher.math.laws.cube import langevin
-from esscher.math.laws.signs import log_cosh
+from esscher.math.laws.product import langevin, log_cosh
+from esscher.math.laws.sphere import bessel_ratio, bessel_ratio_derivative, log_bessel_normalised
 
 # The same examples on every run: a failure here must be a change of the code.
 settings.register_profile("laws", derandomize=True, deadline=None, database=None, max_examples=80)

@@ -13,7 +13,7 @@ from esscher.core.errors import InputError
 from esscher.math.heads import array_head, gaussian_head, law_head, weight_head
 from esscher.math.laws import Cube, FiniteTokens, Gaussian, GaussianMixture, Signs, Sphere
 from esscher.math.limits import OutputMoments, limit_moments
-from esscher.math.limits.sampling import MomentAccumulator
+from esscher.math.limits.moments import MomentAccumulator
 
 
 def _gaussian_head(rng):

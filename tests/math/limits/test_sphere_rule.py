@@ -14,7 +14,7 @@ from esscher.core.errors import InputError
 from esscher.math.heads import law_head, weight_head
 from esscher.math.laws import Sphere
 from esscher.math.limits import limit_moments, sphere_output_eigenvalues
-from esscher.math.limits.sphere_rule import (
+from esscher.math.limits.rules import (
     beta_rule,
     gauss_rule,
     quadratic_form_rule,

@@ -10,15 +10,17 @@ from esscher import InputError, UndefinedError, gaussian_head, law_head
 from esscher.core.streams import random_stream
 from esscher.math.laws import standard_law
 from esscher.math.simulation import simulate_map, simulate_mean, simulate_query
-from esscher.math.simulation.extremes import weighted_mean
-from esscher.math.simulation.mean import Bulk
-from esscher.math.simulation.order_statistics import (
+from esscher.math.simulation.extremes import (
+    QueryProposal,
     bulk_moments,
     bulk_non_normality,
+    draw_first_arrivals,
     extremes_needed,
+    key_floor,
     largest_normals,
+    weighted_mean,
 )
-from esscher.math.simulation.query_proposal import QueryProposal, draw_first_arrivals, key_floor
+from esscher.math.simulation.mean import Bulk
 from esscher.math.theory import exponents, map_constant, moment_curves, softmax_moments
 from esscher.theory import map_curve
 

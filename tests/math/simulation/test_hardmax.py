@@ -10,8 +10,13 @@ import pytest
 from scipy import stats
 
 from esscher.core.errors import InputError
-from esscher.math.simulation.hardmax import fit_logarithmic, hardmax_curve, hardmax_simulated
-from esscher.math.simulation.hardmax_draws import draw_outer_keys, squared_mean
+from esscher.math.simulation.hardmax import (
+    draw_outer_keys,
+    fit_logarithmic,
+    hardmax_curve,
+    hardmax_simulated,
+    squared_mean,
+)
 from esscher.math.theory.hardmax import hardmax_exact, hardmax_exponent, hardmax_leading
 from tests.math.hardmax_by_hand import brute_means, planar_mean
 

@@ -11,8 +11,7 @@ from benchmarks.line import line_errors
 
 from esscher.core.validation import Array
 from esscher.math.statistics import fit_rate, resample
-from esscher.math.statistics.laws import linear_design
-from esscher.math.statistics.noise import least_squares_forms, smooth_variances
+from esscher.math.statistics.laws import least_squares_forms, linear_design, smooth_variances
 from tests.math.statistics.curves import SIZES, power_curve
 
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from esscher.core.errors import InputError
-from esscher.math.statistics.multiple import discoveries, family_wise, selected_level
+from esscher.math.statistics.intervals import discoveries, family_wise, selected_level
 
 #: The 15 p-values of Benjamini and Hochberg (1995), section 3.2.
 THROMBOLYSIS = [

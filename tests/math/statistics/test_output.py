@@ -13,8 +13,8 @@ from esscher.core.codec import as_json, as_record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
 from esscher.math.statistics import Rate, fit_rate
+from esscher.math.statistics.rate import solve_two_powers
 from esscher.math.statistics.records import FittedRate
-from esscher.math.statistics.tokens import solve_two_powers
 from tests.math.statistics.curves import SIZES, noisy, power_curve
 from tests.show.drawn import rows, texts
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from esscher.core.streams import random_stream
-from esscher.math.statistics.resampling import RESAMPLES, resample
+from esscher.math.statistics.intervals import RESAMPLES, resample
 
 SIZES = np.array([16.0, 64.0, 256.0])
 

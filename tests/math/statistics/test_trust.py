@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from esscher.math.statistics import Rate, fit_rate
-from esscher.math.statistics.trust import replicate_tail
+from esscher.math.statistics.fit import replicate_tail
 from tests.math.statistics.curves import SIZES, noisy, power_curve
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from esscher.core.codec import Estimate
-from esscher.math.tails.agreement import half_agreement, kappa_estimate, rank_correlation
-from esscher.math.tails.records import Cloud, TailComparison, VarianceProxy
+from esscher.math.tails.candidates import Cloud, TailComparison, VarianceProxy
+from esscher.math.tails.verdict import half_agreement, kappa_estimate, rank_correlation
 
 
 def tail(low, high):

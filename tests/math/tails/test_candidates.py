@@ -9,8 +9,7 @@ from scipy import integrate, special, stats
 
 from esscher.core.errors import InputError
 from esscher.math.tails import candidates
-from esscher.math.tails.candidates import TAUS, compare_tails, compare_thresholds
-from esscher.math.tails.proxy import variance_proxy
+from esscher.math.tails.candidates import TAUS, compare_tails, compare_thresholds, variance_proxy
 from esscher.math.tails.verdict import NONE, SUB_GAUSSIAN, judge_thresholds
 
 DRAWS = 40

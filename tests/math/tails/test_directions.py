@@ -10,9 +10,11 @@ from esscher.math.tails.directions import (
     THOROUGH,
     Whitening,
     _ascend_kurtosis,
+    blocks,
+    split_passages,
+    sums_by_group,
     worst_directions,
 )
-from esscher.math.tails.passages import blocks, split_passages, sums_by_group
 from tests.math.tails.clouds import planted
 
 

@@ -7,8 +7,8 @@ import pytest
 
 import esscher
 from esscher.core.errors import InputError
+from esscher.math.charts import CURVES, SIMULATED
 from esscher.math.simulation import simulate_map
-from esscher.math.theory.charts import CURVES, SIMULATED
 from tests.show.drawn import panel_rows, texts
 
 HEAD = esscher.gaussian_head(0.8, 1)

@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 from esscher.math.theory.cloud import cloud_errors
-from esscher.math.theory.cloud_pass import CloudHead, CloudPass, Effort
-from esscher.math.theory.cloud_sampling import Calibrated, choose, near_order
+from esscher.math.theory.cloud_pass import (
+    Calibrated,
+    CloudHead,
+    CloudPass,
+    Effort,
+    choose,
+    near_order,
+)
 
 #: Trapezoidal rule, cuts and single precision leave about this much of the errors.
 RULE = 3e-4

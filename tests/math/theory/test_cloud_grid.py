@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esscher.math.theory.cloud_grid import STEP, WeightGrid
+from esscher.math.theory.cloud_table import STEP, WeightGrid
 
 #: 5.4e-7 a^4 of a function that goes like a power a, and single precision.
 POWER = 5.4e-7

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from esscher.math.simulation.direct import attend
-from esscher.math.theory.cloud_query import MapErrors
+from esscher.math.theory.cloud_table import MapErrors
 
 #: Twice |Gamma(2 + 2 pi i / ln 2)|: what nodes ln 2 apart leave of one integral, relative.
 RULE = 1e-4

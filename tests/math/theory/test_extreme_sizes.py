@@ -10,8 +10,8 @@ import pytest
 
 import esscher
 from esscher.math.coupling import Coupling
-from esscher.math.theory.norms import radial_gap
-from esscher.math.theory.projection_isotropic import _influence
+from esscher.math.theory.exact_constants import radial_gap
+from esscher.math.theory.gaussian_moments import _influence
 from esscher.math.theory.tilt_law import TiltLaw, TiltRule
 from esscher.theory import map_curve, mean_constant, moment_curves
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import esscher
-from esscher.math.theory.law_cloud import largest_size, law_curves
+from esscher.math.theory.cloud import largest_size, law_curves
 
 
 def simulated(head, n, replicates, mean, covariance, limit, seed=0):

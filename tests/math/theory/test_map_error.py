@@ -8,8 +8,8 @@ import pytest
 import esscher
 from esscher.core.streams import random_stream
 from esscher.math.simulation.direct import attend
-from esscher.math.theory import own_key
-from esscher.math.theory.query_law import QueryLaw
+from esscher.math.theory import gaussian_map
+from esscher.math.theory.gaussian_map import QueryLaw
 from esscher.math.theory.tilt_law import TiltLaw
 from tests.math.theory.simulation import simulate
 
@@ -65,10 +65,12 @@ def test_rules_for_directions_agree_with_sampled_directions() -> None:
     query = QueryLaw(head.coupling)
     rule_law = TiltLaw(head.coupling)
     rule = rule_law.rule(1000.0)
-    parts = own_key._components(query, rule_law, rule, exact.sizes)
-    drawn = [own_key._drawn_directions(query, parts, 0, i) for i in range(32)]
-    together = own_key._Directions(*(np.concatenate(part) for part in zip(*drawn, strict=True)))
-    without, terms = own_key._integrate(query, exact.sizes, rule, together)
+    parts = gaussian_map._components(query, rule_law, rule, exact.sizes)
+    drawn = [gaussian_map._drawn_directions(query, parts, 0, i) for i in range(32)]
+    together = gaussian_map._Directions(
+        *(np.concatenate(part) for part in zip(*drawn, strict=True))
+    )
+    without, terms = gaussian_map._integrate(query, exact.sizes, rule, together)
     sums = without + terms.reshape(32, -1, 2).sum(axis=1)
     error = np.std(sums, axis=0, ddof=1) / np.sqrt(32)
     assert np.all(np.abs(np.mean(sums, axis=0) - exact.error**2) < 4 * error)

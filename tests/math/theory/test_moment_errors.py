@@ -8,13 +8,13 @@ from benchmarks.line import line_errors
 from scipy import special
 
 import esscher
-from esscher.math.theory.norms import (
+from esscher.math.theory.exact_constants import (
     expected_absolute,
     expected_gaussian_norm,
     expected_isotropic_norm,
     radial_gap,
 )
-from esscher.math.theory.projection_sampled import sampled_errors
+from esscher.math.theory.gaussian_moments import sampled_errors
 from tests.math.theory.simulation import simulate
 
 

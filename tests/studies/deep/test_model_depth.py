@@ -13,7 +13,7 @@ from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.reading import compare_laws
 from esscher.math.statistics import LAWS
-from esscher.math.statistics.means import exponentials, mean_and_interval
+from esscher.math.statistics.intervals import exponentials, mean_and_interval
 from esscher.runs.executors import Task
 from esscher.studies.deep.headlines import falls
 from esscher.studies.deep.horizons import describe_terciles, head_horizons, split_terciles

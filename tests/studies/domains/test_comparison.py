@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from esscher.math.statistics.multiple import discoveries
+from esscher.math.statistics.intervals import discoveries
 from esscher.studies.domains.comparison import (
     _statistic,
     compare_pairs,

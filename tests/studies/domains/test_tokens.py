@@ -7,7 +7,7 @@ import pytest
 
 from esscher.engine.sampled.layer import HeadNumbers
 from esscher.math.coupling import CoupledMoments
-from esscher.math.theory.cloud_query import MapErrors
+from esscher.math.theory.cloud_table import MapErrors
 from esscher.studies.domains.tokens import tokens_for
 
 

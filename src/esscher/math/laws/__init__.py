@@ -13,16 +13,11 @@ import numpy as np
 from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 from esscher.core.validation import as_dim, as_positive, check_memory
-from esscher.math.laws.cube import Cube
 from esscher.math.laws.finite import FiniteTokens
-from esscher.math.laws.gaussian import Gaussian
-from esscher.math.laws.laplace import Laplace
+from esscher.math.laws.gaussian import Gaussian, GaussianMixture, StudentT
 from esscher.math.laws.law import Law, TiltDomain, as_law
-from esscher.math.laws.mixture import GaussianMixture
-from esscher.math.laws.product import ProductLaw
-from esscher.math.laws.signs import Signs
+from esscher.math.laws.product import Cube, Laplace, ProductLaw, Signs
 from esscher.math.laws.sphere import Sphere
-from esscher.math.laws.student import StudentT
 
 __all__ = [
     "LAWS",

@@ -6,13 +6,16 @@ Hessian is diagonal. A law of this kind says only what its one-dimensional margi
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import ClassVar
 
 import numpy as np
+import scipy
 
+from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_dim, as_positive
-from esscher.math.laws.law import Law, frozen
+from esscher.math.laws.law import Law, TiltDomain, frozen
 
 
 class ProductLaw(Law):
@@ -76,3 +79,200 @@ class ProductLaw(Law):
 
     def _parameters(self) -> dict[str, object]:
         return {"dim": self._dim, self.scale_name: self._scale}
+
+
+# Tokens in a cube: the tilted mean is Langevin's function ``coth x - 1/x`` per coordinate.
+
+#: Below this the closed forms cancel and the expansions at 0 take over.
+SMALL = 1.0
+#: Orders of the continued fraction and terms of the series: beyond rounding at x = SMALL.
+TERMS = 10
+
+
+def _near_zero(x: Array) -> tuple[Array, Array]:
+    """``(coth x - 1/x) / x`` and the derivative of ``coth x - 1/x``, for |x| <= SMALL.
+
+    Langevin's function is the ratio of Bessel functions of order 1/2; this is its continued
+    fraction ``x / (3 + x^2 / (5 + x^2 / (7 + ...)))``, evaluated from the inside.
+    """
+    square = x * x
+    ratio = slope = np.full(x.shape, 1.0 / (2 * TERMS + 3))
+    for odd in range(2 * TERMS + 1, 1, -2):
+        ratio = 1.0 / (odd + square * ratio)
+        slope = ratio * ratio * (odd - square * slope)
+    return ratio, slope
+
+
+def langevin(x: Array) -> Array:
+    """``coth x - 1/x``, the mean of the uniform law on [-1, 1] tilted by x."""
+    ratio, _ = _near_zero(np.clip(x, -SMALL, SMALL))
+    large = np.where(np.abs(x) > SMALL, x, SMALL)
+    return np.where(np.abs(x) > SMALL, 1.0 / np.tanh(large) - 1.0 / large, x * ratio)
+
+
+def langevin_derivative(x: Array) -> Array:
+    """``1/x^2 - 1/sinh^2 x``."""
+    _, slope = _near_zero(np.clip(x, -SMALL, SMALL))
+    large = np.maximum(np.abs(x), SMALL)
+    # 1/sinh^2 through exp(-2x), which underflows quietly where sinh would overflow.
+    inverse_sinh_squared = 4.0 * np.exp(-2.0 * large) / np.expm1(-2.0 * large) ** 2
+    return np.where(np.abs(x) > SMALL, (1.0 / large) ** 2 - inverse_sinh_squared, slope)
+
+
+def log_sinhc(x: Array) -> Array:
+    """``log(sinh x / x)``."""
+    square = np.clip(x, -SMALL, SMALL) ** 2
+    # sinh x / x - 1 = x^2/6 (1 + x^2/20 (1 + x^2/42 (1 + ...))): positive terms only.
+    excess = np.zeros(x.shape)
+    for k in range(TERMS, 0, -1):
+        excess = (1.0 + excess) * square / (2 * k * (2 * k + 1))
+    large = np.maximum(np.abs(x), SMALL)
+    closed = large + np.log(-np.expm1(-2.0 * large) / (2.0 * large))
+    return np.where(np.abs(x) > SMALL, closed, np.log1p(excess))
+
+
+class Cube(ProductLaw):
+    """Uniform law on the cube ``[-half_width, half_width]^dim``."""
+
+    name = "cube"
+    scale_name = "half_width"
+
+    def __init__(self, dim: int, half_width: float = 1.0) -> None:
+        super().__init__(dim, half_width)
+
+    @property
+    def half_width(self) -> float:
+        """Half of the side of the cube."""
+        return self._scale
+
+    @property
+    def support_radius(self) -> float:
+        """Half of the diagonal of the cube."""
+        return self._scale * math.sqrt(self._dim)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        """Draw ``n`` tokens."""
+        return rng.uniform(-self._scale, self._scale, (n, self._dim))
+
+    def marginal_rule(self, points: int) -> tuple[Array, Array]:
+        """Gauss-Legendre rule for the uniform law on [-half_width, half_width]."""
+        nodes, weights = scipy.special.roots_legendre(as_dim(points, "points"))
+        return self._scale * np.asarray(nodes), np.asarray(weights) / np.sum(weights)
+
+    def _unit_log_mgf(self, x: Array) -> Array:
+        return log_sinhc(x)
+
+    def _unit_mean(self, x: Array) -> Array:
+        return langevin(x)
+
+    def _unit_variance(self, x: Array) -> Array:
+        return langevin_derivative(x)
+
+
+# Tokens of random signs: ``K = sum log cosh``, and the tilted mean is a hyperbolic tangent.
+
+
+def log_cosh(x: Array) -> Array:
+    """``log cosh x``, accurate near 0 and free of overflow."""
+    size = np.abs(x)
+    near = np.log1p(2.0 * np.sinh(0.5 * np.minimum(size, 1.0)) ** 2)
+    far = size - math.log(2.0) + np.log1p(np.exp(-2.0 * size))
+    return np.where(size > 1.0, far, near)
+
+
+def sech_squared(x: Array) -> Array:
+    """``1 / cosh^2 x`` through exp(-2|x|): ``1 - tanh^2`` has no correct digit beyond |x| = 19."""
+    decay = np.exp(-2.0 * np.abs(x))
+    return np.asarray(4.0 * decay / (1.0 + decay) ** 2)
+
+
+class Signs(ProductLaw):
+    """Independent coordinates equal to ``-scale`` or ``+scale`` with probability 1/2 each."""
+
+    name = "signs"
+
+    def __init__(self, dim: int, scale: float = 1.0) -> None:
+        super().__init__(dim, scale)
+
+    @property
+    def scale(self) -> float:
+        """Absolute value of every coordinate."""
+        return self._scale
+
+    @property
+    def support_radius(self) -> float:
+        """Norm of every token, ``scale * sqrt(d)``."""
+        return self._scale * math.sqrt(self._dim)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        """Draw ``n`` tokens."""
+        heads = rng.integers(0, 2, (n, self._dim)).astype(np.float64)
+        return self._scale * (2.0 * heads - 1.0)
+
+    def marginal_rule(self, points: int) -> tuple[Array, Array]:
+        """Return the two atoms: the rule is exact, whatever the number of ``points``."""
+        as_dim(points, "points")
+        return np.array([-self._scale, self._scale]), np.array([0.5, 0.5])
+
+    def _unit_log_mgf(self, x: Array) -> Array:
+        return log_cosh(x)
+
+    def _unit_mean(self, x: Array) -> Array:
+        return np.tanh(x)
+
+    def _unit_variance(self, x: Array) -> Array:
+        return sech_squared(x)
+
+
+# Laplace tokens: exponential tails, so the limit exists only for small tilts.
+
+#: Gauss-Laguerre nodes on one side of 0; with more the outermost weights underflow to 0.
+MOST_POINTS = 180
+
+
+class Laplace(ProductLaw):
+    """Independent coordinates of density ``exp(-|x| / scale) / (2 scale)``.
+
+    ``E exp<t, X>`` is finite only if every ``|t_i| < 1 / scale``.
+    """
+
+    name = "laplace"
+
+    def __init__(self, dim: int, scale: float = 1.0) -> None:
+        super().__init__(dim, scale)
+
+    @property
+    def scale(self) -> float:
+        """The scale b, mean of the absolute value of a coordinate."""
+        return self._scale
+
+    @property
+    def tilt_domain(self) -> TiltDomain:
+        """The open box ``|t_i| < 1 / scale``."""
+        return TiltDomain("box", 1.0 / self._scale)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        """Draw ``n`` tokens."""
+        return rng.laplace(0.0, self._scale, (n, self._dim))
+
+    def marginal_rule(self, points: int) -> tuple[Array, Array]:
+        """Gauss-Laguerre rule with ``points`` nodes on each side of 0."""
+        count = as_dim(points, "points")
+        if count > MOST_POINTS:
+            raise InputError(f"points is {points}; a Laplace rule has at most {MOST_POINTS} a side")
+        nodes, weights = scipy.special.roots_laguerre(count)
+        half = np.asarray(weights) / (2.0 * np.sum(weights))
+        positive = self._scale * np.asarray(nodes)
+        return np.concatenate([-positive[::-1], positive]), np.concatenate([half[::-1], half])
+
+    def _unit_log_mgf(self, x: Array) -> Array:
+        # Inside the domain scale * t rounds to less than 1, so nothing here divides by 0.
+        # Near the edge 1 - x^2 is exact only as a product; near 0 only log1p keeps the digits.
+        near = -np.log1p(-np.minimum(x * x, 0.25))
+        return np.where(np.abs(x) > 0.5, -np.log((1.0 - x) * (1.0 + x)), near)
+
+    def _unit_mean(self, x: Array) -> Array:
+        return np.asarray(2.0 * x / ((1.0 - x) * (1.0 + x)))
+
+    def _unit_variance(self, x: Array) -> Array:
+        return np.asarray(2.0 * (1.0 + x * x) / ((1.0 - x) * (1.0 + x)) ** 2)

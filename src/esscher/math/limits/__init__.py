@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from esscher.math.limits.existence import missing_limit
-from esscher.math.limits.mapping import AffineMap, gaussian_limit_map, limit_map
-from esscher.math.limits.moments import limit_moments
-from esscher.math.limits.results import MapLimit, NoLimit, OutputMoments
-from esscher.math.limits.sphere_rule import SphereEigenvalues, sphere_output_eigenvalues
+from esscher.math.limits.mapping import (
+    AffineMap,
+    MapLimit,
+    NoLimit,
+    OutputMoments,
+    gaussian_limit_map,
+    limit_map,
+)
+from esscher.math.limits.moments import limit_moments, missing_limit
+from esscher.math.limits.rules import SphereEigenvalues, sphere_output_eigenvalues
 from esscher.math.limits.stack import AttentionLayer, GaussianStack, StackLimit
 
 __all__ = [

@@ -1,21 +1,190 @@
-"""Mean and covariance of the output law, by the most exact method that a head allows."""
+"""Moments by sampling: random queries of a head, block by block, and moments summed over blocks.
+
+The queries are a function of the seed alone; every entry has its standard error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
-from esscher.core.validation import as_dim
+from esscher.core.streams import random_stream
+from esscher.core.validation import Array, as_dim
 from esscher.math.heads import ArrayHead, Head, WeightHead, as_head
-from esscher.math.laws import FiniteTokens, ProductLaw, Sphere
-from esscher.math.limits.existence import missing_limit
-from esscher.math.limits.mapping import gaussian_limit_map
-from esscher.math.limits.product_rule import product_moments
-from esscher.math.limits.results import NoLimit, OutputMoments
-from esscher.math.limits.sampling import BLOCK, MomentAccumulator, query_blocks, query_stream
-from esscher.math.limits.sphere_rule import sphere_output_eigenvalues
+from esscher.math.laws import FiniteTokens, Laplace, ProductLaw, Sphere
+from esscher.math.limits.mapping import NoLimit, OutputMoments, gaussian_limit_map
+from esscher.math.limits.rules import product_moments, single_entries, sphere_output_eigenvalues
+
+#: Queries drawn at a time; memory is bounded by a block.
+BLOCK = 1024
+
+
+def query_stream(seed: int) -> np.random.Generator:
+    """Return the random stream of the queries of a seed."""
+    return random_stream(seed, "limit queries")
+
+
+def query_blocks(head: Head, samples: int, seed: int) -> Iterator[Array]:
+    """Yield the tilts of ``samples`` independent queries in blocks of rows."""
+    rng = query_stream(seed)
+    for start in range(0, samples, BLOCK):
+        yield head.sample(min(BLOCK, samples - start), rng).tilts
+
+
+class MomentAccumulator:
+    """Sums of products of rows up to fourth order; memory does not grow with the rows.
+
+    The standard error of a covariance entry is that of the mean of
+    ``(y_i - E y_i)(y_j - E y_j)``, so it needs ``E[y_i^2 y_j^2]`` and no normality.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self, rows: Array) -> None:
+        """Take in a block of rows, of shape (n, d)."""
+        if self._count == 0:
+            dim = rows.shape[1]
+            # Centring at the first block's mean keeps the sums free of cancellation.
+            self._centre = rows.mean(axis=0)
+            self._first = np.zeros(dim)
+            self._second, self._third, self._fourth = (np.zeros((dim, dim)) for _ in range(3))
+        u = rows - self._centre
+        square = u * u
+        self._count += len(rows)
+        self._first += u.sum(axis=0)
+        self._second += u.T @ u
+        self._third += square.T @ u
+        self._fourth += square.T @ square
+
+    def moments(self, method: str, population: int | None = None) -> OutputMoments:
+        """Mean, covariance and their standard errors.
+
+        Parameters
+        ----------
+        method
+            Name of the method, for the result.
+        population
+            Size N of the finite population that the rows were drawn from WITHOUT replacement; the
+            squared errors shrink by ``1 - n/N`` and the covariance is the population's (divided
+            by N). None for independent rows.
+        """
+        n = self._count
+        shift = self._first / n
+        second, third, fourth = self._second / n, self._third / n, self._fourth / n
+        spread = second - np.outer(shift, shift)
+        # E[(u_i - s_i)^2 (u_j - s_j)^2], expanded; s is the small mean left after centring.
+        along = np.diag(second)[:, None] * shift**2
+        mixed = third * shift
+        products = (
+            fourth
+            - 2 * (mixed + mixed.T)
+            + along
+            + along.T
+            + 4 * np.outer(shift, shift) * second
+            - 3 * np.outer(shift**2, shift**2)
+        )
+        left = 1.0 if population is None else 1.0 - n / population
+        unbiased = spread * (n / (n - 1))
+        if population is not None:
+            unbiased = unbiased * ((population - 1) / population)
+        return OutputMoments(
+            mean=self._centre + shift,
+            covariance=(unbiased + unbiased.T) / 2,
+            mean_error=np.sqrt(np.maximum(np.diag(unbiased), 0.0) * left / n),
+            covariance_error=np.sqrt(np.maximum(products - spread**2, 0.0) * left / (n - 1)),
+            method=method,
+            samples=n,
+        )
+
+
+# Share of a head's queries that have no infinite-token limit.
+#
+# The limit at tilt ``t`` exists when ``E exp<t, X>`` is finite near ``t``: always for light tails,
+# only in a box for exponential tails, only at 0 for power-law tails.
+
+
+def missing_limit(head: Head, samples: int, seed: int) -> NoLimit | None:
+    """Return a :class:`NoLimit` if a positive share of the head's queries has none, else None.
+
+    The fraction is exact for Student tokens, for queries that do not depend on the token, and for
+    Laplace tokens when every tilt coordinate depends on one token coordinate; otherwise it is the
+    share among ``samples`` queries.
+    """
+    domain = head.tilt_domain
+    if domain.kind == "all":
+        return None
+    if not isinstance(head, WeightHead):
+        return _sampled(head, samples, seed)
+    law, matrix, bias = repr(head.law), head.A, head.a
+    reason = f"the limit needs {domain}"
+    if not matrix.any():
+        # Every query has the tilt a; the value itself may still be missing (Student, df <= 1).
+        alone = bool(np.isfinite(head.law.tilted_mean(bias)).all())
+        return None if alone else NoLimit(law, 1.0, 0.0, f"{reason}, and every tilt is the same")
+    if domain.kind == "zero":
+        # The law has a density, so A x + a = 0 has probability 0.
+        return NoLimit(law, 1.0, 0.0, reason)
+    entries = single_entries(matrix)
+    if isinstance(head.law, Laplace) and entries is not None:
+        fraction = _laplace_fraction(head.law.scale, entries, bias, domain.half_width)
+        return NoLimit(law, fraction, 0.0, reason)
+    return _sampled(head, samples, seed)
+
+
+def _laplace_fraction(
+    scale: float, entries: tuple[NDArray[np.intp], Array], bias: Array, half_width: float
+) -> float:
+    """``1 - P(|A_ij x_j + a_i| < 1/b for all i)`` for independent Laplace coordinates x_j.
+
+    Rows that share a column j restrict x_j to the intersection of their intervals.
+    """
+    columns, slopes = entries
+    fixed = slopes == 0
+    if np.any(np.abs(bias[fixed]) >= half_width):
+        return 1.0
+    log_inside = 0.0
+    for column in np.unique(columns[~fixed]):
+        rows = ~fixed & (columns == column)
+        edges = (np.array([[-half_width], [half_width]]) - bias[rows]) / slopes[rows]
+        low, high = float(edges.min(axis=0).max()), float(edges.max(axis=0).min())
+        if low >= high:
+            return 1.0
+        outside = _laplace_tail(-low / scale) + _laplace_tail(high / scale)
+        log_inside += float(np.log1p(-outside))
+    return float(-np.expm1(log_inside))
+
+
+def _laplace_tail(x: float) -> float:
+    """``P(X > x)`` at scale 1, accurate for small tails."""
+    return float(0.5 * np.exp(-x)) if x > 0 else float(1.0 - 0.5 * np.exp(x))
+
+
+def _sampled(head: Head, samples: int, seed: int) -> NoLimit | None:
+    """Share of sampled queries outside the domain, with its binomial standard error."""
+    outside = 0
+    for tilts in query_blocks(head, samples, seed):
+        outside += int(np.sum(~head.tilt_domain.contains(head.law_tilts(tilts))))
+    share = outside / samples
+    law = repr(head.law) if isinstance(head, WeightHead) else type(head).__name__
+    reason = f"the limit needs {head.tilt_domain}"
+    if outside:
+        return NoLimit(law, share, float(np.sqrt(share * (1 - share) / samples)), reason)
+    if isinstance(head, WeightHead) and np.isfinite(head.law.support_radius):
+        return None
+    return NoLimit(
+        law,
+        0.0,
+        1.0 / samples,
+        f"{reason}; none of {samples} queries broke it, but tilts are unbounded: "
+        f"the fraction is positive and below about 1/{samples}",
+    )
+
+
+# Mean and covariance of the output law, by the most exact method that a head allows.
 
 #: Finite sets of up to this many tokens are summed exactly, whatever the number of samples.
 ALWAYS_SUMMED = 4096

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from esscher.math.simulation.direct import DirectErrors, direct_errors
-from esscher.math.simulation.extremes import SimulatedMap, simulate_map, simulate_query
+from esscher.math.simulation.extremes import (
+    SimulatedErrors,
+    SimulatedMap,
+    simulate_map,
+    simulate_query,
+)
 from esscher.math.simulation.hardmax import HardmaxCurve, hardmax_curve
 from esscher.math.simulation.mean import SimulatedMean, simulate_mean
-from esscher.math.simulation.result import SimulatedErrors
 
 __all__ = [
     "DirectErrors",

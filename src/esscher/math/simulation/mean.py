@@ -28,13 +28,15 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_positive, as_sizes
 from esscher.math.heads import Head
 from esscher.math.simulation.extremes import (
+    LARGEST_BINOMIAL,
     TOLERANCE,
+    SimulatedErrors,
+    extremes_needed,
+    log_survival,
     simulated_replicates,
     size_mark,
     weighted_mean,
 )
-from esscher.math.simulation.order_statistics import LARGEST_BINOMIAL, extremes_needed, log_survival
-from esscher.math.simulation.result import SimulatedErrors
 
 #: Largest step of the rule over tilts, nodes per standard deviation, and its reach in those.
 #: Outputs are analytic within pi/gap of the real axis, gap the distance of the two largest keys;

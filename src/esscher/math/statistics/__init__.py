@@ -8,18 +8,30 @@ of the attention that tokens receive in a single pass.
 
 from __future__ import annotations
 
-from esscher.math.statistics.classes import class_counts, class_words, rate_class
 from esscher.math.statistics.fit import SUMMARIES, fit_rate
+from esscher.math.statistics.intervals import (
+    LEVEL,
+    LocalSlopes,
+    Resamples,
+    resample,
+    resampling_counts,
+)
 from esscher.math.statistics.joint import joint_law
 from esscher.math.statistics.laws import LAWS, LawFit
-from esscher.math.statistics.means import LEVEL
-from esscher.math.statistics.onepass import TailIndex, received_exponent
-from esscher.math.statistics.rate import Rate
-from esscher.math.statistics.resampling import LocalSlopes, Resamples, resample, resampling_counts
+from esscher.math.statistics.rate import Rate, TokensNeeded
+from esscher.math.statistics.records import class_counts, class_words, rate_class
 from esscher.math.statistics.selection import AgainstPrediction, Selection, select_law
-from esscher.math.statistics.sinks import dominant_keys, find_sinks, keys_apart
-from esscher.math.statistics.tail import TailShape, tail_count, tail_shape, values_needed
-from esscher.math.statistics.tokens import TokensNeeded
+from esscher.math.statistics.tail import (
+    TailIndex,
+    TailShape,
+    dominant_keys,
+    find_sinks,
+    keys_apart,
+    received_exponent,
+    tail_count,
+    tail_shape,
+    values_needed,
+)
 
 __all__ = [
     "LAWS",

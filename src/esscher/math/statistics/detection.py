@@ -29,9 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esscher.core.validation import Array
-from esscher.math.statistics.laws import STEEPEST
-from esscher.math.statistics.noise import least_squares_forms
-from esscher.math.statistics.resampling import Resamples
+from esscher.math.statistics.intervals import Resamples
+from esscher.math.statistics.laws import STEEPEST, least_squares_forms
 
 #: Significance of the test of straightness, and of the one-sided test behind the limit of a floor.
 SIGNIFICANCE = 0.05

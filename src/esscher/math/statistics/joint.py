@@ -26,10 +26,15 @@ from esscher.math.statistics.detection import (
     floor_limit,
     stacked_floor,
 )
-from esscher.math.statistics.laws import fit_line, linear_design
-from esscher.math.statistics.noise import ROUNDING, least_squares_forms, smooth_covariance
+from esscher.math.statistics.intervals import Resamples, resample
+from esscher.math.statistics.laws import (
+    ROUNDING,
+    fit_line,
+    least_squares_forms,
+    linear_design,
+    smooth_covariance,
+)
 from esscher.math.statistics.records import SharedLaw
-from esscher.math.statistics.resampling import Resamples, resample
 from esscher.math.statistics.selection import (
     FEWEST_REPLICATES,
     FEWEST_SIZES,

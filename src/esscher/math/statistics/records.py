@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -178,3 +179,58 @@ def finite_list(values: Iterable[float]) -> list[float | None]:
 def finite_numbers(values: Iterable[float]) -> tuple[float | None, ...]:
     """Return the same as a tuple, as records have it."""
     return tuple(finite(value) for value in values)
+
+
+# Which exponents are 1/2, which are below it, and which are undecided: from intervals alone.
+#
+# An exponent is called 1/2 only if its whole interval lies close to 1/2, and below (or above) 1/2
+# only if its whole interval does. Everything else is undecided: less data, whose intervals are
+# wider, gives more undecided exponents, and never more that are called 1/2.
+
+RateClass: TypeAlias = Literal["at 1/2", "below", "above", "undecided"]
+Agreement: TypeAlias = Literal["agrees", "differs", "undecided"]
+
+#: Where the whole interval of an exponent must lie to be called 1/2.
+HALF: tuple[float, float] = (0.45, 0.55)
+#: Classes in the order in which they are told.
+CLASSES: tuple[RateClass, ...] = ("at 1/2", "below", "above", "undecided")
+
+
+def rate_class(interval: Ends) -> RateClass:
+    """Class of an exponent by its interval; without an interval it is undecided."""
+    low, high = interval
+    if low is None or high is None:
+        return "undecided"
+    if HALF[0] <= low and high <= HALF[1]:
+        return "at 1/2"
+    if high < 0.5:
+        return "below"
+    if low > 0.5:
+        return "above"
+    return "undecided"
+
+
+def agreement(interval: Ends, expected: float) -> Agreement:
+    """Whether an exponent agrees with an expected one: rules as for 1/2, around ``expected``.
+
+    It agrees only if its whole interval lies within 0.05 of it, and differs only if the interval
+    lies on one side of it; a wide interval decides nothing.
+    """
+    low, high = (None if end is None else end + 0.5 - expected for end in interval)
+    found = rate_class((low, high))
+    if found == "at 1/2":
+        return "agrees"
+    return "undecided" if found == "undecided" else "differs"
+
+
+def class_counts(intervals: Iterable[Ends]) -> dict[RateClass, int]:
+    """How many exponents are in each class; every class is a key."""
+    found = Counter(rate_class(interval) for interval in intervals)
+    return {name: found[name] for name in CLASSES}
+
+
+def class_words(counts: dict[RateClass, int]) -> str:
+    """The counts as words, such as ``52 at 1/2, 1 below, 19 undecided``; "above" only if any is."""
+    return ", ".join(
+        f"{count} {name}" for name, count in counts.items() if count or name != "above"
+    )

@@ -51,18 +51,20 @@ from esscher.math.statistics.detection import (
     floor_limit,
     stacked_floor,
 )
+from esscher.math.statistics.intervals import Resamples
 from esscher.math.statistics.laws import (
     LAWS,
+    ROUNDING,
     LawFit,
     fit_floor,
     fit_line,
     fit_two_powers,
     law_words,
+    least_squares_forms,
     linear_design,
+    smooth_covariance,
 )
-from esscher.math.statistics.noise import ROUNDING, least_squares_forms, smooth_covariance
 from esscher.math.statistics.records import PredictedTest, SelectedLaw, finite
-from esscher.math.statistics.resampling import Resamples
 
 #: A rival with less than this share of the weight is out.
 RIVAL = 0.05

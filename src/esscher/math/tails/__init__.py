@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from esscher.math.tails.candidates import Cloud, Judgement, TailComparison, VarianceProxy
 from esscher.math.tails.cloud import CloudTails, cloud_tails
-from esscher.math.tails.records import Cloud, Judgement, TailComparison, VarianceProxy
 from esscher.math.tails.verdict import VERDICTS, judge
 
 __all__ = [

@@ -1,16 +1,4 @@
-"""Gaussian, Weibull and Pareto type tails, fitted to what exceeds a threshold and compared.
-
-For values ``y = x / u`` above a threshold u the candidates are
-
-    Gaussian type   density proportional to exp(-b y^2)
-    Weibull type    density proportional to exp(-b y^tau), 0 < tau < 2
-    Pareto type     generalised Pareto law of y - 1 with shape k > 0
-
-The first is a member of the second family: whether the tail is Gaussian is a question about tau,
-answered by its interval. The others are compared by their likelihoods. Tokens of a passage are not
-independent, so that all differences of log-likelihoods are divided by the factor by which passages
-make the score of tau vary more than independent tokens would (quasi-likelihood).
-"""
+"""Numbers of a cloud's tails, as they are stored and read."""
 
 from __future__ import annotations
 
@@ -18,10 +6,151 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from esscher.core.codec import Amount, Count, Estimate, Interval, Record
 from esscher.core.errors import InputError
+from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.math.statistics import LEVEL
-from esscher.math.tails.records import TailComparison
+from esscher.math.statistics import LEVEL, resampling_counts
+from esscher.math.tails.directions import sums_by_group
+
+
+class TailComparison(Record, frozen=True, kw_only=True):
+    """Which type of tail exceedances have.
+
+    Attributes
+    ----------
+    share, threshold, exceedances, groups
+        Share of the values that is the tail, threshold u, number of values above it, and of
+        passages that they come from.
+    tau, tau_interval
+        Exponent of ``exp(-b y^tau)`` by maximum likelihood over all tau (2: Gaussian, 1:
+        exponential; ends of the range mean "beyond"), with profile interval.
+    k
+        Shape of the Pareto law, larger than 0.
+    inflation
+        Factor of passages, at least 1, by which log-likelihoods were divided.
+    criterion
+        Quasi-likelihood criterion ``-2 ln L + 2 parameters`` of each candidate, smallest 0.
+    weights
+        Akaike weights.
+    gaussian_over_exponential
+        ``2 ln L`` of tau = 2 less that of tau = 1, divided by the inflation.
+    level
+        Level of the interval.
+    """
+
+    share: float
+    threshold: float
+    exceedances: Amount
+    groups: Amount
+    tau: float
+    tau_interval: Interval
+    k: float
+    inflation: float
+    criterion: dict[str, float]
+    weights: dict[str, float]
+    gaussian_over_exponential: float
+    level: float
+
+
+class VarianceProxy(Record, frozen=True, kw_only=True):
+    """Sub-Gaussian parameter over the variance.
+
+    Attributes
+    ----------
+    value, interval
+        The ratio, and its interval by resampling passages; at least 1. Of a whole cloud: the
+        geometric mean of its two halves, and what their intervals span.
+    reach
+        Largest ``|t|`` at which the sample says anything, in units of 1 / standard deviation.
+    at
+        The t at which the ratio is attained (in the half where it is larger).
+    level
+        Level of the interval.
+    """
+
+    value: float
+    interval: Interval
+    reach: float
+    at: float
+    level: float
+
+
+class Cloud(Record, frozen=True, kw_only=True):
+    """Tails of a cloud of tokens along its worst direction.
+
+    Attributes
+    ----------
+    tokens, passages
+        How many there are.
+    kurtosis, proxy
+        Excess kurtosis and variance proxy.
+    tail
+        Comparisons at lower and higher thresholds, largest share of the values first.
+    tail_halves, proxy_halves
+        The same and the variance proxy in each half, along the direction that the other half
+        found. Earlier versions stored the first only where the directions differ, and no proxies.
+    largest
+        Largest standardised projection.
+    agreement
+        Cosine of the two halves' directions, in whitened coordinates.
+    """
+
+    tokens: Amount
+    passages: Amount
+    kurtosis: Estimate
+    proxy: VarianceProxy
+    tail: tuple[TailComparison, ...]
+    tail_halves: tuple[tuple[TailComparison, ...], ...]
+    largest: float
+    agreement: float
+    proxy_halves: tuple[VarianceProxy, ...] = ()
+
+
+class Deciding(Record, frozen=True, kw_only=True):
+    """The comparison on which a verdict rests."""
+
+    threshold: float
+    tau: float
+    tau_interval: Interval
+
+
+class Judgement(Record, frozen=True, kw_only=True):
+    """Verdict on a cloud, its evidence, what it means for the theory, and what decided it."""
+
+    verdict: str
+    evidence: str
+    meaning: str
+    decided_by: Deciding
+
+
+class LogitShape(Estimate, frozen=True, kw_only=True):
+    """k-hat of the upper tail of logits: median over queries.
+
+    Attributes
+    ----------
+    largest
+        The 90% quantile over the queries.
+    queries
+        How many there are.
+    """
+
+    largest: float | None
+    queries: Count
+
+
+# Gaussian, Weibull and Pareto type tails, fitted to what exceeds a threshold and compared.
+#
+# For values ``y = x / u`` above a threshold u the candidates are
+#
+#     Gaussian type   density proportional to exp(-b y^2)
+#     Weibull type    density proportional to exp(-b y^tau), 0 < tau < 2
+#     Pareto type     generalised Pareto law of y - 1 with shape k > 0
+#
+# The first is a member of the second family: whether the tail is Gaussian is a question about tau,
+# answered by its interval. The others are compared by their likelihoods. Tokens of a passage are
+# not independent, so that all differences of log-likelihoods are divided by the factor by which
+# passages make the score of tau vary more than independent tokens would (quasi-likelihood).
 
 #: Exponents tau at which the likelihood is profiled. Beyond the last one a tail is as good as cut
 #: off, before the first as good as a power; steps of 7% are far below the width of any interval.
@@ -208,3 +337,88 @@ def _ends(inside: NDArray[np.bool_], profile: Array, cut: float) -> tuple[float,
         else np.interp(cut, profile[[last + 1, last]], x[[last + 1, last]])
     )
     return float(np.exp(low)), float(np.exp(high))
+
+
+# The sub-Gaussian parameter of a projection, as far as a sample can tell.
+#
+# For a standardised projection p the parameter is the smallest s with ``ln E exp(t p) <= s t^2 /
+# 2`` for all t: 1 for a Gaussian, infinite without exponential moments. A sample knows the left
+# side only where many of its values carry ``E exp(t p)``, so that t is limited to where their
+# effective number ``(sum w)^2 / sum w^2``, ``w = exp(t p)``, is at least 100, and where the tail of
+# the weights has an index of at most 1/2, so that their mean has a finite variance. That is |t| <
+# 1.5 for 5,000 Gaussian values, |t| < 0.7 for exponential tails. What is reported is the smallest s
+# on that range.
+
+#: Effective number of values that must carry the moment generating function.
+CARRIERS = 100.0
+#: Largest tail index of the weights, below which their mean has a finite variance, and the number
+#: of values from which it is read off: few, so that a cluster is seen from inside.
+INDEX, FURTHEST = 0.5, 50
+#: Strengths at which it is looked at, on either side.
+STRENGTHS = np.linspace(0.1, 4.0, 40)
+#: Resamples of passages.
+RESAMPLES = 400
+
+
+def variance_proxy(
+    projection: Array, groups: NDArray[np.int64], seed: int, level: float = LEVEL
+) -> VarianceProxy:
+    """``max_t 2 ln E exp(t p) / t^2`` over the range that the sample knows.
+
+    Parameters
+    ----------
+    projection
+        Values of a projection; they are centred and divided by their standard deviation.
+    groups
+        Passage of each.
+    seed
+        Of the resampling.
+    level
+        Level of the interval.
+    """
+    p = (projection - projection.mean()) / projection.std()
+    t = np.concatenate([-STRENGTHS[::-1], STRENGTHS])
+    # sums by passage: everything that resampled passages need
+    weights = np.exp(t * p[:, None])
+    first, sizes = sums_by_group(weights, groups)
+    moments, _ = sums_by_group(np.stack([p, p * p], axis=1), groups)
+    carriers = first.sum(axis=0) ** 2 / np.sum(weights**2, axis=0)
+    known = _known(t, carriers, p)
+    ratio = _ratio(np.ones((1, len(sizes))), sizes, first, moments, t)[0]
+    best = int(np.argmax(np.where(known, ratio, -np.inf)))
+    rng = random_stream(seed, "variance proxy")
+    draws = resampling_counts(len(sizes), RESAMPLES, rng)
+    # At the t that was found: a largest value over t is too large in a sample, and the largest
+    # value of a resample would be so twice.
+    resampled = _ratio(draws.astype(np.float64), sizes, first, moments, t)[:, best]
+    value = max(1.0, float(ratio[best]))
+    reach = float(scipy.special.stdtrit(len(sizes) - 1, (1 + level) / 2)) * float(resampled.std())
+    return VarianceProxy(
+        value=value,
+        interval=(max(1.0, value - reach), value + reach),
+        reach=float(np.abs(t[known]).max()),
+        at=float(t[best]),
+        level=level,
+    )
+
+
+def _known(t: Array, carriers: Array, p: Array) -> NDArray[np.bool_]:
+    """Strengths up to the first, on each side, that too few values carry; the smallest always."""
+    known: NDArray[np.bool_] = np.abs(t) <= STRENGTHS[0]
+    for sign in (1, -1):
+        at = np.flatnonzero(sign * t > 0)
+        at = at[np.argsort(np.abs(t[at]))]
+        # where p has the mean excess m over a high threshold, exp(t p) has the tail index t m
+        largest = np.partition(sign * p, len(p) - FURTHEST - 1)[len(p) - FURTHEST - 1 :]
+        index = np.abs(t[at]) * (largest.sum() - len(largest) * largest[0]) / FURTHEST
+        enough = np.cumprod((carriers[at] >= CARRIERS) & (index <= INDEX)).astype(bool)
+        known[at[enough]] = True
+    return known
+
+
+def _ratio(draws: Array, sizes: Array, first: Array, moments: Array, t: Array) -> Array:
+    """``2 K(t) / (t^2 variance)`` of resampled passages, axes [resample, t]."""
+    count = (draws @ sizes)[:, None]
+    mean, square = np.split(draws @ moments / count, 2, axis=1)
+    log_mgf = np.log(draws @ first / count) - t * mean
+    return np.asarray(2 * log_mgf / (t**2 * (square - mean**2)))

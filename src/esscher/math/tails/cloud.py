@@ -14,11 +14,23 @@ from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_array
 from esscher.math.statistics import LEVEL
 from esscher.math.statistics.tail import tail_shape
-from esscher.math.tails.candidates import compare_thresholds
-from esscher.math.tails.directions import THOROUGH, Effort, Whitening, worst_directions
-from esscher.math.tails.passages import blocks, split_passages, sums_by_group
-from esscher.math.tails.proxy import variance_proxy
-from esscher.math.tails.records import Cloud, LogitShape, TailComparison, VarianceProxy
+from esscher.math.tails.candidates import (
+    Cloud,
+    LogitShape,
+    TailComparison,
+    VarianceProxy,
+    compare_thresholds,
+    variance_proxy,
+)
+from esscher.math.tails.directions import (
+    THOROUGH,
+    Effort,
+    Whitening,
+    blocks,
+    split_passages,
+    sums_by_group,
+    worst_directions,
+)
 from esscher.math.tails.verdict import judge
 
 #: Fewest tokens: below, neither search nor fit says anything.

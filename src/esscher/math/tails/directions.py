@@ -1,15 +1,4 @@
-"""The direction in which a cloud of tokens has the worst tail, searched for, not assumed.
-
-In whitened coordinates z (identity covariance) the kurtosis of a projection is the convex function
-``E <u, z>^4`` of the unit vector u, and the moment generating function at strength t is the convex
-function ``E exp(t <u, z>)``. For such functions the step ``u <- gradient / |gradient|`` never goes
-down. It is taken from many starts at once; for the kurtosis a Gaussian cloud's part of the gradient
-is taken out first, which makes the steps much longer where they are safe.
-
-A single token z is a local maximum when ``|z|^4`` is more than the number of tokens. Directions are
-therefore searched for among the leading principal axes only where there are many, and chosen by
-the smallest value that is left when any one passage is left out.
-"""
+"""Passages: the units that are independent, and by which clouds are split and resampled."""
 
 from __future__ import annotations
 
@@ -19,9 +8,65 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.math.tails.passages import sums_by_group
+
+#: Blocks into which tokens without passages (one long sequence) are cut.
+BLOCKS = 32
+#: Fewest passages, so that each half has two.
+FEWEST = 4
+
+
+def blocks(count: int, number: int = BLOCKS) -> NDArray[np.int64]:
+    """Consecutive tokens as blocks of about the same size, instead of passages."""
+    return np.arange(count) * min(number, count) // max(count, 1)
+
+
+def split_passages(groups: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
+    """Half of the passages, drawn at random, as a mask of their tokens.
+
+    Raises
+    ------
+    InputError
+        For fewer than four passages.
+    """
+    names, index, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    if len(names) < FEWEST:
+        raise InputError(
+            f"the tokens come from {len(names)} passages; it takes at least {FEWEST} to search for "
+            "directions in some and judge them on the others: give more tokens, or shorter passages"
+        )
+    order = random_stream(seed, "tail halves").permutation(len(names))
+    chosen = np.zeros(len(names), dtype=bool)
+    taken = [0, 0]
+    for name in order:
+        # to the half that has fewer tokens so far
+        side = int(taken[1] < taken[0])
+        chosen[name] = side == 0
+        taken[side] += int(sizes[name])
+    return np.asarray(chosen[index])
+
+
+def sums_by_group(values: Array, groups: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Sums of the rows of each group, and the sizes of the groups."""
+    order = np.argsort(groups, kind="stable")
+    _, first, sizes = np.unique(groups[order], return_index=True, return_counts=True)
+    return np.add.reduceat(values[order], first, axis=0), sizes.astype(np.float64)
+
+
+# The direction in which a cloud of tokens has the worst tail, searched for, not assumed.
+#
+# In whitened coordinates z (identity covariance) the kurtosis of a projection is the convex
+# function ``E <u, z>^4`` of the unit vector u, and the moment generating function at strength t is
+# the convex function ``E exp(t <u, z>)``. For such functions the step ``u <- gradient /
+# |gradient|`` never goes down. It is taken from many starts at once; for the kurtosis a Gaussian
+# cloud's part of the gradient is taken out first, which makes the steps much longer where they are
+# safe.
+#
+# A single token z is a local maximum when ``|z|^4`` is more than the number of tokens. Directions
+# are therefore searched for among the leading principal axes only where there are many, and chosen
+# by the smallest value that is left when any one passage is left out.
 
 #: Variances below this share of the largest are taken for rounding.
 ROUNDING = 1e-10

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from esscher.math.theory.ball import BallBound, ball_bound, head_ball_bound, measured_supremum
-from esscher.math.theory.curve import Curve
+from esscher.math.theory.curve import Curve, Exponents, exponents
 from esscher.math.theory.exact_constants import (
     MeanConstant,
     cov_constant,
     map_constant,
     mean_constant,
 )
+from esscher.math.theory.gaussian_map import map_curve
+from esscher.math.theory.gaussian_moments import moment_curves
 from esscher.math.theory.hardmax import hardmax_exact, hardmax_exponent, hardmax_leading
-from esscher.math.theory.map_error import map_curve
-from esscher.math.theory.moment_errors import moment_curves
 from esscher.math.theory.pointwise import PointwiseError, pointwise_error
-from esscher.math.theory.predicting import constants, log_burn_in, predict
-from esscher.math.theory.prediction import Constants, Prediction
+from esscher.math.theory.prediction import Constants, Prediction, constants, log_burn_in, predict
 from esscher.math.theory.regimes import Boundaries, Regime, boundaries, head_regime, regime
-from esscher.math.theory.sharp_exponents import Exponents, exponents
 from esscher.math.theory.softmax_mean import SoftmaxMoments, softmax_moments
 
 __all__ = [

@@ -1,16 +1,8 @@
-"""Laplace integrals of attention with one key held fixed, as functions of that key's weight.
+"""Cubic splines through values on a grid, and averages of them.
 
-At one query of tilt strength s, the n keys are: a fixed key of log-weight L, the query's own key
-(when tokens attend to each other), and the others, which are averaged out by ``softmax_mean``'s
-transform. With ``p`` the softmax weights and ``rest = sum over others p_j (x_j - s)`` the part of
-the error that the others contribute along the tilt, this file tabulates the expectations of
-
-    p_key, p_own, rest, p_key^2, p_key p_own, p_key rest, p_own^2, p_own rest, rest^2 (along),
-    and, across the tilt, the sum over others of p_j^2.
-
-Those without p_key have a limit as L falls, their level, that a fixed key changes little: among
-n = 10^24 tokens by 10^-24 of it, less than rounding. So the change is what is tabulated, from
-``e^{-lambda w} - 1`` in place of ``e^{-lambda w}``, and the level is kept apart.
+The spline is that of ``scipy.interpolate.CubicSpline`` with its default ends ("not a knot"). That
+module takes a third of a second to import, half as long as all that theory predicts for a sweep;
+and averages of a spline over many points are a matrix product here, which it does not offer.
 """
 
 from __future__ import annotations
@@ -25,8 +17,108 @@ import scipy
 from numpy.typing import NDArray
 
 from esscher.core.validation import Array
-from esscher.math.theory.softmax_mean import MARGIN, LaplaceTable, dominant, laplace_table
-from esscher.math.theory.spline import Spline
+from esscher.math.coupling import Coupling
+from esscher.math.theory.softmax_mean import (
+    MARGIN,
+    STRONGEST,
+    LaplaceTable,
+    dominant,
+    laplace_table,
+)
+from esscher.math.theory.tilt_law import TiltLaw
+
+
+class Spline:
+    """A function on the line with known values on a grid.
+
+    Parameters
+    ----------
+    grid
+        At least four points, increasing.
+    values
+        The first axis runs along the grid; further ones are further functions.
+    """
+
+    def __init__(self, grid: Array, values: Array) -> None:
+        self._grid, self._values = grid, values
+        self._slopes = _slopes(grid, values)
+
+    def __call__(self, x: Array) -> Array:
+        """Values at the points of an array of one axis; beyond the grid its ends are continued."""
+        at, parts = self._parts(x)
+        low, high, slope, next_slope = (
+            part.reshape(-1, *(1,) * (self._values.ndim - 1)) for part in parts
+        )
+        ends = low * self._values[at] + high * self._values[at + 1]
+        return np.asarray(ends + slope * self._slopes[at] + next_slope * self._slopes[at + 1])
+
+    def averages(self, x: Array, masses: Array) -> Array:
+        """Averages over points, [k, row, ...], for values of two axes.
+
+        Parameters
+        ----------
+        x
+            Points [row, point].
+        masses
+            Weights of the points, [k, point].
+        """
+        rows, count = len(x), len(self._grid)
+        at, parts = self._parts(x)
+        # a row of weights of the values, then of the slopes
+        first = (at + 2 * count * np.arange(rows)[:, None]).ravel()
+        places = np.concatenate([first, first + 1, first + count, first + count + 1])
+        weights = np.empty((len(masses), rows * 2 * count))
+        for k, mass in enumerate(masses):
+            found = np.concatenate([(mass * part).ravel() for part in parts])
+            weights[k] = np.bincount(places, found, weights.shape[1])
+        both = np.concatenate([self._values, self._slopes])
+        found = weights.reshape(-1, 2 * count) @ both
+        return np.asarray(found.reshape(len(masses), rows, -1))
+
+    def _parts(self, x: Array) -> tuple[NDArray[np.int64], list[Array]]:
+        """Piece of the grid and what counts there: both values, then the slopes at both ends."""
+        grid = self._grid
+        at = np.clip(np.searchsorted(grid, x, side="right") - 1, 0, len(grid) - 2)
+        width = grid[at + 1] - grid[at]
+        u = (x - grid[at]) / width
+        square, rest = u * u, 1 - u
+        high = square * (3 - 2 * u)
+        return at, [1 - high, high, width * u * rest * rest, -width * square * rest]
+
+
+def _slopes(grid: Array, values: Array) -> Array:
+    """Slopes that make second derivatives continuous, and third ones next to the ends."""
+    flat = values.reshape(len(values), -1)
+    dx = np.diff(grid)
+    slope = np.diff(flat, axis=0) / dx[:, None]
+    wide = dx[:, None]
+    first, last = grid[2] - grid[0], grid[-1] - grid[-3]
+    bands = np.zeros((3, len(grid)))
+    bands[1, 1:-1] = 2 * (dx[:-1] + dx[1:])
+    bands[0, 2:], bands[2, :-2] = dx[:-1], dx[1:]
+    bands[1, 0], bands[0, 1] = dx[1], first
+    bands[1, -1], bands[2, -2] = dx[-2], last
+    right = np.empty_like(flat)
+    right[1:-1] = 3 * (wide[1:] * slope[:-1] + wide[:-1] * slope[1:])
+    right[0] = ((dx[0] + 2 * first) * dx[1] * slope[0] + dx[0] ** 2 * slope[1]) / first
+    right[-1] = (dx[-1] ** 2 * slope[-2] + (2 * last + dx[-1]) * dx[-2] * slope[-1]) / last
+    found = scipy.linalg.solve_banded((1, 1), bands, right, True, True, check_finite=False)
+    return np.asarray(found).reshape(values.shape)
+
+
+# Laplace integrals of attention with one key held fixed, as functions of that key's weight.
+#
+# At one query of tilt strength s, the n keys are: a fixed key of log-weight L, the query's own key
+# (when tokens attend to each other), and the others, which are averaged out by ``softmax_mean``'s
+# transform. With ``p`` the softmax weights and ``rest = sum over others p_j (x_j - s)`` the part of
+# the error that the others contribute along the tilt, this file tabulates the expectations of
+#
+#     p_key, p_own, rest, p_key^2, p_key p_own, p_key rest, p_own^2, p_own rest, rest^2 (along),
+#     and, across the tilt, the sum over others of p_j^2.
+#
+# Those without p_key have a limit as L falls, their level, that a fixed key changes little: among
+# n = 10^24 tokens by 10^-24 of it, less than rounding. So the change is what is tabulated, from
+# ``e^{-lambda w} - 1`` in place of ``e^{-lambda w}``, and the level is kept apart.
 
 #: Largest spacing of the table in the fixed key's log-weight: everything varies on the scale 1.
 SPACING = 0.25
@@ -231,3 +323,99 @@ class KeyTable:
         ]
         own, rest, own_own, own_rest, along, across = sums
         return Expectations(zero, own, rest, zero, zero, zero, own_own, own_rest, along, across)
+
+
+# Second order of the mean's error on the line: what pairs of tokens do beyond their sum.
+#
+# ``moment_curves`` projects the mean output on sums of functions of single tokens. The next term of
+# Hoeffding's expansion is the part of ``E[mean_n | eta_1, eta_2]`` that no such sum carries,
+#
+#     h_2(eta_1, eta_2) = E[mean_n | eta_1, eta_2] - (its two projections) + E[mean_n],
+#
+# with the variance ``n (n - 1)/2 E h_2^2``. On the line the Laplace integrals with two keys held
+# fixed are products of one function of each key, so that a table over pairs is a matrix product.
+
+#: Tilt strengths with less mass than this do not matter.
+LIGHT = 1e-10
+#: Nodes of the rule over the norm of each token, and trapezoidal step: good to 1% of the variance,
+#: which is itself at most a tenth of the whole.
+NODES, STEP = 32, 0.7
+
+
+def pair_variance(
+    coupling: Coupling, h: float, n: Array, nodes: Array, masses: Array, queries: str
+) -> Array:
+    """Variance of the mean's error at each size that pairs of tokens add, ``M = h`` on the line.
+
+    ``nodes`` and ``masses`` are a rule for averages over the norm of a token.
+    """
+    tokens = queries == "tokens"
+    x = np.concatenate([-nodes[::-1], nodes])
+    mass = np.concatenate([masses[::-1], masses]) / 2
+    rule = TiltLaw(coupling).rule(float(n.max()))
+    total = np.zeros((len(n), len(x), len(x)))
+    for s, weight in zip(rule.strengths, rule.weights, strict=True):
+        if weight < LIGHT:
+            continue
+        strength = min(float(s), STRONGEST)
+        table = laplace_table(strength, float(n.max()), STEP)
+        fixed = _Fixed(table, x)
+        own = strength / h if tokens else None
+        for i, size in enumerate(n):
+            along = fixed.error(size, own)
+            # the query may point either way
+            total[i] += weight * (along - along[::-1, ::-1]) / 2
+    if tokens:
+        own_part = _own_queries(h, n, x)
+        total = total * ((n - 2) / n)[:, None, None] + own_part / n[:, None, None]
+    centred = total - np.einsum("nij,j->ni", total, mass)[:, :, None]
+    centred -= np.einsum("nij,i->nj", centred, mass)[:, None, :]
+    return np.asarray(n * (n - 1) / 2 * np.einsum("nij,i,j->n", centred**2, mass, mass))
+
+
+class _Fixed:
+    """One strength's kernels of a fixed key at each node: exp(-w) and w (x - s) exp(-w)."""
+
+    def __init__(self, table: LaplaceTable, x: Array) -> None:
+        self._table = table
+        s = table.strength
+        logs = table.ell[:, None] + s * x - s * s / 2
+        weight = np.exp(np.minimum(logs, CUT))
+        self.plain = np.exp(-weight)
+        self.pull = weight * (x - s) * self.plain
+
+    def error(self, n: float, own: float | None) -> Array:
+        """``E[Gamma_n - s]`` given two keys (rows and columns), and the own key if there is one."""
+        table = self._table
+        others = n - 2 if own is None else n - 3
+        damp = table.step * table.powers(others)
+        rest = table.step * others * table.y1 * table.powers(max(others - 1, 0.0))
+        if own is not None:
+            s = table.strength
+            weight = np.exp(np.minimum(table.ell + s * own - s * s / 2, CUT))
+            fade = np.exp(-weight)
+            rest = (rest + damp * weight * (own - s)) * fade
+            damp = damp * fade
+        pull = self.plain.T @ (damp[:, None] * self.pull)
+        return np.asarray(pull + pull.T + self.plain.T @ (rest[:, None] * self.plain))
+
+
+def _own_queries(h: float, n: Array, x: Array) -> Array:
+    """``E[Gamma_n]`` at the query of one of the two tokens, summed over the two."""
+    out = np.zeros((len(n), len(x), len(x)))
+    last = len(x) - 1
+    for k in range(len(x) // 2, len(x)):
+        token = x[k]
+        tilt = h * float(token)
+        sign = 1.0 if tilt >= 0 else -1.0
+        table = laplace_table(min(abs(tilt), STRONGEST), float(n.max()), STEP)
+        fixed = _Fixed(table, sign * x)
+        for i, size in enumerate(n):
+            others = size - 2
+            damp = table.step * table.powers(others)
+            rest = table.step * others * table.y1 * table.powers(max(others - 1, 0.0))
+            plain, pull = fixed.plain[:, k], fixed.pull[:, k]
+            row = fixed.pull.T @ (damp * plain) + fixed.plain.T @ (damp * pull + rest * plain)
+            out[i, k] = sign * row
+            out[i, last - k] = -sign * row[::-1]  # all signs reversed
+    return np.asarray(out + out.transpose(0, 2, 1))

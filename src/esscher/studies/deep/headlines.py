@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from esscher.core.shown import between, cosine_between, rates_said, two_digits
-from esscher.math.statistics.classes import class_counts, rate_class
-from esscher.math.statistics.records import Ends, FittedRate
+from esscher.math.statistics.records import Ends, FittedRate, class_counts, rate_class
 from esscher.studies.deep.records import (
     TERCILES,
     Curve,

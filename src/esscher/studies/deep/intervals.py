@@ -11,7 +11,7 @@ import numpy as np
 from esscher.core.codec import Interval
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL, fit_rate, resample
-from esscher.math.statistics.means import exponentials, mean_and_interval
+from esscher.math.statistics.intervals import exponentials, mean_and_interval
 from esscher.math.statistics.records import FittedRate, finite
 from esscher.studies.deep.records import Curve, Growth, Means
 

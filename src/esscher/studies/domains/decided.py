@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 
 from esscher.core.validation import Array
-from esscher.math.statistics.multiple import discoveries
+from esscher.math.statistics.intervals import discoveries
 from esscher.studies.domains.comparison import Pairs, arrangements, varies
 from esscher.studies.domains.records import HeadCounts
 from esscher.studies.domains.statistics import Statistic

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esscher.core.validation import Array
-from esscher.math.statistics.multiple import discoveries, family_wise, selected_level
+from esscher.math.statistics.intervals import discoveries, family_wise, selected_level
 from esscher.studies.domains.comparison import Pairs, compare_pairs, halves_check, omnibus
 from esscher.studies.domains.decided import (
     blocks_for,

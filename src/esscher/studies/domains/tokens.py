@@ -3,7 +3,7 @@
 A query that attends n tokens drawn with replacement from N has the mean square error ``D/n`` for
 large n, ``D = N sum_j p_j^2 |v_j - y|^2``, and ``S = (1/N) sum_j |v_j - y|^2`` at n = 1. Between
 them ``1/((n - 1)/D + 1/S)`` is close, and costs one pass for all queries. What it misses is
-measured at a few queries by the exact formula (:mod:`esscher.math.theory.cloud_query`) and divided
+measured at a few queries by the exact formula (:mod:`esscher.math.theory.cloud_table`) and divided
 out.
 
 Queries differ widely: 16 of them, with the exact formula alone, give the number of tokens of a
@@ -20,7 +20,7 @@ import torch
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.sampled.layer import HeadNumbers
-from esscher.math.theory.cloud_query import MapErrors
+from esscher.math.theory.cloud_table import MapErrors
 
 #: Queries at which the exact formula is evaluated.
 EXACT = 4

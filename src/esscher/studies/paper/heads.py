@@ -23,8 +23,8 @@ from esscher.core.validation import Array
 from esscher.engine.sampled.layer import METRICS
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import fit_rate
-from esscher.math.statistics.classes import class_counts
-from esscher.math.statistics.means import mean_and_interval
+from esscher.math.statistics.intervals import mean_and_interval
+from esscher.math.statistics.records import class_counts
 from esscher.math.theory import exponents
 from esscher.show.chart import bands, figure, guides, lines, panel, points, words
 from esscher.show.scales import Axis, Series

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from altair.typing import ChartType
 
-from esscher.math.tails.agreement import kind_of
+from esscher.math.tails.verdict import kind_of
 from esscher.show.chart import bars, figure, guides, lines, panel, points
 from esscher.show.scales import Axis, Series
 from esscher.show.theme import limits

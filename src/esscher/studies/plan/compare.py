@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 
 from esscher.core.validation import Array
-from esscher.math.statistics.means import exponentials, mean_and_interval
-from esscher.math.statistics.needed import replicates_needed
+from esscher.math.statistics.intervals import exponentials, mean_and_interval, replicates_needed
 from esscher.runs.cells import Cell, CellRun
 from esscher.studies.plan.records import (
     END,

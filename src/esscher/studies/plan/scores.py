@@ -9,7 +9,7 @@ import numpy as np
 
 from esscher.core.codec import Interval
 from esscher.core.validation import Array
-from esscher.math.statistics.means import mean_and_interval, wilson
+from esscher.math.statistics.intervals import mean_and_interval, wilson
 from esscher.runs.cells import Cell
 from esscher.studies.plan.records import Mean, TaskScore, TaskScores
 

@@ -16,9 +16,9 @@ from esscher.engine.models import HeadWeights
 from esscher.engine.sampled.layer import HeadNumbers
 from esscher.math.statistics import received_exponent, resampling_counts
 from esscher.math.statistics.records import ByMetric, Ends
+from esscher.math.tails.candidates import Cloud
 from esscher.math.tails.cloud import cloud_tails
 from esscher.math.tails.directions import QUICK
-from esscher.math.tails.records import Cloud
 from esscher.math.theory import exponents
 from esscher.math.theory.cloud import EFFORT, CloudErrors, Predicted, cloud_errors
 from esscher.studies.probe.records import (

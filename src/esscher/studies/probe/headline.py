@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from esscher.core.shown import counted, rates_said, two_digits
-from esscher.math.statistics.classes import class_counts
+from esscher.math.statistics.records import class_counts
 from esscher.studies.probe.records import ProbeHead
 
 #: Output error from which a head is one to leave alone: sampling it is no estimate.

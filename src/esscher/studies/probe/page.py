@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from esscher.math.statistics.classes import class_counts, class_words
+from esscher.math.statistics.records import class_counts, class_words
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, values
 from esscher.show.numbers import counted, shown, visible

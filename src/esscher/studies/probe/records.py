@@ -10,7 +10,7 @@ from typing import Generic, TypeAlias, TypeVar
 from esscher.core.codec import Amount, Count, Estimate, Index, Interval, Name, Record
 from esscher.engine.sampled.layer import METRICS, ReferenceUsed
 from esscher.math.statistics.records import ByMetric, Ends, FittedRate, ReceivedTail
-from esscher.math.tails.records import Cloud
+from esscher.math.tails.candidates import Cloud
 
 T = TypeVar("T")
 

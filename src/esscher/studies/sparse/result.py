@@ -13,9 +13,8 @@ import scipy
 from esscher.core.codec import Count
 from esscher.core.errors import InputError
 from esscher.core.shown import between, rates_said, two_digits
-from esscher.math.statistics.classes import class_counts, rate_class
-from esscher.math.statistics.means import LEVEL
-from esscher.math.statistics.records import ByMetric, Ends, FittedRate
+from esscher.math.statistics.intervals import LEVEL
+from esscher.math.statistics.records import ByMetric, Ends, FittedRate, class_counts, rate_class
 from esscher.runs.result import Result, WithHeads
 from esscher.studies.sparse.records import (
     METRICS,

@@ -18,7 +18,7 @@ import scipy
 from esscher.core.validation import Array
 from esscher.engine.patterns import BASELINE
 from esscher.math.statistics import LEVEL
-from esscher.math.statistics.multiple import family_wise
+from esscher.math.statistics.intervals import family_wise
 from esscher.math.statistics.records import Ends, finite
 from esscher.studies.sparse.compare import first_below, state_of
 from esscher.studies.sparse.records import (

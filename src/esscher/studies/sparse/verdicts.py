@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from esscher.math.statistics import Rate
-from esscher.math.statistics.needed import replicates_needed
+from esscher.math.statistics.intervals import replicates_needed
 from esscher.studies.sparse.compare import Comparison
 from esscher.studies.sparse.records import Verdict
 

@@ -11,7 +11,7 @@ from altair.typing import ChartType
 from numpy.typing import ArrayLike
 
 from esscher.math.theory import exponents as gaussian_exponents
-from esscher.math.theory.sharp_exponents import bounded_exponents
+from esscher.math.theory.curve import bounded_exponents
 from esscher.show.chart import bands, diagonal, figure, guides, lines, panel, points, sheet, words
 from esscher.show.drawing import Drawing
 from esscher.show.scales import Axis, Series

@@ -14,8 +14,7 @@ import numpy as np
 
 from esscher.core.validation import Array
 from esscher.math.statistics import Rate, fit_rate, joint_law
-from esscher.math.statistics.classes import Agreement, agreement
-from esscher.math.statistics.records import FittedRate, SharedLaw
+from esscher.math.statistics.records import Agreement, FittedRate, SharedLaw, agreement
 from esscher.math.theory import exponents
 from esscher.studies.sweep.predictions import ScalePrediction
 

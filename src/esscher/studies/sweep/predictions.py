@@ -13,9 +13,9 @@ from esscher.core.errors import UndefinedError
 from esscher.core.validation import Array
 from esscher.math.heads import ArrayHead, Head, WeightHead
 from esscher.math.theory import Curve, exponents, log_burn_in, map_curve, moment_curves
-from esscher.math.theory.law_cloud import largest_size, law_curves
-from esscher.math.theory.sharp_exponents import bounded_exponents
-from esscher.math.theory.spline import Spline
+from esscher.math.theory.cloud import largest_size, law_curves
+from esscher.math.theory.curve import bounded_exponents
+from esscher.math.theory.key_table import Spline
 from esscher.studies.sweep.reference import scaled_head
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def predict_scales(head: Head, study: SweepStudy) -> tuple[ScalePrediction, ...]
 def predict_scale(head: Head, sizes: Sequence[int], queries: str, seed: int) -> ScalePrediction:
     """Predictions for one head.
 
-    For tokens that are not Gaussian the curves come from clouds of them (:mod:`law_cloud`), if the
+    For tokens that are not Gaussian the curves come from clouds of them (``law_curves``), if the
     sizes are not too large for that; asymptotic exponents are 1/2 if the tokens are bounded, else
     those of Gaussian tokens of the same horizon.
     """

@@ -8,8 +8,7 @@ from typing import Any
 
 from altair.typing import ChartType
 
-from esscher.math.tails.agreement import KINDS
-from esscher.math.tails.verdict import FIRM, LETTERS, VERDICTS
+from esscher.math.tails.verdict import FIRM, KINDS, LETTERS, VERDICTS
 from esscher.show.cells import category_map, heatmap, picked_title, picking
 from esscher.show.chart import bars, figure, guides, lines, panel, points
 from esscher.show.drawing import Drawing, check_heads

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esscher.math.tails.agreement import SUBSTANTIAL
+from esscher.math.tails.verdict import SUBSTANTIAL
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
 from esscher.show.numbers import shown, visible

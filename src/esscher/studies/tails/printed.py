@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from esscher.core.codec import Estimate
 from esscher.core.shown import counted
-from esscher.math.tails.agreement import KINDS, SUBSTANTIAL
-from esscher.math.tails.records import VarianceProxy
-from esscher.math.tails.verdict import LETTERS
+from esscher.math.tails.candidates import VarianceProxy
+from esscher.math.tails.verdict import KINDS, LETTERS, SUBSTANTIAL
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.tails.result import (
     DELIMITED,

@@ -16,9 +16,16 @@ import numpy as np
 
 from esscher.core.codec import Estimate, Index, Name, Record, as_tree
 from esscher.core.shown import counted
-from esscher.math.tails.agreement import Agreement, half_agreement, kind_of
-from esscher.math.tails.records import Cloud, Deciding, LogitShape
-from esscher.math.tails.verdict import UNDECIDED, common_verdict, half_verdicts, judge
+from esscher.math.tails.candidates import Cloud, Deciding, LogitShape
+from esscher.math.tails.verdict import (
+    UNDECIDED,
+    Agreement,
+    common_verdict,
+    half_agreement,
+    half_verdicts,
+    judge,
+    kind_of,
+)
 from esscher.runs.result import Result, WithHeads
 
 if TYPE_CHECKING:

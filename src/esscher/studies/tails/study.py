@@ -11,7 +11,7 @@ from esscher.core.options import BY_MODEL, AtMost, Heads, Layers, Seed, option
 from esscher.core.validation import as_indices
 from esscher.engine.models.outline import Outline
 from esscher.math.tails.cloud import FEWEST
-from esscher.math.tails.passages import FEWEST as FEWEST_PASSAGES
+from esscher.math.tails.directions import FEWEST as FEWEST_PASSAGES
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
 from esscher.runs.model_study import ModelStudy

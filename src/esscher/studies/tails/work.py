@@ -11,7 +11,7 @@ from esscher.engine.models import AnyModel, LoadedModel, opened_model
 from esscher.engine.text import PassageSet, read_passages
 from esscher.engine.text.packing import equal_passages
 from esscher.math.tails.cloud import FEWEST
-from esscher.math.tails.passages import FEWEST as FEWEST_PASSAGES
+from esscher.math.tails.directions import FEWEST as FEWEST_PASSAGES
 from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor, Task
 from esscher.studies.tails.collect import (

@@ -1,35 +1,237 @@
-"""What a query's own key does to the map error of a Gaussian head without symmetry.
+"""Predicted map error at finite n, for Gaussian tokens and any spectrum, n = 2 to 10^12 and beyond.
 
-When tokens attend to each other, one of the n keys belongs to the query itself. At a tilt a of
-strength s the error depends on that key only through its logit ``L = <a, eta>`` and on quadratics
-of its value's offset from the limit, ``o = B (eta - a) + eps``. Given a, the pair (L, o) is
-Gaussian, and given (a, L) the offset enters through its conditional mean and variance: one integral
-over L is left, beside those over the direction and the strength of a.
+In whitened coordinates the error covariance at tilt strength s is ``a uu' + b (I - uu')`` with the
+two universal functions of ``softmax_mean``; averaging over the law of the tilt gives
 
-* Strength: the nodes of ``tilt_law``, the same for every direction, far into the tail. Each
-  direction is weighted by the density of a along its ray, so that no strength is ever missed.
-* Direction: for tilts of rank 1, 2 and 3 a rule for the sphere; else randomised quasi-Monte Carlo,
-  of a size that is fixed beforehand. Directions come from a mixture of angular central Gaussian
-  laws: those that tilts of several strengths have, from the typical to the ones that carry the
-  error at the largest n, and those of queries whose own key outweighs the n others. A density in
-  the mixture bounds the weights, and since a softmax mean stays among its keys the integrand grows
-  no faster than a polynomial: no moment is infinite.
+    E|Gamma_n - Gamma|^2 = E[ a(n,s) u'Wu + b(n,s) (tr W - u'Wu + tr R) ],
+
+W the Gram matrix of the values in whitened key coordinates and R the covariance of what the values
+do not share with the keys. This is exact, before and after freezing, when queries are independent
+of the keys (``queries="population"``). When the tokens attend to each other
+(``queries="tokens"``) one of the n keys belongs to the query itself; it is carried through the same
+integrals, exactly.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import scipy
+from numpy.typing import ArrayLike
 
 from esscher.core.errors import UndefinedError
 from esscher.core.streams import random_stream
-from esscher.core.validation import Array
-from esscher.math.coupling import Coupling
-from esscher.math.theory.query_law import QueryLaw
-from esscher.math.theory.softmax_mean import STRONGEST, LaplaceTable, dominant, laplace_table
+from esscher.core.validation import Array, as_sizes
+from esscher.math.coupling import Coupling, symmetric_root
+from esscher.math.heads import Head
+from esscher.math.theory.curve import Curve
+from esscher.math.theory.exact_constants import select_coupling
+from esscher.math.theory.softmax_mean import (
+    STRONGEST,
+    LaplaceTable,
+    dominant,
+    laplace_table,
+    softmax_moments,
+)
 from esscher.math.theory.tilt_law import TiltLaw, TiltRule
+
+
+def map_curve(head: Head, sizes: ArrayLike, queries: str = "population", seed: int = 0) -> Curve:
+    """Root-mean-square map error over queries and tokens, at each size.
+
+    For ``queries="tokens"`` and a head that is neither isotropic nor of small rank
+    the average over directions of the query is sampled (``seed``), with a standard error.
+
+    Raises
+    ------
+    UndefinedError
+        If that average is carried by too few of its terms to be known.
+    """
+    n = as_sizes(sizes)
+    coupling = select_coupling(head, queries)
+    law = TiltLaw(coupling)
+    rule = law.rule(float(n.max()))
+    validity = "every n" if head.is_gaussian else "Gaussian theory applied to the second moments"
+    # without tilts attention is uniform: a query's own key is one among n, as any other
+    uniform = coupling.horizon == 0 and not coupling.tau.any()
+    if queries == "population" or uniform:
+        square = _population_square(coupling, n, rule)
+        square_error, method = np.zeros_like(n), "exact reduction"
+    elif coupling.isotropy is not None:
+        square = _isotropic_self_square(coupling, n, rule)
+        square_error, method = np.zeros_like(n), "exact reduction with the query's own key"
+    else:
+        square, square_error, method = own_key_square(coupling, n, law, rule, seed)
+    error = np.sqrt(square)
+    return Curve("map", "rms", n, error, square_error / (2 * error), queries, method, validity)
+
+
+def _population_square(coupling: Coupling, n: Array, rule: TiltRule) -> Array:
+    moments = softmax_moments(n, rule.strengths)
+    total = float(np.trace(coupling.value_gram)) + coupling.residual_trace
+    along = (moments.squared_error - moments.collision) @ rule.along
+    return np.asarray(along + moments.collision @ rule.weights * total)
+
+
+def _isotropic_self_square(coupling: Coupling, n: Array, rule: TiltRule) -> Array:
+    """The same with the query's own key, ``M = h I``: that key is ``a / h``, along the tilt."""
+    isotropy = coupling.isotropy
+    assert isotropy is not None
+    h, gain = isotropy
+    d = len(coupling.tau)
+    square = np.zeros(len(n))
+    for s, weight in zip(rule.strengths, rule.weights, strict=True):
+        strength = min(float(s), STRONGEST)
+        own = s / h
+        own_weight = strength * own - strength**2 / 2
+        table = laplace_table(strength, float(n.max()), heaviest=own_weight)
+        off = own - s
+        for i, size in enumerate(n):
+            square[i] += (
+                weight
+                * gain
+                * _square_with_own_key(table, size, strength * own, off * off, off, 1.0, d - 1.0)
+            )
+    return square
+
+
+def _square_with_own_key(
+    table: LaplaceTable,
+    n: float,
+    own_logit: float,
+    offset_square: float,
+    offset_along: float,
+    along: float,
+    across: float,
+) -> float:
+    """Mean squared error at one query whose own key is among the n keys.
+
+    The own key has weight ``w0 = exp(own_logit - s^2/2)``; ``offset`` is its value minus the limit,
+    and ``along``, ``across`` are the squared value loadings along and across the tilt.
+    """
+    weight = np.exp(np.minimum(table.ell + own_logit - table.strength**2 / 2, 6.6))
+    m = n - 1
+    last = table.powers(m - 1)
+    body = (
+        weight**2 * offset_square * table.powers(m)
+        + 2 * weight * offset_along * m * table.y1 * last
+        + m * (table.y2 * along + table.w2 * across) * last
+        + m * (m - 1) * table.y1**2 * along * table.powers(m - 2)
+    )
+    return float(table.step * np.sum(np.exp(-weight) * body))
+
+
+# The joint Gaussian law of a token's tilt, own key and own value, as conditionals on the tilt.
+
+
+class QueryLaw:
+    """Law of the own key and value of a query, given its tilt."""
+
+    def __init__(self, coupling: Coupling) -> None:
+        g = coupling.variances
+        # the same rounding as in the law of the strength
+        self.active = np.round(g / max(float(g[0]) if g.size else 0.0, 1e-300), 13) > 0
+        self.variances, self.tau = g[self.active], coupling.tau
+        self.rank = int(self.active.sum())
+        self.shift = float(np.sum(self.tau[~self.active] ** 2))
+        self.loading = coupling.loading
+        self.total = float(np.trace(coupling.value_gram)) + coupling.residual_trace
+        root = np.sqrt(self.variances)
+        self._root = root
+        # given b = (a - tau)/root: eta has mean P b, eps has mean Q b
+        self._p = (coupling.cross[self.active] / root[:, None]).T
+        q = (coupling.residual_cross[self.active] / root[:, None]).T
+        self._key_cov = np.eye(len(g)) - self._p @ self._p.T
+        key_value = self._key_cov @ self.loading.T - self._p @ q.T
+        self._key_offset = key_value
+        self._offset = self.loading @ self._p + q
+        offset_cov = self.loading @ key_value - q @ (self.loading @ self._p + q).T
+        self._joint = np.block([[np.diag(g), coupling.cross], [coupling.cross.T, np.eye(len(g))]])
+        self._offset_trace = float(np.trace(offset_cov)) + coupling.residual_trace
+
+    @cached_property
+    def is_noisy(self) -> bool:
+        """Whether the own key is more than a function of the tilt, where the tilt points."""
+        return float(np.abs(self._key_cov).max(initial=0.0)) > 1e-10
+
+    def moments_given_own(self, log_weight: float) -> Array:
+        """Second moments of the tilt under the law tilted until the own log-weight is this.
+
+        The own log-weight ``<a, eta> - |a|^2/2`` is half a quadratic form Q; the law times
+        ``exp(c Q/2)`` is Gaussian, and c is such that the mean of Q/2 is ``log_weight``.
+        """
+        r = len(self.tau)
+        form = np.block([[-np.eye(r), np.eye(r)], [np.eye(r), np.zeros((r, r))]])
+        root = symmetric_root(self._joint)
+        values, vectors = np.linalg.eigh(root @ form @ root)
+        turned = root @ vectors
+        centre = np.concatenate([self.tau, np.zeros(r)])
+        lean = turned.T @ form @ centre
+
+        def tilted(c: float) -> tuple[Array, Array]:
+            gap = 1 - c * values
+            return centre + turned @ (c * lean / gap), (turned / gap) @ turned.T
+
+        def excess(c: float) -> float:
+            mean, covariance = tilted(c)
+            level = np.sum(form * (covariance + np.outer(mean, mean))) / 2
+            return float(level) - log_weight
+
+        low, high = 0.0, 1 / max(float(values[-1]), 1e-12)
+        for _ in range(40):  # bisection: the mean grows from c = 0 to infinity at the end
+            middle = (low + high) / 2
+            low, high = (middle, high) if excess(middle) < 0 else (low, middle)
+        mean, covariance = tilted(low)
+        active = np.flatnonzero(self.active)
+        moments = covariance + np.outer(mean, mean)
+        return np.asarray(moments[np.ix_(active, active)])
+
+    def log_density(self, points: Array) -> Array:
+        """Logarithm of the density of the tilt's varying coordinates."""
+        b = (points - self.tau[self.active]) / self._root
+        constant = np.sum(np.log(self._root)) + 0.5 * self.rank * np.log(2 * np.pi)
+        return np.asarray(-0.5 * np.sum(b * b, axis=1) - constant)
+
+    def tilts(self, unit: Array, radius: float) -> Array:
+        """Tilts whose varying coordinates are ``radius * unit``."""
+        a = np.tile(self.tau, (len(unit), 1))
+        a[:, self.active] = radius * unit
+        return a
+
+    def own(self, a: Array) -> tuple[Array, Array, Array, Array]:
+        """Mean and deviation of the own logit, mean offset, offset per deviation of the logit."""
+        b = (a[:, self.active] - self.tau[self.active]) / self._root
+        mean = np.sum(a * (b @ self._p.T), axis=1)
+        variance = np.sum(a * (a @ self._key_cov), axis=1)
+        strength = np.sum(a * a, axis=1)
+        deviation = np.sqrt(np.where(variance > 1e-10 * strength, variance, 0.0))
+        slope = a @ self._key_offset / np.where(deviation > 0, deviation, np.inf)[:, None]
+        return mean, deviation, b @ self._offset.T - a @ self.loading.T, slope
+
+    def offset_spread(self, slope: Array) -> Array:
+        """Variance of the offset that its own logit does not explain."""
+        left = self._offset_trace - np.sum(slope * slope, axis=1)
+        return np.asarray(np.maximum(left, 0.0))
+
+
+# What a query's own key does to the map error of a Gaussian head without symmetry.
+#
+# When tokens attend to each other, one of the n keys belongs to the query itself. At a tilt a of
+# strength s the error depends on that key only through its logit ``L = <a, eta>`` and on quadratics
+# of its value's offset from the limit, ``o = B (eta - a) + eps``. Given a, the pair (L, o) is
+# Gaussian, and given (a, L) the offset enters through its conditional mean and variance: one
+# integral over L is left, beside those over the direction and the strength of a.
+#
+# * Strength: the nodes of ``tilt_law``, the same for every direction, far into the tail. Each
+#   direction is weighted by the density of a along its ray, so that no strength is ever missed.
+# * Direction: for tilts of rank 1, 2 and 3 a rule for the sphere; else randomised quasi-Monte
+#   Carlo, of a size that is fixed beforehand. Directions come from a mixture of angular central
+#   Gaussian laws: those that tilts of several strengths have, from the typical to the ones that
+#   carry the error at the largest n, and those of queries whose own key outweighs the n others. A
+#   density in the mixture bounds the weights, and since a softmax mean stays among its keys the
+#   integrand grows no faster than a polynomial: no moment is infinite.
 
 #: Independent scramblings, whose spread is the standard error (31 degrees of freedom), and
 #: directions in each.

@@ -1,25 +1,224 @@
-"""Heads from weights over a token law, or from the horizon that they are to have."""
+"""A head is the joint law of (tilt, key, value) of a token.
+
+With ``q, k, v`` the vectors that enter the softmax, the tilt is ``t = q / sqrt(d_k)`` and the logit
+of key ``k`` is ``<t, k>``: the 1/sqrt(d_k) belongs to the tilt, once and for all. Everything above
+this folder (limits, theory, sweeps, probes) sees a head only through
+
+* ``sample``: independent tokens as triples (t, k, v);
+* ``moments``: mean and covariance of the triple, hence horizons, spectrum, mean tilt;
+* ``limit_map``: the infinite-token output at given tilts.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from esscher.core.errors import InputError
+from esscher.core.errors import InputError, UndefinedError
 from esscher.core.validation import (
     Array,
     as_array,
     as_dim,
     as_finite,
+    as_kind,
     as_nonnegative,
     check_memory,
 )
-from esscher.math.coupling import Moments, symmetric_root
-from esscher.math.heads.head import Head, Tokens
-from esscher.math.laws import Gaussian, Law, TiltDomain, as_law
+from esscher.math.coupling import Coupling, Moments, symmetric_root
+from esscher.math.laws import FiniteTokens, Gaussian, Law, TiltDomain, as_law
+
+#: Names of the conventions for the coupling Psi found in the literature.
+PSI_CONVENTIONS = ("two-sided", "one-sided")
+
+
+class Tokens(NamedTuple):
+    """Tokens as a head sees them: one row per token in each array."""
+
+    tilts: Array
+    keys: Array
+    values: Array
+
+
+class Head(ABC):
+    """The joint law of (tilt, key, value); :func:`gaussian_head` is the shortest way to one."""
+
+    #: Whether (t, k, v) is jointly Gaussian, so that the Gaussian theory is exact.
+    is_gaussian: bool = False
+
+    @property
+    @abstractmethod
+    def moments(self) -> Moments:
+        """Mean and covariance of the triple (t, k, v)."""
+
+    @abstractmethod
+    def sample(self, n: int, rng: np.random.Generator) -> Tokens:
+        """Draw ``n`` independent tokens."""
+
+    @abstractmethod
+    def limit_map(self, tilts: ArrayLike) -> Array:
+        """Infinite-token output at the given tilts; ``nan`` where there is no limit."""
+
+    @property
+    @abstractmethod
+    def tilt_domain(self) -> TiltDomain:
+        """Tilts (in the law's coordinates, see ``law_tilts``) at which the limit exists."""
+
+    @abstractmethod
+    def law_tilts(self, tilts: ArrayLike) -> Array:
+        """Tilts of the underlying token law that correspond to tilts of the keys."""
+
+    @property
+    def key_dim(self) -> int:
+        """Dimension d_k of the keys."""
+        return self.moments.key_dim
+
+    @property
+    def value_dim(self) -> int:
+        """Dimension of the values, hence of the output."""
+        return self.moments.value_dim
+
+    @cached_property
+    def coupling(self) -> Coupling:
+        """Second-order structure in whitened key coordinates: all that Gaussian theory needs."""
+        return Coupling.from_moments(self.moments)
+
+    @property
+    def M(self) -> Array:
+        """``S_k^{1/2} S_q^{1/2}``, of shape (d_k, d_k)."""
+        moments = self.moments
+        return symmetric_root(moments.cov_kk) @ symmetric_root(moments.cov_tt)
+
+    @property
+    def tau(self) -> Array:
+        """Mean tilt in whitened key coordinates, ``S_k^{1/2} E[t]``."""
+        return symmetric_root(self.moments.cov_kk) @ self.moments.mean_t
+
+    @property
+    def spectrum(self) -> Array:
+        """Singular values of M, largest first."""
+        return self.coupling.spectrum
+
+    @property
+    def horizon(self) -> float:
+        """Two-sided attention horizon ``H = ||M||_2``."""
+        return self.coupling.horizon
+
+    @property
+    def frobenius(self) -> float:
+        """Frobenius horizon ``F = ||M||_F``; the typical squared tilt is ``F^2 + |tau|^2``."""
+        return self.coupling.frobenius
+
+    def psi(self, convention: str = "two-sided") -> float:
+        """Coupling Psi under a named convention.
+
+        ``"two-sided"`` (published version of the paper) is ``H^2``; ``"one-sided"`` (its first
+        version) is ``||Sigma||_2 * ||Sigma^{1/2} A||_2^2`` and needs a head built from weights.
+        """
+        if convention == "two-sided":
+            return self.horizon**2
+        if convention == "one-sided":
+            return self._one_sided_psi()
+        raise InputError(
+            f"unknown convention {convention!r} for Psi; choose from {', '.join(PSI_CONVENTIONS)}"
+        )
+
+    def _one_sided_psi(self) -> float:
+        raise UndefinedError(
+            "the one-sided Psi needs the matrix A and the token covariance; "
+            "build the head from weights over a law, or use the two-sided convention"
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(key_dim={self.key_dim}, value_dim={self.value_dim}, "
+            f"horizon={self.horizon:.4g}, frobenius={self.frobenius:.4g})"
+        )
+
+
+def as_head(value: object, name: str = "head") -> Head:
+    """Return ``value`` if it is a head; else say how to make one."""
+    remedy = "a head, such as esscher.gaussian_head(horizon=0.5)"
+    return as_kind(value, Head, name, remedy)  # type: ignore[type-abstract]
+
+
+# Heads from arrays of queries, keys and values.
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ArrayHead(Head):
+    """A head from arrays: the empirical law of the rows of (q, k, v).
+
+    This is exactly the law of sampling those rows with replacement; its infinite-token limit is
+    softmax attention over all of them.
+    """
+
+    tilts: Array
+    keys: Array
+    values: Array
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Mean and covariance of the rows (divided by their number)."""
+        return Moments.from_rows(self.tilts, self.keys, self.values)
+
+    @cached_property
+    def cloud(self) -> FiniteTokens:
+        """The rows (k, v) as a finite set of tokens."""
+        return FiniteTokens(np.hstack([self.keys, self.values]))
+
+    def sample(self, n: int, rng: np.random.Generator) -> Tokens:
+        """Draw ``n`` rows with replacement."""
+        return self.take(self.sample_rows(n, rng))
+
+    def sample_rows(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Numbers of the rows that :meth:`sample` draws."""
+        return rng.integers(len(self.keys), size=n)
+
+    def take(self, rows: NDArray[np.int64]) -> Tokens:
+        """Some rows, by number."""
+        return Tokens(self.tilts[rows], self.keys[rows], self.values[rows])
+
+    @property
+    def tilt_domain(self) -> TiltDomain:
+        """Every tilt: the law has finite support."""
+        return TiltDomain("all")
+
+    def law_tilts(self, tilts: ArrayLike) -> Array:
+        """The tilts themselves."""
+        return as_array(tilts, "tilts")
+
+    def limit_map(self, tilts: ArrayLike) -> Array:
+        """Softmax attention over all rows."""
+        t = as_array(tilts, "tilts")
+        padded = np.concatenate([t, np.zeros((*t.shape[:-1], self.value_dim))], axis=-1)
+        return self.cloud.tilted_mean(padded)[..., self.key_dim :]
+
+
+def array_head(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, *, scale: float | None = None
+) -> ArrayHead:
+    """Build a head from arrays of shape (n, d_k), (n, d_k) and (n, d_v), one row per token.
+
+    ``q`` and ``k`` are the vectors that enter the softmax; ``scale`` is 1/sqrt(d_k) unless given.
+    """
+    queries, keys, values = as_array(q, "q", 2), as_array(k, "k", 2), as_array(v, "v", 2)
+    if queries.shape != keys.shape or len(values) != len(keys):
+        raise InputError(
+            f"q, k, v have shapes {queries.shape}, {keys.shape}, {values.shape}; "
+            "q and k must have the same shape and v as many rows"
+        )
+    if len(keys) < 2:
+        raise InputError(f"a head from arrays needs at least 2 tokens; got {len(keys)}")
+    factor = keys.shape[1] ** -0.5 if scale is None else as_finite(scale, "scale")
+    return ArrayHead(queries * factor, keys, values)
+
+
+# Heads from weights over a token law, or from the horizon that they are to have.
 
 #: Matrices of d x d numbers that a head and its limit keep at once, at the least.
 MATRICES = 8
