@@ -21,7 +21,7 @@ from benchmarks.cache import RESULTS
 from esscher.core.errors import InputError
 from esscher.core.untrusted.documents import read_json
 from esscher.core.validation import Array
-from esscher.math.statistics.means import mean_and_interval, wilson
+from esscher.math.statistics.intervals import mean_and_interval, wilson
 from esscher.studies.plan.compare import ROUNDING, paired_ratio
 
 STORED = Path(__file__).parent / "results"
@@ -226,7 +226,6 @@ def _units(values: pd.Series) -> Array:
 
 def _texts(values: pd.DataFrame | pd.Series) -> int:
     return values.index.get_level_values("text").nunique()
-
 
 
 def stored_rows(folder: Path) -> pd.DataFrame:

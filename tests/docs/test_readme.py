@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from benchmarks.cache_tables import ALL
 from benchmarks.front import CURVES, DECODE
-from benchmarks.pages.cache_parts import ALL
 
 from esscher.core.shown import two_digits
 from esscher.studies.plan.words import name_of
