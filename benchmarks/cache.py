@@ -33,8 +33,8 @@ from benchmarks.cache_plans import Calibration, Sources, keeping_at, passages_of
 from esscher.core.atomic import write_atomically
 from esscher.core.errors import InputError
 from esscher.engine.cache.budgets import Score
-from esscher.engine.cache.instruction import CHUNK, Instruction
 from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.repeating import CHUNK, Instruction
 from esscher.engine.models import LoadedModel, load_model
 from esscher.engine.reading import PassageReader, compare_laws
 from esscher.engine.text.documents import TextSource

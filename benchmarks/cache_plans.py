@@ -20,10 +20,9 @@ from torch import Tensor
 from esscher.core.atomic import write_atomically
 from esscher.core.streams import random_stream
 from esscher.engine.cache.budgets import POWERS, Keeping, Score, SelectionKind, keeping_for
-from esscher.engine.cache.observation import combined, observe
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import Prefilled, Rule, Scorer, Scores
-from esscher.engine.cache.repetition import Repetition
+from esscher.engine.cache.scores import Repetition, combined, observe
 from esscher.engine.cache.selection import certain_keys
 from esscher.engine.models import LayerInputs, LoadedModel
 from esscher.engine.text import Passage

@@ -101,7 +101,7 @@ def comparison(folder: Path) -> dict[str, object]:
     """The reference by two levels against all pairs."""
     from esscher.core.streams import random_stream
     from esscher.engine.models import load_model
-    from esscher.engine.sampled.reference import Levels, pooled_reference
+    from esscher.engine.sampled.pooled import Levels, pooled_reference
     from esscher.engine.text import collect_cloud
 
     cloud = collect_cloud(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from esscher.core.errors import InputError
-from esscher.engine.attention import attention_statistics, passes
+from esscher.engine.attention import attention_statistics, statistics
 from esscher.engine.attention.arrays import ALIGNMENT, address, empty, numbers, type_name, zeros
 from esscher.engine.attention.compiled.kernel import kernel_for
 from esscher.engine.attention.compiled.stream import CompiledStream
@@ -106,7 +106,7 @@ def test_a_pass_that_would_be_in_vain_is_not_begun(monkeypatch):
             begun.append(shifted)
             super().__init__(*given, shifted=shifted)
 
-    monkeypatch.setattr(passes, "CompiledStream", Watched)
+    monkeypatch.setattr(statistics, "CompiledStream", Watched)
     x = np.random.default_rng(0).normal(size=(3000, 50))
     x[::700] *= 9 / np.linalg.norm(x[::700], axis=1)[:, None]  # own logits of 81, others of 9 or so
     options = {"sizes": (3000,), "factor": 1.0}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from esscher.engine.attention.nested import nested_outputs
+from esscher.engine.attention.outputs import nested_outputs
 
 HEADS, TOKENS, D, D_V = 3, 1_100, 8, 5
 SIZES = (1, 40, 700, TOKENS)

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from esscher.engine.attention import attention_statistics
+from esscher.engine.attention.arrays import Workers
 from esscher.engine.attention.blocks import BlockShape, even_ranges, key_steps
-from esscher.engine.attention.threads import Workers
 
 CPU = torch.device("cpu")
 ALL = ("participation", "largest")

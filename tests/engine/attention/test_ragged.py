@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from esscher.core.errors import InputError
 from esscher.engine.attention.compiled import kernel
 from esscher.engine.attention.compiled import ragged as compiled_ragged
-from esscher.engine.attention.ragged import FEW, Segments
-from esscher.engine.attention.torch_ragged import few_queries, many_queries
+from esscher.engine.attention.ragged import FEW, Segments, few_queries, many_queries
 from tests.engine.attention.ragged_problems import Problem, check, problem
 
 CPU = torch.device("cpu")

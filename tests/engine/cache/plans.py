@@ -6,8 +6,7 @@ import numpy as np
 import torch
 
 from esscher.engine.cache.budgets import RECENT, SINKS, Keeping, TokenBudgets
-from esscher.engine.cache.rule import PlannedRule
-from esscher.engine.cache.selection import reduced_attention
+from esscher.engine.cache.selection import PlannedRule, reduced_attention
 from esscher.engine.models.transformers_library import quiet
 
 NEW = 6

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from esscher.engine.cache.attachment import cache_by_default
 from esscher.engine.cache.cache import planned_cache
+from esscher.engine.cache.hooks import cache_by_default
 from tests.engine.cache.plans import (
     ROTARY,
     budgets_for,

@@ -9,16 +9,11 @@ import torch
 
 from esscher import load_cache
 from esscher.engine.cache.cache import planned_cache
-from esscher.engine.cache.carried import Carried
-from esscher.engine.cache.judging import held_tokens, look_at_held
 from esscher.engine.cache.layer import SLACK
-from esscher.engine.cache.lists import packed
-from esscher.engine.cache.observation import observe_all
-from esscher.engine.cache.recent import RecentQueries
-from esscher.engine.cache.rule import PlannedRule
-from esscher.engine.cache.selection import Kept
-from esscher.engine.cache.tail import Tail
-from esscher.engine.models.rotary import rotation_of
+from esscher.engine.cache.scores import observe_all
+from esscher.engine.cache.selection import Kept, PlannedRule, held_tokens, look_at_held
+from esscher.engine.cache.storage import Carried, RecentQueries, Tail, packed
+from esscher.engine.models.weights import rotation_of
 from tests.engine.cache.inputs import layer_inputs
 from tests.engine.cache.plans import budgets_for, padded, prompts, room_for
 from tests.engine.models.tiny import tiny_model

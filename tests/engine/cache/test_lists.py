@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from esscher.engine.cache.lists import SMALLEST, bytes_of, chosen_lists, one_list, packed
 from esscher.engine.cache.selection import Kept
+from esscher.engine.cache.storage import SMALLEST, bytes_of, chosen_lists, one_list, packed
 
 
 def random_lists(lengths, width=8, dtype=torch.float32):

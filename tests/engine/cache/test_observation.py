@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from esscher.engine.cache.observation import (
+from esscher.engine.cache.scores import (
     AHEAD,
     GOLDEN,
     Observation,
     combined,
     observe_all,
 )
-from esscher.engine.cache.rule import PlannedRule
+from esscher.engine.cache.selection import PlannedRule
 from esscher.engine.models import attention_override
-from esscher.engine.models.rotary import rotate, rotate_back, rotation_of
+from esscher.engine.models.weights import rotate, rotate_back, rotation_of
 from tests.engine.cache.inputs import layer_inputs
 from tests.engine.cache.plans import budgets_for, padded, prompts, room_for
 from tests.engine.models.tiny import tiny_model

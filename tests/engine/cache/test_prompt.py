@@ -8,13 +8,12 @@ import torch
 
 from esscher.core.errors import InputError
 from esscher.engine.cache.budgets import Keeping
-from esscher.engine.cache.instruction import FIRST, SUFFIX
-from esscher.engine.cache.observation import Observation, combined, observe, observe_all
 from esscher.engine.cache.prompt import ObservedPrompt
-from esscher.engine.cache.repetition import Repetition
+from esscher.engine.cache.repeating import FIRST, SUFFIX
+from esscher.engine.cache.scores import Observation, Repetition, combined, observe, observe_all
 from esscher.engine.cache.selection import Kept
 from esscher.engine.models import attention_override, wrap_model
-from esscher.engine.models.rotary import rotation_of
+from esscher.engine.models.weights import rotation_of
 from tests.engine.cache.plans import prompts
 from tests.engine.cache.published.reading import decoder, read
 

@@ -10,12 +10,11 @@ import torch
 from esscher import load_cache
 from esscher.core.errors import InputError
 from esscher.engine.cache.cache import planned_cache
-from esscher.engine.cache.instruction import CHUNK
 from esscher.engine.cache.layer import SLACK
-from esscher.engine.cache.lists import one_list
 from esscher.engine.cache.prompt import ObservedPrompt
-from esscher.engine.cache.repeating import repeat_read
-from esscher.engine.cache.rule import PlannedRule
+from esscher.engine.cache.repeating import CHUNK, repeat_read
+from esscher.engine.cache.selection import PlannedRule
+from esscher.engine.cache.storage import one_list
 from esscher.engine.models import wrap_model
 from tests.engine.cache.plans import (
     SHORT,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from esscher.engine.cache.observation import Observation, observe, scores_again
-from esscher.engine.cache.rule import PlannedRule
+from esscher.engine.cache.scores import Observation, observe, scores_again
+from esscher.engine.cache.selection import PlannedRule
 from tests.engine.cache.inputs import layer_inputs
 from tests.engine.cache.plans import SHORT, budgets_for
 from tests.engine.models.tiny import tiny_model

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from esscher.engine.attention.compiled import build, kernel
-from esscher.engine.cache.weighing import weighed
+from esscher.engine.cache.scores import weighed
 
 RUNS = list(build.TARGETS)
 CAPABILITY = torch.backends.cpu.get_cpu_capability()

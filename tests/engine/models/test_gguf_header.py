@@ -9,7 +9,7 @@ import pytest
 
 from esscher.core.errors import InputError
 from esscher.engine.models import load_model
-from esscher.engine.models.gguf_header import LISTED, Skipped, read_gguf_metadata
+from esscher.engine.models.gguf import LISTED, Skipped, read_gguf_metadata
 from tests.engine.models.gguf_files import (
     BOOL,
     FLOAT32,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esscher.engine.models.gguf_reading import gguf_read_once
+from esscher.engine.models.gguf import gguf_read_once
 from tests.engine.models.gguf_files import LIST, STRING, UINT32, entry, gguf_bytes, strings
 
 gguf = pytest.importorskip("gguf")

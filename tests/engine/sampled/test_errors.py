@@ -11,9 +11,8 @@ from esscher.core.streams import random_stream
 from esscher.engine.models import head_weights
 from esscher.engine.sampled import context, pooled
 from esscher.engine.sampled.context import _within_window, delimiter_shares, measure_context, split
-from esscher.engine.sampled.outputs import OutputProjection, OutputReference, attend, map_errors
-from esscher.engine.sampled.pooled import measure_pooled
-from esscher.engine.sampled.reference import Levels
+from esscher.engine.sampled.layer import OutputProjection, OutputReference, attend, map_errors
+from esscher.engine.sampled.pooled import Levels, measure_pooled
 from esscher.engine.text import collect_cloud, iterate_passages, read_passages
 from tests.engine.models.folders import tiny, words
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from esscher.engine.sampled.outputs import attend
-from esscher.engine.sampled.reference import Levels, pooled_reference
+from esscher.engine.sampled.layer import attend
+from esscher.engine.sampled.pooled import Levels, pooled_reference
 from esscher.engine.text import LayerCloud
 
 TOKENS, D, SEEDS = 4_000, 6, 60
@@ -104,7 +104,7 @@ def test_received_attention_is_that_of_the_asking_tokens():
 MEASURED = """
 import resource, sys
 import numpy as np
-from esscher.engine.sampled.reference import Levels, pooled_reference
+from esscher.engine.sampled.pooled import Levels, pooled_reference
 from esscher.engine.text import LayerCloud, read_rows
 
 arrays = [

@@ -22,7 +22,7 @@ from esscher.engine.text import (
     read_rows,
     seen_cloud,
 )
-from esscher.engine.text import writer as cloud_writer
+from esscher.engine.text import collect as cloud_writer
 from tests.engine.models.demo import demo_model
 from tests.engine.models.folders import encoder_tokenizer, tiny, words
 from tests.engine.models.tiny import tiny_model

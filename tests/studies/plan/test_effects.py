@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from esscher.engine.cache.budgets import POWERS
-from esscher.engine.cache.observation import observe
+from esscher.engine.cache.scores import observe
 from esscher.engine.cache.selection import (
     Inclusion,
     Kept,

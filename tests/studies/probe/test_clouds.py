@@ -8,7 +8,7 @@ import pytest
 
 from esscher.core.errors import InputError
 from esscher.engine.text import collect, stored_layers
-from esscher.engine.text.writer import CloudWriter
+from esscher.engine.text.collect import CloudWriter
 from esscher.studies.probe import clouds, probe
 from tests.engine.models.folders import tiny, words
 from tests.runs.stopped import stopped_at
@@ -52,7 +52,7 @@ def room_for(layers: float, loaded, monkeypatch):
     size = 4 * SMALL["tokens"] * shape.head_dim * (2 + 2 * shape.key_heads)
     free = int(layers * size / clouds.SHARE) + 1
     monkeypatch.setattr(clouds.shutil, "disk_usage", lambda folder: Usage(0, 0, free))
-    monkeypatch.setattr("esscher.engine.text.writer.MARGIN", 0)
+    monkeypatch.setattr("esscher.engine.text.collect.MARGIN", 0)
 
 
 def test_a_small_disk_takes_a_layer_at_a_time(large, readings, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esscher.engine.sampled.outputs import OutputProjection
+from esscher.engine.sampled.layer import OutputProjection
 from esscher.studies.probe.together import (
     amplification,
     effective_heads,

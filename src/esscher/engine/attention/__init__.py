@@ -10,8 +10,11 @@ memory holds. Nothing here imports torch before it is needed.
 from __future__ import annotations
 
 from esscher.engine.attention.blocks import BlockShape
-from esscher.engine.attention.run import attention_statistics
-from esscher.engine.attention.statistics import AttentionStatistics, QuerySummary
+from esscher.engine.attention.statistics import (
+    AttentionStatistics,
+    QuerySummary,
+    attention_statistics,
+)
 
 __all__ = [
     "AttentionStatistics",

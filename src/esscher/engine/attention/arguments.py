@@ -10,11 +10,9 @@ import numpy as np
 
 from esscher.core.errors import InputError
 from esscher.core.validation import as_nonnegative, as_positive, as_sizes
-from esscher.engine.attention.arrays import AnyArray, is_numpy, tensor_of, type_name
-from esscher.engine.attention.blocks import BlockShape, default_shape
+from esscher.engine.attention.arrays import AnyArray, Workspace, is_numpy, tensor_of, type_name
+from esscher.engine.attention.blocks import BlockShape, PassOptions, RawHead, default_shape
 from esscher.engine.attention.compiled.kernel import kernel_for
-from esscher.engine.attention.head import PassOptions, RawHead
-from esscher.engine.attention.threads import Workspace
 
 #: Numbers per query that a pass can return.
 WEIGHTS = ("participation", "largest")

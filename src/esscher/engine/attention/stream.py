@@ -29,8 +29,7 @@ from esscher.engine.attention.arrays import (
     sum_of_squares,
     zeros,
 )
-from esscher.engine.attention.blocks import BlockPlan, Step
-from esscher.engine.attention.head import PassOptions, ReadyHead
+from esscher.engine.attention.blocks import BlockPlan, PassOptions, ReadyHead, Step
 
 
 class Range(NamedTuple):

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from esscher.engine.attention.blocks import BlockPlan, Step
-from esscher.engine.attention.head import PassOptions, ReadyHead
+from esscher.engine.attention.blocks import BlockPlan, PassOptions, ReadyHead, Step
 from esscher.engine.attention.stream import RANGES, Stream
 
 #: Types of the arithmetic.

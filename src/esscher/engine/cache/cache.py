@@ -15,15 +15,12 @@ from torch import Tensor
 from esscher.core.errors import InputError
 from esscher.core.shown import byte_count
 from esscher.core.validation import as_dim, as_path
-from esscher.engine.cache.attachment import attach
 from esscher.engine.cache.budgets import Score, TokenBudgets
-from esscher.engine.cache.call import Call
-from esscher.engine.cache.holding import restore_sliding
-from esscher.engine.cache.instruction import Instruction
-from esscher.engine.cache.layer import SLACK, ReducedLayer
-from esscher.engine.cache.observation import WINDOW
-from esscher.engine.cache.rule import PlannedRule
-from esscher.engine.cache.selection import Kept
+from esscher.engine.cache.hooks import Call, attach
+from esscher.engine.cache.layer import SLACK, ReducedLayer, restore_sliding
+from esscher.engine.cache.repeating import Instruction
+from esscher.engine.cache.scores import WINDOW
+from esscher.engine.cache.selection import Kept, PlannedRule
 from esscher.engine.models import LoadedModel
 from esscher.engine.models.transformers_library import transformers_module
 

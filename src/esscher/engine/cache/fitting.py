@@ -19,14 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from esscher.engine.cache.observation import capped, last_bias, moves
-from esscher.engine.cache.selection import Kept
+from esscher.engine.cache.scores import capped, last_bias, moves
 from esscher.engine.models import LayerInputs
-from esscher.engine.models.rotary import Rotation, rotate
+from esscher.engine.models.weights import Rotation, rotate
+
+if TYPE_CHECKING:
+    from esscher.engine.cache.selection import Kept
 
 #: Queries of all heads of a key head together. With more of them nothing was gained on SmolLM2.
 ASKING = 768

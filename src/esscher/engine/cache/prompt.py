@@ -12,12 +12,12 @@ from torch import Tensor
 from esscher.engine.cache.budgets import Keeping, Score
 from esscher.engine.cache.cache import ReducedCache, reduced_copies
 from esscher.engine.cache.fitting import Asked, Fit, ask_prompt
-from esscher.engine.cache.observation import combined, prompt_scores
-from esscher.engine.cache.published import Looking, Rule, repeat_prompt
-from esscher.engine.cache.repetition import Repetition
+from esscher.engine.cache.published import Looking, Rule
+from esscher.engine.cache.repeating import repeat_prompt
+from esscher.engine.cache.scores import Repetition, combined, prompt_scores
 from esscher.engine.cache.selection import Kept, certain_keys
 from esscher.engine.models import LayerInputs, LoadedModel
-from esscher.engine.models.rotary import rotation_of
+from esscher.engine.models.weights import rotation_of
 from esscher.engine.reading import read_prompt
 
 

@@ -1,14 +1,103 @@
-"""A model repeats what it has just read with a reduced cache, which then decides what it keeps."""
+"""What a decoder is told so that it repeats what it has read, as in KVzip (arXiv 2505.23416)."""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from esscher.core.errors import InputError
-from esscher.engine.cache.instruction import CHUNK, OVERLAP
+from esscher.engine.models import LayerInputs, LoadedModel, attention_override
+from esscher.engine.models.transformers_library import transformers_module
+
+#: Tokens that are repeated at a time.
+CHUNK = 2048
+#: What the model is told, before the beginning of a text and before other parts, and what follows.
+FIRST = "\n\nRepeat the previous context exactly."
+LATER = "\n\nRepeat the part of the previous context exactly, starting with"
+SUFFIX = "\n"
+#: Tokens before a part, which say where it starts.
+OVERLAP = 8
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """The instruction in tokens of a model.
+
+    Attributes
+    ----------
+    name, max_positions
+        Of the model: its name, and the longest text it can read.
+    first, later, suffix
+        Tokens of the three texts.
+    """
+
+    name: str
+    max_positions: int
+    first: tuple[int, ...]
+    later: tuple[int, ...]
+    suffix: tuple[int, ...]
+
+    @classmethod
+    def of(cls, loaded: LoadedModel) -> Instruction:
+        """Read it with a model's tokenizer.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        if loaded.tokenizer is None:
+            raise InputError(
+                f"{loaded.name!r} was loaded without a tokenizer, and cannot be told to repeat a "
+                "prompt; hand it in with its tokenizer (esscher.wrap_model(model, tokenizer)), or "
+                "choose score='all'"
+            )
+        texts = (
+            tuple(loaded.tokenizer(text, add_special_tokens=False)["input_ids"])
+            for text in (FIRST, LATER, SUFFIX)
+        )
+        return cls(loaded.name, loaded.max_positions, *texts)
+
+    def reading(self, part: Tensor, before: Tensor | None) -> Tensor:
+        """Tokens that repeat a part of a text, the last of them the part itself.
+
+        Parameters
+        ----------
+        part
+            Tokens, [n].
+        before
+            Those of the text before the part; None if it is the beginning.
+        """
+
+        def tensor(ids: Sequence[int]) -> Tensor:
+            return torch.tensor(ids, dtype=part.dtype, device=part.device)
+
+        told = [tensor(self.first)] if before is None else [tensor(self.later), before[-OVERLAP:]]
+        return torch.cat([*told, tensor(self.suffix), part])
+
+    def check_room(self, prompt: int, part: int, remedy: str) -> None:
+        """Refuse a prompt after which the model cannot read a part of so many tokens again.
+
+        Raises
+        ------
+        InputError
+            With the numbers, and the remedy.
+        """
+        more = part + len(self.suffix) + max(len(self.first), len(self.later) + OVERLAP)
+        if prompt + more > self.max_positions:
+            raise InputError(
+                f"{self.name!r} reads {self.max_positions:,} tokens at most, and cannot repeat a "
+                f"prompt of {prompt:,} tokens with {more:,} more; {remedy}"
+            )
+
+
+# A model repeats what it has just read with a reduced cache, which then decides what it keeps.
 
 #: The argument of a model that is its cache.
 ARGUMENT = "past_key_values"
@@ -150,3 +239,70 @@ def _places_behind(ids: Tensor, mask: Tensor | None, places: Tensor | None) -> T
         return None
     own = _own_tokens(places.expand(len(ids), -1), mask)
     return torch.stack([text[-1] + 1 if len(text) else places.new_zeros(()) for text in own])
+
+
+# A decoder repeats its prompt, and somebody watches what it attends to.
+#
+# As in KVzip (arXiv 2505.23416): after the prompt the model is told to repeat it, and then reads it
+# again, as if it did. Long prompts are repeated in chunks, each after the prompt alone.
+
+#: Takes the inputs of a layer, and begin and end of the part of the prompt that is repeated.
+Watch: TypeAlias = Callable[[LayerInputs, int, int], None]
+
+
+def repeat_prompt(
+    loaded: LoadedModel, ids: Tensor, cache: Any, watch: Watch, chunk: int = CHUNK
+) -> None:
+    """Let a decoder repeat a prompt that it has read.
+
+    Parameters
+    ----------
+    loaded
+        The decoder, with its tokenizer.
+    ids
+        Tokens of the prompt, [n].
+    cache
+        Transformers' own cache that has read them; it is afterwards as it was before.
+    watch
+        Called with the inputs of every layer for every chunk. Queries are the instruction and the
+        chunk; keys are the prompt, the instruction and the chunk (in a layer with a sliding window,
+        the last of them), each query seeing those before it.
+    chunk
+        Tokens that are repeated at a time.
+
+    Raises
+    ------
+    InputError
+        If there is no tokenizer, or the model cannot read so many tokens.
+    """
+    ids = ids.flatten().to(loaded.device)
+    instruction = Instruction.of(loaded)
+    instruction.check_room(len(ids), min(chunk, len(ids)), "use a shorter prompt")
+    for begin in range(0, len(ids), chunk):
+        end = min(begin + chunk, len(ids))
+        read = instruction.reading(ids[begin:end], ids[:begin] if begin else None)
+
+        def look(inputs: LayerInputs, begin: int = begin, end: int = end) -> None:
+            watch(inputs, begin, end)
+
+        with _borrowed(cache) as own, torch.no_grad(), attention_override(loaded, look):
+            loaded.backbone(input_ids=read[None], past_key_values=own, use_cache=True)
+
+
+@contextlib.contextmanager
+def _borrowed(cache: Any) -> Iterator[Any]:
+    """A cache that may grow within the block, and is what it was after it.
+
+    Layers that hold everything make new tensors when they grow: the old ones are put back. Others
+    change in place, and are copied.
+    """
+    plain = transformers_module("transformers.cache_utils").DynamicLayer
+    if any(type(layer) is not plain for layer in cache.layers):
+        yield copy.deepcopy(cache)
+        return
+    held = [(layer.keys, layer.values) for layer in cache.layers]
+    try:
+        yield cache
+    finally:
+        for layer, (keys, values) in zip(cache.layers, held, strict=True):
+            layer.keys, layer.values = keys, values

@@ -27,14 +27,10 @@ from esscher.core.validation import as_path
 from esscher.engine.attention.ragged import Segments
 from esscher.engine.cache.budgets import Score, TokenBudgets
 from esscher.engine.cache.cache import ReducedCache
-from esscher.engine.cache.carried import Carried
-from esscher.engine.cache.holding import restore_sliding
-from esscher.engine.cache.layer import ReducedLayer
-from esscher.engine.cache.lists import one_list, packed
-from esscher.engine.cache.observation import WINDOW
-from esscher.engine.cache.recent import RecentQueries
-from esscher.engine.cache.rule import PlannedRule
-from esscher.engine.cache.selection import Kept
+from esscher.engine.cache.layer import ReducedLayer, restore_sliding
+from esscher.engine.cache.scores import WINDOW
+from esscher.engine.cache.selection import Kept, PlannedRule
+from esscher.engine.cache.storage import Carried, RecentQueries, one_list, packed
 from esscher.engine.models import LoadedModel, wrap_model
 from esscher.engine.models.record import tensor_hash
 from esscher.engine.models.transformers_library import transformers_module

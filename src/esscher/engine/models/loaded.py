@@ -14,9 +14,8 @@ import torch
 
 from esscher.core.errors import InputError
 from esscher.engine.models.families import Family, ModelShape, family_of
-from esscher.engine.models.known import once
 from esscher.engine.models.outline import Outline, check_layers_there, sliding_window
-from esscher.engine.models.record import ModelRecord, weight_hash, weight_sample
+from esscher.engine.models.record import ModelRecord, once, weight_hash, weight_sample
 
 #: Roles of tokens that stand at the ends of texts and mean nothing; they often act as sinks.
 DELIMITER_ROLES = ("cls_token", "sep_token", "bos_token", "eos_token", "pad_token")

@@ -13,10 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from esscher.core.errors import InputError
-from esscher.engine.models.checks import check_model_folder, check_settings, read_config
 from esscher.engine.models.families import Family, ModelShape, family_of
-from esscher.engine.models.gguf_header import read_gguf_metadata
-from esscher.engine.models.sources import ModelSource, find_model
+from esscher.engine.models.gguf import read_gguf_metadata
+from esscher.engine.models.sources import (
+    ModelSource,
+    check_model_folder,
+    check_settings,
+    find_model,
+    read_config,
+)
 
 #: Types that weights can be loaded in.
 DTYPES = ("float32", "float64", "float16", "bfloat16")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Meta
@@ -14,6 +16,7 @@ from esscher.core.codec import Count, Hash, Name, Record
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 #: Sizes of models: bounded, since figures and tables have as many cells.
 Size = Annotated[int, Meta(ge=1, le=100_000)]
@@ -158,3 +161,53 @@ def _rounded(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
         with np.errstate(over="ignore"):
             return values.astype(np.float16).astype(np.float32)
     return values
+
+
+# Weights that were looked at before: hashed and checked once, not for every cache of a plan.
+#
+# A model in memory is known again by where its weights lie and how often they were written to, and
+# by a sample of them. What writes around PyTorch's count of writes (``weight.data``) is noticed by
+# the sample alone.
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Known:
+    state: tuple[Any, ...]
+    answers: dict[str, Any] = field(default_factory=dict)
+
+
+_models: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
+
+
+def once(model: Any, question: str, answer: Callable[[Any], T]) -> T:
+    """Return what a function says about a model's weights; asked again only if they changed.
+
+    Parameters
+    ----------
+    model
+        The model.
+    question
+        Name of the answer.
+    answer
+        Takes the model.
+    """
+    state = _state(model)
+    if state is None:
+        return answer(model)
+    known = _models.get(model)
+    if known is None or known.state != state:
+        known = _models[model] = _Known(state)
+    if question not in known.answers:
+        known.answers[question] = answer(model)
+    found: T = known.answers[question]
+    return found
+
+
+def _state(model: Any) -> tuple[Any, ...] | None:
+    """What changes when weights do; None where that cannot be told."""
+    tensors = list(model.state_dict(keep_vars=True).values())
+    if any(tensor.is_inference() or tensor.is_meta for tensor in tensors):
+        return None  # their writes are not counted
+    return (*((tensor.data_ptr(), tensor._version) for tensor in tensors), weight_sample(model))

@@ -8,10 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from esscher.core.errors import InputError
-from esscher.engine.patterns.anywhere import BigBird, Corrected, TopK, UniformRandom
-from esscher.engine.patterns.linformer import Groups, Linformer, Mixing, Pooled
 from esscher.engine.patterns.pattern import Pattern, Selection, Sight, View
-from esscher.engine.patterns.places import Block, Longformer, Streaming, Strided, Window
+from esscher.engine.patterns.rules import (
+    BigBird,
+    Block,
+    Corrected,
+    Groups,
+    Linformer,
+    Longformer,
+    Mixing,
+    Pooled,
+    Streaming,
+    Strided,
+    TopK,
+    UniformRandom,
+    Window,
+)
 
 #: Patterns by name, in the order of tables; the first is what the others are compared with.
 PATTERNS: dict[str, Pattern] = {

@@ -17,9 +17,11 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.models import LayerCapture
 from esscher.engine.models.inputs import QUERY_BLOCK
-from esscher.engine.sampled.layer import METRICS, HeadNumbers, LayerMeasurement
-from esscher.engine.sampled.outputs import (
+from esscher.engine.sampled.layer import (
+    METRICS,
     PRODUCTS,
+    HeadNumbers,
+    LayerMeasurement,
     OutputProjection,
     OutputReference,
     map_errors,

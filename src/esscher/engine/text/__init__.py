@@ -13,12 +13,13 @@ if TYPE_CHECKING:
         HeadCloud,
         LayerCloud,
         Rows,
+        cloud_bytes,
         open_cloud,
         read_rows,
         seen_cloud,
+        stored_layers,
     )
     from esscher.engine.text.collect import collect_cloud, iterate_passages, visit_passages
-    from esscher.engine.text.manifest import cloud_bytes, stored_layers
     from esscher.engine.text.packing import (
         Passage,
         PassageSet,
@@ -61,12 +62,13 @@ _LATER = {
         "HeadCloud",
         "LayerCloud",
         "Rows",
+        "cloud_bytes",
         "open_cloud",
         "read_rows",
         "seen_cloud",
+        "stored_layers",
     ),
     "collect": ("collect_cloud", "iterate_passages", "visit_passages"),
-    "manifest": ("cloud_bytes", "stored_layers"),
     "packing": (
         "Passage",
         "PassageSet",

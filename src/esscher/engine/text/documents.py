@@ -1,19 +1,313 @@
-"""Text from anywhere, as documents in pieces that are read when they are needed."""
+"""Files and folders of text: unpacked, decoded, and checked to be text, chunk by chunk."""
 
 from __future__ import annotations
 
+import bz2
+import codecs
+import glob
+import gzip
+import importlib
+import io
+import lzma
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator
+import sysconfig
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from esscher.core.codec import Hash, Name, Record
 from esscher.core.errors import InputError
-from esscher.engine.text.files import decoded, file_chunks, stream_chunks, suffix_of, text_files
-from esscher.engine.text.named import DEMO_TEXTS
-from esscher.engine.text.tables import TABLES, dataset_rows, table_rows
+from esscher.core.untrusted import first_line, open_regular, shortened
+
+#: Bytes read at a time.
+CHUNK = 65_536
+#: How to unpack, by the end of a file's name.
+UNPACK: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+#: Files of a folder that are taken for text (also packed).
+TEXT_ENDINGS = (
+    ".txt .text .md .markdown .rst .tex .org .adoc .html .htm .xml .csv .tsv .log .py .pyi .c .h "
+    ".cc .cpp .hpp .rs .go .java .kt .js .ts .jsx .tsx .rb .php .pl .sh .r .jl .lua .sql .swift "
+    ".scala .hs .ml .cs .css .toml .yaml .yml .ini .cfg .jsonl .ndjson .parquet"
+)
+TEXT_SUFFIXES = frozenset(TEXT_ENDINGS.split())
+
+
+def text_files(folder: Path) -> list[Path]:
+    """Text files of a folder and its subfolders, in alphabetical order, without hidden ones."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            path = Path(place) / name
+            if not name.startswith(".") and suffix_of(path) in TEXT_SUFFIXES:
+                _check_inside(path, folder)
+                found.append(path)
+    if not found:
+        raise InputError(
+            f"the folder {str(folder)!r} has no text files in it (looked for endings such as .txt, "
+            ".md, .jsonl, .parquet, .py, also packed); give a file"
+        )
+    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def _check_inside(path: Path, folder: Path) -> None:
+    """Refuse a link that leads out of a folder: somebody else may have made it.
+
+    In a folder of the hub's cache (``snapshots/COMMIT``), links lead to ``blobs`` beside it.
+    """
+    if not path.is_symlink():
+        return
+    root = folder.resolve()
+    blobs = [place.parent / "blobs" for place in root.parents if place.name == "snapshots"]
+    target = path.resolve()
+    if not any(target.is_relative_to(place) for place in (root, *blobs)):
+        raise InputError(
+            f"{path} is a link that leads out of the folder; copy the text into it, or give the "
+            "file itself"
+        )
+
+
+def suffix_of(path: Path) -> str:
+    """End of a file's name, in small letters and without that of a packed file."""
+    plain = path.with_suffix("") if path.suffix.lower() in UNPACK else path
+    return plain.suffix.lower()
+
+
+def file_chunks(path: Path) -> Iterator[bytes]:
+    """The bytes of a file, unpacked if its name says that it is packed.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read or unpacked.
+    """
+    unpack = UNPACK.get(path.suffix.lower())
+    try:
+        with open_regular(path) as file:
+            if unpack is None:
+                yield from stream_chunks(file)
+            else:
+                with unpack(file, "rb") as unpacked:
+                    yield from stream_chunks(unpacked)
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read: {reason}; is it complete?") from error
+
+
+def stream_chunks(stream: BinaryIO) -> Iterator[bytes]:
+    """The bytes of an open stream."""
+    while chunk := stream.read(CHUNK):
+        yield chunk
+
+
+def decoded(chunks: Iterator[bytes], name: str) -> Iterator[str]:
+    """UTF-8 text of bytes, with line ends as line feeds.
+
+    Raises
+    ------
+    InputError
+        For bytes that are not UTF-8 text, with the place of the first bad one.
+    """
+    utf8 = codecs.getincrementaldecoder("utf-8-sig")()
+    decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
+    done = 0
+    try:
+        for chunk in chunks:
+            if b"\0" in chunk:
+                raise InputError(
+                    f"{name} is not text: it has a zero byte at {done + chunk.index(0)}; give a "
+                    "text file (if it is UTF-16, convert it to UTF-8)"
+                )
+            yield decoder.decode(chunk)
+            done += len(chunk)
+        yield decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{name} is not UTF-8: byte {done + error.start} or shortly before it cannot be "
+            "decoded; convert the text to UTF-8"
+        ) from error
+
+
+# Columns of text in tables, row by row, by the library ``datasets``: files, and ``hf:`` names.
+
+#: How to install what reads tables.
+INSTALL = 'pip install "esscher[texts]"'
+#: Endings of files that are tables, and what ``datasets`` calls their format.
+TABLES = {
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".csv": "csv",
+}
+#: ``hf:NAME[@CONFIG][:SPLIT]``.
+NAME = re.compile(
+    r"hf:(?P<name>[\w.\-]+(/[\w.\-]+)?)(@(?P<config>[\w.\-]+))?(:(?P<split>[\w.\-]+))?"
+)
+#: Columns that a message names.
+NAMED = 30
+
+
+def table_rows(path: Path, column: str | None) -> Iterator[str]:
+    """Yield the texts of a table, one per row; rows without one are left out.
+
+    Raises
+    ------
+    InputError
+        When ``datasets`` is not installed, or the file has no such column or cannot be read.
+    """
+    datasets = _datasets(str(path))
+    open_regular(path).close()
+    # a name is taken for a pattern
+    place = glob.escape(str(path.resolve()))
+    return _texts(
+        lambda: datasets.load_dataset(
+            TABLES[suffix_of(path)], data_files=place, split="train", streaming=True
+        ),
+        f"{path} cannot be read",
+        str(path),
+        column,
+    )
+
+
+def dataset_rows(source: str, column: str | None) -> Iterator[str]:
+    """Yield the texts of a dataset on the hub; only what is asked for is downloaded.
+
+    Raises
+    ------
+    InputError
+        When the name cannot be understood, ``datasets`` is not installed, or nothing can be read.
+    """
+    match = NAME.fullmatch(source)
+    if match is None:
+        raise InputError(f"{source!r} is not of the form hf:NAME[@CONFIG][:SPLIT]")
+    datasets = _datasets(source)
+    return _texts(
+        lambda: datasets.load_dataset(
+            match["name"], match["config"], split=match["split"] or "train", streaming=True
+        ),
+        f"the dataset {source!r} cannot be read; check its name, configuration and split, and the "
+        "network",
+        source,
+        column,
+    )
+
+
+def _datasets(source: str) -> Any:
+    try:
+        return importlib.import_module("datasets")
+    except ImportError as error:
+        raise InputError(
+            f"reading {source} needs the package datasets; install it with: {INSTALL}"
+        ) from error
+
+
+def _texts(opened: Any, trouble: str, name: str, column: str | None) -> Iterator[str]:
+    """The texts of rows; whatever the library raises is an ``InputError``."""
+    chosen = None
+    try:
+        for row in opened():
+            if chosen is None:
+                chosen = _choose_column(row, column, name)
+            value = row.get(chosen)
+            if value is not None and not isinstance(value, str):
+                raise InputError(
+                    f"{chosen!r} of {name} holds {type(value).__name__}; it must be text"
+                )
+            if value is not None:
+                yield value
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{trouble} ({type(error).__name__}: {first_line(error)})") from error
+
+
+def _choose_column(row: Mapping[str, Any], asked: str | None, name: str) -> str:
+    """The column to read: the one asked for, or ``text``, or the only one with text.
+
+    Raises
+    ------
+    InputError
+        Listing the columns, when there is no such column or no obvious one.
+    """
+    texts = [key for key, value in row.items() if isinstance(value, str)]
+    if asked is not None:
+        if asked not in row:
+            raise InputError(f"{name} has no column {asked!r}; its columns: {_listed(list(row))}")
+        if row[asked] is not None and asked not in texts:
+            raise InputError(
+                f"the column {asked!r} of {name} is not text; columns with text: {_listed(texts)}"
+            )
+        return asked
+    if "text" in row:
+        return "text"
+    if len(texts) == 1:
+        return texts[0]
+    raise InputError(
+        f"choose the column of {name} that holds the text; its columns: {_listed(list(row))}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names of columns for a message, however many and however long."""
+    some = ", ".join(shortened(name)[1:-1] for name in names[:NAMED])
+    return (some or "none") + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+# Texts that every Python has, by name: ``demo:docs`` and ``demo:code``.
+
+#: Folders of the standard library that are not program text: tests, installed packages, prose and
+#: tables of characters.
+LEFT_OUT = frozenset(
+    {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data", "encodings"}
+)
+
+
+def language_reference() -> Iterator[tuple[str, str]]:
+    """Python's language reference, topic by topic."""
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise InputError(
+            "this Python comes without pydoc_data, so there is no demo:docs; give a text file"
+        ) from error
+    for name in sorted(topics):
+        yield f"demo:docs/{name}", topics[name]
+
+
+def standard_library() -> Iterator[tuple[str, str]]:
+    """The sources of the standard library, in alphabetical order."""
+    root = Path(sysconfig.get_path("stdlib"))
+    files: list[Path] = []
+    for place, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        here = Path(place).relative_to(root)
+        files += [here / name for name in names if name.endswith(".py")]
+    if not files:
+        raise InputError(
+            "this Python comes without the sources of its library, so there is no demo:code; give "
+            "a folder with program text"
+        )
+    for path in sorted(files):
+        try:
+            text = (root / path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):  # a few files are there to test other encodings
+            continue
+        yield f"demo:code/{path.as_posix()}", text
+
+
+#: The texts by their names.
+DEMO_TEXTS: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
+    "demo:docs": language_reference,
+    "demo:code": standard_library,
+}
+
+
+# Text from anywhere, as documents in pieces that are read when they are needed.
 
 #: Characters of a piece: about 16,000 tokens, which is what reading ahead can cost.
 PIECE = 65_536

@@ -762,7 +762,7 @@ def labelled_texts(model: str, context: int) -> LabelledTexts:
     """
     from esscher.engine.reading import PassageReader
     from esscher.engine.text import Document, passages
-    from esscher.engine.text.named import language_reference, standard_library
+    from esscher.engine.text.documents import language_reference, standard_library
 
     loaded = Setting("quick", 0, model, model, "").loaded(model)
     families: dict[str, list[tuple[str, str]]] = {name: [] for name in CLASSES}

@@ -142,7 +142,7 @@ def _measured(
     With ``joint`` intervals hold the exponents of all heads at once, and rows also say what the
     heads of their layer have in common.
     """
-    from esscher.engine.sampled.outputs import OutputProjection
+    from esscher.engine.sampled.layer import OutputProjection
     from esscher.engine.sampled.pooled import measure_pooled
     from esscher.studies.probe.describe import one_sided_psi
     from esscher.studies.probe.together import amplification, effective_heads

@@ -21,8 +21,7 @@ from esscher.core.validation import as_dim, as_positive, as_seed
 from esscher.engine.models.choice import ModelChoice
 from esscher.engine.models.families import HookFamily
 from esscher.engine.models.outline import Outline
-from esscher.engine.text.documents import read_text
-from esscher.engine.text.files import decoded, file_chunks, stream_chunks
+from esscher.engine.text.documents import decoded, file_chunks, read_text, stream_chunks
 from esscher.runs.registry import load
 from esscher.studies.plan.result import Plan
 

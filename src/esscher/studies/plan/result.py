@@ -214,7 +214,7 @@ class Plan(Result["PlanStudy"]):
             If it is another model.
         """
         loaded = self._loaded(model)
-        from esscher.engine.cache.attachment import cache_by_default
+        from esscher.engine.cache.hooks import cache_by_default
 
         cache = self.cache(loaded, seed=seed, **options)
         with cache_by_default(loaded, cache):

@@ -16,8 +16,7 @@ import numpy as np
 import pandas as pd
 
 from esscher.core.validation import Array
-from esscher.engine.sampled.layer import METRICS, LayerMeasurement
-from esscher.engine.sampled.outputs import PRODUCTS
+from esscher.engine.sampled.layer import METRICS, PRODUCTS, LayerMeasurement
 from esscher.runs.cells import Cell, CellRun
 from esscher.studies.probe.records import HeadStatistics, LayerPart, ProbeCell
 

@@ -21,8 +21,7 @@ from esscher.engine.models import (
     opened_model,
 )
 from esscher.engine.sampled.context import delimiter_shares, measure_context, split
-from esscher.engine.sampled.layer import LayerMeasurement
-from esscher.engine.sampled.outputs import OutputProjection
+from esscher.engine.sampled.layer import LayerMeasurement, OutputProjection
 from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
 from esscher.engine.sampled.sizes import FEWEST_KEYS, needed_context
 from esscher.engine.text import (

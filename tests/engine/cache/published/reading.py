@@ -6,9 +6,7 @@ import dataclasses
 
 import torch
 
-from esscher.engine.cache.published import RULES, Looking, prefilled_layer
-from esscher.engine.cache.published.adakv import AdaKV
-from esscher.engine.cache.published.snapkv import SnapKV
+from esscher.engine.cache.published import RULES, AdaKV, Looking, SnapKV, prefilled_layer
 from esscher.engine.models import attention_override
 from tests.engine.cache.plans import room_for
 from tests.engine.models.folders import tiny

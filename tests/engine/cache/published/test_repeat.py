@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from esscher.core.errors import InputError
-from esscher.engine.cache.instruction import FIRST, LATER, OVERLAP, SUFFIX
-from esscher.engine.cache.published.repeat import repeat_prompt
+from esscher.engine.cache.repeating import FIRST, LATER, OVERLAP, SUFFIX, repeat_prompt
 from esscher.engine.models import wrap_model
 from tests.engine.cache.plans import prompts
 from tests.engine.cache.published.reading import PROMPT, decoder, read

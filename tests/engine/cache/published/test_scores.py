@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from esscher.engine.cache.published import RULES, Looking
-from esscher.engine.cache.published.expected import Expected
-from esscher.engine.cache.published.kvzip import KVzip
-from esscher.engine.cache.published.repeat import repeat_prompt
-from esscher.engine.models.rotary import rotate, rotate_back
+from esscher.engine.cache.published import RULES, Expected, KVzip, Looking
+from esscher.engine.cache.repeating import repeat_prompt
+from esscher.engine.models.weights import rotate, rotate_back
 from tests.engine.cache.plans import prompts
 from tests.engine.cache.published.reading import (
     PROMPT,

@@ -21,8 +21,7 @@ from esscher.engine.text.tasks import (
     make_items,
     task_items,
 )
-from esscher.engine.text.tasks.haystack import SENTENCES
-from esscher.engine.text.tasks.items import free_end
+from esscher.engine.text.tasks.items import SENTENCES, free_end
 from tests.engine.models.folders import tiny
 from tests.engine.models.tiny import tiny_model
 

@@ -16,6 +16,7 @@ import numpy as np
 from esscher.core.errors import InputError
 from esscher.engine.attention.arrays import (
     AnyArray,
+    Workspace,
     address,
     cast,
     contiguous,
@@ -26,7 +27,6 @@ from esscher.engine.attention.arrays import (
     zeros,
 )
 from esscher.engine.attention.compiled.build import TARGETS, library
-from esscher.engine.attention.threads import Workspace
 
 #: Overrides the choice of the kernel: ``torch`` or an instruction set; for tests and comparisons.
 VARIABLE = "ESSCHER_KERNEL"

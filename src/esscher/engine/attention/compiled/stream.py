@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from esscher.engine.attention.arrays import AnyArray, address, empty, numbers, zeros
-from esscher.engine.attention.blocks import PANEL, BlockPlan, Step
+from esscher.engine.attention.blocks import PANEL, BlockPlan, PassOptions, ReadyHead, Step
 from esscher.engine.attention.compiled.kernel import FLOAT, KEYS, Pass
-from esscher.engine.attention.head import PassOptions, ReadyHead
 from esscher.engine.attention.stream import Stream
 
 #: Bytes of working sums, so that they stay in a core's second-level cache.

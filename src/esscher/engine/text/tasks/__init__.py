@@ -1,7 +1,7 @@
 """Retrieval tasks that are generated: sentences hidden in a text, and questions about them.
 
 They follow RULER (Hsieh et al. 2024, arXiv:2404.06654) in spirit. Everything is drawn from a seed,
-and nothing is downloaded. ``TASKS`` has them by name; all follow one protocol (``task.py``).
+and nothing is downloaded. ``TASKS`` has them by name; all follow one protocol (``kinds.py``).
 """
 
 from __future__ import annotations
@@ -9,20 +9,28 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from esscher.engine.text.tasks.haystack import HaystackSource
-from esscher.engine.text.tasks.keys import Keys
-from esscher.engine.text.tasks.needle import Needle
-from esscher.engine.text.tasks.quote import Quote
-from esscher.engine.text.tasks.registry import TASKS, as_task
-from esscher.engine.text.tasks.task import Draft, Task
-from esscher.engine.text.tasks.values import Values
-from esscher.engine.text.tasks.variables import Variables
-from esscher.engine.text.tasks.words import Words
+from esscher.engine.text.tasks.kinds import (
+    TASKS,
+    Draft,
+    Keys,
+    Needle,
+    Quote,
+    Task,
+    Values,
+    Variables,
+    Words,
+    as_task,
+)
 
 if TYPE_CHECKING:
     from esscher.engine.text.tasks.asking import Answer, ask, ask_each, exact_match, read_context
-    from esscher.engine.text.tasks.calibration import calibration_item
-    from esscher.engine.text.tasks.items import TaskItem, make_items, task_items
+    from esscher.engine.text.tasks.items import (
+        HaystackSource,
+        TaskItem,
+        calibration_item,
+        make_items,
+        task_items,
+    )
 
 __all__ = [
     "TASKS",
@@ -51,8 +59,7 @@ __all__ = [
 #: tasks are checked before.
 _LATER = {
     "asking": ("Answer", "ask", "ask_each", "exact_match", "read_context"),
-    "calibration": ("calibration_item",),
-    "items": ("TaskItem", "make_items", "task_items"),
+    "items": ("HaystackSource", "TaskItem", "calibration_item", "make_items", "task_items"),
 }
 
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from esscher.core.errors import InputError
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import transformers_module
-from esscher.engine.text.tasks.haystack import Ids
-from esscher.engine.text.tasks.items import TaskItem
+from esscher.engine.text.tasks.items import Ids, TaskItem
 
 
 @dataclass(frozen=True, kw_only=True)

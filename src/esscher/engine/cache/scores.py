@@ -1,38 +1,117 @@
-"""What queries say about the keys of a prompt.
-
-Queries to come resemble those that were. From the weights ``p_wj`` of W queries a key gets the
-score
-
-    s_j^2 = sum_h  mean_w p_hwj^2  |v_j - y_h|^2,
-
-summed over the query heads h that share the key, ``y_h`` the mean output of the queries: the key's
-share of the variance of a sampled head (see ``effects.py``). Weighing the differences by the
-model's gradients gained nothing once budgets are planned, and would have to be stored.
-
-Which queries? The last ones of a prompt (:func:`observe`) are the nearest to those to come, but
-few, and know nothing of what will be asked about its beginning. All of them (:func:`observe_all`)
-stand at the wrong places: a query sees only what lies before it, and at other distances. So each is
-moved to a place behind the prompt, by turning it as the model's rotary embedding would, and sees
-all keys. On SmolLM2 the divergence from dense was about half of that with the last queries on most
-passages, and what is asked for later is found; no second reading is needed. (A head that continues
-repeated text looks for the token after an earlier copy of its own: moved, the queries of a prompt
-do so without the prompt being repeated.) What one query needs is lost in a mean over thousands; so
-all queries also score a key by the largest of its weights in the place of the mean, and both scores
-are :func:`combined`.
-"""
+"""Attention weights of many queries, summed by key a block at a time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from esscher.engine.attention.threads import Workers
+from esscher.engine.attention.arrays import Workers
+from esscher.engine.attention.compiled.kernel import kernel_for
+from esscher.engine.attention.compiled.ragged import weigh_compiled
 from esscher.engine.cache.budgets import Score
-from esscher.engine.cache.weighing import Weighed, weighed
 from esscher.engine.models import LayerInputs
-from esscher.engine.models.rotary import Rotation, rotate
+from esscher.engine.models.weights import Rotation, rotate
+
+#: Weights held at a time: a megabyte, which the cache of a core holds.
+BLOCK = 2**18
+
+
+class Weighed(NamedTuple):
+    """Sums over queries of their squared weights and of their weights, and the largest, [n]."""
+
+    square: Tensor
+    received: Tensor
+    largest: Tensor
+
+
+@torch.no_grad()
+def weighed(
+    query: Tensor,
+    keys: Tensor,
+    *,
+    softcap: float | None = None,
+    bias: Tensor | None = None,
+    ends: Tensor | None = None,
+    columns: int | None = None,
+    block: int = BLOCK,
+) -> Weighed:
+    """Sum the attention weights of the queries of one head.
+
+    Parameters
+    ----------
+    query
+        [w, d_k] in float32, scaled.
+    keys
+        [n, d_k] in float32.
+    softcap
+        Bound of the logits, if there is one.
+    bias
+        Added to all logits of a key, [n]: a log-weight, or ``-inf`` for a key that nobody sees.
+    ends
+        How many of the keys each query sees, [w], not decreasing; all by default.
+    columns
+        Sums are for the first keys only; for all by default.
+    block
+        Weights held at a time where PyTorch does the work; the compiled kernel has its own.
+    """
+    count, there = len(query), len(keys)
+    columns = there if columns is None else columns
+    kernel = kernel_for(keys.device, keys.dtype)
+    if kernel is not None and count:
+        return Weighed(*weigh_compiled(kernel, query, keys, softcap, bias, ends, columns))
+    square, received, largest = keys.new_zeros(3, columns)
+    # every weight is touched a few times: those of a block stay in the core's cache meanwhile
+    rows = max(1, min(count, block // max(1, there)))
+    room, ones, across = keys.new_empty(rows, there), keys.new_ones(rows), keys.T
+    for start in range(0, count, rows):
+        own = query[start : start + rows]
+        weights, one = room[: len(own)], ones[: len(own)]
+        torch.mm(own, across, out=weights)
+        if softcap is not None:
+            weights.div_(softcap).tanh_().mul_(softcap)
+        if bias is not None:
+            weights += bias
+        if ends is not None:
+            _hide(weights, ends[start : start + rows])
+        torch.softmax(weights, dim=-1, out=weights)
+        part = weights[:, :columns]
+        received.addmv_(part.T, one)
+        torch.maximum(largest, part.amax(0), out=largest)
+        square.addmv_(part.square_().T, one)
+    return Weighed(square, received, largest)
+
+
+def _hide(logits: Tensor, ends: Tensor) -> None:
+    """Hide the keys from the end of each query on."""
+    first = int(ends[0])
+    places = torch.arange(first, logits.shape[1], device=logits.device)
+    logits[:, first:].masked_fill_(places >= ends[:, None], -torch.inf)
+
+
+# What queries say about the keys of a prompt.
+#
+# Queries to come resemble those that were. From the weights ``p_wj`` of W queries a key gets the
+# score
+#
+#     s_j^2 = sum_h  mean_w p_hwj^2  |v_j - y_h|^2,
+#
+# summed over the query heads h that share the key, ``y_h`` the mean output of the queries: the
+# key's share of the variance of a sampled head (see ``effects.py``). Weighing the differences by
+# the model's gradients gained nothing once budgets are planned, and would have to be stored.
+#
+# Which queries? The last ones of a prompt (:func:`observe`) are the nearest to those to come, but
+# few, and know nothing of what will be asked about its beginning. All of them (:func:`observe_all`)
+# stand at the wrong places: a query sees only what lies before it, and at other distances. So each
+# is moved to a place behind the prompt, by turning it as the model's rotary embedding would, and
+# sees all keys. On SmolLM2 the divergence from dense was about half of that with the last queries
+# on most passages, and what is asked for later is found; no second reading is needed. (A head that
+# continues repeated text looks for the token after an earlier copy of its own: moved, the queries
+# of a prompt do so without the prompt being repeated.) What one query needs is lost in a mean over
+# thousands; so all queries also score a key by the largest of its weights in the place of the mean,
+# and both scores are :func:`combined`.
 
 #: Last queries that are observed. On SmolLM2 64 predict the effect of keys better than 16 to 256.
 WINDOW = 64
@@ -307,3 +386,50 @@ def scores_again(
 def capped(logits: Tensor, softcap: float | None) -> Tensor:
     """Logits within a soft bound, if there is one."""
     return logits if softcap is None else torch.tanh(logits / softcap) * softcap
+
+
+# What the queries with which a model repeats a text say about its keys.
+#
+# The queries of the second copy of a text look for its first copy: what they attend to is what it
+# takes to give the text back, whatever will be asked (as in KVzip, arXiv 2505.23416, which takes
+# the largest weight of a token; here it is the mean of squared weights, as for all other queries).
+
+
+class Repetition:
+    """Attention of one key head to tokens, summed over the queries that repeat them.
+
+    Parameters
+    ----------
+    group
+        Query heads that share the keys.
+    tokens
+        How many; the first keys.
+    """
+
+    def __init__(self, group: int, tokens: int) -> None:
+        self._square, self._received = torch.zeros(2, group, tokens)
+        self._count = 0
+
+    def add(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        ends: Tensor,
+        softcap: float | None = None,
+        bias: Tensor | None = None,
+    ) -> None:
+        """Add queries [group, w, d_k] in float32, scaled; the others as for ``weighed``."""
+        tokens = self._square.shape[1]
+        for h, own in enumerate(query):
+            found = weighed(own, keys, softcap=softcap, bias=bias, ends=ends, columns=tokens)
+            self._square[h] += found.square.cpu()
+            self._received[h] += found.received.cpu()
+        self._count += query.shape[1]
+
+    def score(self, values: Tensor, log_weight: Tensor | None = None) -> Tensor:
+        """Scores of the tokens, [n], given their values [n, d_v]; see :class:`Observation`."""
+        count = max(1, self._count)
+        received = self._received / count
+        output = received @ values.to(device="cpu", dtype=torch.float32)
+        found = Observation(self._square / count, received, output)
+        return found.score(values[None], log_weight)[0]
