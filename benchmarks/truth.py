@@ -157,37 +157,6 @@ def other_laws(scale: float) -> Iterator[Row]:
             yield row("laws", claim, curves[name], i, found[name])
 
 
-def constants_of_bounded_laws(scale: float) -> Iterator[Row]:
-    """``n E|error of the mean|^2`` on the sphere, queries from the population."""
-    rng = np.random.default_rng(SEED + 4)
-    d, n, count = 5, 4000, int(scale * 400)
-    radius = np.sqrt(d)
-    matrix = np.diag([1.0, 0.8, 0.6, 0.4, 0.2])
-    head = esscher.weight_head(esscher.laws.Sphere(d, radius), query=matrix, key=np.eye(d),
-                               scale=1.0)  # fmt: skip
-    stated = esscher.predict(head, None, "population", seed=0)
-
-    def sphere(size: int) -> Any:
-        x = rng.standard_normal((size, d))
-        return radius * x / np.linalg.norm(x, axis=1, keepdims=True)
-
-    # the mean over the law of queries, by many queries for each sample; the limit's mean is 0
-    asked = sphere(4000)
-    asked = np.concatenate([asked, -asked]) @ matrix
-    squares = np.array(
-        [n * np.sum(attention(asked, x, x).mean(axis=0) ** 2)
-         for x in (sphere(n) for _ in range(count))]
-    )  # fmt: skip
-    assert stated.constants is not None
-    value = stated.constants.mean
-    if value is not None:
-        yield Row(
-            "constants", "n E|error of the mean|^2, sphere, d = 5, A = diag(1 .. 0.2)",
-            float(value), float(stated.constants.mean_error or 0.0),
-            float(squares.mean()), float(squares.std(ddof=1) / np.sqrt(count)),
-        )  # fmt: skip
-
-
 def clouds(scale: float) -> Iterator[Row]:
     """A cloud of tokens, its curves from one pass."""
     rng = np.random.default_rng(SEED + 5)
@@ -283,7 +252,6 @@ CHECKS: dict[str, Callable[[float], Iterator[Row]]] = {
     "line": mean_on_the_line,
     "covariance": covariance_at_small_horizons,
     "laws": other_laws,
-    "constants": constants_of_bounded_laws,
     "clouds": clouds,
     "causal": causal_mask,
     "laws of curves": truth_rates.laws,

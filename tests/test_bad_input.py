@@ -31,7 +31,7 @@ FUNCTIONS = [
 ]
 THEORY = [
     "ball_bound", "constants", "cov_constant", "hardmax_curve", "head_ball_bound", "map_constant",
-    "map_curve", "mean_constant", "measured_supremum", "moment_curves", "pointwise_error",
+    "map_curve", "mean_constant", "measured_supremum", "moment_curves",
     "received_exponent",
 ]  # fmt: skip
 LAWS = [

@@ -96,7 +96,6 @@ DOMAINS = [
     (("--context", "300"), "reads at most 256"),
     (("--blocks", "1"), "at least 3"),
     (("--layers", "9"), "layers contains 9"),
-    (("--context", "40", "--block-tokens", "64", "--exponents"), "a context of at least 54"),
     (("--out", "a.txt"), "is a file"),
     (("--figure", "x.gif"), "must end in"),
 ]

@@ -60,7 +60,7 @@ def make(folder: Path) -> None:
     )
     esscher.domains(
         bert, {"one": text(1), "two": text(2)}, blocks=6, block_tokens=120, context=62,
-        layers=[0], heads=[0, 3], permutations=2_000, out=folder / "domains",
+        layers=[0], heads=[0, 3], out=folder / "domains",
     )  # fmt: skip
     esscher.plan(
         llama, text(1), check=text(2), budget=0.5, prefix=40, query_count=8, passages=2,

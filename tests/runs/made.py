@@ -110,7 +110,6 @@ def _domains() -> Any:
     texts = {"one": _text(1), "$2_{$ & <b>": _text(2), "$3$": _text(3)}
     return esscher.domains(
         _model("bert"), texts, blocks=4, block_tokens=120, context=62, layers=[0, 2], heads=[0, 3],
-        permutations=2_000,
     )  # fmt: skip
 
 

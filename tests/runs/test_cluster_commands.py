@@ -122,7 +122,7 @@ def test_a_model_in_memory_is_shared_with_workers(
     with connect_cluster(cluster.address) as connected:
         for where, executor in (("here", None), ("there", connected)):
             out = tmp_path / where
-            domains(loaded, texts, blocks=6, block_tokens=120, context=40, permutations=2_000,
+            domains(loaded, texts, blocks=6, block_tokens=120, context=40,
                     out=out, executor=executor, progress=False)  # fmt: skip
             found.append(stored_bytes(out))
     assert found[0] == found[1]

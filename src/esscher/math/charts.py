@@ -10,7 +10,7 @@ from altair.typing import ChartType
 from esscher.core.errors import InputError
 from esscher.core.shown import counted
 from esscher.core.validation import Array
-from esscher.math.simulation import DirectErrors, SimulatedMap
+from esscher.math.simulation import DirectErrors
 from esscher.math.statistics.laws import law_words
 from esscher.math.statistics.rate import Rate
 from esscher.math.theory.prediction import Prediction
@@ -37,7 +37,7 @@ WIDE = 200.0
 
 def draw_prediction(
     prediction: Prediction,
-    simulated: DirectErrors | SimulatedMap | None = None,
+    simulated: DirectErrors | None = None,
     title: str | None = None,
 ) -> Plot:
     """Draw predicted errors against n beside their local exponents; see :meth:`Prediction.plot`."""
@@ -68,7 +68,7 @@ def _series(prediction: Prediction, simulated: bool) -> Series:
 
 
 def _errors(
-    prediction: Prediction, simulated: DirectErrors | SimulatedMap | None, x: Axis, series: Series
+    prediction: Prediction, simulated: DirectErrors | None, x: Axis, series: Series
 ) -> ChartType:
     rows: list[dict[str, Any]] = [
         {"curve": CURVES[name][0], "n": n, "error": error}
@@ -143,7 +143,6 @@ COMPARED: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "paper_reference": ("published reference", ORANGE, (4, 2)),
     "paper_bound": ("published bound", GREY, (4, 2)),
 }
-WHOLE, DASHED = (1, 0), (4, 2)
 #: Places of a line; more where a law bends would not be seen.
 PLACES = 60
 HEIGHT = 200.0

@@ -62,15 +62,6 @@ def test_map_constant_is_the_page_formula() -> None:
     assert esscher.theory.map_constant(esscher.gaussian_head(spectrum=s)) == pytest.approx(expected)
 
 
-def test_map_constant_is_the_average_of_the_pointwise_error() -> None:
-    head = esscher.gaussian_head(spectrum=[0.3, 0.1], tau=[0.2, 0.4])
-    rng = np.random.default_rng(8)
-    tilts = head.sample(200_000, rng).tilts
-    traces = np.trace(esscher.theory.pointwise_error(head, tilts).covariance, axis1=1, axis2=2)
-    error = traces.std() / np.sqrt(len(traces))
-    assert abs(traces.mean() - esscher.theory.map_constant(head)) < 4 * error
-
-
 def _heads() -> dict[str, esscher.theory.WeightHead]:
     rng = np.random.default_rng(11)
     law = esscher.laws.Gaussian(rng.standard_normal(4), np.diag([1.0, 0.6, 0.4, 0.2]))

@@ -66,46 +66,26 @@ def test_zero_horizon() -> None:
     json.dumps(prediction.to_dict(), allow_nan=False)
 
 
-def test_pointwise_error_of_gaussian_and_other_laws() -> None:
-    """Gaussian: e^{s^2} (Sigma + Sigma t t' Sigma); signs and cube: direct simulation."""
-    head = esscher.gaussian_head(1.0, dim=2)
-    t = np.array([0.6, -0.3])
-    error = esscher.theory.pointwise_error(head, t)
-    np.testing.assert_allclose(error.covariance, np.exp(t @ t) * (np.eye(2) + np.outer(t, t)))
-    assert error.tokens_for(0.1) == pytest.approx(100 * np.exp(t @ t))
-    rng = np.random.default_rng(0)
-    for law in (esscher.laws.Signs(2), esscher.laws.Cube(2, half_width=1.5)):
-        other = esscher.law_head(law, horizon=0.5)
-        n, replicates = 400, 4000
-        x = law.sample(n * replicates, rng).reshape(replicates, n, 2)
-        weights = np.exp(x @ t)
-        output = np.einsum("rn,rnd->rd", weights, x) / weights.sum(axis=1)[:, None]
-        measured = n * np.cov(output.T)
-        exact = esscher.theory.pointwise_error(other, t).covariance
-        # a variance from 4000 replicates is good to sqrt(2/4000); second order in n adds 1/n
-        assert np.all(np.abs(measured - exact) < 4.5 * exact.max() * np.sqrt(2 / replicates))
-
-
-def test_pointwise_error_of_laplace_is_infinite_before_the_limit_goes() -> None:
-    head = esscher.law_head(esscher.laws.Laplace(1, scale=1.0), horizon=0.5)
-    error = esscher.theory.pointwise_error(head, np.array([[0.4], [0.6]]))
-    assert np.isfinite(error.log_inflation[0])
-    assert error.log_inflation[1] == np.inf
-    assert np.all(np.isfinite(head.limit_map(np.array([[0.6]]))))
-
-
-def test_pointwise_error_over_arrays() -> None:
+def test_captured_tokens_have_no_one_sided_psi() -> None:
     rng = np.random.default_rng(1)
     k, v = rng.standard_normal((50, 2)), rng.standard_normal((50, 3))
-    head = esscher.array_head(k, k, v)
-    t = np.array([0.5, 0.2])
-    p = np.exp(k @ t)
-    p /= p.sum()
-    output = p @ v
-    exact = 50 * np.einsum("n,nd,ne->de", p**2, v - output, v - output)
-    np.testing.assert_allclose(
-        esscher.theory.pointwise_error(head, t).covariance, exact, rtol=1e-10
-    )
-    out = esscher.predict(head).to_dict()
+    out = esscher.predict(esscher.array_head(k, k, v)).to_dict()
     assert out["psi"]["one-sided"] is None
     assert out["limit"]["method"] == "finite sum"
+
+
+def test_bounded_tokens_are_parametric() -> None:
+    prediction = esscher.predict(
+        esscher.law_head(esscher.laws.standard_law("sphere", 8), horizon=1.5), [100, 1000]
+    )
+    assert prediction.exponents is not None
+    assert prediction.exponents.mean == prediction.exponents.map_rms == 0.5
+    assert prediction.is_exact
+    assert set(prediction.curves) == {"map", "mean", "mean_rms", "cov_rms"}
+    assert "1/sqrt(n)" in prediction.headline
+    flat = esscher.law_head(esscher.laws.Signs(2), horizon=0.0)
+    assert esscher.predict(flat).log_burn_in == 0.0
+    mixture = esscher.predict(
+        esscher.law_head(esscher.laws.standard_law("mixture", 2), horizon=1.5)
+    )
+    assert mixture.headline == "The asymptotic rate of this head (H = 1.5) is not known."

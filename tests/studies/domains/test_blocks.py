@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.studies.domains.blocks import block_passages, cut_blocks
-from esscher.studies.domains.study import BlockShape, DomainsStudy
-from esscher.studies.domains.work import read_corpora
+from esscher.studies.domains.measure import block_passages, cut_blocks, read_corpora
+from esscher.studies.domains.study import DomainsStudy
 from tests.engine.models.folders import WORDS, tiny
 
 
@@ -20,8 +19,14 @@ def bert():
 
 
 def read_corpus(name, source):
-    (found,) = read_corpora({name: source})
-    return found
+    ((corpus, text),) = read_corpora({name: source}).items()
+    return corpus, text
+
+
+def study(blocks, tokens=80, seed=0, mode="pooled"):
+    return DomainsStudy(
+        "demo:minilm", {}, blocks=blocks, block_tokens=tokens, context=42, mode=mode, seed=seed
+    )
 
 
 def lines(count, seed=0):
@@ -34,11 +39,10 @@ def numbers(text):
     return [int(line.split()[0]) for line in text.splitlines() if line.split()[0].isdigit()]
 
 
-@pytest.mark.parametrize("sequences", [None, 2])
-def test_blocks_are_spread_and_apart(bert, sequences):
-    corpus = read_corpus("x", [lines(600)])
-    shape = BlockShape(count=5, tokens=80, context=42, sequences=sequences)
-    blocks = cut_blocks(bert, corpus, shape, seed=0)
+@pytest.mark.parametrize("mode", ["pooled", "context"])
+def test_blocks_are_spread_and_apart(bert, mode):
+    asked = study(5, tokens=84 if mode == "context" else 80, mode=mode)
+    blocks = cut_blocks(bert, *read_corpus("x", [lines(600)]), asked)
     assert len(blocks) == 5
     seen = [numbers(block) for block in blocks]
     for before, after in itertools.pairwise(seen):
@@ -47,43 +51,36 @@ def test_blocks_are_spread_and_apart(bert, sequences):
         # each in its own fifth, from the beginning of a line on
         assert part * 120 - 2 <= first <= (part + 1) * 120
     for block in blocks:
-        found = block_passages(bert, block, shape)
-        assert sum(p.text_tokens for p in found) >= 80
-        if sequences is not None:
-            assert [len(p.ids) for p in found] == [42, 42]
+        read = block_passages(bert, block, asked)
+        assert sum(p.text_tokens for p in read) >= 80
+        if mode == "context":
+            assert [len(p.ids) for p in read] == [42, 42]
 
 
 def test_places_depend_on_the_seed_only(bert):
     corpus = read_corpus("x", [lines(600)])
-    shape = BlockShape(count=4, tokens=80, context=42, sequences=None)
-    one = cut_blocks(bert, corpus, shape, seed=0)
-    assert one == cut_blocks(bert, corpus, shape, seed=0)
-    assert one != cut_blocks(bert, corpus, shape, seed=1)
+    first = cut_blocks(bert, *corpus, study(4))
+    assert first == cut_blocks(bert, *corpus, study(4))
+    assert first != cut_blocks(bert, *corpus, study(4, seed=1))
 
 
 def test_a_corpus_that_just_suffices(bert):
-    # 4 parts of 100 tokens, blocks of 90: only the beginnings of the parts are long enough
-    corpus = read_corpus("x", [lines(40)])
-    shape = BlockShape(count=4, tokens=80, context=42, sequences=None)
-    assert len(cut_blocks(bert, corpus, shape, seed=0)) == 4
+    # 4 parts of 100 tokens, blocks of 80: only the beginnings of the parts are long enough
+    assert len(cut_blocks(bert, *read_corpus("x", [lines(40)]), study(4))) == 4
 
 
 def test_a_corpus_that_is_too_short_says_how_much(bert):
-    corpus = read_corpus("small", [lines(40)])
-    shape = BlockShape(count=6, tokens=200, context=42, sequences=None)
     with pytest.raises(InputError, match=r"'small'.*only 400 tokens.*need 1,200.*at most 60"):
-        cut_blocks(bert, corpus, shape, seed=0)
+        cut_blocks(bert, *read_corpus("small", [lines(40)]), study(6, tokens=200))
 
 
 def test_text_without_lines_or_spaces_is_cut_anywhere(bert):
-    corpus = read_corpus("x", ["a" * 50_000])
-    shape = BlockShape(count=3, tokens=80, context=42, sequences=None)
     with pytest.raises(InputError, match="has only 1 tokens"):
-        cut_blocks(bert, corpus, shape, seed=0)
+        cut_blocks(bert, *read_corpus("x", ["a" * 50_000]), study(3))
 
 
 def test_documents_are_joined_by_blank_lines():
-    assert read_corpus("x", ["one", "two"]).text == "one\n\ntwo"
+    assert read_corpus("x", ["one", "two"])[1] == "one\n\ntwo"
 
 
 def test_unreadable_corpora_are_named(tmp_path):

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 import esscher
-import esscher.studies.domains.work as running
+import esscher.studies.domains.measure as running
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
 from esscher.runs.cells import Cell
 from esscher.studies.domains import Domains, domains
-from esscher.studies.domains.statistics import STATISTICS
+from esscher.studies.domains.result import STATISTICS
 from tests.engine.models.demo import demo_model
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer, tiny
 from tests.engine.models.tiny import tiny_model
 from tests.studies.domains.corpora import corpus
 
-POOLED = {"blocks": 4, "block_tokens": 120, "context": 62, "permutations": 2_000}
-SEQUENCES = {"blocks": 4, "block_tokens": 160, "context": 80, "permutations": 2_000}
+POOLED = {"blocks": 4, "block_tokens": 120, "context": 62}
+SEQUENCES = {"blocks": 4, "block_tokens": 160, "context": 80}
 #: Two corpora of the same law, and one of other words.
 THREE = {"one": corpus(1), "two": corpus(2), "few words": corpus(3, WORDS[:9])}
 
@@ -44,61 +44,53 @@ def stored(made, tmp_path):
 def test_results_have_everything(name, tmp_path):
     loaded = tiny(name)
     options = POOLED if name == "bert" else SEQUENCES
-    if name == "bert":  # the 60 keys of the tiny decoder are too few to sample from
-        options = options | {"exponents": True, "replicates": 3}
     found = domains(loaded, THREE, layers=[0, 2], heads=[0, 3], out=tmp_path / "run", **options)
     assert isinstance(found, Domains)
     assert found.complete
     assert found.study.mode == ("pooled" if name == "bert" else "context")
     assert [corpus.name for corpus in found.corpora] == list(THREE)
     json.dumps(found.to_dict(), allow_nan=False)
-    assert {"corpora", "tests", "variance", "rank", "headline", "transfer"} <= set(found.to_dict())
     assert found.units == tuple((layer, head) for layer in (0, 2) for head in (0, 3))
-    assert set(found.statistics) >= {"tokens", "ess", "horizon", "khat"}
-    assert ("exponent" in found.statistics) == (name == "bert")
+    assert set(found.tests) >= {"tokens", "ess", "horizon", "khat"}
     for test in found.tests.values():
-        assert len(test.omnibus.p) == 4
+        assert len(test.p) == 4
         assert [(pair.a, pair.b) for pair in test.pairs] == [
-            ("one", "two"), ("one", "few words"), ("two", "few words"),
-        ]  # fmt: skip
-    for pair in found.tests["tokens"].pairs:
-        for low, effect, high in zip(pair.low, pair.effect, pair.high, strict=True):
-            assert low <= effect <= high
-    assert len(found.table()) == 4 * len(found.statistics)
-    assert len(found.differences()) == 3 * len(found.table())
-    assert len(found.medians()) == 3
-    shares = found.variance_table()[["head", "corpus", "head x corpus", "block", "rest"]]
-    assert shares.sum(axis=1).to_numpy() == pytest.approx(1)
-    assert "Corpora differ" in repr(found)
+            ("one", "two"),
+            ("one", "few words"),
+            ("two", "few words"),
+        ]
+    table = found.table()
+    assert len(table) == 3 * 4 * len(found.tests)
+    tokens = table[table["statistic"] == "tokens"]
+    assert (tokens["low"] <= tokens["effect"]).all()
+    assert (tokens["effect"] <= tokens["high"]).all()
+    assert len(found.per_block()) == 3 * 4 * 4
+    assert len(found.medians()) == 3 * len(found.tests)
+    assert "tokens that a head needs" in repr(found)
     assert "<table" in found._repr_html_()
     assert esscher.load(tmp_path / "run").to_dict() == found.to_dict()
-    assert len(found.plot("layers").to_dict()["concat"]) == len(found.statistics)
 
 
 def test_what_differs_is_found_and_what_does_not_is_not():
     # weaker weights than those of the other tests, whose queries attend one token each
     model = wrap_model(tiny_model("bert", strength=6.0).model, encoder_tokenizer(), name="bert")
-    found = domains(model, THREE, layers=[1], **(POOLED | {"blocks": 6}))
-    frame = found.differences()
-    same = frame[(frame["a"] == "one") & (frame["b"] == "two")]
-    other = frame[frame["b"] == "few words"]
-    # at most a few of the same law are false discoveries; nine words give other clouds
-    assert (same["adjusted_p"] <= 0.05).mean() < 0.1
-    assert (other["adjusted_p"] <= 0.05).mean() > 0.2
-    assert (other[other["statistic"] == "tokens"]["adjusted_p"] <= 0.05).any()
-    distinct = found.medians().set_index("corpus")["distinct"]
+    options = POOLED | {"blocks": 6, "layers": [1]}
+    same = domains(model, {name: THREE[name] for name in ("one", "two")}, **options)
+    assert sum(test.count("differs") for test in same.tests.values()) == 0
+    other = domains(model, {name: THREE[name] for name in ("one", "few words")}, **options)
+    # nine words give other clouds
+    assert other.tests["tokens"].count("differs") > 0
+    distinct = {corpus.name: corpus.distinct for corpus in other.corpora}
     assert distinct["few words"] == pytest.approx(9 / 120)
-    # the check within corpora is of the same blocks
-    assert found.correction.halves_rejected < 0.08
 
 
 def test_a_statistic_that_is_the_same_everywhere_is_left_out():
     # no delimiters at all: the share is 0 in every block
     loaded = demo_free("llama")
     found = domains(loaded, THREE, layers=[0], heads=[0, 1], **SEQUENCES)
-    assert "delimiters" not in found.statistics
+    assert "delimiters" not in found.tests
     known = {statistic.name for statistic in STATISTICS}
-    assert set(found.statistics) < known
+    assert set(found.tests) < known
 
 
 def demo_free(name):
@@ -129,7 +121,7 @@ def test_a_stopped_run_resumes_to_the_same(made, tmp_path, monkeypatch):
     assert not part.complete
     # ten cells are three blocks of every corpus
     assert "So far from 3 blocks" in part.headline
-    assert "Corpora differ" in repr(part)
+    assert "tokens that a head needs" in repr(part)
     again = domains(tiny("bert"), THREE, out=tmp_path / "run", **options)
     without = [{k: v for k, v in r.items() if k != "created"} for r in
                (whole.to_dict(), again.to_dict())]  # fmt: skip
@@ -148,29 +140,14 @@ def test_a_run_stopped_at_once_says_so(tmp_path, monkeypatch):
         part.plot()
 
 
-def test_another_rate_or_number_of_permutations_needs_no_new_run(made, stored):
-    loaded = tiny("bert")
-    options, first = made[0] | {"out": stored}, esscher.load(stored)
-    assert first.to_dict() == made[1].to_dict()
-    strict = esscher.load(stored).at(fdr=0.001)
-    assert strict.study.fdr == 0.001
-    assert strict.counts["any"].heads <= first.counts["any"].heads
-    assert esscher.load(stored).to_dict() == first.to_dict()
-    with pytest.raises(InputError, match=r"fdr is 0\.9"):
-        first.at(fdr=0.9)
-    again = domains(loaded, THREE, fdr=0.2, **options)
-    assert again.to_dict() == first.at(fdr=0.2).to_dict()
-    assert again.correction.permutations == 2_000
-    more = domains(loaded, THREE, fdr=0.2, **(options | {"permutations": 3_000}))
-    assert more.correction.permutations == 3_000
-    again = domains(loaded, THREE, fdr=0.2, **options)
+def test_another_rate_needs_no_new_run(made, stored, monkeypatch):
+    monkeypatch.setattr(running, "measure_block", None)  # nothing is measured again
+    again = domains(tiny("bert"), THREE, fdr=0.2, out=stored, **made[0])
+    assert again.study.fdr == 0.2
+    first, second = made[1].tests["tokens"], again.tests["tokens"]
+    assert first.p == second.p
+    assert first.count("differs") <= second.count("differs")
     assert esscher.load(stored).to_dict() == again.to_dict()
-
-
-def test_a_result_without_a_directory_cannot_be_redone():
-    found = domains(tiny("bert"), THREE, layers=[1], heads=[0], **POOLED)
-    with pytest.raises(InputError, match="give out= to keep them"):
-        found.at(fdr=0.01)
 
 
 def test_a_saved_result_is_read_again(tmp_path):
@@ -184,15 +161,15 @@ def test_a_saved_result_is_read_again(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda r: r["tests"]["tokens"]["omnibus"]["p"].pop(), "not of all heads"),
+        (lambda r: r["tests"]["tokens"]["p"].pop(), "not of all heads"),
         (lambda r: r["tests"]["tokens"]["pairs"][0].update(a="else"), "not of its corpora"),
-        (lambda r: r["variance"].pop("tokens"), "same statistics"),
-        (lambda r: r["statistics"].update(other={"title": "t", "scale": "s"}), "same statistics"),
+        (lambda r: r["numbers"].pop("tokens"), "same statistics"),
+        (lambda r: r["numbers"]["tokens"][0].pop(), "not of all blocks"),
+        (lambda r: r["tests"].pop("tokens"), "no tests"),
         (lambda r: r["layers"]["tokens"].pop("one"), "layers are not of its corpora"),
-        (lambda r: r.update(transfer=None), "no tests"),
         (lambda r: r["configuration"].pop("fdr"), "has no 'fdr'"),
         (lambda r: r["configuration"].update(fdr=2), "fdr is 2"),
-        (lambda r: r["correction"].update(permutations="x"), "correction.permutations is 'x'"),
+        (lambda r: r.update(smallest_p="x"), "smallest_p is 'x'"),
     ],
 )
 def test_results_that_do_not_fit_together_are_refused(damage, words, stored):
@@ -226,7 +203,7 @@ def test_another_text_is_refused(made, stored):
     ("options", "words"),
     [
         ({"blocks": 2}, "at least 3"),
-        ({"blocks": 3, "fdr": 0.001}, "give at least 5 blocks, or more corpora"),
+        ({"blocks": 3, "fdr": 0.001}, "give more blocks, or more corpora"),
         ({"block_tokens": 10}, "at least 48"),
         ({"context": 500}, "at most 80"),
         ({"mode": "context", "block_tokens": 50}, "do not hold a passage"),
@@ -234,11 +211,8 @@ def test_another_text_is_refused(made, stored):
         ({"fdr": 0}, "fdr is 0; it must be a number above 0"),
         ({"fdr": 5}, r"did you mean 0\.05"),
         ({"fdr": "x"}, "fdr is 'x'"),
-        ({"permutations": 10}, "permutations is 10; it must be a whole number of at least 1000"),
         ({"seed": -1}, "seed is -1"),
         ({"layers": [7]}, "layers contains 7"),
-        ({"exponents": True, "replicates": 0}, "replicates"),
-        ({"exponents": True, "mode": "context", "context": 30, "block_tokens": 50}, "need 40"),
         ({"blocks": 60}, "4,000 tokens"),
     ],
 )
@@ -269,7 +243,7 @@ def test_numbers_that_do_not_exist_are_left_out(tmp_path, monkeypatch):
 
     monkeypatch.setattr(running, "measure_block", without)
     found = domains(tiny("bert"), THREE, layers=[1], heads=[0, 3], **POOLED)
-    test = found.tests["khat"].omnibus
+    test = found.tests["khat"]
     assert test.p[0] is None
     assert test.p[1] is not None
     json.dumps(found.to_dict(), allow_nan=False)

@@ -8,7 +8,7 @@ import pytest
 from esscher.engine.sampled.layer import HeadNumbers
 from esscher.math.coupling import CoupledMoments
 from esscher.math.theory.cloud_table import MapErrors
-from esscher.studies.domains.tokens import tokens_for
+from esscher.studies.domains.measure import tokens_for
 
 
 def head(strength, tokens=160, d=6, seed=0, values=None):

@@ -23,7 +23,6 @@ OPTIONS = {
     "blocks": 6,
     "block_tokens": 120,
     "context": 40,
-    "permutations": 2_000,
     "progress": False,
 }
 
@@ -57,7 +56,6 @@ def test_the_same_bytes_on_workers(
         "--blocks=6",
         "--block-tokens=120",
         "--context=40",
-        "--permutations=2000",
         "--workers=2",
     ]
     done = CliRunner().invoke(main, ["domains", name, *words, "--out", str(tmp_path / "named")])

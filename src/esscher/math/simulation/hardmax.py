@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike
 from esscher.core.errors import InputError, UndefinedError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_dim, as_positive, as_queries, as_seed, as_sizes
-from esscher.math.simulation.extremes import LARGEST_BINOMIAL
 from esscher.math.statistics import LEVEL
 from esscher.math.theory.hardmax import ONE_SIDED, hardmax_exact, hardmax_exponent, hardmax_leading
 
@@ -33,6 +32,8 @@ CANDIDATES = 16.0
 MOST_KEYS = 20_000
 #: Drawn tokens that ask as queries, if there are more of them than that.
 MOST_QUERIES = 2048
+#: Largest n that numpy's binomial takes.
+LARGEST_BINOMIAL = 2.0**63 - 1025
 #: Entries of a block of projections.
 BLOCK = 4_000_000
 

@@ -13,24 +13,18 @@ from esscher.math.theory.exact_constants import (
 from esscher.math.theory.gaussian_map import map_curve
 from esscher.math.theory.gaussian_moments import moment_curves
 from esscher.math.theory.hardmax import hardmax_exact, hardmax_exponent, hardmax_leading
-from esscher.math.theory.pointwise import PointwiseError, pointwise_error
 from esscher.math.theory.prediction import Constants, Prediction, constants, log_burn_in, predict
-from esscher.math.theory.regimes import Boundaries, Regime, boundaries, head_regime, regime
 from esscher.math.theory.softmax_mean import SoftmaxMoments, softmax_moments
 
 __all__ = [
     "BallBound",
-    "Boundaries",
     "Constants",
     "Curve",
     "Exponents",
     "MeanConstant",
-    "PointwiseError",
     "Prediction",
-    "Regime",
     "SoftmaxMoments",
     "ball_bound",
-    "boundaries",
     "constants",
     "cov_constant",
     "exponents",
@@ -38,15 +32,12 @@ __all__ = [
     "hardmax_exponent",
     "hardmax_leading",
     "head_ball_bound",
-    "head_regime",
     "log_burn_in",
     "map_constant",
     "map_curve",
     "mean_constant",
     "measured_supremum",
     "moment_curves",
-    "pointwise_error",
     "predict",
-    "regime",
     "softmax_moments",
 ]

@@ -352,8 +352,8 @@ def _own_query(h: float, n: Array, norms: Array, d: int) -> Array:
 #: Tokens per batch and number of batches.
 TOKENS, BATCHES = 128, 16
 #: Trapezoidal step: a relative error of 1e-5 is far below the sampling error. Below the horizon
-#: ``WEAK`` covariances are small differences and take more.
-STEP, FINE_STEP, WEAK = 0.7, 0.5, 0.2
+#: ``WEAK`` covariances are small differences and take ``STEP``.
+COARSE_STEP, WEAK = 0.7, 0.2
 #: Components of the mixture that keys are drawn from, from N(0, I) to the widest.
 COMPONENTS = 4
 #: Largest output dimension for which d x d influences are kept for every token.
@@ -478,7 +478,7 @@ def _batch_squares(coupling: Coupling, n: Array, batch: _Batch) -> tuple[Array, 
     tokens = batch.queries == "tokens"
     b, tau = coupling.loading, coupling.tau
     count, sizes, d = TOKENS, len(n), len(b)
-    step = FINE_STEP if coupling.horizon < WEAK else STEP
+    step = STEP if coupling.horizon < WEAK else COARSE_STEP
     strengths = np.linalg.norm(batch.tilts, axis=1)
     unit = batch.tilts / np.maximum(strengths, 1e-300)[:, None]
     limit, centred, along = batch.tilts @ b.T, (batch.tilts - tau) @ b.T, unit @ b.T

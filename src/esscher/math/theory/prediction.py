@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from esscher.core.errors import UndefinedError
 from esscher.core.shown import about
+from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_queries, as_sizes
 from esscher.math.heads import PSI_CONVENTIONS, Head, WeightHead, as_head
 from esscher.math.limits import NoLimit, OutputMoments, limit_moments
@@ -19,12 +20,11 @@ from esscher.math.theory.curve import Curve, Exponents, bounded_exponents, expon
 from esscher.math.theory.exact_constants import cov_constant, map_constant, mean_constant
 from esscher.math.theory.gaussian_map import map_curve
 from esscher.math.theory.gaussian_moments import mean_low_by, moment_curves
-from esscher.math.theory.sampled_constants import sampled_constants
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from esscher.math.simulation import DirectErrors, SimulatedMap
+    from esscher.math.simulation import DirectErrors
     from esscher.show.drawing import Plot
 
 
@@ -38,7 +38,7 @@ REACHED = 0.1
 class Constants:
     """Limits of ``n E|error|^2`` (None where the regime has no such constant).
 
-    Those of bounded laws are sampled: ``mean_error`` and ``map_error`` are their standard errors.
+    They are known for Gaussian tokens only.
     """
 
     queries: str
@@ -46,14 +46,10 @@ class Constants:
     mean_norm: float | None
     cov: float | None
     map: float | None
-    mean_error: float | None = None
-    map_error: float | None = None
 
     def to_dict(self) -> dict[str, float | None]:
-        """Return the constants as a dictionary, with the errors of those that were sampled."""
-        exact = {"mean": self.mean, "mean_norm": self.mean_norm, "cov": self.cov, "map": self.map}
-        errors = {"mean_error": self.mean_error, "map_error": self.map_error}
-        return exact | {name: error for name, error in errors.items() if error is not None}
+        """Return the constants as a dictionary."""
+        return {"mean": self.mean, "mean_norm": self.mean_norm, "cov": self.cov, "map": self.map}
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,9 +147,7 @@ class Prediction:
         columns = {_json_name(name): curve.error for name, curve in self.curves.items()}
         return pd.DataFrame({"n": self.sizes} | columns)
 
-    def plot(
-        self, *, simulated: DirectErrors | SimulatedMap | None = None, title: str | None = None
-    ) -> Plot:
+    def plot(self, *, simulated: DirectErrors | None = None, title: str | None = None) -> Plot:
         """Draw predicted errors against n beside their local exponents.
 
         Parameters
@@ -298,6 +292,8 @@ def _limit_dict(limit: OutputMoments | NoLimit) -> dict[str, Any]:
 
 # Predictions of the theory about a head: ``predict(head, sizes)``.
 
+#: Sampled queries of a bounded law whose median burn-in is stated.
+BURN_IN_QUERIES = 8192
 #: Systematic errors from here on are said in a note.
 SAID = 0.05
 
@@ -357,17 +353,17 @@ def predict(
     limit = limit_moments(head, seed=seed)
     if isinstance(limit, NoLimit):
         return Prediction(head, queries, limit, None, None, log_burn_in(head), {}, (str(limit),))
+    if head.is_gaussian:
+        return _predict_gaussian(head, n, queries, moments, limit, seed)
+    curves, notes = _law_curves(head, n, queries, moments, seed)
     if is_bounded(head):
-        return _predict_bounded(head, n, queries, moments, limit, seed)
-    if not head.is_gaussian:
-        curves, notes = _law_curves(head, n, queries, moments, seed)
-        notes = ("tokens are not Gaussian: exponents are those of Gaussian tokens of the same "
-                 "horizon", *notes)  # fmt: skip
-        return Prediction(
-            head, queries, limit, exponents(head.horizon), _no_constants(queries),
-            log_burn_in(head), curves, notes,
-        )  # fmt: skip
-    return _predict_gaussian(head, n, queries, moments, limit, seed)
+        rates, burn_in = bounded_exponents(head.horizon), _bounded_log_burn_in(head, seed)
+        note = "tokens are bounded: all rates are parametric in the end"
+    else:
+        rates, burn_in = exponents(head.horizon), log_burn_in(head)
+        note = "tokens are not Gaussian: exponents are those of Gaussian tokens of the same horizon"
+    unknown = Constants(queries, None, None, None, None)
+    return Prediction(head, queries, limit, rates, unknown, burn_in, curves, (note, *notes))
 
 
 def _predict_gaussian(
@@ -427,40 +423,8 @@ def _law_curves(
     return {name: c for name, c in curves.items() if moments or name == "map"}, tuple(notes)
 
 
-def _no_constants(queries: str) -> Constants:
-    return Constants(queries, None, None, None, None)
-
-
-def _predict_bounded(
-    head: WeightHead,
-    sizes: Array | None,
-    queries: str,
-    moments: bool,
-    limit: OutputMoments,
-    seed: int,
-) -> Prediction:
-    """Bounded tokens: parametric rates with sampled constants; curves from drawn clouds."""
-    sampled = sampled_constants(head, queries, seed)
-    notes = ["tokens are bounded: all rates are parametric in the end, and constants are sampled"]
-    for name in ("mean", "map"):
-        # the constant is of n E|error|^2; the table shows its root
-        notes.append(f"limit of n E|error|^2 of the {name}: {getattr(sampled, name)}")
-    curves, more = _law_curves(head, sizes, queries, moments, seed)
-    return Prediction(
-        head,
-        queries,
-        limit,
-        bounded_exponents(head.horizon),
-        Constants(
-            queries,
-            sampled.mean.value,
-            None,
-            None,
-            sampled.map.value,
-            sampled.mean.standard_error,
-            sampled.map.standard_error,
-        ),
-        sampled.log_burn_in,
-        curves,
-        (*notes, *more),
-    )
+def _bounded_log_burn_in(head: WeightHead, seed: int) -> float:
+    """Median over queries of ``K(2t) - 2 K(t)``: the log of one over their effective share."""
+    rng = random_stream(seed, "constants")
+    tilts = head.law_tilts(head.tokens(head.law.sample(BURN_IN_QUERIES, rng)).tilts)
+    return float(np.median(head.law.log_mgf(2 * tilts) - 2 * head.law.log_mgf(tilts)))

@@ -1,207 +1,290 @@
-"""The result: what differs between corpora, and how much."""
+"""The result of a comparison: what is compared, the records that are stored, and their tables."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
+import numpy as np
 from msgspec import Meta
 
-from esscher.core.codec import Count, Index, Name
+from esscher.core.codec import Count, Estimate, Hash, Index, Name, Record
 from esscher.core.errors import InputError
-from esscher.runs.cells import read_run
-from esscher.runs.folder import CONFIG
+from esscher.core.validation import Array
 from esscher.runs.result import Result
-from esscher.studies.domains.records import (
-    CorpusNumbers,
-    Correction,
-    Difference,
-    HeadCounts,
-    LayerMean,
-    Ranks,
-    Scale,
-    StatisticTests,
-    Transfer,
-    Variance,
-    shares_of,
-)
-from esscher.studies.domains.statistics import BY_NAME
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from esscher.studies.domains.study import DomainsStudy
+    from esscher.studies.domains.study import DomainsStudy  # noqa: F401
+
+#: One number per head, in the order of ``Domains.units``.
+PerHead: TypeAlias = tuple[float | None, ...]
+#: Verdicts about a head.
+DIFFERS, SAME, UNDECIDED = "differs", "the same", "undecided"
+#: Corpora are the same in a head if they differ by less than this factor, or by less than this
+#: difference of k-hat and shares: a convention, about twice what other text of the same corpus
+#: makes of the tokens that a head needs.
+FACTOR, DIFFERENCE = 1.25, 0.1
+#: Smallest number whose logarithm is taken; smaller ones (a head without any tilt) count as this.
+SMALLEST = 1e-12
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One number of a head.
+
+    Attributes
+    ----------
+    name
+        Its name in results.
+    title, short
+        Its name in figures, and in tables.
+    logarithmic
+        Whether it is positive and skewed: then logarithms are compared, and effects are ratios of
+        geometric means. Otherwise they are differences of means.
+    """
+
+    name: str
+    title: str
+    short: str
+    logarithmic: bool
+
+    def forward(self, values: Array) -> Array:
+        """Return values on the scale on which blocks are compared."""
+        return np.log(np.maximum(values, SMALLEST)) if self.logarithmic else values
+
+    def backward(self, values: Array) -> Array:
+        """Return from that scale to the statistic itself, or to a ratio."""
+        return np.exp(values) if self.logarithmic else values
+
+    @property
+    def margin(self) -> float:
+        """Effect below which corpora are the same, on the scale on which blocks are compared."""
+        return float(np.log(FACTOR)) if self.logarithmic else DIFFERENCE
+
+
+#: In the order of tables; the verdict about a head is that about the first.
+STATISTICS = (
+    Statistic("tokens", "tokens for 10% output error", "10%", True),
+    Statistic("ess", "tokens that the median query attends", "ESS", True),
+    Statistic("khat", "one-pass k-hat", "k-hat", False),
+    Statistic("horizon", "horizon H", "H", True),
+    Statistic("frobenius", "Frobenius horizon F", "F", True),
+    Statistic("tau", "mean tilt tau", "tau", True),
+    Statistic("sinks", "share of attention in sinks", "sinks", False),
+    Statistic("delimiters", "share of attention in delimiters", "delimiters", False),
+)
+BY_NAME = {statistic.name: statistic for statistic in STATISTICS}
+
+
+class Corpus(Record, frozen=True, kw_only=True):
+    """A corpus: the user's name of it, where it comes from, SHA-256 and length of its text."""
+
+    name: Name
+    source: Name
+    text_hash: Hash
+    characters: Count
+
+
+class BlockCell(Record, frozen=True, kw_only=True):
+    """A cell: a block of a corpus. Its table has one row per head, one column per statistic.
+
+    Attributes
+    ----------
+    tokens
+        How many there are, without delimiters.
+    distinct, unknown
+        Shares of different and of unknown tokens.
+    """
+
+    tokens: Count
+    distinct: float
+    unknown: float
+
+
+class CorpusNumbers(Corpus, frozen=True, kw_only=True):
+    """A corpus, means over its blocks, and medians of every statistic over the heads."""
+
+    tokens: float
+    distinct: float
+    unknown: float
+    median: dict[Name, Estimate]
+
+
+class Pair(Record, frozen=True, kw_only=True):
+    """Effects of corpus b over (or minus) corpus a.
+
+    Attributes
+    ----------
+    typical
+        That of the median head, with 95% interval over blocks.
+    effect, low, high
+        By head, with 95% intervals over blocks.
+    """
+
+    a: Name
+    b: Name
+    typical: Estimate
+    effect: PerHead
+    low: PerHead
+    high: PerHead
+
+
+class StatisticTest(Record, frozen=True, kw_only=True):
+    """The comparison of all corpora in one statistic, by head.
+
+    Attributes
+    ----------
+    p, adjusted
+        p-values of the permutation test, and the same adjusted over the heads (Benjamini and
+        Hochberg); None where nothing varies.
+    share
+        Share of the variance over blocks that is between corpora.
+    verdict
+        ``differs``, ``the same`` (within the margin) or ``undecided``.
+    pairs
+        Effects between two corpora.
+    """
+
+    p: PerHead
+    adjusted: PerHead
+    share: PerHead
+    verdict: tuple[Name, ...]
+    pairs: tuple[Pair, ...]
+
+    def count(self, verdict: str) -> int:
+        """Return the number of heads with a verdict."""
+        return self.verdict.count(verdict)
+
+
+class LayerMean(Record, frozen=True, kw_only=True):
+    """Mean over the heads of a layer, with its 95% interval over blocks."""
+
+    layer: Index
+    low: float | None
+    value: float | None
+    high: float | None
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Domains(Result["DomainsStudy"]):
-    """What differs between corpora, and how much; dictionaries are by statistic.
+    """How much the numbers of heads differ between corpora; dictionaries are by statistic.
 
     Attributes
     ----------
     blocks
         Blocks of every corpus; 0 while too few are measured to compare anything.
+    smallest_p
+        The smallest p-value that so many blocks allow.
     units
         Layer and head of every head that is compared.
-    statistics
-        What is compared.
     corpora
         Numbers of every corpus.
-    tests, counts, correction, strongest
-        Tests of all heads, heads that differ (also ``"any"``), all tests together, and the largest
-        differences.
-    variance, rank
-        Where the variance comes from, and whether heads keep their order; None where a statistic
-        is a constant of most heads.
-    transfer
-        How wrong a plan made on one corpus is on another.
+    tests
+        Tests of all heads.
     layers
         Means over the heads of a layer, by corpus.
+    numbers
+        All that was measured, [corpus][block][head], to six digits.
     """
 
     blocks: Count
+    smallest_p: float | None = None
     units: tuple[tuple[Index, Index], ...] = ()
-    statistics: dict[Name, Scale] = field(default_factory=dict)
     corpora: Annotated[tuple[CorpusNumbers, ...], Meta(max_length=1000)] = ()
-    tests: dict[Name, StatisticTests] = field(default_factory=dict)
-    counts: dict[Name, HeadCounts] = field(default_factory=dict)
-    correction: Correction | None = None
-    strongest: tuple[Difference, ...] = ()
-    variance: dict[Name, Variance | None] = field(default_factory=dict)
-    rank: dict[Name, Ranks | None] = field(default_factory=dict)
-    transfer: Transfer | None = None
+    tests: dict[Name, StatisticTest] = field(default_factory=dict)
     layers: dict[Name, dict[Name, tuple[LayerMean, ...]]] = field(default_factory=dict)
+    numbers: dict[Name, tuple[tuple[PerHead, ...], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together: tables and figures go from one to another."""
         if not self.blocks:
             return
-        names, corpora = set(self.statistics), {corpus.name for corpus in self.corpora}
-        by_statistic = (self.tests, self.variance, self.rank, self.layers)
-        if self.correction is None or self.transfer is None or "any" not in self.counts:
+        names, corpora = set(self.tests), {corpus.name for corpus in self.corpora}
+        if "tokens" not in names or not names <= BY_NAME.keys():
             raise InputError("it has blocks, but no tests")
-        if not names <= BY_NAME.keys() or any(set(part) != names for part in by_statistic):
+        medians = [corpus.median.keys() for corpus in self.corpora]
+        if any(part != names for part in (self.layers.keys(), self.numbers.keys(), *medians)):
             raise InputError("its parts are not of the same statistics")
-        if not names <= self.counts.keys() or any(d.statistic not in names for d in self.strongest):
-            raise InputError("its parts are not of the same statistics")
-        if any(set(c.median) != names for c in self.corpora):
-            raise InputError("its corpora do not have the same statistics")
-        if any(set(found) != corpora for found in self.layers.values()):
+        if any(set(means) != corpora for means in self.layers.values()):
             raise InputError("its layers are not of its corpora")
-        for test in self.tests.values():
-            omnibus = test.omnibus
-            lists = [omnibus.p, omnibus.adjusted, omnibus.holm, omnibus.share]
+        if any({len(b) for b in grid} != {self.blocks} for grid in self.numbers.values()):
+            raise InputError("its numbers are not of all blocks")
+        for name, test in self.tests.items():
+            lists = [test.p, test.adjusted, test.share, test.verdict]
+            lists += chain.from_iterable(self.numbers[name])
             for pair in test.pairs:
-                lists += [pair.effect, pair.low, pair.high, pair.adjusted]
+                lists += [pair.effect, pair.low, pair.high]
                 if not {pair.a, pair.b} <= corpora:
                     raise InputError("its pairs are not of its corpora")
-            sizes = {len(found) for found in lists}
-            sizes |= {len(found) for found in (test.classes, test.power) if found}
-            if sizes - {len(self.units)}:
+            if {len(part) for part in lists} != {len(self.units)}:
                 raise InputError("its tests are not of all heads")
 
-    def at(self, fdr: float) -> Domains:
-        """Return the same measurements, tested at another false discovery rate.
-
-        Raises
-        ------
-        InputError
-            If the run has no directory, or the rate is none.
-        """
-        if self.folder is None or not (self.folder / CONFIG).exists():
-            raise InputError(
-                "the blocks of this result are not stored; give out= to keep them, and "
-                "esscher.load() its directory"
-            )
-        study: DomainsStudy = replace(self.study, fdr=fdr).checked()
-        run = read_run(self.folder, study.name).typed(study.cell)
-        return study.assemble(study.stored(run), run)
-
     def table(self) -> pd.DataFrame:
-        """One row per head and statistic: p-values of the test of all corpora.
+        """One row per statistic, head and pair of corpora.
 
-        ``p``, ``adjusted_p`` (false discovery rate), ``holm_p`` (family-wise), ``share`` of the
-        variance over the blocks that is between corpora, ``class`` (differs, the same within the
-        margin, undecided) and ``power`` (to find a shift of one corpus by the margin).
+        ``p``, ``adjusted_p`` (over the heads), ``share`` of the variance over blocks that is
+        between corpora and ``verdict`` are those of the head on all corpora; ``effect`` is that of
+        corpus b over (or minus) corpus a, with its 95% interval.
         """
         import pandas as pd
 
-        rows = []
-        for name, found in self.tests.items():
-            test = found.omnibus
-            for i, (layer, head) in enumerate(self.units):
-                row = {"statistic": name, "layer": layer, "head": head, "p": test.p[i]}
-                row |= {"adjusted_p": test.adjusted[i], "holm_p": test.holm[i]}
-                row |= {"share": test.share[i], "class": None, "power": None}
-                if found.classes:
-                    row |= {"class": found.classes[i], "power": found.power[i]}
-                rows.append(row)
-        return pd.DataFrame(rows)
-
-    def differences(self) -> pd.DataFrame:
-        """One row per statistic, head and pair of corpora, with an interval and a p-value.
-
-        ``effect`` is that of corpus b over (or minus) corpus a; the intervals hold for the
-        discoveries together.
-        """
-        import pandas as pd
-
-        rows = []
-        for name, found in self.tests.items():
-            for pair in found.pairs:
-                for (layer, head), *numbers in zip(
-                    self.units, pair.effect, pair.low, pair.high, pair.adjusted, strict=True
-                ):
-                    rows.append((name, layer, head, pair.a, pair.b, *numbers))
-        columns = ["statistic", "layer", "head", "a", "b", "effect", "low", "high", "adjusted_p"]
+        columns = ["statistic", "layer", "head", "p", "adjusted_p", "share", "verdict"]
+        columns += ["a", "b", "effect", "low", "high"]
+        rows = [
+            (name, *unit, *tested, pair.a, pair.b, pair.effect[i], pair.low[i], pair.high[i])
+            for name, test in self.tests.items()
+            for i, (unit, *tested) in enumerate(
+                zip(self.units, test.p, test.adjusted, test.share, test.verdict, strict=True)
+            )
+            for pair in test.pairs
+        ]
         return pd.DataFrame(rows, columns=columns)
 
-    def medians(self) -> pd.DataFrame:
-        """One row per corpus: median over the heads of each statistic, with its interval."""
-        import pandas as pd
-
-        rows = []
-        for corpus in self.corpora:
-            row: dict[str, str | float | None] = {
-                "corpus": corpus.name,
-                "distinct": corpus.distinct,
-                "unknown": corpus.unknown,
-            }
-            for name, found in corpus.median.items():
-                low, high = found.interval
-                row |= {name: found.value, f"{name}_low": low, f"{name}_high": high}
-            rows.append(row)
-        return pd.DataFrame(rows)
-
-    def variance_table(self) -> pd.DataFrame:
-        """One row per statistic: where its variance comes from, and how sure that is."""
-        import pandas as pd
-
-        rows = []
-        for name, found in self.variance.items():
-            if found is None:
-                continue
-            row: dict[str, str | float | None] = {"statistic": name}
-            row |= shares_of(found.shares)
-            row |= {f"{k} +-": error for k, error in shares_of(found.standard_errors).items()}
-            low, high = found.head_over_corpus_interval
-            rows.append(row | {"head / corpus": found.head_over_corpus, "low": low, "high": high})
-        return pd.DataFrame(rows)
-
-    def strongest_table(self) -> pd.DataFrame:
-        """The largest differences of every statistic, by the near end of their intervals."""
+    def per_block(self) -> pd.DataFrame:
+        """One row per corpus, block and head, one column per statistic."""
         import pandas as pd
 
         rows = [
-            (BY_NAME[found.statistic].title, f"{found.layer}.{found.head}", found.a, found.b,
-             found.effect, *found.interval, found.adjusted)
-            for found in self.strongest
-        ]  # fmt: skip
-        columns = ["statistic", "head", "a", "b", "effect", "low", "high", "adjusted_p"]
-        return pd.DataFrame(rows, columns=columns)
+            (corpus.name, block, *unit, *(self.numbers[name][c][block][i] for name in self.tests))
+            for c, corpus in enumerate(self.corpora)
+            for block in range(self.blocks)
+            for i, unit in enumerate(self.units)
+        ]
+        return pd.DataFrame(rows, columns=["corpus", "block", "layer", "head", *self.tests])
+
+    def medians(self) -> pd.DataFrame:
+        """One row per statistic and corpus: the median over heads, with its 95% interval."""
+        import pandas as pd
+
+        rows = [
+            (name, corpus.name, corpus.median[name].value, *corpus.median[name].interval)
+            for name in self.tests
+            for corpus in self.corpora
+        ]
+        return pd.DataFrame(rows, columns=["statistic", "corpus", "median", "low", "high"])
 
     def shown(self) -> list[pd.DataFrame]:
-        """Return medians over the heads of every corpus, without their intervals."""
-        table = self.medians()
-        kept = [name for name in table.columns.astype(str) if not name.endswith(("_low", "_high"))]
-        return [table[kept]]
+        """Return one row per statistic: heads by verdict, and the largest typical effect."""
+        import pandas as pd
+
+        rows = []
+        for name, test in self.tests.items():
+            pair = self.widest(name)
+            counts = {verdict: test.count(verdict) for verdict in (DIFFERS, SAME, UNDECIDED)}
+            row = {"statistic": BY_NAME[name].title, **counts, "a": pair.a, "b": pair.b}
+            low, high = pair.typical.interval
+            rows.append(row | {"effect": pair.typical.value, "low": low, "high": high})
+        return [pd.DataFrame(rows)]
+
+    def widest(self, statistic: str) -> Pair:
+        """Return the two corpora between which the typical head differs most."""
+        log = BY_NAME[statistic].logarithmic
+
+        def size(pair: Pair) -> float:
+            effect = pair.typical.value
+            return -1.0 if effect is None else abs(float(np.log(effect) if log else effect))
+
+        return max(self.tests[statistic].pairs, key=size)

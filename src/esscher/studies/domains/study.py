@@ -10,29 +10,19 @@ from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, Heads, Layers, Seed, option
 from esscher.core.validation import as_indices
 from esscher.engine.models.outline import Outline
-from esscher.engine.sampled.sizes import (
-    FEWEST_KEYS,
-    Mode,
-    default_sizes,
-    needed_context,
-    passage_keys,
-    usual_mode,
-)
+from esscher.engine.sampled.sizes import Mode, usual_mode
 from esscher.engine.text.documents import check_text
 from esscher.runs.cells import Cell, CellRun
-from esscher.runs.executors import CellExecutor
+from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.model_study import WithModel
-from esscher.studies.domains.records import BlockCell, Corpus
-from esscher.studies.domains.result import Domains
-from esscher.studies.domains.statistics import STATISTICS
+from esscher.runs.study import OneBatch
+from esscher.studies.domains.result import BlockCell, Corpus, Domains
 
 if TYPE_CHECKING:
     from esscher.engine.models import AnyModel, LoadedModel
     from esscher.engine.text.documents import TextSource
-    from esscher.studies.domains.blocks import CorpusText
-    from esscher.studies.domains.work import DomainsWork
 
-    Texts = Mapping[str, TextSource] | tuple[CorpusText, ...] | tuple[Corpus, ...]
+    Texts = Mapping[str, TextSource] | tuple[Corpus, ...]
 else:
     # what is stored in the place of texts; see Study.sources
     Texts = tuple[Corpus, ...]
@@ -43,30 +33,6 @@ POOLED, CONTEXT = 512, 1_024
 TOKENS = 2_000
 #: Fewest tokens of a block.
 FEWEST_TOKENS = 48
-#: Sizes of the samples of which errors are measured: number, and first.
-COUNT, FIRST = 5, 32
-
-
-@dataclass(frozen=True)
-class BlockShape:
-    """What a block is made of.
-
-    Attributes
-    ----------
-    count
-        Blocks of a corpus.
-    tokens
-        Tokens of a block, without delimiters.
-    context
-        Tokens that the model reads at a time.
-    sequences
-        Number of whole passages of a block; None when only the tokens count.
-    """
-
-    count: int
-    tokens: int
-    context: int
-    sequences: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +46,6 @@ class DomainsStudy(WithModel[Domains]):
     name = "domains"
     asks = "Do heads behave differently on different text?"
     next_step = "esscher plan MODEL --text TEXT --check OTHER_TEXT --budget 0.25"
-    abridged = True
     unit = "blocks"
     cell = BlockCell
     result = Domains
@@ -126,27 +91,13 @@ class DomainsStudy(WithModel[Domains]):
     fdr: Annotated[
         float,
         option(
-            "False discovery rate, and one minus the level of intervals; can be changed without a "
-            "new run.",
+            "Largest share of false ones among the heads said to differ; can be changed without "
+            "a new run.",
             changeable=True,
             gt=0,
             le=0.5,
         ),
     ] = 0.05
-    permutations: Annotated[
-        int,
-        option(
-            "Least number of permutations of the blocks; many tests may need more. Can be changed "
-            "without a new run.",
-            changeable=True,
-            ge=1_000,
-            le=100_000,
-        ),
-    ] = 20_000
-    exponents: Annotated[
-        bool, option("Also measure how fast the error falls in every block (its exponent).")
-    ] = False
-    replicates: Annotated[int, option("Random samples for the exponents.", ge=0, le=10**6)] = 8
     seed: Seed = 0
 
     def fill(self, model: Outline) -> DomainsStudy:
@@ -159,81 +110,39 @@ class DomainsStudy(WithModel[Domains]):
                 f"blocks of {tokens} tokens do not hold a passage of {length}; give blocks of at "
                 f"least {length} tokens, or a shorter context"
             )
-        if self.exponents and not self.replicates:
-            raise InputError("replicates is 0; exponents take at least 1")
-        study = replace(
+        return replace(
             self,
             mode=mode,
             context=length,
             block_tokens=tokens,
             layers=as_indices(self.layers, model.shape.layers, "layers"),
             heads=as_indices(self.heads, model.shape.heads, "heads"),
-            replicates=self.replicates if self.exponents else 0,
-        )
-        study.sizes(model)
-        return study
-
-    def sizes(self, model: Outline) -> tuple[int, ...]:
-        """Return sizes of samples for exponents: up to a quarter of the keys; none without them.
-
-        Raises
-        ------
-        InputError
-            If there are too few keys.
-        """
-        if not self.exponents:
-            return ()
-        pooled = self.mode == "pooled"
-        keys = self.block_tokens if pooled else passage_keys(model, self.context)
-        if keys >= FEWEST_KEYS:
-            return default_sizes(keys, FIRST, COUNT, 4)
-        needed = needed_context(model)
-        raise InputError(
-            f"a context of {self.context} leaves {keys} keys, but exponents need {FEWEST_KEYS}; "
-            + (
-                f"give a context of at least {needed}, or leave exponents out"
-                if needed <= model.max_positions
-                else f"{model.name} reads only {model.max_positions} tokens: leave exponents out"
-            )
         )
 
     def check_texts(self) -> None:
-        """Refuse corpora that cannot be read."""
+        """Refuse corpora that cannot be read, and too few blocks to find anything."""
+        from esscher.studies.domains.compare import smallest_p  # brings scipy
+
         named = named_texts(self.texts)
         streams = [name for name, source in named.items() if source == "-"]
         if len(streams) > 1:
             raise InputError(
                 f"standard input (-) is given as {' and '.join(streams)}; give it once"
             )
-        self._check_blocks(len(named))
+        if smallest_p(len(named), self.blocks) > self.fdr:
+            raise InputError(
+                f"blocks is {self.blocks}; exchanging so few blocks between {len(named)} corpora "
+                f"gives no p-value of at most {self.fdr:g}: give more blocks, or more corpora"
+            )
         for name, source in named.items():
             try:
                 check_text(source)
             except InputError as error:
                 raise InputError(f"corpus {name!r}: {error}") from error
 
-    def _check_blocks(self, corpora: int) -> None:
-        """Refuse so few blocks that nothing would be found if all heads differed in a statistic.
-
-        A p-value of a permutation test is at least one over the number of arrangements. Those of
-        one statistic are a share of all tests, and are discoveries from that share of ``fdr`` on.
-        """
-        from esscher.studies.domains.decided import least_blocks  # brings scipy
-
-        count = len(STATISTICS) - (not self.exponents)
-        least = least_blocks(corpora, self.fdr / count)
-        if self.blocks < least:
-            raise InputError(
-                f"blocks is {self.blocks}; with so few blocks of {corpora} corpora no permutation "
-                f"test of {count} statistics can reach a false discovery rate of {self.fdr:g}, "
-                "even if every head differed in one of them: give at least "
-                f"{least} blocks, or more corpora"
-            )
-
     def usual(self, name: str) -> bool:
         """Whether an option need not be in the command; see ``command_words`` for the texts."""
-        unused = name == "replicates" and not self.exponents
-        return name == "texts" or unused or super().usual(name)
+        return name == "texts" or super().usual(name)
 
     def command_words(self) -> list[str] | None:
         """Return the words of the command, with a ``--text`` for every corpus."""
@@ -244,10 +153,9 @@ class DomainsStudy(WithModel[Domains]):
         return [*words[:2], *(word for text in named for word in ("--text", text)), *words[2:]]
 
     @property
-    def shape(self) -> BlockShape:
-        """What a block is made of."""
-        whole = None if self.mode == "pooled" else max(1, self.block_tokens // self.context)
-        return BlockShape(self.blocks, self.block_tokens, self.context, whole)
+    def sequences(self) -> int | None:
+        """Whole passages of a block; None when only the number of tokens counts."""
+        return None if self.mode == "pooled" else max(1, self.block_tokens // self.context)
 
     @property
     def corpora(self) -> tuple[Corpus, ...]:
@@ -270,23 +178,23 @@ class DomainsStudy(WithModel[Domains]):
         """One cell per block."""
         return list(self.places())
 
-    def prepare(self, executor: CellExecutor) -> DomainsWork:
-        """Read the corpora before the model, whose weights take longer to load."""
-        from esscher.studies.domains.work import read_corpora  # brings torch
+    def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> OneBatch:
+        """Read the corpora, and cut them into blocks."""
+        from esscher.studies.domains.measure import block_cell, cut_blocks, read_corpora
 
-        study = replace(self, texts=read_corpora(named_texts(self.texts)))
-        loaded, model = study.choice.for_tasks(executor.remote, self.progress, executor.share)
-        return study.fill(loaded.outline).read(loaded, model, executor)
-
-    def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> DomainsWork:
-        """Cut the corpora into blocks."""
-        from esscher.studies.domains.work import cut_corpora
-
-        return cut_corpora(self, loaded, model)
+        texts = read_corpora(named_texts(self.texts))
+        blocks = [cut_blocks(loaded, corpus, text, self) for corpus, text in texts.items()]
+        study = replace(self, model=loaded.record, texts=tuple(texts))
+        sent = replace(study, out=None, executor=None)  # an executor stays in this process
+        tasks = {
+            name: Task(name, block_cell, (model, blocks[corpus][block], block, sent))
+            for name, (corpus, block) in study.places().items()
+        }
+        return OneBatch(study, tasks)
 
     def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Domains:
         """Compare corpora."""
-        from esscher.studies.domains.assemble import assemble  # brings scipy
+        from esscher.studies.domains.compare import assemble  # brings scipy
 
         return assemble(self, cells, run)
 
@@ -304,16 +212,16 @@ def named_texts(texts: Texts) -> dict[str, TextSource]:
             f"texts is {type(texts).__name__}; it must be a dictionary of corpora by name, such as "
             '{"wiki": "a.txt", "code": "demo:code"}'
         )
-    found: dict[str, TextSource] = {}
+    named: dict[str, TextSource] = {}
     for name, source in texts.items():
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
             raise InputError(f"the name of a corpus is {name!r}; give it a name of printable text")
-        found[name.strip()] = source
-    if len(found) < len(texts):
+        named[name.strip()] = source
+    if len(named) < len(texts):
         raise InputError("two corpora have the same name; give each its own")
-    if len(found) < 2:
+    if len(named) < 2:
         raise InputError(
-            f"there {'is only one corpus' if found else 'are no corpora'}; a comparison needs at "
+            f"there {'is only one corpus' if named else 'are no corpora'}; a comparison needs at "
             "least two, such as --text wiki=a.txt --text code=demo:code"
         )
-    return found
+    return named

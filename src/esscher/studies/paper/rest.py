@@ -449,15 +449,15 @@ def measure_domains(unit: Unit, setting: Setting) -> Rows:
     )
     table = found.table()
     own = table[table["statistic"] == "tokens"]
-    return records(own[["layer", "head", "p", "adjusted_p", "share", "class"]])
+    return records(own[["layer", "head", "p", "adjusted_p", "share", "verdict"]])
 
 
 def judge_domains(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     """Judge by permutations of the blocks, at a false discovery rate of 5%."""
     table = tables["domains"]
     differ, same = (
-        int((table["class"] == "differs").sum()),
-        int((table["class"] == "the same").sum()),
+        int((table["verdict"] == "differs").sum()),
+        int((table["verdict"] == "the same").sum()),
     )
     total = len(table)
     checks = [
@@ -466,8 +466,9 @@ def judge_domains(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
             verdict=verdict_of(same == total, differ > 0),
             found=f"{differ} of {total} heads differ, {same} are the same, "
             f"{total - differ - same} undecided",
-            rule="contradicted if a head differs (permutations of blocks, false discovery rate "
-            "5%), holds if all are the same within a factor of 1.25",
+            rule="contradicted if a head differs (blocks exchanged between texts, p-values "
+            "adjusted over the heads, false discovery rate 5%); holds if in every head the 95% "
+            "interval of the ratio lies within a factor of 1.25",
         ),
     ]
     return entry(
@@ -489,14 +490,14 @@ def draw_domains(found: Entry) -> ChartType:
         {
             "rank": i + 1,
             "share": row["share"],
-            "class": row["class"],
+            "verdict": row["verdict"],
             "name": f"{row['layer']}.{row['head']}",
         }
         for i, row in enumerate(records(table))
     ]
     x = Axis("rank", "heads in order", whole=True)
     y = Axis("share", "share of variance between corpora", limits=(0.0, 1.0))
-    series = Series("class", tuple(table["class"].unique()))
+    series = Series("verdict", tuple(table["verdict"].unique()))
     return figure(
         [panel(points(rows, x, y, series))],
         "Tokens needed: how much the corpus explains",
