@@ -8,7 +8,7 @@ import pytest
 import esscher
 from esscher.core.errors import InputError
 from esscher.math.charts import CURVES, SIMULATED
-from esscher.math.simulation import direct_errors
+from tests.math.theory.simulation import simulate
 from tests.show.drawn import panel_rows, texts
 
 HEAD = esscher.gaussian_head(0.8, 1)
@@ -47,7 +47,7 @@ def test_asymptotic_and_published_exponents_are_lines(prediction):
 
 
 def test_simulated_errors_have_two_standard_errors(prediction):
-    simulated = direct_errors(HEAD, [100, 1000], replicates=40, seed=3)
+    simulated = simulate(HEAD, [100, 1000], 40, seed=3)
     chart = prediction.plot(simulated=simulated, title="")
     shown = [row for row in panel_rows(chart, 0, "low") if row["curve"] == SIMULATED]
     value, error = simulated.map_rms()

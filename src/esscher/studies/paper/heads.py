@@ -26,8 +26,7 @@ from esscher.math.statistics import fit_rate
 from esscher.math.statistics.intervals import mean_and_interval
 from esscher.math.statistics.records import class_counts
 from esscher.math.theory import exponents
-from esscher.show.chart import bands, figure, guides, lines, panel, points, words
-from esscher.show.scales import Axis, Series
+from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points, words
 from esscher.show.theme import BLUE, GREEN, GREY, LINE, VERMILION, limits
 from esscher.studies.paper.ledger import (
     Check,

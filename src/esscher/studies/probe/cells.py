@@ -17,7 +17,7 @@ import pandas as pd
 
 from esscher.core.validation import Array
 from esscher.engine.sampled.layer import METRICS, PRODUCTS, LayerMeasurement
-from esscher.runs.cells import Cell, CellRun
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.probe.records import HeadStatistics, LayerPart, ProbeCell
 
 
