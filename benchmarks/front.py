@@ -15,9 +15,8 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.cache_tables import ALL
-from esscher.show.chart import figure, lines, panel, points
-from esscher.show.drawing import Plot
-from esscher.show.scales import Axis, Series
+from esscher.show.chart import Axis, Series, figure, lines, panel, points
+from esscher.show.content import Plot
 from esscher.show.theme import limits
 from esscher.studies.plan.words import name_of
 
