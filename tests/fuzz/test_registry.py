@@ -28,8 +28,8 @@ ALLOWED = {
     "show/render.py": {".read_text("},  # parts of the package itself
     "runs/folder.py": {"json.loads("},  # of a configuration that was just made into JSON
     "runs/provenance.py": {"subprocess"},  # git, about Esscher's own checkout
-    "engine/text/named.py": {".read_text("},  # the standard library
-    "engine/text/files.py": {"gzip.", "bz2.", "lzma."},  # chunk by chunk
+    # the standard library as text; compressed files chunk by chunk
+    "engine/text/documents.py": {".read_text(", "gzip.", "bz2.", "lzma."},
 }
 #: Not calls of parsers: our own readers, methods of other things, words in comments.
 OURS = re.compile(

@@ -20,7 +20,7 @@ from scipy.stats import rankdata
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.sampled.layer import METRICS
+from esscher.engine.sampled.sizes import METRICS
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import fit_rate
 from esscher.math.statistics.intervals import mean_and_interval
