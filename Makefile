@@ -19,7 +19,7 @@ help:
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the files"
 	@echo "make bench     measure speed, calibration and accuracy (benchmarks/)"
-	@echo "make findings DATA=FOLDER  redo docs/findings on real models and corpora (several hours)"
+	@echo "make findings DATA=FOLDER  redo docs/findings.md on real models and corpora (several hours)"
 	@echo "make docs      build the documentation site (docs/_build/html), run its examples"
 	@echo "make notebooks run the notebooks in examples/ again, and keep their outputs"
 	@echo "make dist      build sdist and wheels, try each in an empty environment (needs an index)"

@@ -1,1 +1,1 @@
-"""Measurements of speed and accuracy, and the studies behind docs/findings; not in the wheel."""
+"""Measurements of speed and accuracy, and the studies behind docs/findings.md; not in the wheel."""

@@ -1,12 +1,10 @@
-"""Findings on real models and corpora: run what is missing, write the pages of docs/findings.
+"""Redo docs/findings.md: run what is missing, write its tables to benchmarks/results.
 
-    python -m benchmarks.findings DATA [--runs FOLDER] [--only sparse,tails] [--pages]
+    python -m benchmarks.findings DATA [--runs FOLDER] [--only sparse,tails]
 
 DATA is a folder with the corpora named in ``CORPORA`` (plain text files); those that are missing
-are left out, and the page says so by what it shows. Runs are resumed where they were stopped, and
-nothing is run twice. With ``--pages`` nothing is run: pages are made from the runs that are there,
-those on caches otherwise from the results that lie beside them.
-On 2 cores everything takes several hours.
+are left out. Runs are resumed where they were stopped, and nothing is run twice. On 2 cores
+everything takes several hours.
 """
 
 from __future__ import annotations
@@ -14,19 +12,12 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from benchmarks.finding import Finding
-from benchmarks.pages.budgets import budgets_finding
-from benchmarks.pages.cache import cache_finding
-from benchmarks.pages.cache_lengths import lengths_finding
-from benchmarks.pages.cache_rows import ROWS
-from benchmarks.pages.cache_tasks import tasks_finding
-from benchmarks.pages.manyheads import manyheads_finding
-from benchmarks.pages.sparse import sparse_finding
-from benchmarks.pages.tails import tails_finding
+import esscher
 
 #: Names of corpora and their files.
 CORPORA = {
@@ -39,89 +30,63 @@ CORPORA = {
     "chinese": "technical-zh_CN.txt",
 }
 MODELS = {"minilm": "demo:minilm", "smollm2": "demo:smollm2"}
-PAGES = Path(__file__).parents[1] / "docs" / "findings"
+RESULTS = Path(__file__).parent / "results"
 
 
-#: Probes, for every page that is made of them.
-PROBES = {
-    "probe-minilm": ["probe", "demo:minilm"],
-    "probe-smollm2": [
-        *("probe", "demo:smollm2", "--mode", "context"),
-        *("--context", "1024", "--tokens", "2048"),
-    ],
-}
-
-
-def commands(data: Path) -> dict[str, dict[str, list[str]]]:
-    """The command line of every run, by finding and name."""
+def studies(data: Path) -> dict[str, Callable[..., Any]]:
+    """Return every study of the page by name, as a function of the folder of its run."""
+    texts = {name: data / file for name, file in CORPORA.items() if (data / file).exists()}
+    texts["code"] = "demo:code"
+    gaussian = partial(esscher.sparse_law, "gaussian", horizon=0.7, dim=8)
     return {
-        "sparse": {
-            "sparse-gaussian": ["sparse-law", "gaussian", "--horizon", "0.7", "--dim", "8"],
-            "sparse-ar1": [
-                *("sparse-law", "gaussian", "--horizon", "0.7", "--dim", "8"),
-                *("--correlation", "0.9"),
-            ],
-            "sparse-minilm": ["sparse", "demo:minilm"],
-            "sparse-smollm2": ["sparse", "demo:smollm2", "--context", "2048"],
+        "sparse-gaussian": gaussian,
+        "sparse-ar1": partial(gaussian, correlation=0.9),
+        "sparse-minilm": partial(esscher.sparse, "demo:minilm"),
+        "sparse-smollm2": partial(esscher.sparse, "demo:smollm2", context=2048),
+        "deep-gaussian": partial(esscher.deep_stack, depth=24),
+        **{f"deep-{name}": partial(esscher.deep, model) for name, model in MODELS.items()},
+        **{f"tails-{name}": partial(esscher.tails, model) for name, model in MODELS.items()},
+        "manyheads-minilm": partial(esscher.probe, "demo:minilm"),
+        "manyheads-smollm2": partial(
+            esscher.probe, "demo:smollm2", mode="context", context=1024, tokens=2048
+        ),
+        **{
+            f"domains-{name}": partial(esscher.domains, model, texts)
+            for name, model in MODELS.items()
         },
-        "tails": {f"tails-{name}": ["tails", model] for name, model in MODELS.items()},
-        "manyheads": PROBES,
     }
 
 
-def studies(data: Path) -> dict[str, dict[str, list[str]]]:
-    """The same for studies that have scripts of their own."""
-    script = ["-m", "benchmarks.budgets"]
-    cache = ["-m", "benchmarks.cache", str(data), "--model", MODELS["smollm2"]]
+def scripts(data: Path, runs: Path) -> dict[str, list[list[str]]]:
+    """Return the scripts that measure plans, by name."""
+    cache = runs / "cache-smollm2"
     return {
-        "budgets": {"budgets-smollm2": [*script, str(data), MODELS["smollm2"]]},
-        "cache": {"cache-smollm2": [*cache, "--part", "curves,ablation,small"]},
-        # measured once, from a file that does not come with Esscher
-        "cache-gemma3": {},
-        "cache-lengths": {"cache-smollm2": [*cache, "--part", "lengths"]},
-        "cache-tasks": {"cache-smollm2": [*cache, "--part", "tasks"]},
+        "budgets": [["benchmarks.budgets", str(data), "demo:smollm2", "--out", str(runs / "b")]],
+        "cache": [
+            ["benchmarks.cache", str(data), "--model", "demo:smollm2", "--out", str(cache)],
+            ["benchmarks.cache_tables", str(cache)],
+        ],
     }
-
-
-WRITERS: dict[str, Callable[[Sequence[Path]], Finding]] = {
-    "sparse": sparse_finding,
-    "tails": tails_finding,
-    "manyheads": manyheads_finding,
-    "budgets": budgets_finding,
-    "cache": cache_finding,
-    "cache-gemma3": partial(cache_finding, name="cache-gemma3"),
-    "cache-lengths": lengths_finding,
-    "cache-tasks": tasks_finding,
-}
 
 
 def main() -> None:
-    """Run, then write the pages."""
+    """Run everything, or what was named; write tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path, help="folder with the corpora")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs")
-    parser.add_argument("--only", help="findings, such as sparse,tails")
-    parser.add_argument("--pages", action="store_true", help="write pages, run nothing")
+    parser.add_argument("--only", help="beginnings of names, such as sparse,tails")
     options = parser.parse_args()
-    every = {
-        finding: {name: ["-m", "esscher", *command, "--json"] for name, command in wanted.items()}
-        for finding, wanted in commands(options.data).items()
-    } | studies(options.data)
-    chosen = list(every) if options.only is None else options.only.split(",")
-    for finding in chosen:
-        folders = []
-        for name, command in every[finding].items():
-            folder = options.runs / name
-            if not options.pages:
-                line = [sys.executable, *command, "--out", str(folder)]
-                subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
-            if any(folder.rglob("results.json")):
-                folders.append(folder)
-        if options.pages and not folders and any((PAGES / finding).glob(f"*{ROWS}.csv")):
-            folders = [PAGES / finding]
-        if folders:
-            page = WRITERS[finding](folders).write(PAGES / finding, formats=("png",))
-            print(page)
+    wanted = tuple((options.only or "").split(","))
+    for name, study in studies(options.data).items():
+        if name.startswith(wanted):
+            result = study(out=options.runs / name)
+            path = RESULTS / f"{name}.csv"
+            result.table().to_csv(path, index=False, lineterminator="\n", float_format="%.6g")
+            print(path)
+    for name, lines in scripts(options.data, options.runs).items():
+        if name.startswith(wanted):
+            for line in lines:
+                subprocess.run([sys.executable, "-m", *line], check=True)
 
 
 if __name__ == "__main__":

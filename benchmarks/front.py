@@ -2,8 +2,8 @@
 
     python -m benchmarks.front
 
-Left: how far from dense a model is with part of its cache (docs/findings/cache). Right: what a
-token takes with all of it and with a quarter (benchmarks/results/decode.json).
+Left: how far from dense a model is with part of its cache (cache-smollm2-curves.csv). Right: what a
+token takes with all of it and with a quarter (decode.json).
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.pages.cache_parts import ALL
-from benchmarks.pages.cache_words import called
-from esscher.show.chart import figure, lines, panel, points
-from esscher.show.drawing import Plot
-from esscher.show.scales import Axis, Series
+from benchmarks.cache_tables import ALL
+from esscher.show.chart import Axis, Series, figure, lines, panel, points
+from esscher.show.content import Plot
 from esscher.show.theme import limits
+from esscher.studies.plan.words import name_of
 
 ROOT = Path(__file__).parents[1]
-CURVES = ROOT / "docs" / "findings" / "cache" / "cache-smollm2-curves.csv"
+CURVES = ROOT / "benchmarks" / "results" / "cache-smollm2-curves.csv"
 DECODE = ROOT / "benchmarks" / "results" / "decode.json"
 PICTURE = ROOT / "docs" / "images" / "front.png"
 #: Configurations that are drawn: the plan, and those that readers know best; all.
@@ -36,7 +35,7 @@ def draw_front(curves: pd.DataFrame, decode: dict[str, Any]) -> Plot:
     """Draw quality against the share kept, and time against the length of the prompt."""
     every = curves[(curves["text"] == ALL) & curves["configuration"].isin(SHOWN)]
     kept = [
-        {"configuration": called(row["configuration"]), "kept": 100 * row["budget"],
+        {"configuration": name_of(row["configuration"]), "kept": 100 * row["budget"],
          "kl": row["kl"]}
         for _, row in every.iterrows()
     ]  # fmt: skip
@@ -44,7 +43,7 @@ def draw_front(curves: pd.DataFrame, decode: dict[str, Any]) -> Plot:
         "kept", "tokens kept (%)", log=True, limits=limits([r["kept"] for r in kept], log=True)
     )
     y = Axis("kl", "KL to dense (nats)", log=True, limits=limits([r["kl"] for r in kept], log=True))
-    names = Series("configuration", [*(called(name) for name in SHOWN), DENSE])
+    names = Series("configuration", [*(name_of(name) for name in SHOWN), DENSE])
     quality = panel(
         lines(kept, x, y, names), points(kept, x, y, names),
         title=f"Quality: means over {int(every['texts'].max())} held-out texts",
@@ -53,7 +52,7 @@ def draw_front(curves: pd.DataFrame, decode: dict[str, Any]) -> Plot:
     times = [
         {"configuration": name, "length": row["length"], "ms": row[key]}
         for row in found
-        for name, key in ((DENSE, "dense_ms"), (called("planned"), "planned_ms"))
+        for name, key in ((DENSE, "dense_ms"), (name_of("planned"), "planned_ms"))
     ]
     x = Axis(
         "length", "prompt (tokens)", log=True, limits=limits([r["length"] for r in times], log=True)

@@ -30,7 +30,6 @@ import torch
 
 import esscher
 from benchmarks.kvpress_environment import KVPRESS, other_python, run_presses
-from benchmarks.pages.cache_words import ends
 from esscher.core.errors import InputError
 from esscher.engine.cache.cache import reduced_copy
 from esscher.engine.cache.published import (
@@ -212,7 +211,11 @@ def compare_exported(chosen: argparse.Namespace, loaded: Any, python: Path) -> N
         ratio = paired_ratio(np.array(kl), np.array(found[f"plan:{scorer}"]["kl"]))
         interval = ratio.interval or (np.nan, np.nan)
         rows[name] = {"kl": kl, "kept": kept, "ratio": ratio.mean, "interval": ratio.interval}
-        over = "" if name.startswith("plan") else ends(ratio.mean, *interval, ".2f")
+        over = (
+            ""
+            if name.startswith("plan")
+            else f"{ratio.mean:.2f} ({interval[0]:.2f} to {interval[1]:.2f})"
+        )
         print(f"| {name} | {np.mean(kl):.5f} | {np.mean(kept) / heads:.1f} | {over} |")
     if chosen.out:
         store(Path(chosen.out), conditions(chosen, found), "exported", rows)

@@ -29,7 +29,6 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "docs/theory/since-the-paper",
         "docs/theory/*",
     ),
-    "docs/findings/index": ("docs/findings/*/*",),
 }
 #: Caption and pages, in order; a name with a star stands for all files that match it. Pages that do
 #: not exist are passed over.
@@ -39,24 +38,18 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "docs/install",
             "docs/tour",
-            "docs/first-steps",
             "examples/first-steps",
             "examples/probe-to-plan",
             "examples/paper-figures",
             "examples/*",
-            "docs/faq",
         ),
     ),
     (
         "How to",
         (
             "docs/guides/my-model",
-            "docs/guides/plan-a-cache",
-            "docs/guides/probe-a-model",
-            "docs/guides/million-tokens",
             "docs/guides/long-contexts",
             "docs/guides/cluster",
-            "docs/guides/faults",
             "docs/guides/security",
         ),
     ),
@@ -73,13 +66,12 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/tails",
             "docs/rates",
             "docs/report",
-            "docs/figures",
             "docs/paper",
             "docs/conventions",
         ),
     ),
     ("Theory", ("docs/theory", "docs/extreme-lengths", "docs/accuracy", "docs/related")),
-    ("Findings", ("docs/findings/index",)),
+    ("Findings", ("docs/findings",)),
     (
         "Reference",
         (

@@ -10,12 +10,7 @@ import pytest
 from benchmarks.cache import Comparison, arguments, run_parts, with_room
 from benchmarks.cache_arms import compared
 from benchmarks.cache_plans import Sources
-from benchmarks.pages.cache import cache_finding
-from benchmarks.pages.cache_lengths import lengths_finding
-from benchmarks.pages.cache_parts import between_texts, curve_table
-from benchmarks.pages.cache_rows import stored_rows
-from benchmarks.pages.cache_tasks import tasks_finding
-from benchmarks.pages.cache_words import best_of_others, not_ahead
+from benchmarks.cache_tables import curve_table, stored_rows, tables
 from scipy import stats
 
 import esscher
@@ -108,24 +103,6 @@ def test_what_is_there_is_not_done_again(run):
     assert others == {path: path.stat().st_mtime_ns for path in others}
 
 
-def test_the_page(run, tmp_path):
-    finding = cache_finding([run.out])
-    page = finding.write(tmp_path, formats=("png",)).read_text()
-    parts = ("curves", "ablation", "small")
-    assert set(finding.tables) == {f"tiny-{p}{kind}" for p in parts for kind in ("", "-rows")}
-    small = finding.tables["tiny-small"]
-    assert (small["predicted"] > 0).all()
-    assert "a plan made for the largest scores (`--selection topk`): at 50% SnapKV" in page
-    table = finding.tables["tiny-curves"]
-    every = table[(table["text"] == "all") & (table["configuration"] == "uniform")]
-    assert set(every["passages"]) == {4}
-    assert (every["over_planned_low"] < every["over_planned"]).all()
-    assert "nan" not in page
-    assert str(tmp_path) not in page
-    for name in ("tiny-curves", "tiny-ablation"):
-        assert (tmp_path / f"{name}.png").stat().st_size > 1000
-
-
 def made_rows(texts=3, passages=5):
     """Results in which uniform budgets are exp(1), exp(2), exp(3) times as far as the plan."""
     found = [
@@ -151,39 +128,6 @@ def test_over_several_texts_the_texts_are_the_units():
     assert np.log(one["over_planned_high"]) == pytest.approx(1.0 + half)
 
 
-def test_texts_that_differ_are_told():
-    ratios, chance = between_texts(made_rows(), "uniform", 0.25)
-    assert list(ratios.values()) == pytest.approx(np.exp([1.0, 2.0, 3.0]).tolist())
-    # mean squares between and within: 5 * 1 and 0.1^2 * 2.5
-    assert chance == pytest.approx(stats.f.sf(5 / 0.025, 2, 12))
-    assert between_texts(made_rows(texts=1), "uniform", 0.25)[0] == {}
-
-
-def test_uniform_budgets_are_among_the_others():
-    table = curve_table(made_rows())
-    assert best_of_others(table).endswith("at 25%: uniform by ratio, SnapKV by mean KL.")
-    assert best_of_others(table[table["configuration"] != "uniform"]).endswith("at 25%: SnapKV.")
-
-
-def test_rules_that_keep_the_same_count_once():
-    rows = made_rows()
-    same = rows[rows["configuration"] == "snapkv"].assign(configuration="adakv")
-    table = curve_table(pd.concat([rows, same], ignore_index=True))
-    assert "in 1 of 2 comparisons" in not_ahead(table)
-
-
-def test_a_page_is_made_again_from_what_lies_beside_it(run, tmp_path):
-    finding = cache_finding([run.out])
-    finding.write(tmp_path, formats=())
-    again = cache_finding([tmp_path])
-    assert list(again.tables) == list(finding.tables)
-    for name, table in finding.tables.items():
-        # results have six digits; ends of intervals have fewer where others cancel
-        means = [column for column in table if not column.endswith(("_low", "_high"))]
-        found, made = (one[means].reset_index(drop=True) for one in (again.tables[name], table))
-        pd.testing.assert_frame_equal(found, made, rtol=1e-4, check_dtype=False)
-
-
 def test_a_rule_without_room_is_left_out(run, model, capsys):
     calibration = run.sources.calibration(PREFIX, 1, 0, [("all", 0.5)])
     arms = compared(calibration, (0.5,))
@@ -193,44 +137,24 @@ def test_a_rule_without_room_is_left_out(run, model, capsys):
     assert "reads 640 tokens at most, and cannot repeat" in capsys.readouterr().out
 
 
-def test_the_page_of_lengths(run, tmp_path):
-    finding = lengths_finding([run.out])
-    page = finding.write(tmp_path, formats=("png",)).read_text()
-    table, rows = finding.tables["tiny-lengths"], finding.tables["tiny-lengths-rows"]
+def test_tables_are_those_of_the_results(run, tmp_path):
+    made = tables(stored_rows(run.out))
+    table, rows = made["curves"], made["curves-rows"]
+    every = table[(table["text"] == "all") & (table["configuration"] == "uniform")]
+    assert set(every["passages"]) == {4}
+    assert (every["over_planned_low"] < every["over_planned"]).all()
+    assert (made["small"]["predicted"] > 0).all()
+    table, rows = made["lengths"], made["lengths-rows"]
     every = table[(table["text"] == "all") & (table["configuration"] == "uniform")]
     own = rows[rows["configuration"] == "uniform"]
     assert every["kl"].item() == pytest.approx(own["kl"].mean())
-    assert len(own) == every["passages"].item() == 4
-    assert "| configuration | 208 tokens |" in page
-    assert "nan" not in page
-    assert (tmp_path / "tiny-lengths.png").stat().st_size > 1000
-
-
-def test_the_page_of_tasks(run, tmp_path):
-    # these words are no answers to anything
-    assert "Exact match by share" not in tasks_finding([run.out]).text
-    finding = tasks_finding([run.out], least=0.0)
-    page = finding.write(tmp_path, formats=("png",)).read_text()
-    table, rows = finding.tables["tiny-tasks"], finding.tables["tiny-tasks-rows"]
-    assert set(table["budget"]) == {0.25, 0.5}
-    table, rows = (x[(x["budget"] == 0.25) & (x["prefix"] == PREFIX)] for x in (table, rows))
+    table, rows = (
+        x[(x["budget"] == 0.25) & (x["prefix"] == PREFIX)]
+        for x in (made["tasks"], made["tasks-rows"])
+    )
     both = rows.set_index(["configuration", "item"])["log_probability"]
     expected = (both["kvzip"] - both["planned"]).mean()
-    found = table[table["configuration"] == "kvzip"]
-    assert found["difference"].item() == pytest.approx(expected)
+    assert table[table["configuration"] == "kvzip"]["difference"].item() == pytest.approx(expected)
     assert "answer" not in rows
-    assert "**Exact match by share of tokens kept" in page
-    assert "25% of the tokens: exact match by length of the context" in page
-    assert "| configuration | in repeated noise (1 item) | in the novel (1 item) |" in page
-    assert "| configuration | 200 tokens | 208 tokens |" in page
-    assert "nan" not in page
-    for name in ("tiny-tasks", "tiny-tasks-shares"):
-        assert (tmp_path / f"{name}.png").stat().st_size > 1000
-
-
-@pytest.mark.parametrize("finding", [cache_finding, lengths_finding, tasks_finding])
-def test_a_page_needs_results(finding, tmp_path):
-    with pytest.raises(InputError, match="no runs"):
-        finding([])
     with pytest.raises(InputError, match="no results"):
-        finding([tmp_path])
+        stored_rows(tmp_path)

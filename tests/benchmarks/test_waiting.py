@@ -10,7 +10,7 @@ import pytest
 from benchmarks.waiting import RESULTS, ROWS, Measured, Row, compared, read_stored, spent
 
 from benchmarks import waiting
-from esscher.cli.commands import SENTENCES
+from esscher.cli.program import SENTENCES
 
 
 def measured(*ratios: float) -> Measured:

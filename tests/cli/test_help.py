@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli import main
-from esscher.cli.commands import SENTENCES, STUDIES, listed
 from esscher.cli.endings import REQUEUE, STOPPED, TERMINATED, UNREAD
+from esscher.cli.program import SENTENCES, STUDIES, listed
 from esscher.runs import registry
 
 COMMANDS = list(main.commands)

@@ -25,12 +25,11 @@ ALLOWED = {
     "engine/cache/saved.py": {"safe_open"},
     "engine/models/load.py": {"from_pretrained", "safe_open"},  # behind models/checks.py
     "runs/pool.py": {"pickle."},  # between this process and its own workers
-    "show/embed.py": {".read_text("},  # parts of the package itself
     "show/render.py": {".read_text("},  # parts of the package itself
-    "runs/cells.py": {"json.loads("},  # of a configuration that was just made into JSON
+    "runs/folder.py": {"json.loads("},  # of a configuration that was just made into JSON
     "runs/provenance.py": {"subprocess"},  # git, about Esscher's own checkout
-    "engine/text/named.py": {".read_text("},  # the standard library
-    "engine/text/files.py": {"gzip.", "bz2.", "lzma."},  # chunk by chunk
+    # the standard library as text; compressed files chunk by chunk
+    "engine/text/documents.py": {".read_text(", "gzip.", "bz2.", "lzma."},
 }
 #: Not calls of parsers: our own readers, methods of other things, words in comments.
 OURS = re.compile(

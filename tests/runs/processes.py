@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import esscher
-from esscher.runs.cells import Cell
+from esscher.runs.folder import Cell
 from esscher.studies.sweep.measure import Plan
 from esscher.studies.sweep.work import measure_cell
 

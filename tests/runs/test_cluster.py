@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.core.errors import InputError
-from esscher.runs.cells import Cell, open_run
 from esscher.runs.cluster import Cluster, connect_cluster
 from esscher.runs.executors import FailedCells, Serial, Task, compute_cells
+from esscher.runs.folder import Cell, open_run
 from esscher.runs.progress import Reporter
 from esscher.runs.registry import load
 from esscher.studies.sweep import work

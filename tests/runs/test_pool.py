@@ -20,9 +20,17 @@ import pytest
 import torch
 
 from esscher.core.errors import InputError
-from esscher.runs.executors import FailedCells, Serial, Task, chosen_executor
+from esscher.runs.executors import (
+    FailedCells,
+    Serial,
+    Task,
+    asked_threads,
+    available_cores,
+    chosen_executor,
+    threads_per_worker,
+    use_threads,
+)
 from esscher.runs.pool import LocalPool, OnFutures
-from esscher.runs.threads import asked_threads, available_cores, threads_per_worker, use_threads
 
 
 def square(x: float) -> float:

@@ -18,8 +18,8 @@ import esscher
 import esscher.show.render as rendering
 from esscher.cli.program import main
 from esscher.core.errors import InputError
-from esscher.runs.page import page_of
 from esscher.runs.registry import STUDIES, has_part
+from esscher.runs.report import page_of
 from esscher.show.content import Drawn, Page, Table
 from esscher.show.numbers import between, shown, visible
 from esscher.show.render import as_data

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from esscher.runs.page import page_of
 from esscher.runs.registry import STUDIES
-from esscher.runs.report import read_results
+from esscher.runs.report import page_of, read_results
 from tests.fuzz.make_samples import PLACE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from esscher.show.embed import chart_data, chart_style, library, place, policy, script
+from esscher.show.render import chart_data, chart_script, chart_style, library, place, policy
 
 
 def chart_page(charts):
@@ -12,7 +12,7 @@ def chart_page(charts):
     body = "".join(
         f"<figure>{place(name, chart, f'Chart {name}.')}</figure>" for name, chart in charts.items()
     )
-    allowed = escape(policy(library(), script()))
+    allowed = escape(policy(library(), chart_script()))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
@@ -21,5 +21,5 @@ def chart_page(charts):
         f'<link rel="icon" href="data:,"><style>{chart_style()}'
         "body { background: var(--chart-panel); color: var(--chart-ink); }</style></head>"
         f'<body>{body}<script type="application/json" id="charts">{chart_data(charts)}</script>'
-        f"<script>{library()}</script><script>{script()}</script></body></html>"
+        f"<script>{library()}</script><script>{chart_script()}</script></body></html>"
     )

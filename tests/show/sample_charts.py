@@ -6,6 +6,8 @@ import numpy as np
 
 from esscher.show.cells import category_map, heatmap, matrix, picked_title, picking
 from esscher.show.chart import (
+    Axis,
+    Series,
     bands,
     bars,
     diagonal,
@@ -17,7 +19,6 @@ from esscher.show.chart import (
     sheet,
     ticks,
 )
-from esscher.show.scales import Axis, Series
 from esscher.show.theme import limits
 
 WORDS = Series("word", ("light", "heavy"))

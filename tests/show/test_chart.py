@@ -13,13 +13,33 @@ import vl_convert
 from esscher.core.errors import InputError
 from esscher.show.cells import heatmap, picking
 from esscher.show.cells import pairs as pairs_of_heads
-from esscher.show.chart import bars, figure, guides, panel, points, words
-from esscher.show.drawing import Drawing, check_heads, draw, offered
+from esscher.show.chart import (
+    BESIDE,
+    LISTED,
+    LONG,
+    Axis,
+    Series,
+    bars,
+    figure,
+    guides,
+    panel,
+    points,
+    words,
+)
+from esscher.show.content import Drawing, check_heads, draw, offered
 from esscher.show.frames import records
-from esscher.show.layout import layout
 from esscher.show.save import chart_bytes
-from esscher.show.scales import BESIDE, LISTED, LONG, Axis, Series
-from esscher.show.theme import BLUE, DOUBLE, GREY, GROUND, LETTER, LIGHT_LETTER, LINE, SHADES
+from esscher.show.theme import (
+    BLUE,
+    DOUBLE,
+    GREY,
+    GROUND,
+    LETTER,
+    LIGHT_LETTER,
+    LINE,
+    SHADES,
+    layout,
+)
 from tests.show.sample_charts import SAMPLES, both, costs, curves, explorer, pairs, steps
 
 

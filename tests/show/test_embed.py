@@ -9,9 +9,8 @@ import pytest
 
 from esscher.show.cells import heatmap
 from esscher.show.chart import figure
-from esscher.show.embed import chart_data, library, policy, script
-from esscher.show.layout import layout
-from esscher.show.theme import DOUBLE, SINGLE
+from esscher.show.render import chart_data, chart_script, library, policy
+from esscher.show.theme import DOUBLE, SINGLE, layout
 from tests.show.browser import chromium, looking
 from tests.show.chart_page import chart_page
 from tests.show.sample_charts import SAMPLES, costs, explorer
@@ -33,7 +32,7 @@ def page(tmp_path_factory):
 
 
 def test_a_page_loads_nothing_and_compiles_no_code():
-    assert "unsafe-eval" not in policy(library(), script())
+    assert "unsafe-eval" not in policy(library(), chart_script())
     assert "sourceMappingURL" not in library()
     assert len(library()) < 800_000
 

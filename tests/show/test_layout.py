@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from esscher.show.layout import AXIS, BAR, GAP, LETTER, NAMES, TICK, columns, layout
-from esscher.show.theme import DOUBLE, SINGLE
+from esscher.show.theme import (
+    AXIS,
+    BAR,
+    DOUBLE,
+    GAP,
+    LETTER_WIDTH,
+    NAMES,
+    SINGLE,
+    TICK_ROOM,
+    columns,
+    layout,
+)
 from tests.show.sample_charts import curves, explorer, pairs
 
 
@@ -40,7 +50,9 @@ def test_names_along_an_axis_take_their_room_up_to_a_share():
     names = ("one", "a name that is longer than all others")
     wide = layout(pairs(names).to_dict(), 2 * DOUBLE)["concat"]
     own = (2 * DOUBLE - 2 * GAP) / 3
-    assert wide[0]["width"] == pytest.approx(own - LETTER * len(names[1]) - TICK, abs=0.1)
+    assert wide[0]["width"] == pytest.approx(
+        own - LETTER_WIDTH * len(names[1]) - TICK_ROOM, abs=0.1
+    )
     assert wide[1]["width"] == pytest.approx(own - AXIS, abs=0.1)
     narrow = layout(pairs((*names, "x" * 500)).to_dict(), SINGLE)["concat"]
     assert narrow[0]["width"] == pytest.approx((1 - NAMES) * SINGLE, abs=0.1)

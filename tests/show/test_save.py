@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.show.drawing import retitled
+from esscher.show.content import retitled
 from esscher.show.save import FORMATS, chart_bytes, save_chart
 from tests.show.sample_charts import curves, explorer
 

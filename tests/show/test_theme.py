@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from esscher.show.embed import DARK
+from esscher.show.render import DARK
 from esscher.show.theme import PALETTE, SHADES, SHAPES, VARIABLES, limits, log_ticks
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from tests.soak.subjects import a_probe, a_sweep
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="looks at processes in /proc"
 )
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "faults.md"
 ROUNDS = int(os.environ.get("ESSCHER_SOAK_ROUNDS", "100"))
 SEED = int(os.environ.get("ESSCHER_SOAK_SEED", "0"))
 
@@ -42,16 +40,3 @@ def test_a_run_made_of_cells_under_faults(tmp_path: Path) -> None:
     found = soak(a_probe(tmp_path, 40), tmp_path, rounds, SEED)
     print(found.table())
     assert sum(tally.rounds for tally in found.tallies.values()) == rounds
-
-
-def test_the_page_lists_these_faults() -> None:
-    text = PAGE.read_text()
-    table = text[text.index("| what was done to it") :].split("\n\n")[0].splitlines()[2:]
-    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table]
-    assert [row[0] for row in rows] == [fault.name for fault in FAULTS]
-    assert [row[-1] for row in rows] == [fault.seen for fault in FAULTS]
-    assert sum(int(row[1]) for row in rows) == int(re.search(r"(\d+) rounds", text)[1])
-    for row, fault in zip(rows, FAULTS, strict=True):
-        allowed = {0, *(128 - code if code < 0 else code for code in fault.codes)}
-        allowed |= {143} if 75 in fault.codes else set()
-        assert {int(code) for code in re.findall(r"(\d+) \(", row[2])} <= allowed

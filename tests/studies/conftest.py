@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from esscher.runs.executors import threads_per_worker
 from esscher.runs.pool import LocalPool
-from esscher.runs.threads import threads_per_worker
 
 
 @pytest.fixture(scope="session")

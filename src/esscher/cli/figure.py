@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from esscher.cli.options import check_figure
-from esscher.cli.printing import plain_console, plain_table, say
+from esscher.cli.printing import check_figure, plain_console, plain_table, say
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign
 from esscher.runs.registry import load

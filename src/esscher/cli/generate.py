@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from esscher.cli.options import check_output
-from esscher.cli.printing import plain_console, plain_table, print_json, say
+from esscher.cli.printing import check_output, plain_console, plain_table, print_json, say
 from esscher.core.errors import InputError
 from esscher.core.memory import NOISE, PeakMemory
 from esscher.core.shown import byte_count, counted, plain_count, printable

@@ -1,18 +1,105 @@
-"""The ``esscher`` command: a group whose errors are one line and exit code 2, never a traceback."""
+"""The ``esscher`` command and the commands below it.
+
+Commands are known by name and first sentence before one is imported: most bring numpy and more
+with them, and nobody who asks for ``--help`` or presses the Tab key waits for that. A test compares
+the sentences with those of the commands. Errors are one line and exit code 2, never a traceback.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from esscher import __version__
-from esscher.cli.commands import Commands, listed
 from esscher.cli.endings import quiet_if_unread, terminable
 from esscher.core.command import started_by
 from esscher.core.errors import EsscherError, out_of_memory
 from esscher.core.shown import printable
+
+#: What a command does, and where it is: module and name. A study's command has its name.
+STUDIES = {
+    "paper": "Check the claims of the paper one by one.",
+    "probe": "Measure how many tokens each head of a model needs.",
+    "sweep": "Measure how fast attention over synthetic tokens converges.",
+    "deep": "Measure how errors of sampled attention grow through layers.",
+    "deep-stack": ("Measure how errors grow through a random stack of layers."),
+    "sparse": "Compare sparse attention with dense attention in a model.",
+    "sparse-law": "Compare sparse with dense attention on synthetic tokens.",
+    "plan": "Plan how many tokens each head keeps, and check the plan.",
+    "context": "Measure how long a context each head of a decoder uses.",
+    "tails": "Test whether the keys of a model have light tails.",
+    "domains": "Test whether heads behave differently on different text.",
+}
+OTHERS = {
+    "generate": (
+        "generate:generate",
+        "Generate text under a plan, and report speed and memory.",
+    ),
+    "theory": (
+        "theory:theory",
+        "Predict how fast a head converges, and how large n must be.",
+    ),
+    "hardmax": (
+        "hardmax:hardmax",
+        "Print the error of hardmax attention, exact and simulated.",
+    ),
+    "ls": ("runs:list_runs", "List the runs in a directory and below it."),
+    "show": ("runs:show", "Print the result of a stored run, complete or not."),
+    "report": (
+        "runs:report",
+        "Write an HTML report about stored runs.",
+    ),
+    "figure": ("figure:figure", "Draw a figure of a stored run, ready for a paper."),
+}
+#: First sentences by name.
+SENTENCES = STUDIES | {name: says for name, (_, says) in OTHERS.items()}
+
+
+class Commands(MutableMapping[str, click.Command]):
+    """The commands by name, each imported when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, click.Command | None] = dict.fromkeys(SENTENCES)
+
+    def __getitem__(self, name: str) -> click.Command:
+        found = self._loaded[name]
+        if found is None:
+            found = self._loaded[name] = _imported(name)
+        return found
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaded)
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+
+def _imported(name: str) -> click.Command:
+    if name in STUDIES:
+        from esscher.cli.study import study_command
+
+        return study_command(name)
+    module, _, title = OTHERS[name][0].partition(":")
+    found: click.Command = getattr(import_module(f"esscher.cli.{module}"), title)
+    return found
+
+
+def listed() -> click.Group:
+    """Return a group of the same commands with nothing but their names and first sentences."""
+    return click.Group(
+        commands={name: click.Command(name, help=says) for name, says in SENTENCES.items()}
+    )
+
 
 #: Where a context keeps the words of the command line.
 _WORDS = "esscher.words"

@@ -1,4 +1,4 @@
-"""``esscher ls`` and ``esscher show``: what stored runs there are, and what is in them."""
+"""``esscher ls``, ``show`` and ``report``: which stored runs there are, and what is in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from esscher.cli.endings import finish
-from esscher.cli.printing import plain_console, plain_table, print_json, say
+from esscher.cli.printing import check_output, plain_console, plain_table, print_json, say
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign
@@ -148,3 +148,33 @@ def _grid(values: list[float]) -> str:
     if len(values) < 2:
         return "".join(f"{value:.6g}" for value in values)
     return f"{min(values):.6g}:{max(values):.6g}:{len(values)}"
+
+
+@click.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File to write (default: report.html in the first run's directory).",
+)
+@click.option("--force", is_flag=True, help="Overwrite a file that is not a report.")
+def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
+    """Write an HTML report about stored runs.
+
+    RUN is the directory of a run of any kind, complete or not, a plan's file, or a directory that
+    holds runs; runs without measurements are left out. Several runs follow each other. The
+    report is one file, which opens from disk and needs no network.
+
+    \b
+    Examples:
+      esscher report runs/minilm -o report.html
+      esscher report runs/minilm-docs runs/minilm-code -o both.html
+      esscher report reproduced/gaussian-quick -o gaussian.html
+    """  # noqa: D301 - click's mark for verbatim lines
+    check_output(output, "-o")
+    from esscher.runs import report as reports
+
+    path = reports.report(list(runs), output, force=force, say=lambda text: say(text, err=True))
+    say(f"Report: {path}")
+    say("Open it in a browser; it needs no network.")

@@ -1,9 +1,10 @@
-"""Commands of studies, built from their options."""
+"""Commands of studies, built from their options, and the options of a synthetic head."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import MISSING
 from inspect import cleandoc, get_annotations
 from pathlib import Path
@@ -12,22 +13,114 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
 
-from esscher.cli.cluster import CLUSTER, chosen_cluster
 from esscher.cli.endings import finish, resumable
-from esscher.cli.options import (
+from esscher.cli.printing import (
     check_figure,
     check_output,
     named_sources,
+    plain_console,
+    say,
 )
-from esscher.cli.printing import plain_console
-from esscher.cli.synthetic import HEAD, head_parameters, synthetic_head
-from esscher.core.options import LISTS, Option, listed, options_of
-from esscher.math.laws import STANDARD_LAWS
+from esscher.core.errors import InputError
+from esscher.core.options import LISTS, Option, listed, numbers, options_of
+from esscher.core.validation import as_dim
+from esscher.math.heads import WeightHead, law_head
+from esscher.math.laws import STANDARD_LAWS, standard_law
+from esscher.runs.executors import CellExecutor, chosen_executor
 from esscher.runs.model_study import WithModel, said_of_other
 from esscher.runs.registry import has_part, part_of, study_named
 from esscher.runs.result import Result
 from esscher.runs.study import Study
 from esscher.show.tables import as_table
+
+HEAD_OPTIONS = (
+    click.option(
+        "--horizon", type=float, help="Attention horizon H, with all singular values equal."
+    ),
+    click.option(
+        "--dim", type=int, help="Dimension of the tokens (default: length of the spectrum, or 1)."
+    ),
+    click.option(
+        "--spectrum",
+        metavar="LIST",
+        help="Singular values of M instead of a horizon, such as 1.5,0.7,0.2.",
+    ),
+    click.option(
+        "--tau", metavar="LIST", help="Mean tilt; a single number is along the first axis."
+    ),
+    click.option(
+        "--df",
+        type=float,
+        default=5.0,
+        show_default=True,
+        help="Degrees of freedom of the law student.",
+    ),
+)
+
+
+#: What describes a head: the law, and these options.
+HEAD = ("law", "horizon", "dim", "spectrum", "tau", "df")
+
+
+def head_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that :func:`synthetic_head` reads, in this order, to a command."""
+    for option in reversed(HEAD_OPTIONS):
+        command = option(command)
+    return command
+
+
+def head_parameters() -> list[click.Parameter]:
+    """Return LAW and the options that :func:`synthetic_head` reads, for a command that is built."""
+
+    def described() -> None:
+        """Hold the options."""
+
+    held: Any = head_options(described)
+    law = click.Argument(["law"], metavar="LAW")
+    return [law, *reversed(held.__click_params__)]
+
+
+def synthetic_head(
+    law: str,
+    horizon: float | None,
+    dim: int | None,
+    spectrum: str | None,
+    tau: str | None,
+    df: float,
+) -> WeightHead:
+    """Build the head that the options describe, over a standard law."""
+    if law not in STANDARD_LAWS:
+        raise InputError(f"there is no law {law!r}; choose from {', '.join(STANDARD_LAWS)}")
+    if (horizon is None) == (spectrum is None):
+        raise InputError("give either --horizon or --spectrum, such as --horizon 1.5")
+    values = None if spectrum is None else numbers(spectrum, "--spectrum")
+    size = as_dim(dim, "--dim") if dim is not None else (1 if values is None else len(values))
+    if values is not None and len(values) != size:
+        raise InputError(f"--dim is {size} but --spectrum has {len(values)} values")
+    return law_head(
+        standard_law(law, size, df=df),
+        horizon=horizon,
+        spectrum=values,
+        tau=None if tau is None else numbers(tau, "--tau"),
+    )
+
+
+#: Options that say on which cluster to run: names, and settings of click.
+CLUSTER: tuple[tuple[str, dict[str, Any]], ...] = (
+    (
+        "--scheduler",
+        {
+            "metavar": "ADDRESS",
+            "help": "Run on this Dask cluster, such as tcp://host:8786 or tls://host:8786.",
+        },
+    ),
+)
+
+
+def chosen_cluster(scheduler: str | None, workers: int = 1) -> AbstractContextManager[CellExecutor]:
+    """Give whoever computes by the options, while it is needed; notices go to standard error."""
+    return chosen_executor(workers, scheduler=scheduler, say=lambda text: say(text, err=True))
+
 
 #: Form of options that are given several times, each with a name.
 NAMED = "NAME=SOURCE"

@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 import numpy as np
 
-from esscher.cli.options import check_figure
-from esscher.cli.printing import plain_console, plain_table, print_json
-from esscher.cli.synthetic import head_options, synthetic_head
+from esscher.cli.printing import check_figure, plain_console, plain_table, print_json
+from esscher.cli.study import head_options, synthetic_head
 from esscher.core.errors import InputError
 from esscher.core.options import geometric_sizes
 from esscher.core.shown import plain_count, with_error

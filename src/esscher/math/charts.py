@@ -14,10 +14,9 @@ from esscher.math.simulation import DirectErrors
 from esscher.math.statistics.laws import law_words
 from esscher.math.statistics.rate import Rate
 from esscher.math.theory.prediction import Prediction
-from esscher.show.chart import bands, figure, guides, lines, panel, points
-from esscher.show.drawing import Plot
+from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points
+from esscher.show.content import Plot
 from esscher.show.frames import finite
-from esscher.show.scales import Axis, Series
 from esscher.show.theme import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, limits
 
 #: Curves in words, with their colours.

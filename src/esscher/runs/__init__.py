@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from esscher.runs.cells import Cell, CellRun, open_run, read_run, run_folder, run_kind
 from esscher.runs.executors import Task
+from esscher.runs.folder import Cell, CellRun, open_run, read_run, run_folder, run_kind
 from esscher.runs.model_study import ModelStudy
 from esscher.runs.result import Result
 from esscher.runs.study import OneBatch, Study, function_of

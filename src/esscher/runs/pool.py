@@ -27,8 +27,15 @@ from typing import Any, Self
 from weakref import WeakValueDictionary
 
 from esscher.core.errors import InputError
-from esscher.runs.executors import TRIES, FailedCells, Task, call_alone, reason_of
-from esscher.runs.threads import threads_per_worker, use_threads
+from esscher.runs.executors import (
+    TRIES,
+    FailedCells,
+    Task,
+    call_alone,
+    reason_of,
+    threads_per_worker,
+    use_threads,
+)
 
 #: What stops a command: Ctrl-C, and what batch systems send.
 STOPPING = (signal.SIGINT, signal.SIGTERM)

@@ -13,8 +13,7 @@ from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 from esscher.core.untrusted import limits, read_json
 from esscher.core.validation import as_path
-from esscher.runs.cells import read_run
-from esscher.runs.folder import CONFIG
+from esscher.runs.folder import CONFIG, read_run
 from esscher.runs.result import Header, Result, result_from
 from esscher.runs.study import Study, finish, stored_study
 

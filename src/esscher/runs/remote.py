@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from esscher.core.errors import InputError
-from esscher.runs.executors import call_alone
+from esscher.runs.executors import asked_threads, call_alone, use_threads
 from esscher.runs.provenance import versions
-from esscher.runs.threads import asked_threads, use_threads
 
 
 def call(expected: dict[str, str | None], function: Callable[..., Any], *arguments: Any) -> Any:

@@ -26,14 +26,14 @@ from esscher.core.codec import Count, Name, Record, as_json, as_record, as_tree
 from esscher.core.errors import InputError
 from esscher.core.untrusted import limits, read_json, shortened
 from esscher.runs.folder import RESULTS
-from esscher.show.drawing import Drawing, Plot, draw, offered
+from esscher.show.content import Drawing, Plot, draw, offered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pandas as pd
 
-    from esscher.runs.cells import Cell, CellRun
+    from esscher.runs.folder import Cell, CellRun
     from esscher.runs.study import Study
 
 S = TypeVar("S", bound="Study[Any]")

@@ -35,9 +35,8 @@ import msgspec
 from esscher.core.codec import Record, as_record, as_tree
 from esscher.core.errors import InputError
 from esscher.core.options import LISTS, AtMost, checked, option, options_of, plain_type
-from esscher.runs.cells import Cell, CellRun, open_run, run_in_memory
 from esscher.runs.executors import CellExecutor, SchedulerLost, Task, chosen_executor, compute_cells
-from esscher.runs.folder import LOG, check_run_place
+from esscher.runs.folder import LOG, Cell, CellRun, check_run_place, open_run, run_in_memory
 from esscher.runs.progress import Reporter
 from esscher.runs.result import Result, read_result
 

@@ -10,9 +10,8 @@ from typing import Any, cast
 import altair as alt
 from altair.typing import ChartType
 
-from esscher.show.chart import CLICKED, canvas, tip
+from esscher.show.chart import CLICKED, Axis, Row, Series, canvas, tip
 from esscher.show.frames import finite
-from esscher.show.scales import Axis, Row, Series
 from esscher.show.theme import (
     LETTER,
     LIGHT_LETTER,

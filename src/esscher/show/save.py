@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from esscher.core.atomic import write_output
 from esscher.core.errors import InputError
-from esscher.show.layout import layout, specification
-from esscher.show.theme import DOUBLE, SINGLE
+from esscher.show.theme import DOUBLE, SINGLE, layout, specification
 
 if TYPE_CHECKING:
     from altair.typing import ChartType

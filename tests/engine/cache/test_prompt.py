@@ -15,7 +15,7 @@ from esscher.engine.cache.selection import Kept
 from esscher.engine.models import attention_override, wrap_model
 from esscher.engine.models.weights import rotation_of
 from tests.engine.cache.plans import prompts
-from tests.engine.cache.published.reading import decoder, read
+from tests.engine.cache.reading import decoder, read
 
 KEEPING = Keeping(sinks=2, recent=4)
 COUNT = 80

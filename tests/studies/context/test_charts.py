@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from esscher.core.errors import InputError
-from esscher.show.drawing import draw, offered
+from esscher.show.content import draw, offered
 from esscher.studies.context.charts import CHANGES, DRAWINGS
 from tests.show.drawn import panel_rows, texts
 

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import replace
 
 import esscher
-from esscher.runs.page import page_of
+from esscher.runs.report import page_of
 from esscher.studies.context.page import summary
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.show.drawing import draw, offered
+from esscher.show.content import draw, offered
 from esscher.studies.deep.charts import DRAWINGS
 from esscher.studies.deep.records import DeepEnd
 from tests.show.drawn import panel_rows, texts

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import esscher
-from esscher.runs.page import page_of
+from esscher.runs.report import page_of
 from esscher.show.frames import data_of
 from esscher.studies.deep.page import summary
 from esscher.studies.deep.records import DeepEnd

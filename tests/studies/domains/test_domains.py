@@ -12,7 +12,7 @@ import esscher
 import esscher.studies.domains.measure as running
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
-from esscher.runs.cells import Cell
+from esscher.runs.folder import Cell
 from esscher.studies.domains import Domains, domains
 from esscher.studies.domains.result import STATISTICS
 from tests.engine.models.demo import demo_model

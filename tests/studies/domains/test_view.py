@@ -9,8 +9,8 @@ import pytest
 
 import esscher
 from esscher.core.errors import InputError
-from esscher.runs.page import page_of
-from esscher.show.drawing import draw, offered
+from esscher.runs.report import page_of
+from esscher.show.content import draw, offered
 from esscher.studies.domains.charts import DRAWINGS, MAIN
 from esscher.studies.domains.view import summary
 from tests.runs.made import make

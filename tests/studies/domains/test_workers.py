@@ -50,7 +50,7 @@ def test_the_same_bytes_on_workers(
         assert workers == 2
         return nullcontext(pool)
 
-    monkeypatch.setattr("esscher.cli.cluster.chosen_executor", chosen)
+    monkeypatch.setattr("esscher.cli.study.chosen_executor", chosen)
     words = [f"--text={name}={path}" for name, path in texts.items()]
     words += [
         "--blocks=6",

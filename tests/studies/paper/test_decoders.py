@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from esscher.show.drawing import Plot
+from esscher.show.content import Plot
 from esscher.studies.paper import decoders
 from esscher.studies.paper.decoders import (
     CAUSAL,

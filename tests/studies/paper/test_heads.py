@@ -10,7 +10,7 @@ import pytest
 
 from esscher.core.streams import random_stream
 from esscher.show.chart import figure
-from esscher.show.drawing import Plot
+from esscher.show.content import Plot
 from esscher.studies.paper import heads
 from esscher.studies.paper.ledger import Setting
 from esscher.studies.probe import probe

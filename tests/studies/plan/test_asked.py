@@ -14,7 +14,7 @@ import esscher
 from esscher.core.errors import InputError
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.text.tasks import ask, task_items
-from esscher.runs.cells import Cell
+from esscher.runs.folder import Cell
 from esscher.show.tables import PlainConsole
 from esscher.studies.plan.page import summary
 from esscher.studies.plan.printed import print_result

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from esscher.core.errors import InputError
-from esscher.show.drawing import draw, offered
+from esscher.show.content import draw, offered
 from esscher.studies.plan.charts import (
     BANDED,
     COLOURS,

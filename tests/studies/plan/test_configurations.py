@@ -12,7 +12,7 @@ from esscher.engine.cache.published import RULES, rule_named
 from esscher.engine.cache.selection import certain_keys
 from esscher.studies.plan.configurations import Budgets, Chosen, count_kept, kept_layers
 from tests.engine.cache.plans import prompts
-from tests.engine.cache.published.reading import decoder
+from tests.engine.cache.reading import decoder
 
 COUNT = 90
 CERTAIN = certain_keys(COUNT, 2, 4)

@@ -12,7 +12,7 @@ from msgspec import structs
 
 import esscher
 from esscher.core.shown import byte_count
-from esscher.runs.page import page_of
+from esscher.runs.report import page_of
 from esscher.studies.plan.page import summary
 from esscher.studies.plan.savings import Cost, Savings
 

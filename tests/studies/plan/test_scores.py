@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from esscher.math.statistics.intervals import wilson
-from esscher.runs.cells import Cell
+from esscher.runs.folder import Cell
 from esscher.studies.plan.records import END, PlanCell
 from esscher.studies.plan.scores import task_results
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from esscher.runs.cells import Cell
+from esscher.runs.folder import Cell
 from esscher.studies.plan.compare import END, check_results, closest, passages_needed
 from esscher.studies.plan.records import PlanCell
 from esscher.studies.plan.words import headline

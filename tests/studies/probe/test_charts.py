@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.show.drawing import draw, offered
+from esscher.show.content import draw, offered
 from esscher.studies.probe import charts, page, probe
 from esscher.studies.probe.charts import DRAWINGS
 from esscher.studies.probe.curves import METRICS

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import esscher
-from esscher.runs.page import page_of
+from esscher.runs.report import page_of
 from esscher.show.numbers import shown
 from esscher.studies.probe.page import summary
 from tests.runs.made import HOSTILE, changed, wide_probe

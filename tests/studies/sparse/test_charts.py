@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.show.drawing import draw, offered
+from esscher.show.content import draw, offered
 from esscher.studies.sparse.charts import DRAWINGS, METRICS, STYLES, best_pattern
 from esscher.studies.sparse.result import student
 from tests.runs.made import HOSTILE, make

@@ -11,7 +11,7 @@ from msgspec import structs
 import esscher
 from esscher.core.errors import InputError
 from esscher.math.theory import exponents
-from esscher.show.drawing import draw, offered
+from esscher.show.content import draw, offered
 from esscher.studies.sweep.charts import (
     BOUND,
     DRAWINGS,

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from esscher.core.errors import InputError
 from esscher.math.tails.verdict import NONE, SUB_GAUSSIAN
-from esscher.show.drawing import draw, offered
+from esscher.show.content import draw, offered
 from esscher.studies.tails.charts import DRAWINGS
 from tests.runs.made import make
 from tests.show.drawn import rows

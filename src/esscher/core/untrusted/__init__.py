@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from esscher.core.shown import printable, shortened
 from esscher.core.untrusted import limits
-from esscher.core.untrusted.arrays import map_array
-from esscher.core.untrusted.documents import parse_json, read_json
-from esscher.core.untrusted.guard import bounded, foreign
-from esscher.core.untrusted.regular import (
+from esscher.core.untrusted.files import (
     append_line,
     check_folder,
+    first_line,
+    map_array,
     open_regular,
     open_regular_for_writing,
+    parse_json,
     read_file,
+    read_json,
+    read_table,
 )
-from esscher.core.untrusted.tables import first_line, read_table
+from esscher.core.untrusted.guard import bounded, foreign
 
 __all__ = [
     "append_line",

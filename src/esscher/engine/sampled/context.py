@@ -18,7 +18,6 @@ from esscher.core.validation import Array
 from esscher.engine.models import LayerCapture
 from esscher.engine.models.inputs import QUERY_BLOCK
 from esscher.engine.sampled.layer import (
-    METRICS,
     PRODUCTS,
     HeadNumbers,
     LayerMeasurement,
@@ -27,7 +26,7 @@ from esscher.engine.sampled.layer import (
     map_errors,
     norms,
 )
-from esscher.engine.sampled.sizes import PREFIX
+from esscher.engine.sampled.sizes import METRICS, PREFIX
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import keys_apart
 

@@ -11,14 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from esscher.core.codec import Count, Record
 from esscher.core.validation import Array
 from esscher.engine.attention.outputs import nested_outputs
+from esscher.engine.sampled.sizes import ReferenceUsed
 from esscher.math.coupling import CoupledMoments
 from esscher.math.theory.cloud_pass import CloudHead
-
-#: Errors that are measured, as in a sweep.
-METRICS = ("mean", "cov", "map")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,24 +62,6 @@ class HeadNumbers:
         """The head as predictions take it."""
         asked = float(len(self.outputs))
         return CloudHead(self.values, self.outputs, self.logits, self.own, asked)
-
-
-class ReferenceUsed(Record, frozen=True, kw_only=True):
-    """What the errors of a layer are measured against, in pooled mode.
-
-    Attributes
-    ----------
-    queries
-        Tokens that attend all keys.
-    coarse_keys
-        Keys of the coarse level; None if all tokens attend all keys.
-    cov_error
-        Standard error of its covariance, per head and (last) of the layer.
-    """
-
-    queries: Count
-    coarse_keys: Count | None
-    cov_error: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)

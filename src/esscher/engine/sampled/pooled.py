@@ -34,18 +34,17 @@ from esscher.engine.attention.outputs import (
 from esscher.engine.models import LayerCapture
 from esscher.engine.sampled.context import delimiter_shares
 from esscher.engine.sampled.layer import (
-    METRICS,
     PRODUCTS,
     HeadNumbers,
     LayerMeasurement,
     OutputProjection,
     OutputReference,
-    ReferenceUsed,
     attend,
     attend_nested,
     norms,
     soft_capped,
 )
+from esscher.engine.sampled.sizes import METRICS, ReferenceUsed
 from esscher.engine.text import CloudFile, LayerCloud, Passage, read_rows
 from esscher.engine.text.cloud import let_go
 from esscher.engine.text.packing import first_tokens

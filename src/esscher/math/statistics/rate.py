@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray
 
-    from esscher.show.drawing import Plot
+    from esscher.show.content import Plot
 
 
 #: Places at which a predicted curve is compared with an error.

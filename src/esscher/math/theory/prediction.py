@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from esscher.math.simulation import DirectErrors
-    from esscher.show.drawing import Plot
+    from esscher.show.content import Plot
 
 
 #: A curve has its rate once the local exponent stays within this distance of the asymptotic one.

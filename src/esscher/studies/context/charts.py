@@ -11,11 +11,21 @@ import numpy as np
 from altair.typing import ChartType
 
 from esscher.show.cells import heatmap, map_height, picked_title, picking
-from esscher.show.chart import HEIGHT, bands, figure, guides, lines, panel, points, ticks
-from esscher.show.drawing import Drawing, check_heads
+from esscher.show.chart import (
+    HEIGHT,
+    Axis,
+    Series,
+    bands,
+    figure,
+    guides,
+    lines,
+    panel,
+    points,
+    ticks,
+)
+from esscher.show.content import Drawing, check_heads
 from esscher.show.frames import finite, records
 from esscher.show.numbers import counted
-from esscher.show.scales import Axis, Series
 from esscher.show.theme import BLACK, BLUE, SHARES, VERMILION, limits
 from esscher.studies.context.result import Context, HeadContext, longest_first
 

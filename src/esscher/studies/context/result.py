@@ -13,7 +13,7 @@ from esscher.core.codec import Count, Index, Name, Record
 from esscher.core.errors import InputError
 from esscher.core.shown import counted, two_digits
 from esscher.core.validation import Array
-from esscher.runs.cells import Cell, CellRun
+from esscher.runs.folder import Cell, CellRun
 from esscher.runs.result import Result, WithHeads
 from esscher.studies.context.saturation import ContextLength, relative_changes, saturation
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, AtMost, Seed, option
 from esscher.engine.models.outline import Outline
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
+from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import ModelStudy
 from esscher.studies.context.result import Context, PassageCell, assemble
 from esscher.studies.context.saturation import doublings

@@ -16,8 +16,8 @@ from esscher.core.validation import Array
 from esscher.engine.models import AnyModel, LayerCapture, LayerInputs, LoadedModel, opened_model
 from esscher.engine.text import Passage, visit_passages
 from esscher.engine.text.packing import first_passages
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import Task
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.context.result import PassageCell
 from esscher.studies.context.study import ContextStudy
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from altair.typing import ChartType
 
-from esscher.show.chart import bands, figure, guides, lines, panel, points
-from esscher.show.drawing import Drawing
+from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points
+from esscher.show.content import Drawing
 from esscher.show.frames import finite
 from esscher.show.numbers import shown
-from esscher.show.scales import Axis, Series
 from esscher.show.theme import BLUE, GREY, ORANGE, PURPLE, SKY, VERMILION, limits
 from esscher.studies.deep.records import TERCILES, Curve, DeepEnd, Perplexity
 from esscher.studies.deep.result import Deep

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from esscher.engine.models import LayerInputs
 from esscher.engine.reading import Pass, compare_laws, surprise
-from esscher.runs.cells import Cell
+from esscher.runs.folder import Cell
 from esscher.studies.deep.records import DeepCell
 from esscher.studies.deep.sampling import KeyDraws, SampledPassage, sampled_attention
 

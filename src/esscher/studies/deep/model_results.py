@@ -22,7 +22,7 @@ from msgspec.structs import asdict
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
 from esscher.math.statistics.records import FittedRate
-from esscher.runs.cells import Cell, CellRun
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.deep.headlines import NOTHING, model_headline
 from esscher.studies.deep.horizons import describe_terciles, split_terciles
 from esscher.studies.deep.intervals import (

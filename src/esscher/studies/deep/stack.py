@@ -32,7 +32,7 @@ from esscher.math.heads import law_head
 from esscher.math.laws import Gaussian
 from esscher.math.limits import AttentionLayer, GaussianStack, StackLimit
 from esscher.math.limits.mapping import AffineMap
-from esscher.runs.cells import Cell
+from esscher.runs.folder import Cell
 from esscher.studies.deep.records import StackCell
 
 #: Condition number of a covariance beyond which a head can no longer be set on it: half of the

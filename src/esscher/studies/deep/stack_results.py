@@ -28,7 +28,7 @@ from esscher.math.heads import WeightHead
 from esscher.math.limits import GaussianStack, StackLimit
 from esscher.math.statistics import LEVEL
 from esscher.math.theory import exponents
-from esscher.runs.cells import Cell, CellRun
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.deep.headlines import NOTHING, SAME, stack_headline
 from esscher.studies.deep.intervals import fitted, growth_factors, means
 from esscher.studies.deep.records import DeepLayer, LayerLimit

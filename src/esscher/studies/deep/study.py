@@ -14,8 +14,8 @@ from esscher.core.options import BY_MODEL, AtMost, Seed, option
 from esscher.core.validation import as_sizes, check_memory
 from esscher.engine.models.outline import Outline
 from esscher.engine.sampled.sizes import passage_keys
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
+from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import ModelStudy
 from esscher.runs.study import Study
 from esscher.studies.deep.records import TERCILES, DeepCell, StackCell

@@ -14,8 +14,8 @@ from esscher.engine.models import AnyModel, LoadedModel, opened_model
 from esscher.engine.reading import check_supported
 from esscher.engine.text import Passage, PassageSet, whole_passages
 from esscher.math.limits import GaussianStack, StackLimit
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor, Task
+from esscher.runs.folder import Cell, CellRun
 from esscher.runs.study import OneBatch
 from esscher.studies.deep.horizons import head_horizons, split_terciles
 from esscher.studies.deep.measure import PassageMeasurement

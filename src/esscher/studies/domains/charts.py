@@ -5,9 +5,8 @@ from __future__ import annotations
 from altair.typing import ChartType
 
 from esscher.show.cells import heatmap
-from esscher.show.chart import figure, panel, points
-from esscher.show.drawing import Drawing
-from esscher.show.scales import Axis, Series
+from esscher.show.chart import Axis, Series, figure, panel, points
+from esscher.show.content import Drawing
 from esscher.show.theme import SHARES, limits
 from esscher.studies.domains.result import BY_NAME, DIFFERS, SAME, Domains
 

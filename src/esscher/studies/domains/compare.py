@@ -31,7 +31,7 @@ from esscher.core.codec import Estimate
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.statistics.intervals import discoveries
-from esscher.runs.cells import Cell, CellRun
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.domains.result import (
     DIFFERS,
     FACTOR,

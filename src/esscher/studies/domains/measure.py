@@ -37,7 +37,7 @@ from esscher.engine.text.documents import source_name
 from esscher.engine.text.packing import BETWEEN
 from esscher.math.statistics import find_sinks, received_exponent
 from esscher.math.theory.cloud_table import MapErrors
-from esscher.runs.cells import Cell
+from esscher.runs.folder import Cell
 from esscher.studies.domains.result import BlockCell, Corpus
 from esscher.studies.domains.study import DomainsStudy
 

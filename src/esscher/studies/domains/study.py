@@ -12,8 +12,8 @@ from esscher.core.validation import as_indices
 from esscher.engine.models.outline import Outline
 from esscher.engine.sampled.sizes import Mode, usual_mode
 from esscher.engine.text.documents import check_text
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor, Task
+from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import WithModel
 from esscher.runs.study import OneBatch
 from esscher.studies.domains.result import BlockCell, Corpus, Domains

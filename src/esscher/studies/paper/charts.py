@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from altair.typing import ChartType
 
-from esscher.show.drawing import Drawing
+from esscher.show.content import Drawing
 from esscher.studies.paper.claims import CLAIMS
 from esscher.studies.paper.result import Paper
 from esscher.studies.paper.study import NAMES

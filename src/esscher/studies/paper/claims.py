@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from esscher.runs.cells import Cell
+from esscher.runs.folder import Cell
 from esscher.studies.paper import decoders, heads, rest, synthetic
 from esscher.studies.paper.ledger import Claim, Entry, Measurement, Setting
 

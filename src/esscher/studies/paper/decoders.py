@@ -426,8 +426,7 @@ def _records(found: Entry, name: str) -> list[dict[str, Any]]:
 
 def draw_causal(found: Entry) -> ChartType:
     """Draw errors with and without the mask, their ratio, and errors by position."""
-    from esscher.show.chart import figure, guides, lines, panel, points
-    from esscher.show.scales import Axis, Series
+    from esscher.show.chart import Axis, Series, figure, guides, lines, panel, points
     from esscher.show.theme import BLUE, GREY, LINE, VERMILION, limits
 
     errors, ratios, places = (_records(found, name) for name in ("errors", "ratios", "positions"))
@@ -1012,8 +1011,7 @@ _OF = {TOKEN: "next tokens", NEIGHBOUR: "nearest texts", CLASS: "classes"}
 
 def draw_downstream(found: Entry) -> ChartType:
     """Draw losses with their power laws, and accuracies beside the dense ones."""
-    from esscher.show.chart import figure, guides, lines, panel, points
-    from esscher.show.scales import Axis, Series
+    from esscher.show.chart import Axis, Series, figure, guides, lines, panel, points
     from esscher.show.theme import BLUE, GREEN, VERMILION, limits
 
     curves = _records(found, "curves")

@@ -19,14 +19,13 @@ from scipy.special import stdtrit
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.sampled.layer import METRICS
+from esscher.engine.sampled.sizes import METRICS
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import fit_rate
 from esscher.math.statistics.intervals import mean_and_interval, rank_correlation
 from esscher.math.statistics.records import class_counts
 from esscher.math.theory import exponents
-from esscher.show.chart import bands, figure, guides, lines, panel, points, words
-from esscher.show.scales import Axis, Series
+from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points, words
 from esscher.show.theme import BLUE, GREEN, GREY, LINE, VERMILION, limits
 from esscher.studies.paper.ledger import (
     Check,

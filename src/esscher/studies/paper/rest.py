@@ -8,8 +8,7 @@ import pandas as pd
 from altair.typing import ChartType
 
 from esscher.math.tails.verdict import kind_of
-from esscher.show.chart import bars, figure, guides, lines, panel, points
-from esscher.show.scales import Axis, Series
+from esscher.show.chart import Axis, Series, bars, figure, guides, lines, panel, points
 from esscher.show.theme import limits
 from esscher.studies.paper.ledger import (
     Check,

@@ -12,8 +12,8 @@ from esscher.core.codec import Record
 from esscher.core.errors import InputError
 from esscher.core.options import Seed, option
 from esscher.core.shown import shortened
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor, Task
+from esscher.runs.folder import Cell, CellRun
 from esscher.runs.study import OneBatch, Study
 from esscher.studies.paper.ledger import Entry, Setting, Unit
 from esscher.studies.paper.result import Paper

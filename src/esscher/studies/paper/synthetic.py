@@ -18,8 +18,7 @@ from esscher.math.limits import NoLimit, limit_moments
 from esscher.math.simulation import hardmax_curve
 from esscher.math.statistics import fit_rate
 from esscher.math.theory import ball_bound, map_curve, measured_supremum, moment_curves
-from esscher.show.chart import figure, guides, lines, panel, points
-from esscher.show.scales import Axis, Series
+from esscher.show.chart import Axis, Series, figure, guides, lines, panel, points
 from esscher.show.theme import BLUE, GREEN, GREY, LINE, VERMILION, limits
 from esscher.studies.paper.growth import growth_of
 from esscher.studies.paper.heads import (

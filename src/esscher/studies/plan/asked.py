@@ -8,7 +8,7 @@ from esscher.engine.cache.budgets import Keeping, Score
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.models import LoadedModel
 from esscher.engine.text.tasks import TaskItem, ask, ask_each
-from esscher.runs.cells import Cell
+from esscher.runs.folder import Cell
 from esscher.studies.plan.configurations import Chosen, count_kept, kept_layers
 from esscher.studies.plan.records import END, PlanCell
 

@@ -12,6 +12,8 @@ from altair.typing import ChartType
 from esscher.show.cells import ROW, heatmap, map_height, picked_title, picking
 from esscher.show.chart import (
     HEIGHT,
+    Axis,
+    Series,
     bands,
     bars,
     diagonal,
@@ -21,10 +23,9 @@ from esscher.show.chart import (
     points,
     sheet,
 )
-from esscher.show.drawing import Drawing, check_heads
+from esscher.show.content import Drawing, check_heads
 from esscher.show.frames import records
 from esscher.show.numbers import counted
-from esscher.show.scales import Axis, Series
 from esscher.show.theme import (
     BLACK,
     BLUE,

@@ -14,7 +14,7 @@ from esscher.core.validation import Array
 from esscher.engine.cache.selection import reduced_attention
 from esscher.engine.models import LayerInputs
 from esscher.engine.reading import Pass, compare_laws, surprise
-from esscher.runs.cells import Cell
+from esscher.runs.folder import Cell
 from esscher.studies.plan.calibrate import ObservedPassage
 from esscher.studies.plan.configurations import (
     Chosen,

@@ -15,7 +15,7 @@ import pandas as pd
 
 from esscher.core.validation import Array
 from esscher.math.statistics.intervals import exponentials, mean_and_interval, replicates_needed
-from esscher.runs.cells import Cell, CellRun
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.plan.records import (
     END,
     Check,

@@ -10,7 +10,7 @@ import numpy as np
 from esscher.core.codec import Interval
 from esscher.core.validation import Array
 from esscher.math.statistics.intervals import mean_and_interval, wilson
-from esscher.runs.cells import Cell
+from esscher.runs.folder import Cell
 from esscher.studies.plan.records import Mean, TaskScore, TaskScores
 
 #: A task on which the dense model scores less than this is one that it cannot do.

@@ -15,8 +15,8 @@ from esscher.engine.cache.budgets import Keeping, SelectionKind, keeping_for
 from esscher.engine.models.outline import Outline
 from esscher.engine.text.documents import TextRecord, check_text
 from esscher.engine.text.tasks import TASKS
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
+from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import ModelStudy
 from esscher.runs.result import NotFinished
 from esscher.studies.plan.records import PUBLISHED, PlanCell

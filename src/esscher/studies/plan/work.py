@@ -26,8 +26,8 @@ from esscher.engine.reading import check_supported
 from esscher.engine.text import Passage, PassageSet
 from esscher.engine.text.packing import cut_again, first_passages
 from esscher.engine.text.tasks import TaskItem, calibration_item, task_items
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor, Task
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.plan.asked import item_cell
 from esscher.studies.plan.calibrate import (
     HeldPassages,

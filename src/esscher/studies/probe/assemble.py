@@ -10,10 +10,11 @@ from msgspec import structs
 
 from esscher.core.codec import Record
 from esscher.core.validation import Array
-from esscher.engine.sampled.layer import METRICS, LayerMeasurement
+from esscher.engine.sampled.layer import LayerMeasurement
+from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics import Rate, fit_rate
 from esscher.math.statistics.records import ByMetric, FittedRate
-from esscher.runs.cells import Cell, CellRun
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.probe.cells import LayerFound, read_cell
 from esscher.studies.probe.flags import with_flags
 from esscher.studies.probe.headline import headline

@@ -16,8 +16,9 @@ import numpy as np
 import pandas as pd
 
 from esscher.core.validation import Array
-from esscher.engine.sampled.layer import METRICS, PRODUCTS, LayerMeasurement
-from esscher.runs.cells import Cell, CellRun
+from esscher.engine.sampled.layer import PRODUCTS, LayerMeasurement
+from esscher.engine.sampled.sizes import METRICS
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.probe.records import HeadStatistics, LayerPart, ProbeCell
 
 

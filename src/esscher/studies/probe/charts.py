@@ -11,11 +11,22 @@ import numpy as np
 from altair.typing import ChartType
 
 from esscher.show.cells import heatmap, pairs, picked_title, picking
-from esscher.show.chart import bands, diagonal, figure, guides, lines, panel, points, sheet, words
-from esscher.show.drawing import Drawing, check_heads
+from esscher.show.chart import (
+    Axis,
+    Series,
+    bands,
+    diagonal,
+    figure,
+    guides,
+    lines,
+    panel,
+    points,
+    sheet,
+    words,
+)
+from esscher.show.content import Drawing, check_heads
 from esscher.show.frames import records
 from esscher.show.numbers import counted, shown
-from esscher.show.scales import Axis, Series
 from esscher.show.theme import (
     BLACK,
     BLUE,

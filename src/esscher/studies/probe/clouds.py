@@ -20,7 +20,7 @@ from esscher.engine.text import (
     collect_cloud,
     stored_layers,
 )
-from esscher.runs.cells import CellRun
+from esscher.runs.folder import CellRun
 from esscher.studies.probe.study import ProbeStudy
 
 #: Name of the cloud in a run's directory.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from esscher.show.chart import Axis, Series
 from esscher.show.numbers import between
-from esscher.show.scales import Axis, Series
 from esscher.show.theme import BLUE, GREEN, VERMILION, limits
 from esscher.studies.probe.records import NORMAL, ProbeHead
 from esscher.studies.probe.result import Probe

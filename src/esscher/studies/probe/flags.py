@@ -15,7 +15,7 @@ import scipy
 from msgspec import structs
 
 from esscher.core.validation import Array
-from esscher.engine.sampled.layer import METRICS
+from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics.intervals import family_wise
 from esscher.math.theory.cloud import EFFORT
 from esscher.studies.probe.records import Flag, ProbeHead

@@ -13,7 +13,7 @@ import numpy as np
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.sampled.layer import METRICS
+from esscher.engine.sampled.sizes import METRICS
 
 if TYPE_CHECKING:
     import pandas as pd

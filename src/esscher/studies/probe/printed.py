@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from esscher.core.shown import counted, with_error
-from esscher.engine.sampled.layer import METRICS
+from esscher.engine.sampled.sizes import METRICS
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.probe.predictors import CONSTANT
 from esscher.studies.probe.result import Probe

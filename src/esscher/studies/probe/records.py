@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Generic, TypeAlias, TypeVar
 
 from esscher.core.codec import Amount, Count, Estimate, Index, Interval, Name, Record
-from esscher.engine.sampled.layer import METRICS, ReferenceUsed
+from esscher.engine.sampled.sizes import METRICS, ReferenceUsed
 from esscher.math.statistics.records import ByMetric, Ends, FittedRate, ReceivedTail
 from esscher.math.tails.candidates import Cloud
 
@@ -265,7 +265,7 @@ class ReferenceQuality(Record, frozen=True, kw_only=True):
     Attributes
     ----------
     queries, coarse_keys
-        See :class:`esscher.engine.sampled.layer.ReferenceUsed`; None in context mode.
+        See :class:`esscher.engine.sampled.sizes.ReferenceUsed`; None in context mode.
     standard_error
         Its standard errors.
     share

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from esscher.core.codec import Count, Estimate
-from esscher.engine.sampled.layer import METRICS
+from esscher.engine.sampled.sizes import METRICS
 from esscher.runs.result import Result, WithHeads
 from esscher.studies.probe.records import ProbeHead, ProbeLayer
 

@@ -20,8 +20,8 @@ from esscher.engine.sampled.sizes import (
     passage_keys,
     usual_mode,
 )
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
+from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import ModelStudy
 from esscher.studies.probe.records import ProbeCell
 from esscher.studies.probe.result import Probe

@@ -23,7 +23,8 @@ from msgspec import structs
 from esscher.core.codec import Estimate
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.sampled.layer import METRICS, PRODUCTS, LayerMeasurement
+from esscher.engine.sampled.layer import PRODUCTS, LayerMeasurement
+from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resampling_counts
 from esscher.studies.probe.records import (
     AtSize,

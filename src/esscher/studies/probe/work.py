@@ -32,8 +32,8 @@ from esscher.engine.text import (
     seen_cloud,
     visit_passages,
 )
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor, Task
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.probe.cells import LayerFound, make_cell
 from esscher.studies.probe.clouds import collected_clouds
 from esscher.studies.probe.describe import describe_head, one_sided_psi

@@ -14,7 +14,7 @@ from esscher.core.validation import Array
 from esscher.engine.patterns import BASELINE, PATTERNS, Corrected
 from esscher.math.statistics import LEVEL, Rate, fit_rate
 from esscher.math.statistics.records import ByMetric
-from esscher.runs.cells import Cell, CellRun
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.sparse.compare import Pair, budget_for
 from esscher.studies.sparse.measurement import Measurement
 from esscher.studies.sparse.records import (

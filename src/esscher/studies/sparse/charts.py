@@ -9,9 +9,8 @@ import altair as alt
 from altair.typing import ChartType
 
 from esscher.show.cells import ROW, category_map, heatmap, picked_title, picking
-from esscher.show.chart import figure, guides, lines, panel, points, sheet
-from esscher.show.drawing import Drawing, check_heads
-from esscher.show.scales import Axis, Series
+from esscher.show.chart import Axis, Series, figure, guides, lines, panel, points, sheet
+from esscher.show.content import Drawing, check_heads
 from esscher.show.theme import (
     BLACK,
     BLUE,

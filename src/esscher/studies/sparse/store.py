@@ -13,7 +13,7 @@ import pandas as pd
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
-from esscher.runs.cells import Cell, CellRun
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.sparse.measurement import Measurement
 from esscher.studies.sparse.records import METRICS, SparseCell
 

@@ -15,8 +15,8 @@ from esscher.core.validation import as_indices, check_memory
 from esscher.engine.models.outline import Outline
 from esscher.engine.patterns import as_patterns
 from esscher.math.laws import STANDARD_LAWS
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
+from esscher.runs.folder import Cell, CellRun
 from esscher.runs.law_study import LawStudy
 from esscher.runs.model_study import ModelStudy
 from esscher.studies.sparse.budgets import law_budgets, model_budgets

@@ -8,8 +8,8 @@ from typing import Any
 from esscher.engine.models import AnyModel, LoadedModel, opened_model
 from esscher.engine.text import Passage, whole_passages
 from esscher.math.heads import WeightHead
-from esscher.runs.cells import Cell
 from esscher.runs.executors import CellExecutor, Task
+from esscher.runs.folder import Cell
 from esscher.runs.study import OneBatch
 from esscher.studies.sparse.heads import measure_passage
 from esscher.studies.sparse.laws import Sequences, make_sequences, measure_laws

@@ -16,7 +16,7 @@ import numpy as np
 from esscher.core.codec import Index, Record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
-from esscher.runs.cells import Cell, CellRun
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.predictions import ScalePrediction
 from esscher.studies.sweep.reference import Reference

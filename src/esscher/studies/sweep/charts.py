@@ -12,9 +12,20 @@ from numpy.typing import ArrayLike
 
 from esscher.math.theory import exponents as gaussian_exponents
 from esscher.math.theory.curve import bounded_exponents
-from esscher.show.chart import bands, diagonal, figure, guides, lines, panel, points, sheet, words
-from esscher.show.drawing import Drawing
-from esscher.show.scales import Axis, Series
+from esscher.show.chart import (
+    Axis,
+    Series,
+    bands,
+    diagonal,
+    figure,
+    guides,
+    lines,
+    panel,
+    points,
+    sheet,
+    words,
+)
+from esscher.show.content import Drawing
 from esscher.show.theme import BLUE, GREEN, GREY, LINE, ORANGE, PURPLE, VERMILION, limits
 from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.predictions import SHARP

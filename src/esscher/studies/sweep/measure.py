@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.heads import ArrayHead, Head, Tokens
-from esscher.runs.threads import one_blas_thread
+from esscher.runs.executors import one_blas_thread
 from esscher.studies.sweep.reference import moments_of_rows
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray
 
-    from esscher.runs.cells import Cell, CellRun
+    from esscher.runs.folder import Cell, CellRun
     from esscher.studies.sweep.study import SweepStudy
 
 

@@ -27,7 +27,7 @@ from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL, resampling_counts
-from esscher.runs.threads import one_blas_thread
+from esscher.runs.executors import one_blas_thread
 from esscher.studies.sweep.measure import METRICS
 
 if TYPE_CHECKING:

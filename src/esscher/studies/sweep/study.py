@@ -14,8 +14,8 @@ from esscher.core.validation import as_sizes, check_memory
 from esscher.math.heads import ArrayHead, Head, as_head, law_head
 from esscher.math.laws import standard_law
 from esscher.math.limits import missing_limit
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
+from esscher.runs.folder import Cell, CellRun
 from esscher.runs.study import Study
 from esscher.studies.sweep.cells import (
     LIMIT,

@@ -11,10 +11,9 @@ import numpy as np
 
 from esscher.core.validation import Array
 from esscher.math.heads import Head
-from esscher.runs.cells import Cell, CellRun
-from esscher.runs.executors import CellExecutor, Task
+from esscher.runs.executors import CellExecutor, Task, one_blas_thread
+from esscher.runs.folder import Cell, CellRun
 from esscher.runs.provenance import versions
-from esscher.runs.threads import one_blas_thread
 from esscher.studies.sweep.cells import (
     LIMIT,
     PREDICTIONS,

@@ -10,10 +10,9 @@ from altair.typing import ChartType
 
 from esscher.math.tails.verdict import FIRM, KINDS, LETTERS, VERDICTS
 from esscher.show.cells import category_map, heatmap, picked_title, picking
-from esscher.show.chart import bars, figure, guides, lines, panel, points
-from esscher.show.drawing import Drawing, check_heads
+from esscher.show.chart import Axis, Series, bars, figure, guides, lines, panel, points
+from esscher.show.content import Drawing, check_heads
 from esscher.show.frames import records
-from esscher.show.scales import Axis, Series
 from esscher.show.theme import GREEN, ORANGE, PALE, SHARES, SKY, VERMILION, limits
 from esscher.studies.tails.result import Tails
 

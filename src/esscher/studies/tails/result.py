@@ -31,7 +31,7 @@ from esscher.runs.result import Result, WithHeads
 if TYPE_CHECKING:
     import pandas as pd
 
-    from esscher.runs.cells import CellRun
+    from esscher.runs.folder import CellRun
     from esscher.studies.tails.study import TailsStudy
 
 

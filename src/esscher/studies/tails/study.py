@@ -12,8 +12,8 @@ from esscher.core.validation import as_indices
 from esscher.engine.models.outline import Outline
 from esscher.math.tails.cloud import FEWEST
 from esscher.math.tails.directions import FEWEST as FEWEST_PASSAGES
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor
+from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import ModelStudy
 from esscher.studies.tails.result import LayerTails, Tails, assemble
 

@@ -12,8 +12,8 @@ from esscher.engine.text import PassageSet, read_passages
 from esscher.engine.text.packing import equal_passages
 from esscher.math.tails.cloud import FEWEST
 from esscher.math.tails.directions import FEWEST as FEWEST_PASSAGES
-from esscher.runs.cells import Cell, CellRun
 from esscher.runs.executors import CellExecutor, Task
+from esscher.runs.folder import Cell, CellRun
 from esscher.studies.tails.collect import (
     HELD,
     LayerTokens,

@@ -9,7 +9,7 @@ from esscher.core.errors import InputError
 from esscher.engine.cache.repeating import FIRST, LATER, OVERLAP, SUFFIX, repeat_prompt
 from esscher.engine.models import wrap_model
 from tests.engine.cache.plans import prompts
-from tests.engine.cache.published.reading import PROMPT, decoder, read
+from tests.engine.cache.reading import PROMPT, decoder, read
 
 
 def state(cache):

@@ -1,5 +1,8 @@
-"""Numbers of the page on caches: means, paired ratios and differences, with intervals.
+"""Tables of caches of equal size, from the results of :mod:`benchmarks.cache`.
 
+    python -m benchmarks.cache_tables FOLDER...
+
+Each folder's results become CSV files in benchmarks/results, named after the folder and the part.
 Passages of one text are alike: over several texts the texts are the independent units, each with
 the mean of its passages. Within one text they are its passages, and what is said is about that
 text.
@@ -7,16 +10,39 @@ text.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
+from benchmarks.cache import RESULTS
+from esscher.core.errors import InputError
+from esscher.core.untrusted.files import read_json
 from esscher.core.validation import Array
 from esscher.math.statistics.intervals import mean_and_interval, wilson
 from esscher.studies.plan.compare import ROUNDING, paired_ratio
 
+STORED = Path(__file__).parent / "results"
+#: Columns of the results that are stored; answers are left out.
+KEPT = (
+    "model",
+    "prefix",
+    "text",
+    "passage",
+    "task",
+    "haystack",
+    "item",
+    "budget",
+    "configuration",
+    "kept",
+    "kl",
+    "top1",
+    "nll",
+    "score",
+    "log_probability",
+)
 #: All texts together.
 ALL = "all"
 #: Score of the dense model below which a task says nothing about caches.
@@ -68,24 +94,6 @@ def ablation_table(rows: pd.DataFrame) -> pd.DataFrame:
                     | _mean(_units(wide[name]), "kl", 0.0)
                     | _over(wide, name)
                     | {"spread": float(np.exp(spread)) if name in seeds else np.nan}
-                )
-    return pd.DataFrame(out)
-
-
-def topk_table(rows: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
-    """Published rules that keep the largest scores over a plan for that, where both are known."""
-    out = []
-    planned = rows[rows["configuration"] == "planned for largest scores"]
-    for budget in sorted(set(planned["budget"]) & set(curves.get("budget", ())), reverse=True):
-        own = planned[planned["budget"] == budget]
-        for name in ("snapkv", "adakv"):
-            other = curves[(curves["budget"] == budget) & (curves["configuration"] == name)]
-            both = own.merge(other, on=["text", "passage"], suffixes=("", "_other"))
-            if len(both):
-                wide = both.set_index(["text", "passage"])
-                out.append(
-                    {"budget": budget, "configuration": name, "passages": len(both)}
-                    | _ratio(wide["kl_other"], wide["kl"], "over_planned")
                 )
     return pd.DataFrame(out)
 
@@ -220,15 +228,56 @@ def _texts(values: pd.DataFrame | pd.Series) -> int:
     return values.index.get_level_values("text").nunique()
 
 
-def between_texts(rows: pd.DataFrame, name: str, budget: float) -> tuple[dict[str, float], float]:
-    """Ratios of a configuration to the plan by text, and the p-value that texts do not differ.
+def stored_rows(folder: Path) -> pd.DataFrame:
+    """Return all results of a folder, one row per passage or item, budget and configuration."""
+    rows: list[dict[str, Any]] = []
+    for path in sorted(folder.rglob(RESULTS)):
+        cell = read_json(path)
+        dense = cell.pop("dense", None)
+        measured = cell.pop("rows")
+        if dense is not None:
+            budgets = sorted({row["budget"] for row in measured})
+            measured += [{"configuration": "dense", "budget": b, **dense} for b in budgets]
+        rows += [{**cell, **row} for row in measured]
+    if not rows:
+        raise InputError(f"there are no results in {folder}; make them with benchmarks.cache")
+    first = ("planned", "planned:last", "planned:repeat", "dense", "uniform")
+    order = {name: i for i, name in enumerate(first)}
+    rows.sort(key=lambda row: order.get(row["configuration"], len(order)))
+    return pd.DataFrame(rows)
 
-    The p-value is that of an analysis of variance of the logarithms over passages.
-    """
-    wide = _wide(rows[rows["budget"] == budget])
-    logs = np.log(wide[name].clip(lower=ROUNDING) / wide["planned"].clip(lower=ROUNDING))
-    parts = {str(text): own.to_numpy() for text, own in logs.groupby(level="text", sort=False)}
-    if len(parts) < 2 or min(map(len, parts.values())) < 2:
-        return {}, np.nan
-    ratios = {text: float(np.exp(own.mean())) for text, own in parts.items()}
-    return ratios, float(stats.f_oneway(*parts.values()).pvalue)
+
+def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the tables of a folder's results and, under ``PART-rows``, the results themselves."""
+    made: dict[str, pd.DataFrame] = {}
+    for part in ("curves", "lengths", "ablation", "small", "tasks"):
+        own = rows[rows["part"] == part].dropna(axis="columns", how="all")
+        if own.empty:
+            continue
+        if part == "ablation":
+            made[part] = ablation_table(own)
+        elif part == "small":
+            made[part] = small_table(own, rows[rows["part"] == "trial"])
+        elif part == "tasks":
+            made[part], made["tasks-totals"] = task_table(own), total_table(own)
+            asked = own.groupby(["prefix", "task", "item"])["budget"].transform("nunique")
+            everywhere = own[asked == own.groupby("prefix")["budget"].transform("nunique")]
+            made["tasks-shares"] = total_table(everywhere)
+        else:
+            by_length = own.groupby("prefix", sort=True)
+            made[part] = pd.concat([curve_table(x).assign(prefix=n) for n, x in by_length])
+        made[f"{part}-rows"] = own[[name for name in KEPT if name in own]]
+    return made
+
+
+def main() -> None:
+    """Write the tables of the folders on the command line."""
+    for folder in map(Path, sys.argv[1:]):
+        for name, table in tables(stored_rows(folder)).items():
+            path = STORED / f"{folder.name}-{name}.csv"
+            table.to_csv(path, index=False, lineterminator="\n", float_format="%.6g")
+            print(path)
+
+
+if __name__ == "__main__":
+    main()

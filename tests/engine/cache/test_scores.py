@@ -9,7 +9,7 @@ from esscher.engine.cache.published import RULES, Expected, KVzip, Looking
 from esscher.engine.cache.repeating import repeat_prompt
 from esscher.engine.models.weights import rotate, rotate_back
 from tests.engine.cache.plans import prompts
-from tests.engine.cache.published.reading import (
+from tests.engine.cache.reading import (
     PROMPT,
     SNAPKV,
     WINDOW,

@@ -10,7 +10,7 @@ from esscher.engine.cache.cache import reduced_copy
 from esscher.engine.cache.published import RULES, Scores, rule_named
 from esscher.engine.cache.selection import Kept
 from tests.engine.cache.plans import prompts
-from tests.engine.cache.published.reading import (
+from tests.engine.cache.reading import (
     PROMPT,
     SMALL,
     WINDOW,

@@ -1,1 +1,0 @@
-"""Pages of docs/findings, made from stored runs."""

@@ -1,0 +1,411 @@
+"""Files that may come from anybody: regular ones, with JSON, arrays and tables within limits."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import io
+import json
+import math
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esscher.core.errors import InputError
+from esscher.core.shown import printable, shortened
+from esscher.core.untrusted import limits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+#: A pipe is opened without waiting for its other end, and seen to be one then.
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+
+
+def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Parameters
+    ----------
+    path
+        The file.
+    follow
+        Whether it may be a link. What the user names may be one; files inside a run directory,
+        which somebody else may have made, may not: they would lead out of it.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it is not there.
+    InputError
+        If it is a directory, a pipe, a device, a link that must not be followed, or cannot be read.
+    """
+    return os.fdopen(_opened(path, _READ | (0 if follow else _NO_LINK)), "rb")
+
+
+def read_file(path: Path, limit: int, *, follow: bool = True) -> bytes:
+    """The bytes of a regular file of at most ``limit`` bytes; see :func:`open_regular`."""
+    with open_regular(path, follow=follow) as file:
+        # one more than allowed: the size of a file that grows, or lies, says nothing
+        size = os.fstat(file.fileno()).st_size
+        data = b"" if size > limit else file.read(limit + 1)
+        if size > limit or len(data) > limit:
+            raise InputError(
+                f"{path} has {max(size, len(data)):,} bytes; at most {limit:,} are read: it is not "
+                "what its name says"
+            )
+        return data
+
+
+def open_regular_for_writing(path: Path, flags: int = os.O_WRONLY) -> int:
+    """A handle for writing to a regular file; never through a link, never to a pipe or device."""
+    return _opened(path, flags | getattr(os, "O_NONBLOCK", 0) | _NO_LINK)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a log, which is made if need be; never through a link."""
+    handle = open_regular_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(handle, f"{line}\n".encode("utf-8", "replace"))
+    finally:
+        os.close(handle)
+
+
+def check_folder(folder: Path, name: str) -> Path:
+    """The folder ``name`` in a run directory; one that is a link is refused.
+
+    Raises
+    ------
+    InputError
+        If it leads elsewhere: what is written into it would, too.
+    """
+    inner = folder / name
+    if inner.is_symlink():
+        raise InputError(
+            f"{inner} is a link; nothing inside a run directory may lead out of it: put its "
+            "contents there, or link the whole run directory"
+        )
+    return inner
+
+
+def _opened(path: Path, flags: int) -> int:
+    try:
+        handle = os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno == errno.ELOOP or (error.errno == errno.EMLINK and path.is_symlink()):
+            raise InputError(
+                f"{path} is a link, which is not followed here: put the file itself in its place"
+            ) from error
+        if error.errno == errno.ENXIO:
+            raise InputError(_not_regular(path, "a pipe or socket")) from error
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:  # a zero byte in a name
+        raise InputError(f"{str(path)!r} is not a file name: {error}") from error
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        kind = "a directory" if stat.S_ISDIR(mode) else "a pipe, socket or device"
+        raise InputError(_not_regular(path, kind))
+    return handle
+
+
+def _not_regular(path: Path, kind: str) -> str:
+    return f"{path} is {kind}, where a file is expected; remove it"
+
+
+# JSON of bounded size, depth and number of values; numbers are finite.
+
+
+def read_json(path: Path, limit: int = limits.CONFIGURATION, *, follow: bool = True) -> Any:
+    """Contents of a JSON file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    limit
+        Its largest size, in bytes.
+    follow
+        Whether it may be a link; see :func:`esscher.core.untrusted.open_regular`.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it is not there.
+    InputError
+        If it cannot be read, is no JSON, or is beyond a limit; the message says where.
+    """
+    return parse_json(read_file(path, limit, follow=follow), str(path))
+
+
+def parse_json(data: bytes | str, place: str, values: int = limits.VALUES) -> Any:
+    """JSON, with ``place`` in messages.
+
+    Refused: names that occur twice in an object (readers differ in which one they take), NaN and
+    Infinity, numbers that overflow, more than so many ``values``, and what is beyond the limits on
+    depth and strings.
+    """
+    text = data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
+    if sum(text.count(mark) for mark in (b",", b"[", b"{")) > values:
+        raise InputError(f"{place} has more than {values:,} values; it is not what its name says")
+    try:
+        with _no_collection():
+            found = json.loads(data, object_pairs_hook=_object, parse_constant=_no_constant)
+    except RecursionError as error:
+        raise _too_deep(place) from error
+    except ValueError as error:  # also UnicodeDecodeError, and numbers of thousands of digits
+        raise InputError(
+            f"{place} cannot be read as JSON: {printable(str(error))[:200]}"
+        ) from error
+    _check(found, place)
+    return found
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause the garbage collector, which a growing heap would start again and again in vain."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
+
+
+class _Twice(ValueError):
+    """A name that an object has twice."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _Twice(
+            f"{shortened(_first_twice(name for name, _ in pairs))} occurs twice in one object"
+        )
+    return found
+
+
+def _first_twice(names: Iterable[Any]) -> Any:
+    """Return the first name that occurs twice; None if none does."""
+    seen: set[Any] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+def _check(found: Any, place: str, longest: int = limits.STRING) -> None:
+    """Depth, strings and numbers, level by level: no recursion, and one pass over the values."""
+    level: list[Any] = [found]
+    for _ in range(limits.DEPTH + 1):
+        below: list[Any] = []
+        for value in level:
+            kind = type(value)
+            if kind is float:
+                if not math.isfinite(value):
+                    raise InputError(f"{place} holds a number that is too large, or none")
+            elif kind is list:
+                below += value
+            elif kind is dict:
+                below += value
+                below += value.values()
+            elif kind is str:
+                if len(value) > longest:
+                    raise InputError(
+                        f"{place} holds a string of {len(value):,} characters; at most "
+                        f"{longest:,} are read"
+                    )
+            elif kind is int and not -limits.WHOLE < value < limits.WHOLE:
+                raise InputError(
+                    f"{place} holds {shortened(value)}; that is neither a size nor a count"
+                )
+        if not below:
+            return
+        level = below
+    raise _too_deep(place)
+
+
+def _too_deep(place: str) -> InputError:
+    return InputError(
+        f"{place} has more than {limits.DEPTH} lists or objects inside each other; it is not what "
+        "its name says"
+    )
+
+
+# Arrays of numpy: their headers are believed only as far as the file reaches.
+
+#: Kinds of numbers, and strings of fixed length; objects would be pickles.
+_KINDS = "biufU"
+
+
+def map_array(path: Path) -> NDArray[Any]:
+    """Map the array of a .npy file for reading.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it is not there.
+    InputError
+        If it is no array, holds objects, or ends before its array does.
+    """
+    with open_regular(path, follow=False) as file:
+        file.seek(0, io.SEEK_END)
+        size = file.tell()
+        file.seek(0)
+        shape, fortran, dtype, start = _header(file, size, str(path))
+        if not math.prod(shape):
+            return np.empty(shape, dtype)
+        order: Any = "F" if fortran else "C"
+        return np.memmap(file, dtype=dtype, mode="r", shape=shape, order=order, offset=start)
+
+
+def _header(
+    file: BinaryIO, size: int, place: str
+) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, order, type and place of the first number; refused if the file cannot hold it."""
+    try:
+        version = np.lib.format.read_magic(file)
+        if version == (1, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        elif version == (2, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+        else:
+            raise InputError(f"{place} is damaged: version {version} of its format is not known")
+    except InputError:
+        raise
+    except Exception as error:  # headers are Python's own syntax: its tokenizer has errors, too
+        said = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise InputError(f"{place} is damaged: {said}") from error
+    start = file.tell()
+    if dtype.hasobject or dtype.kind not in _KINDS:
+        raise InputError(f"{place} holds {dtype.name[:80]}, not numbers; it is not read")
+    count = math.prod(shape)
+    if (
+        count < 0
+        or any(n < 0 for n in shape)
+        or len(shape) > 8
+        or count * dtype.itemsize > size - start
+    ):
+        raise InputError(
+            f"{place} is damaged: its header promises {str(tuple(shape))[:80]} numbers of "
+            f"{dtype.itemsize} bytes, but {size - start:,} bytes follow"
+        )
+    return tuple(int(n) for n in shape), bool(fortran), dtype, start
+
+
+# Parquet of the parts of a run: kinds of columns and sizes are checked before they are made.
+
+#: Bytes of a number at most, or of a reference to a string, in memory.
+_WIDTH = 8
+
+
+def read_table(data: bytes, place: str, limit: int = limits.TABLE) -> pa.Table:
+    """The table of a part of a run: columns of numbers, truth values and strings.
+
+    It may take ``limit`` bytes when it is unpacked.
+
+    Raises
+    ------
+    InputError
+        If it is no such table, or is beyond the limits on rows, columns and bytes.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(io.BytesIO(data)) as file:
+            _check_parquet(file, place, limit)
+            strings = [field.name for field in file.schema_arrow if _is_text(field.type)]
+        # strings stay references into a dictionary until their length is known
+        with pq.ParquetFile(io.BytesIO(data), read_dictionary=strings) as file:
+            return _decoded(file.read(use_threads=False), place, limit)
+    except InputError:
+        raise
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        RecursionError,
+    ) as error:
+        raise InputError(f"{place} is damaged: {first_line(error)}") from error
+
+
+def _check_parquet(file: Any, place: str, limit: int) -> None:
+    """Refuse a table that would take too much memory, or that holds other than plain values.
+
+    Raises
+    ------
+    InputError
+        With the number and the limit.
+    """
+    import pyarrow as pa
+
+    about = file.metadata
+    rows, columns = about.num_rows, about.num_columns
+    if not 0 <= rows <= limits.ROWS or columns > limits.COLUMNS:
+        raise InputError(
+            f"{place} is a table of {rows:,} rows and {columns:,} columns; at most {limits.ROWS:,} "
+            f"and {limits.COLUMNS} are read"
+        )
+    for field in file.schema_arrow:
+        if not any(
+            known(field.type)
+            for known in (
+                pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, _is_text,
+            )
+        ):  # fmt: skip
+            raise InputError(f"{place} is damaged: a column holds {str(field.type)[:80]}")
+    _check_total(rows * columns * _WIDTH, place, limit)
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, cut to 200 characters."""
+    lines = str(error).splitlines()
+    return lines[0][:200] if lines else type(error).__name__
+
+
+def _decoded(table: pa.Table, place: str, limit: int) -> pa.Table:
+    """The table with strings in place of references, if that is not too long."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    total = 0
+    for i, field in enumerate(table.schema):
+        if not pa.types.is_dictionary(field.type):
+            continue
+        chunks: Any = table.column(i).chunks
+        for chunk in chunks:
+            lengths: Any = pc.binary_length(chunk.dictionary)
+            total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
+        _check_total(total, place, limit)
+        table = table.set_column(i, field.name, table.column(i).cast(pa.large_string()))
+    return table
+
+
+def _check_total(total: int, place: str, limit: int) -> None:
+    if total > limit:
+        raise InputError(f"{place} unpacks to {total:,} bytes or more; at most {limit:,} are read")
