@@ -99,8 +99,6 @@ OF_CACHE = {
     help="Data type of the model's weights, such as bfloat16.",
 )
 @click.option("--revision", help="Revision of a model from a hub.")
-@click.option("--allow-pickle", is_flag=True, help="Also load pickled weights, which can run code.")
-@click.option("--allow-remote-code", is_flag=True, help="Run code that comes with the model.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.pass_context
 def generate(
@@ -115,8 +113,6 @@ def generate(
     device: str,
     dtype: str,
     revision: str | None,
-    allow_pickle: bool,
-    allow_remote_code: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -139,7 +135,7 @@ def generate(
     from esscher.studies.plan.generate import Request, read_plan, read_prompt
 
     request = Request(
-        model=ModelChoice(model, device, dtype, revision, allow_pickle, allow_remote_code),
+        model=ModelChoice(model, device, dtype, revision),
         plan=None if dense or plan is None else read_plan(plan),
         prompt=read_prompt(prompt),
         comparing=comparing,

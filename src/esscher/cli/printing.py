@@ -43,18 +43,9 @@ def plain_table(title: str, least: Sequence[str] = ()) -> PlainTable:
 
 #: Options by the block of ``--help`` that has them; all others come first, as far as ten.
 BLOCKS = {
-    "Model and text": (
-        "column",
-        "layers",
-        "heads",
-        "device",
-        "dtype",
-        "revision",
-        "allow_pickle",
-        "allow_remote_code",
-    ),
+    "Model and text": ("column", "layers", "heads", "device", "dtype", "revision"),
     "Run": ("seed", "workers", "scheduler"),
-    "Output": ("figure", "save", "save_cache", "as_json", "everything", "help"),
+    "Output": ("out", "figure", "save", "save_cache", "as_json", "everything"),
 }
 #: Most options in the first block.
 FIRST = 10
@@ -70,9 +61,10 @@ class BlockCommand(click.Command):
         blocks |= {block: [] for block in BLOCKS}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is None:
+            if record is None or isinstance(parameter, click.Argument):
                 continue
-            block = block_of.get(parameter.name or "", "Options")
+            last = "--help" in parameter.opts
+            block = "Output" if last else block_of.get(parameter.name or "", "Options")
             if block == "Options" and len(blocks[block]) == FIRST:
                 block = "More options"
             blocks[block].append(record)

@@ -10,7 +10,14 @@ from typing import Any
 import click
 
 from esscher.cli.endings import finish
-from esscher.cli.printing import check_output, plain_console, plain_table, print_json, say
+from esscher.cli.printing import (
+    check_figure,
+    check_output,
+    plain_console,
+    plain_table,
+    print_json,
+    say,
+)
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign
@@ -182,8 +189,7 @@ def _grid(values: list[float]) -> str:
     type=click.Path(path_type=Path),
     help="File to write (default: report.html in the first run's directory).",
 )
-@click.option("--force", is_flag=True, help="Overwrite a file that is not a report.")
-def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
+def report(runs: tuple[Path, ...], output: Path | None) -> None:
     """Write an HTML report about stored runs.
 
     RUN is the directory of a run of any kind, complete or not, a plan's file, or a directory that
@@ -197,6 +203,6 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
       esscher report reproduced/gaussian-quick -o gaussian.html
     """  # noqa: D301 - click's mark for verbatim lines
     check_output(output, "-o")
-    path = write_report(list(runs), output, force=force, say=lambda text: say(text, err=True))
+    path = write_report(list(runs), output, say=lambda text: say(text, err=True))
     say(f"Report: {path}")
     say("Open it in a browser; it needs no network.")

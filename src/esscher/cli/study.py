@@ -202,7 +202,7 @@ def _ordered(study: type[Study[Any]]) -> list[Option]:
 
 
 def _parameter(option: Option, study: type[Study[Any]]) -> click.Parameter | None:
-    if option.command is None or option.name in study.python_only:
+    if option.command is None:
         return None
     if option.name == "head" and _has_head(study):
         return None

@@ -49,7 +49,6 @@ class ContextStudy(ModelStudy[Context]):
     unit = "passages"
     cell = PassageCell
     result = Context
-    python_only = frozenset({"query_count"})
     examples = (
         "esscher context demo:smollm2 --context 2048 --figure context.png",
         "esscher context ./my-model --text a.txt --tolerance 0.05 --out runs/context",
@@ -61,7 +60,8 @@ class ContextStudy(ModelStudy[Context]):
     ] = 0.1
     context: Annotated[int, option("Longest context (default: up to 4096).", ge=1)] = BY_MODEL
     query_count: Annotated[
-        int, option("Queries at the end of each passage (default: up to 64).", ge=1)
+        int,
+        option("Queries at the end of each passage (default: up to 64).", ge=1, command=None),
     ] = BY_MODEL
     passages: Annotated[
         int,

@@ -102,6 +102,7 @@ class PlanStudy(ModelStudy[Plan]):
             "Tokens after the cache at which errors are measured (default: up to 128).",
             ge=0,
             le=10**15,
+            command=None,
         ),
     ] = BY_MODEL
     passages: Annotated[
@@ -150,7 +151,10 @@ class PlanStudy(ModelStudy[Plan]):
         option(f"Also ask questions about texts: all, or some of {', '.join(TASKS)}."),
     ] = ()
     task_items: Annotated[
-        int, option("Questions per task, half of them about texts of noise.", ge=2, le=10**5)
+        int,
+        option(
+            "Questions per task, half of them about texts of noise.", ge=2, le=10**5, command=None
+        ),
     ] = 20
     seed: Seed = 0
 

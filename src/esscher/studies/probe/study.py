@@ -56,7 +56,6 @@ class ProbeStudy(ModelStudy[Probe]):
     abridged = True
     cell = ProbeCell
     result = Probe
-    python_only = frozenset({"sampling"})
     examples = (
         "esscher probe demo:minilm --text demo:docs --out runs/minilm",
         "esscher probe ./my-model --text corpus.jsonl --column text --tokens 50000",
@@ -108,7 +107,8 @@ class ProbeStudy(ModelStudy[Probe]):
         Literal["with", "without"],
         option(
             "Sample with or without replacement; without, errors are divided by "
-            "sqrt((N - n)/(N - 1)), the factor of a finite population."
+            "sqrt((N - n)/(N - 1)), the factor of a finite population.",
+            command=None,
         ),
     ] = "with"
 
