@@ -27,7 +27,7 @@ COMMANDS = {
     "probe": ("--mode", "pooled", *HEADS, "--tokens", "1000"),
     "probe context": ("--mode", "context", *HEADS),
     "sparse": ("--layers", "0", "--passages", "2"),
-    "deep": ("--passages", "2", "--terciles", "none"),
+    "deep": ("--passages", "2"),
     "plan": ("--budget", "0.25", "--passages", "2"),
     "context": ("--passages", "2"),
 }

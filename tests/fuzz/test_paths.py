@@ -107,8 +107,8 @@ def test_pipes_in_place_of_locks_and_reports(tmp_path):
         ("sweep", "gaussian", "--sizes", "10,40", "--save", "there.png"),
         ("sweep", "gaussian", "--sizes", "10,40", "--figure", "there.png"),
         ("theory", "--horizon", "0.5", "--figure", "there.png"),
-        ("figure", "run", "-o", "there.png"),
-        ("report", "run", "-o", "there.png", "--force"),
+        ("show", "run", "--figure", "main", "-o", "there.png"),
+        ("report", "run", "-o", "there.png"),
     ],
 )
 @pytest.mark.parametrize("what", ["link", "pipe"])
