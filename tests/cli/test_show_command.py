@@ -18,7 +18,6 @@ from esscher.cli import main
 from esscher.runs import read_run
 from esscher.show.tables import PlainConsole, PlainTable
 from tests.fuzz.damage import unpack
-from tests.runs.made import make
 
 RUNS = ("paper", "probe", "sweep", "sparse-law", "deep", "deep-stack", "tails", "domains", "plan",
         "context")  # fmt: skip
@@ -57,8 +56,8 @@ def test_the_main_figure_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_figure_of_a_plan_s_file(tmp_path: Path) -> None:
-    make("plan")[1].save(tmp_path / "plan.json")
-    result = show(tmp_path / "plan.json", "--figure", "budgets", "-o", tmp_path / "x.svg")
+    plan = unpack("plan", tmp_path) / "plan.json"
+    result = show(plan, "--figure", "budgets", "-o", tmp_path / "x.svg")
     assert result.exit_code == 0, result.output
     assert b"tokens kept" in (tmp_path / "x.svg").read_bytes()
 
@@ -69,11 +68,12 @@ def test_the_figure_of_a_plan_s_file(tmp_path: Path) -> None:
         (("--figure", "heads"), "there is no chart 'heads' of this result; choose from curve, exp"),
         (("--figure", "main", "-o", "x.gif"), "-o x.gif: the name must end in .png, .svg, .pdf"),
         (("-o", "x.png"), "-o x.png is the file of a figure; name it with --figure"),
-        (("--figure", "main", "-o", "."), "is a directory"),
+        (("--figure", "main", "-o", "runs/sweep.png"), "is a directory"),
     ],
 )
 def test_bad_figures(arguments, said: str, tmp_path: Path, monkeypatch) -> None:
     run = unpack("sweep", tmp_path / "runs")
+    (tmp_path / "runs" / "sweep.png").mkdir()
     monkeypatch.chdir(tmp_path)
     result = show(run, *arguments)
     assert result.exit_code == 2
@@ -168,7 +168,7 @@ def test_the_list_of_runs_is_whole_and_has_a_heading_for_every_cell(tmp_path, mo
         "run": "sweep", "kind": "sweep", "of": "gaussian", "horizon": "0.5:1:2",
         "sizes": "16:64:3", "replicates": "4 of 4", "state": "complete",
     }  # fmt: skip
-    unpack("probe", tmp_path / ("a-long-name-of-a-run/" * 2))
+    unpack("probe", tmp_path)
     assert_whole(["ls", str(tmp_path)], monkeypatch)
 
 
