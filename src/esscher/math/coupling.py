@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -70,18 +69,6 @@ class Moments:
             cov_tv=t.T @ v / n,
             cov_kv=k.T @ v / n,
         )
-
-
-class QuerySample(NamedTuple):
-    """Queries in whitened coordinates, one per row.
-
-    ``own_logits`` are ``<a, eta>`` of the query's own key, ``offsets`` its own value minus the
-    limit at its tilt, ``B (eta - a) + eps``.
-    """
-
-    tilts: Array
-    own_logits: Array
-    offsets: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,30 +175,6 @@ class Coupling:
             and not self.residual.any()
         )
         return (h, c) if close else None
-
-    def sample_queries(self, count: int, rng: np.random.Generator) -> QuerySample:
-        """Draw queries of Gaussian tokens, each with its own key's logit and value offset."""
-        r, d_v = self.cross.shape[0], self.loading.shape[0]
-        joint = np.zeros((2 * r + d_v, 2 * r + d_v))
-        joint[:r, r : 2 * r] = self.cross
-        joint[:r, 2 * r :] = self.residual_cross
-        joint = joint + joint.T
-        joint[:r, :r] = np.diag(self.variances)
-        joint[r : 2 * r, r : 2 * r] = np.eye(r)
-        joint[2 * r :, 2 * r :] = self.residual
-        draws = rng.standard_normal((count, len(joint))) @ symmetric_root(joint)
-        tilts, keys, rest = draws[:, :r] + self.tau, draws[:, r : 2 * r], draws[:, 2 * r :]
-        return QuerySample(
-            tilts, np.sum(tilts * keys, axis=1), (keys - tilts) @ self.loading.T + rest
-        )
-
-    @property
-    def mean_square_offset(self) -> float:
-        """``E|v - Gamma(q)|^2`` of a token's own value: the error of attending to oneself only."""
-        gap = np.eye(len(self.tau)) + np.diag(self.variances) + np.outer(self.tau, self.tau)
-        gap -= self.cross + self.cross.T
-        shared = float(np.trace(self.loading @ self.residual_cross))
-        return float(np.sum(self.value_gram * gap)) + self.residual_trace - 2 * shared
 
 
 @dataclass(frozen=True, eq=False)

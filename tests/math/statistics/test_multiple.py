@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from esscher.core.errors import InputError
-from esscher.math.statistics.intervals import discoveries, family_wise, selected_level
+from esscher.math.statistics.intervals import discoveries, family_wise
 
 #: The 15 p-values of Benjamini and Hochberg (1995), section 3.2.
 THROMBOLYSIS = [
@@ -37,24 +36,6 @@ def test_tests_that_were_not_made_do_not_count():
     assert np.isnan(discoveries([np.nan, np.nan])).all()
 
 
-def test_intervals_of_the_selected_miss_as_rarely_as_promised():
-    # half of 200 means are 0, half spread; intervals only of what is selected
-    rng = np.random.default_rng(12)
-    missed = []
-    for _ in range(300):
-        truth = np.concatenate([np.zeros(100), rng.normal(0, 2, 100)])
-        seen = truth + rng.standard_normal(200)
-        picked = discoveries(2 * stats.norm.sf(np.abs(seen))) <= 0.1
-        level = selected_level(int(picked.sum()), 200, 0.1)
-        half = stats.norm.ppf((1 + level) / 2)
-        wrong = np.abs(seen - truth) > half
-        missed.append((wrong & picked).sum() / max(picked.sum(), 1))
-    error = np.std(missed, ddof=1) / np.sqrt(len(missed))
-    assert np.mean(missed) < 0.1 + 4 * error
-
-
 def test_bad_input():
     with pytest.raises(InputError, match="between 0 and 1"):
         discoveries([0.1, 1.5])
-    with pytest.raises(InputError, match="selected"):
-        selected_level(3, 2, 0.05)

@@ -7,7 +7,7 @@ import pytest
 
 from esscher.core.codec import Estimate
 from esscher.math.tails.candidates import Cloud, TailComparison, VarianceProxy
-from esscher.math.tails.verdict import half_agreement, kappa_estimate, rank_correlation
+from esscher.math.tails.verdict import half_agreement, kappa_estimate, proxy_correlation
 
 
 def tail(low, high):
@@ -87,8 +87,8 @@ def test_rank_correlation():
     inside = 0
     for _ in range(200):
         both = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], size=72)
-        low, high = rank_correlation(both).interval
+        low, high = proxy_correlation(both).interval
         inside += low <= 6 / np.pi * np.arcsin(0.3) <= high
     assert inside >= 180
-    assert rank_correlation(np.ones((9, 2))).value is None
-    assert rank_correlation(np.zeros((0, 2))).value is None
+    assert proxy_correlation(np.ones((9, 2))).value is None
+    assert proxy_correlation(np.zeros((0, 2))).value is None

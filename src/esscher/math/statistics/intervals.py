@@ -71,6 +71,27 @@ def wilson(right: float, count: int) -> tuple[float, float]:
     return (max(0.0, float(middle - half)), min(1.0, float(middle + half)))
 
 
+def rank_correlation(x: Array, y: Array) -> float:
+    """Spearman's correlation; 0 if one of them is constant."""
+    from scipy import stats  # here: it takes half a second
+
+    a, b = stats.rankdata(x), stats.rankdata(y)
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return 0.0
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def rank_correlation_interval(value: float, count: int) -> tuple[float, float]:
+    """Interval of Spearman's correlation of at least 4 pairs.
+
+    Fisher's transform, with the variance of ranks of Bonett and Wright (2000).
+    """
+    z = scipy.special.ndtri((1 + LEVEL) / 2)
+    half = z * np.sqrt((1 + value**2 / 2) / (count - 3))
+    middle = np.arctanh(np.clip(value, -0.9999, 0.9999))
+    return float(np.tanh(middle - half)), float(np.tanh(middle + half))
+
+
 # How many replicates would decide what those at hand leave undecided.
 
 #: Share of studies, with as many replicates as :func:`replicates_needed` says, that decide.
@@ -111,11 +132,11 @@ def _quantiles() -> Array:
     return np.asarray(level + power)
 
 
-# Many tests at once: adjusted p-values, and intervals for what was picked out among many.
+# Many tests at once: adjusted p-values.
 #
 # The false discovery rate (Benjamini and Hochberg 1995) is ``scipy.stats.false_discovery_control``.
 # Here is what goes with it: Holm's procedure, which bounds the probability of even one false
-# statement, and the level of intervals that are shown only because a test rejected.
+# statement.
 
 
 def discoveries(p_values: ArrayLike) -> Array:
@@ -136,18 +157,6 @@ def family_wise(p_values: ArrayLike) -> Array:
     false, however the tests depend on each other: ``max_{j <= i} (m - j + 1) p_(j)``.
     """
     return _adjusted(p_values, _holm)
-
-
-def selected_level(selected: int, comparisons: int, alpha: float) -> float:
-    """Level at which to draw the intervals of the discoveries (Benjamini and Yekutieli 2005).
-
-    Of the intervals of R comparisons that were selected among m at the false discovery rate alpha,
-    drawn at level ``1 - alpha R/m``, a share of at most alpha misses on average. With none
-    selected this is Bonferroni's level.
-    """
-    if comparisons < 1 or not 0 <= selected <= comparisons:
-        raise InputError(f"{selected} of {comparisons} comparisons cannot have been selected")
-    return 1 - alpha * max(selected, 1) / comparisons
 
 
 def _holm(p: Array) -> Array:

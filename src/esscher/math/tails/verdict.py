@@ -11,6 +11,7 @@ from esscher.core.codec import Amount, Count, Estimate, Record
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL
+from esscher.math.statistics.intervals import rank_correlation, rank_correlation_interval
 from esscher.math.tails.candidates import CLOSE, Cloud, Deciding, Judgement, TailComparison
 
 SUB_GAUSSIAN = "sub-Gaussian"
@@ -248,7 +249,7 @@ def half_agreement(clouds: Sequence[Cloud], seed: int) -> Agreement:
         second=(second[0], second[1], second[2]),
         both=(both[0], both[1], both[2]),
         kappa=kappa,
-        proxy=rank_correlation(proxies),
+        proxy=proxy_correlation(proxies),
         proxy_medians=(
             (float(np.median(proxies[:, 0])), float(np.median(proxies[:, 1]))) if halves else None
         ),
@@ -272,21 +273,13 @@ def kappa_estimate(table: Array, seed: int) -> Estimate:
     return Estimate(value=float(_kappa(table)), interval=(float(low), float(high)))
 
 
-def rank_correlation(values: Array) -> Estimate:
+def proxy_correlation(values: Array) -> Estimate:
     """Spearman correlation of two columns, with its 95% interval."""
-    count = len(values)
-    if count < 4 or np.ptp(values[:, 0]) == 0 or np.ptp(values[:, 1]) == 0:
+    first, second = values.T
+    if len(values) < 4 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return Estimate(value=None, interval=(None, None))
-    from scipy import stats  # here: it takes half a second
-
-    first, second = (stats.rankdata(values[:, side]) for side in (0, 1))
-    value = float(np.corrcoef([first, second])[0, 1])
-    # Fisher's transform, with the variance of ranks (Bonett and Wright)
-    reach = stats.norm.ppf((1 + LEVEL) / 2) * np.sqrt((1 + value**2 / 2) / (count - 3))
-    middle = np.arctanh(np.clip(value, -0.9999, 0.9999))
-    return Estimate(
-        value=value, interval=(float(np.tanh(middle - reach)), float(np.tanh(middle + reach)))
-    )
+    value = rank_correlation(first, second)
+    return Estimate(value=value, interval=rank_correlation_interval(value, len(values)))
 
 
 def _kappa(table: Array) -> Array:

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
-from scipy.stats import rankdata
 
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
@@ -23,7 +22,7 @@ from esscher.core.validation import Array
 from esscher.engine.sampled.sizes import METRICS
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import fit_rate
-from esscher.math.statistics.intervals import mean_and_interval
+from esscher.math.statistics.intervals import mean_and_interval, rank_correlation
 from esscher.math.statistics.records import class_counts
 from esscher.math.theory import exponents
 from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points, words
@@ -372,14 +371,6 @@ def median_head(
     """Return the median of a column over heads, and its 95% interval."""
     values = table[column].to_numpy(dtype=float)
     return over_heads(table, lambda rows: float(np.median(values[rows])), f"median {column}", most)
-
-
-def rank_correlation(x: Array, y: Array) -> float:
-    """Spearman's correlation; 0 if one of them is constant."""
-    a, b = rankdata(x), rankdata(y)
-    if np.ptp(a) == 0 or np.ptp(b) == 0:
-        return 0.0
-    return float(np.corrcoef(a, b)[0, 1])
 
 
 def _judge_heads(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
