@@ -20,7 +20,6 @@ from esscher.core.shown import announce, counted
 from esscher.core.untrusted import limits, read_json
 from esscher.core.validation import as_dim, as_positive, as_seed
 from esscher.engine.models.choice import ModelChoice
-from esscher.engine.models.families import HookFamily
 from esscher.engine.models.outline import Outline
 from esscher.engine.text.documents import decoded, file_chunks, read_text, stream_chunks
 from esscher.runs.registry import load
@@ -249,7 +248,7 @@ def check_generates(outline: Outline) -> None:
         For an encoder, and a decoder whose cache cannot be read.
     """
     outline.check_supported()
-    if not outline.causal or isinstance(outline.family, HookFamily):
+    if not outline.causal:
         raise InputError(
             f"{outline.name!r} is an encoder, which cannot generate text; choose a decoder, such "
             "as demo:smollm2"
