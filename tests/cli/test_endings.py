@@ -19,7 +19,7 @@ from esscher.cli import endings, main
 from esscher.cli.endings import REQUEUE, REQUEUE_VARIABLE, STOPPED, TERMINATED, Terminated
 from esscher.runs.progress import Reporter
 from esscher.runs.registry import load
-from esscher.studies.sweep import SweepStudy, work
+from esscher.studies.sweep import SweepStudy, measure
 from esscher.studies.sweep import sweep as run_sweep
 from esscher.studies.sweep.measure import METRICS
 from tests import conftest
@@ -45,7 +45,7 @@ def run(*words: str) -> Result:
 
 def terminate_at(monkeypatch: pytest.MonkeyPatch, replicate: int, times: int = 1) -> None:
     """Let SIGTERM arrive while a replicate is measured."""
-    original = work.measure_replicate
+    original = measure.measure_replicate
 
     def measured(plan, r):
         if r == replicate:
@@ -53,7 +53,7 @@ def terminate_at(monkeypatch: pytest.MonkeyPatch, replicate: int, times: int = 1
                 signal.raise_signal(signal.SIGTERM)
         return original(plan, r)
 
-    monkeypatch.setattr(work, "measure_replicate", measured)
+    monkeypatch.setattr(measure, "measure_replicate", measured)
 
 
 def test_a_stored_run_asks_to_be_queued_again(
@@ -132,7 +132,7 @@ def test_the_signal_counts_whatever_became_of_its_exception(
         except KeyboardInterrupt:
             raise error from None
 
-    monkeypatch.setattr(work, "measure_replicate", measured)
+    monkeypatch.setattr(measure, "measure_replicate", measured)
     result = run(*SWEEP, "--replicates", "4", "--out", str(tmp_path / "run"))
     assert result.exit_code == REQUEUE, result.output
     assert "Run the same command again" in result.output

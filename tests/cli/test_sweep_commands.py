@@ -19,8 +19,8 @@ from esscher.cli import main
 from esscher.core.shown import with_error
 from esscher.runs.folder import run_lock
 from esscher.runs.registry import load
+from esscher.studies.sweep import measure
 from esscher.studies.sweep import sweep as run_sweep
-from esscher.studies.sweep import work
 from tests.cli.printed import before_next, table_of
 
 SMALL = ("--dim", "2", "--horizon", "0.5", "--sizes", "10:90:3", "--replicates", "3")
@@ -232,7 +232,7 @@ def test_a_stopped_sweep_without_a_run_says_so(monkeypatch: pytest.MonkeyPatch) 
     def stopped(plan: object, replicate: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(work, "measure_replicate", stopped)
+    monkeypatch.setattr(measure, "measure_replicate", stopped)
     result = run("sweep", "gaussian", *SMALL)
     assert result.exit_code == 130
     assert "Nothing is stored" in result.output

@@ -16,8 +16,7 @@ from typing import Any
 
 import esscher
 from esscher.runs.folder import Cell
-from esscher.studies.sweep.measure import Plan
-from esscher.studies.sweep.work import measure_cell
+from esscher.studies.sweep.measure import Plan, measure_cell
 
 #: Workers import esscher and these tests from where this process has them.
 PLACES = (Path(esscher.__file__).parents[1], Path(__file__).parents[2])

@@ -19,7 +19,7 @@ from esscher.runs.executors import FailedCells, Serial, Task, compute_cells
 from esscher.runs.folder import Cell, open_run
 from esscher.runs.progress import Reporter
 from esscher.runs.registry import load
-from esscher.studies.sweep import work
+from esscher.studies.sweep import study
 from tests.runs.processes import (
     deadly,
     deadly_replicate,
@@ -86,7 +86,7 @@ def test_a_command_names_a_deadly_replicate_and_tries_it_again(
     words = ["sweep", "gaussian", "--horizon", "1", "--dim", "2", "--sizes", "20:80:3"]
     words += ["--replicates", "4", "--no-predict", "--out", str(tmp_path / "run")]
     words += ["--scheduler", cluster._address]
-    monkeypatch.setattr(work, "measure_cell", deadly_replicate)
+    monkeypatch.setattr(study, "measure_cell", deadly_replicate)
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2, done.output
     assert "1 cell could not be computed (replicate-000001: it kills its workers)" in done.stderr

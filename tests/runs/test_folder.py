@@ -13,7 +13,7 @@ import esscher
 from esscher.runs.folder import is_locked, run_lock
 from esscher.runs.registry import load
 from esscher.runs.study import Interrupted
-from esscher.studies.sweep import work
+from esscher.studies.sweep import measure
 from tests.studies.sweep.small import assert_same, small_sweep
 
 
@@ -113,14 +113,14 @@ def test_a_part_of_another_run_or_replicate_is_noticed(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = work.measure_replicate
+    original = measure.measure_replicate
 
     def stopped(plan: object, r: int) -> object:
         if r == 2:
             raise KeyboardInterrupt
         return original(plan, r)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(work, "measure_replicate", stopped)
+    monkeypatch.setattr(measure, "measure_replicate", stopped)
     with pytest.raises(Interrupted) as stop:
         small_sweep(tmp_path / "run")
     assert stop.value.done == 2
@@ -139,7 +139,7 @@ def test_an_interrupt_before_the_first_replicate(
     def stopped(plan: object, r: int) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(work, "measure_replicate", stopped)
+    monkeypatch.setattr(measure, "measure_replicate", stopped)
     with pytest.raises(Interrupted):
         small_sweep(tmp_path / "run")
     curve = load(tmp_path / "run")

@@ -21,7 +21,7 @@ from tests.soak.clock import jump
 #: What commands import before and while they work.
 MODULES = (
     "esscher.cli.program",
-    "esscher.studies.sweep.work",
+    "esscher.studies.sweep.study",
     "pyarrow.parquet",
     "torch",
     "esscher.engine.attention",

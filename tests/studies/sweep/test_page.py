@@ -8,8 +8,7 @@ import pytest
 
 import esscher
 from esscher.math.statistics.records import ByMetric
-from esscher.studies.sweep.laws import agreement_counts
-from esscher.studies.sweep.page import METRICS, summary
+from esscher.studies.sweep.view import ERRORS, agreement_counts, summary
 
 
 def test_one_horizon_in_words_and_cards(one):
@@ -20,9 +19,9 @@ def test_one_horizon_in_words_and_cards(one):
     assert "for Gaussian tokens" not in about.answer
     values = {card.label: card.value for card in about.cards}
     assert values["replicates"] == "8"
-    for metric, name in METRICS.items():
+    for metric, name in ERRORS.items():
         assert values[f"exponent of the {name}"] == f"{one.fit(metric).exponent:.3f}"
-    counts = agreement_counts(one.fit(metric) for metric in METRICS)
+    counts = agreement_counts(one.fit(metric) for metric in ERRORS)
     assert sum(counts.values()) == 3
     assert values["exponents agree with theory on these sizes"] == f"{counts['agrees']} of 3"
     # eight replicates decide nothing, and the page does not say that they do
@@ -43,7 +42,7 @@ def test_cards_and_words_count_the_same_exponents(one, trusted, value, said):
     from msgspec import structs
 
     fits = {}
-    for i, metric in enumerate(METRICS):
+    for i, metric in enumerate(ERRORS):
         fit = one.fit(metric)
         law = structs.replace(fit.selection, verdict="power")
         fits[metric] = structs.replace(
@@ -84,7 +83,7 @@ def test_a_file_of_an_earlier_version_has_an_undecided_law(one):
 
 
 def one_fit(found):
-    return ByMetric(**{metric: found.fit(metric) for metric in METRICS})
+    return ByMetric(**{metric: found.fit(metric) for metric in ERRORS})
 
 
 def test_agreement(one):
@@ -102,18 +101,18 @@ def test_agreement(one):
 
 def test_tables_hold_the_numbers_of_the_result(swept):
     exponents, errors = (table.data for table in summary(swept, "run").tables)
-    at = [(s, metric) for s in range(3) for metric in METRICS]
+    at = [(s, metric) for s in range(3) for metric in ERRORS]
     for i, (s, metric) in enumerate(at):
         fit = swept.fit(metric, s)
         assert exponents["horizon"][i] == swept.scales[s].horizon
         assert exponents["alpha"][i] == swept.scales[s].alpha
-        assert exponents["metric"][i] == METRICS[metric]
+        assert exponents["metric"][i] == ERRORS[metric]
         assert (exponents["low"][i], exponents["high"][i]) == fit.interval
         for name in ("exponent", "constant", "predicted", "sharp", "paper_bound", "law"):
             assert exponents[name][i] == getattr(fit, name)
         assert exponents["reasons"][i] == "; ".join(fit.reasons)
     frame = swept.table()
-    for metric in METRICS:
+    for metric in ERRORS:
         noise = frame[f"{metric}_standard_error"]
         assert errors[metric] == frame[metric].tolist()
         assert errors[f"{metric}_high"] == pytest.approx((frame[metric] + 1.96 * noise).tolist())

@@ -12,7 +12,7 @@ from esscher.engine.attention.outputs import attention_outputs
 from esscher.math.limits import limit_moments
 from esscher.runs.registry import load
 from esscher.studies.sweep import SweepStudy, sweep
-from esscher.studies.sweep.reference import measured_head, moments_of_rows, reference_outputs
+from esscher.studies.sweep.measure import measured_head, moments_of_rows, reference_outputs
 
 SIZES = [20, 60, 180]
 

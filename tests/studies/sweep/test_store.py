@@ -14,8 +14,8 @@ import pytest
 
 import esscher
 from esscher.runs.registry import load
-from esscher.studies.sweep import work
-from esscher.studies.sweep.cells import hash_of
+from esscher.studies.sweep import measure
+from esscher.studies.sweep.study import hash_of
 from tests.studies.sweep.small import SIZES, assert_same, small_sweep
 
 
@@ -48,9 +48,9 @@ def test_resuming_computes_only_what_is_missing(
     (parts / ".replicate-000002.parquet.77.tmp").write_bytes(b"half")
     assert not load(tmp_path / "run").complete
     measured = []
-    original = work.measure_replicate
+    original = measure.measure_replicate
     monkeypatch.setattr(
-        work, "measure_replicate", lambda plan, r: measured.append(r) or original(plan, r)
+        measure, "measure_replicate", lambda plan, r: measured.append(r) or original(plan, r)
     )
     assert_same(first, small_sweep(tmp_path / "run"))
     assert measured == [1]
@@ -170,7 +170,7 @@ def test_versions_that_changed_on_the_way_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_sweep(tmp_path / "run", 2)
-    monkeypatch.setattr(work, "versions", lambda: {"numpy": "9.9"})
+    monkeypatch.setattr(measure, "versions", lambda: {"numpy": "9.9"})
     curve = small_sweep(tmp_path / "run", 3)
     assert any("different versions" in note for note in curve.notes)
 

@@ -44,7 +44,7 @@ from esscher.studies.paper.ledger import (
     with_interval,
 )
 from esscher.studies.sweep import sweep
-from esscher.studies.sweep.reference import scaled_head
+from esscher.studies.sweep.measure import scaled_head
 
 
 def geometric(low: float, high: float, count: int) -> list[int]:

@@ -30,13 +30,12 @@ from esscher.show.theme import BLUE, GREEN, GREY, LINE, ORANGE, PURPLE, VERMILIO
 from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.predictions import SHARP
 from esscher.studies.sweep.result import Sweep
+from esscher.studies.sweep.view import NORMAL
 
 #: Names of the errors.
 TITLES = {"mean": "mean output", "cov": "covariance", "map": "map (rms)"}
 #: Laws of bounded tokens, whose asymptotic exponents are 1/2, and laws without a limit.
 BOUNDED, WITHOUT_LIMIT = ("sphere", "cube", "signs", "finite"), ("laplace", "student")
-#: Standard errors to each side of a 95% interval.
-NORMAL = 1.96
 #: Points of a smooth line.
 SMOOTH = 60
 WHOLE, DASHED, DOTTED, BOTH = (1, 0), (4, 2), (1, 2), (6, 2, 1, 2)

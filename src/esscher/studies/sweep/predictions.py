@@ -16,11 +16,14 @@ from esscher.math.theory import Curve, exponents, log_burn_in, map_curve, moment
 from esscher.math.theory.cloud import largest_size, law_curves
 from esscher.math.theory.curve import bounded_exponents
 from esscher.math.theory.key_table import Spline
-from esscher.studies.sweep.reference import scaled_head
+from esscher.runs.folder import CellRun
+from esscher.studies.sweep.measure import METRICS, scaled_head
 
 if TYPE_CHECKING:
     from esscher.studies.sweep.study import SweepStudy
 
+#: Name of the cell of the predictions.
+PREDICTIONS = "predictions"
 #: Sizes at which curves are computed; they are so smooth that the others can be interpolated.
 NODES = 6
 #: Larger sizes at which they are computed too, in units of the largest one: where a sweep's curve
@@ -141,3 +144,34 @@ def _at(sizes: Array, curve: Curve, nodes: Array) -> tuple[float, ...]:
         return tuple(float(error) for error in known)
     spline = Spline(np.log(nodes), np.log(known))
     return tuple(float(error) for error in np.exp(spline(np.log(sizes))))
+
+
+class Predictions(Record, frozen=True, kw_only=True, tag_field="kind", tag="predictions"):
+    """Predictions of theory, one entry per scale."""
+
+    scales: tuple[ScalePrediction, ...]
+
+
+def stored_predictions(run: CellRun, study: SweepStudy) -> tuple[ScalePrediction, ...] | None:
+    """Return the predictions that a run has stored, if it has.
+
+    Raises
+    ------
+    InputError
+        If they are not for the scales and sizes of this sweep.
+    """
+    cell = run.read(PREDICTIONS)
+    if cell is None:
+        return None
+    about, scales, sizes = cell.about, study.alpha, study.sizes
+    if not isinstance(about, Predictions) or len(about.scales) != len(scales):
+        raise run.damaged(PREDICTIONS, f"it is not of {len(scales)} scales")
+    for found in about.scales:
+        if any(len(errors) != len(sizes) for errors in found.errors.values()):
+            raise run.damaged(PREDICTIONS, f"it is not of {len(sizes)} sizes")
+        larger = found.beyond_sizes
+        if any(len(errors) != len(larger) for errors in found.beyond.values()):
+            raise run.damaged(PREDICTIONS, f"it is not of {len(larger)} sizes beyond the sweep's")
+        if any(metric not in found.sharp for metric in METRICS):
+            raise run.damaged(PREDICTIONS, f"sharp lacks some of {', '.join(METRICS)}")
+    return about.scales

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,7 +14,7 @@ from esscher.core.codec import Count, Record
 from esscher.core.errors import InputError
 from esscher.core.shown import between, two_digits
 from esscher.core.validation import Array, as_sizes
-from esscher.math.statistics import LEVEL, Rate
+from esscher.math.statistics import LEVEL, Rate, fit_rate, joint_law
 from esscher.math.statistics.joint import untested_law
 from esscher.math.statistics.records import (
     ByMetric,
@@ -23,12 +23,11 @@ from esscher.math.statistics.records import (
     SharedLaw,
     finite_numbers,
 )
+from esscher.math.theory import exponents
 from esscher.runs.provenance import versions
 from esscher.runs.result import NOT_STORED, Result
-from esscher.studies.sweep.cells import replicate_errors, stored_notes, stored_predictions
-from esscher.studies.sweep.laws import compared_rate, shared_law
-from esscher.studies.sweep.measure import METRICS
-from esscher.studies.sweep.predictions import ScalePrediction
+from esscher.studies.sweep.measure import METRICS, replicate_errors, stored_notes
+from esscher.studies.sweep.predictions import ScalePrediction, stored_predictions
 from esscher.studies.sweep.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -405,3 +404,50 @@ def _summary(errors: Array, counts: Array) -> Summary:
 def _check(metric: str) -> None:
     if metric not in METRICS:
         raise InputError(f"metric is {metric!r}; it must be one of {', '.join(METRICS)}")
+
+
+def compared_rate(
+    errors: Array,
+    sizes: Sequence[int],
+    metric: str,
+    horizon: float,
+    known: ScalePrediction | None,
+    *,
+    summary: str,
+    level: float,
+    seed: int,
+) -> Rate:
+    """Fit a rate and put it beside what theory says.
+
+    Predicted curves are those of the mean error: a median is compared with their slope alone.
+    """
+    if known is None:
+        found = fit_rate(errors, sizes, summary=summary, level=level, seed=seed)
+        published = exponents(horizon)
+        return found.with_predictions(
+            paper_reference=published.paper_reference, paper_bound=published.paper_bound
+        )
+    curve = known.errors.get(metric)
+    found = fit_rate(
+        errors,
+        sizes,
+        summary=summary,
+        level=level,
+        seed=seed,
+        burn_in=float(np.exp(min(known.log_burn_in, 700.0))),
+        predicted=curve if summary == "mean" else None,
+    )
+    used = np.isin(sizes, found.sizes)
+    return replace(found, predicted_curve=known.curve(metric, sizes)).with_predictions(
+        predicted=None if curve is None else found.slope_of(np.asarray(curve)[used]),
+        sharp=known.sharp[metric],
+        paper_reference=known.paper_reference,
+        paper_bound=known.paper_bound,
+    )
+
+
+def shared_law(
+    errors: Mapping[str, Array], sizes: Sequence[int], known: ScalePrediction | None, seed: int
+) -> SharedLaw:
+    """Test the errors of one scale together, against their predictions too if there are any."""
+    return joint_law(errors, sizes, seed=seed, predicted=None if known is None else known.errors)

@@ -2,35 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
+import numpy as np
 from msgspec import Meta
 
+from esscher.core.codec import Hash, Name, Record
 from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, Seed, option
-from esscher.core.validation import as_sizes, check_memory
-from esscher.math.heads import ArrayHead, Head, as_head
+from esscher.core.validation import Array, as_sizes, check_memory
+from esscher.math.heads import ArrayHead, Head, WeightHead, as_head
+from esscher.math.laws import Law
 from esscher.math.limits import missing_limit
-from esscher.runs.executors import CellExecutor
+from esscher.runs.executors import CellExecutor, Task, one_blas_thread
 from esscher.runs.folder import Cell, CellRun
 from esscher.runs.study import Study
-from esscher.studies.sweep.cells import (
+from esscher.studies.sweep.measure import (
+    EXISTENCE_SAMPLES,
     LIMIT,
-    PREDICTIONS,
-    HeadRecord,
-    SweepCell,
+    Limit,
+    Plan,
+    Reference,
+    Replicate,
     cell_name,
-    describe_head,
+    limit_cell,
+    measure_cell,
+    measured_head,
+    reference_moments,
+    reference_notes,
+    reference_outputs,
+    replicate_errors,
+    scaled_head,
+    stored_limit,
     stored_replicates,
 )
-from esscher.studies.sweep.reference import EXISTENCE_SAMPLES, scaled_head
+from esscher.studies.sweep.predictions import (
+    PREDICTIONS,
+    Predictions,
+    predict_scales,
+    stored_predictions,
+)
 from esscher.studies.sweep.result import Sweep, assemble
+from esscher.studies.sweep.schedule import Schedule
+
+SweepCell: TypeAlias = Replicate | Limit | Predictions
+
+
+_Dim: TypeAlias = Annotated[int, Meta(ge=1, le=10**6)]
+
+
+_Size: TypeAlias = Annotated[float, Meta(ge=0)]
+
+
+class HeadRecord(Record, frozen=True, kw_only=True):
+    """What a configuration says about a head; the hash covers every number in it."""
+
+    kind: Name
+    law: Name | None
+    key_dim: _Dim
+    value_dim: _Dim
+    horizon: _Size
+    frobenius: _Size
+    sha256: Hash
+
+    @property
+    def tokens(self) -> str:
+        """What its tokens are called: their law, or the kind of head."""
+        return self.law or self.kind
+
+
+def describe_head(head: Head) -> HeadRecord:
+    """Describe a head for the configuration of a run."""
+    return HeadRecord(
+        kind=type(head).__name__,
+        law=head.law.name if isinstance(head, WeightHead) else None,
+        key_dim=head.key_dim,
+        value_dim=head.value_dim,
+        horizon=head.horizon,
+        frobenius=head.frobenius,
+        sha256=hash_of(head),
+    )
+
+
+def hash_of(thing: object) -> str:
+    """SHA-256 of an object's class and contents, arrays bit for bit."""
+    digest = hashlib.sha256()
+    _feed(digest, thing)
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, thing: object) -> None:
+    """Add one object to a hash; what is cached inside it is a function of the rest and left out."""
+    if thing is None or isinstance(thing, (bool, int, float, str, bytes)):
+        digest.update(f"{type(thing).__name__}:{thing!r};".encode())
+    elif isinstance(thing, (np.ndarray, np.generic)):
+        array = np.ascontiguousarray(thing)
+        digest.update(f"array:{array.dtype.str}:{np.shape(thing)};".encode())
+        digest.update(array.tobytes())
+    elif isinstance(thing, dict):
+        _feed_items(digest, "dict", thing)
+    elif isinstance(thing, (list, tuple)):
+        _feed_items(digest, "list", dict(enumerate(thing)))
+    elif isinstance(thing, Law):
+        _feed_items(digest, type(thing).__name__, thing._parameters())
+    elif dataclasses.is_dataclass(thing):
+        fields = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
+        _feed_items(digest, type(thing).__name__, fields)
+    else:
+        kind = type(thing)
+        kept = {
+            name: value
+            for name, value in getattr(thing, "__dict__", {"repr": repr(thing)}).items()
+            if not isinstance(getattr(kind, name, None), cached_property)
+        }
+        _feed_items(digest, kind.__name__, kept)
+
+
+def _feed_items(digest: Any, kind: str, items: dict[Any, object]) -> None:
+    digest.update(f"{kind}({len(items)}:".encode())
+    for name, value in sorted(items.items(), key=lambda item: str(item[0])):
+        digest.update(f"{name}=".encode())
+        _feed(digest, value)
+    digest.update(b")")
+
 
 if TYPE_CHECKING:
-    from esscher.studies.sweep.work import SweepWork
-
     HeadLike: TypeAlias = Head | HeadRecord
 else:
     # what is stored in the place of a head; see Study.sources
@@ -193,8 +294,6 @@ class SweepStudy(Study[Sweep]):
 
     def prepare(self, executor: CellExecutor) -> SweepWork:
         """Describe the head; the limit is computed when a replicate needs it."""
-        from esscher.studies.sweep.work import SweepWork
-
         head = as_head(self.head)
         return SweepWork(replace(self, head=describe_head(head)), head, executor)
 
@@ -259,3 +358,89 @@ def _check_device(device: str) -> None:
     except (RuntimeError, AssertionError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"device {device!r} cannot be used: {reason}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class SweepWork:
+    """A sweep that is ready: see :class:`esscher.runs.study.Work`.
+
+    Attributes
+    ----------
+    study
+        The sweep, with a record of its head.
+    head
+        The head.
+    executor
+        Who computes.
+    """
+
+    study: SweepStudy
+    head: Head
+    executor: CellExecutor
+
+    def batches(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
+        """Yield replicates; with a precision, further batches follow from what was measured.
+
+        The limit is stored before the first of them, predictions after the last.
+        """
+        study = self.study
+        schedule = Schedule(study, run.folder)
+        known = replicate_errors(study.stored(run), study, run)
+        schedule.check(known)
+        limit = stored_limit(run, study) or self._limit(run)
+        plan = None
+        while (batch := schedule.next_batch(known)) is not None:
+            missing = [n for n in range(batch.start, batch.stop) if n not in known]
+            if not missing:
+                continue
+            if plan is None:
+                plan = self.executor.share(self._plan(limit))
+            names = [cell_name(number) for number in missing]
+            yield {
+                name: Task(name, measure_cell, (plan, number, batch.depth))
+                for name, number in zip(names, missing, strict=True)
+            }
+            if study.precision is not None:  # what comes next depends on it
+                new = {name: cell for name in names if (cell := run.read(name)) is not None}
+                known |= replicate_errors(new, study, run)
+        schedule.check(known)
+        if study.predict and stored_predictions(run, study) is None:
+            with one_blas_thread():
+                found = predict_scales(self.head, study)
+            run.write(PREDICTIONS, Cell(Predictions(scales=found)))
+
+    @cached_property
+    def drawn(self) -> Head:
+        """The head whose tokens are drawn."""
+        return measured_head(self.head, self.study)
+
+    @cached_property
+    def outputs(self) -> Array | None:
+        """The limit's outputs at all rows of a head from arrays."""
+        with one_blas_thread():
+            return reference_outputs(self.drawn, self.study)
+
+    def _limit(self, run: CellRun) -> Reference:
+        """Compute the limit and store it: a resumed run compares with the very same numbers."""
+        with one_blas_thread():
+            notes = reference_notes(self.head, self.study)
+            found = reference_moments(self.drawn, self.outputs, self.study)
+        limit = replace(found, extra_notes=notes)
+        run.write(LIMIT, limit_cell(limit))
+        return limit
+
+    def _plan(self, limit: Reference) -> Plan:
+        study = self.study
+        return Plan(
+            head=self.drawn,
+            sizes=study.sizes,
+            scales=study.alpha,
+            seed=study.seed,
+            queries=study.queries,
+            query_count=study.query_count,
+            dtype=study.dtype,
+            device=study.device,
+            means=limit.means,
+            covariances=limit.covariances,
+            outputs=self.outputs,
+        )

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from esscher.math.statistics.records import FittedRate
+import numpy as np
+
+from esscher.core.shown import plain_count, with_error
+from esscher.math.statistics.records import Agreement, FittedRate, agreement
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, ends_of
 from esscher.show.numbers import between, counted, shown
-from esscher.studies.sweep.charts import NORMAL
-from esscher.studies.sweep.laws import (
-    agreement_counts,
-    count_words,
-    extrapolates,
-    floor_seen,
-    law_counts,
-)
+from esscher.show.tables import PlainConsole, PlainTable
+from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.result import Sweep
 
+#: Standard errors to each side of a 95% interval.
+NORMAL = 1.96
 #: Errors in the order in which tables have them, and their names.
-METRICS = {
+ERRORS = {
     "map": "map",
     "mean": "mean output",
     "cov": "covariance",
@@ -107,7 +107,7 @@ def _cards(found: Sweep) -> list[Card]:
         for _, metric, fit in fits:
             low, high = (shown(end, "d3") for end in fit.interval)
             note = f"95% interval {low} to {high}"
-            out.append(Card(shown(fit.exponent, "d3"), f"exponent of the {METRICS[metric]}", note))
+            out.append(Card(shown(fit.exponent, "d3"), f"exponent of the {ERRORS[metric]}", note))
     against = agreement_counts(fit for *_, fit in fits)
     if against:
         known = sum(against.values())
@@ -163,7 +163,7 @@ def _exponents(found: Sweep, name: str) -> Table:
         data={
             "horizon": [found.scales[s].horizon for s, *_ in fits],
             "alpha": [found.scales[s].alpha for s, *_ in fits],
-            "metric": [METRICS[metric] for _, metric, _ in fits],
+            "metric": [ERRORS[metric] for _, metric, _ in fits],
             "low": low,
             "high": high,
             "constant_low": constant_low,
@@ -188,7 +188,7 @@ def _errors(found: Sweep, name: str) -> Table:
         Column("n", "n", "n0"),
         Column("replicates", "replicates", "n0"),
     ]
-    for metric, title in METRICS.items():
+    for metric, title in ERRORS.items():
         half = NORMAL * frame[f"{metric}_standard_error"]
         # a lower end that would not be positive is cut just above 0
         frame[f"{metric}_low"] = (frame[metric] - half).clip(lower=0.05 * frame[metric])
@@ -210,9 +210,157 @@ def _errors(found: Sweep, name: str) -> Table:
 def _fits(found: Sweep) -> list[tuple[int, str, FittedRate]]:
     """Scale, metric and fit; none with one size."""
     scales = range(len(found.scales)) if found.has_fits else ()
-    return [(s, metric, found.fit(metric, s)) for s in scales for metric in METRICS]
+    return [(s, metric, found.fit(metric, s)) for s in scales for metric in ERRORS]
 
 
 def _horizons(found: Sweep) -> str:
     low, high = found.horizons.min(), found.horizons.max()
     return f"H = {low:.3g}" + ("" if low == high else f" to {high:.3g}")
+
+
+def print_result(found: Sweep, console: PlainConsole) -> None:
+    """Print the errors at every scale and size, and how fast they fall."""
+    head = found.study.head_record
+    state = "" if found.complete else " (not complete)"
+    console.say(
+        f"{counted(found.replicates, 'replicate')}{state} of {head.tokens} tokens, "
+        f"d = {head.key_dim}, queries: {found.queries}, seed {found.seed}",
+    )
+    for note in found.notes:
+        console.say(f"Note: {note}.")
+    for s, scale in enumerate(found.scales):
+        table = PlainTable(
+            f"Errors at horizon H = {scale.horizon:.4g} (alpha = {scale.alpha:.4g})",
+            least=("median",),
+        )
+        for name in ("n", "mean", "median", "cov", "median", "map", "median"):
+            table.add_column(name, justify="right")
+        for place, n in enumerate(found.sizes):
+            table.add_row(plain_count(n), *_cells(found, s, place))
+        console.print(table)
+    if found.has_fits:
+        _print_rates(console, found)
+    console.explain(
+        "Errors of the mean output, of its covariance (Frobenius norm) and of the map (rms): "
+        "mean and median over replicates, in brackets the standard error of the last digit.",
+    )
+
+
+def _print_rates(console: PlainConsole, found: Sweep) -> None:
+    table = PlainTable(
+        "Exponents beta of error ~ C n^-beta, 95% intervals",
+        least=("bound", "ref.", "conj.", "floor <", "predicted"),
+    )
+    for name in ("H", "of", "beta", "interval", "predicted", "conj.", "ref.", "bound"):
+        table.add_column(name, justify="left" if name == "of" else "right")
+    table.add_column("floor <", justify="right")
+    table.add_column("law")
+    warnings: list[str] = []
+    for s, scale in enumerate(found.scales):
+        for metric in METRICS:
+            fit = found.fit(metric, s)
+            limit, _ = floor_seen(fit)
+            lines = (fit.predicted, fit.sharp, fit.paper_reference, fit.paper_bound)
+            table.add_row(
+                f"{scale.horizon:.4g}",
+                metric,
+                f"{fit.exponent:.3f}",
+                "-".join("nan" if end is None else f"{end:.3f}" for end in fit.interval),
+                *("" if line is None else f"{line:.3f}" for line in lines),
+                "" if limit is None else f"{limit:.0%}",
+                fit.selection.verdict + ("" if fit.trusted else " *"),
+            )
+            if not fit.trusted:
+                reasons = "; ".join(fit.reasons)
+                warnings.append(f"* H = {scale.horizon:.4g}, {metric}: {reasons}.")
+    console.print(table)
+    console.explain(
+        "conj.: asymptotic exponent, conjectured for Gaussian tokens; ref., bound: published; "
+        "floor <: 95% limit of a floor, as a share of the error at the largest size. Law: as "
+        "predicted if the ratio to the predicted curve does not change beyond noise, and a floor "
+        "of half the last error would have been seen; undecided if such a floor, a power of ln n "
+        "or a sum of two powers (n^-1/2 and n^-1) is not excluded: the exponent then describes "
+        "these sizes, and nothing says that it goes on. *: exponent not to be trusted even there."
+    )
+    _print_laws(console, found)
+    for warning in warnings:
+        console.say(warning)
+
+
+def _print_laws(console: PlainConsole, found: Sweep) -> None:
+    """Say what is decided, and what all errors of a scale say together."""
+    fits = [found.fit(metric, s) for s in range(len(found.scales)) for metric in METRICS]
+    counts = agreement_counts(fits)
+    if counts:
+        console.say(f"Measured against predicted exponents: {count_words(counts)}.")
+    laws = law_counts(fit.selection.verdict for fit in fits)
+    console.say(f"Laws, each error alone: {count_words(laws)}.")
+    for s, scale in enumerate(found.scales):
+        joint = found.joint_law(s)
+        console.say(
+            f"H = {scale.horizon:.4g}, all errors together: {joint.verdict}; {joint.evidence}."
+        )
+
+
+def _cells(found: Sweep, scale: int, size: int) -> list[str]:
+    """Errors at one scale and size."""
+    cells = []
+    for metric in METRICS:
+        mean, median, noise = (
+            float(numbers(metric)[scale, size])
+            for numbers in (found.mean, found.median, found.standard_error)
+        )
+        cells.append(with_error(mean, noise if np.isfinite(noise) else 0.0))
+        cells.append(f"{median:.4g}")
+    return cells
+
+
+#: Classes of agreement with a prediction in the order in which they are told.
+AGREEMENTS: tuple[Agreement, ...] = ("agrees", "differs", "undecided")
+
+
+#: Verdicts on laws by the class in which they are counted.
+VERDICTS = {
+    "power": "straight or as predicted",
+    "as predicted": "straight or as predicted",
+    "floor": "bent",
+    "logarithmic": "bent",
+    "two powers": "bent",
+    "bent": "bent",
+    "undecided": "undecided",
+}
+
+
+def agreement_counts(fits: Iterable[FittedRate]) -> dict[str, int]:
+    """How many predicted exponents agree with the measured ones, differ, or are undecided."""
+    known = [fit for fit in fits if fit.predicted is not None]
+    found = Counter(agreement(fit.interval, fit.predicted or 0.0) for fit in known)
+    return {str(name): found[name] for name in AGREEMENTS} if known else {}
+
+
+def floor_seen(fit: FittedRate) -> tuple[float | None, float | None]:
+    """Limit of the floor and power of the test: against the prediction where that decides."""
+    law = fit.selection
+    if law.verdict == "as predicted" and law.predicted is not None:
+        return law.predicted.floor_share, law.predicted.floor_power
+    return law.floor_share, law.power.get("floor")
+
+
+def law_counts(verdicts: Iterable[str]) -> dict[str, int]:
+    """How many laws are decided, bent, and undecided."""
+    found = Counter(VERDICTS[verdict] for verdict in verdicts)
+    return {name: found[name] for name in dict.fromkeys(VERDICTS.values())}
+
+
+def extrapolates(fit: FittedRate) -> bool:
+    """Whether an exponent may be taken beyond the sizes: trusted, and a power law is decided."""
+    return fit.trusted and fit.selection.verdict == "power"
+
+
+def count_words(counts: Mapping[str, int]) -> str:
+    """The counts as words, such as ``4 agree, 1 differs, 7 undecided``."""
+    plural = {"agrees": "agree", "differs": "differ"}
+    return ", ".join(
+        f"{count} {name if count == 1 else plural.get(name, name)}"
+        for name, count in counts.items()
+    )
