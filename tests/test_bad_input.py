@@ -23,7 +23,7 @@ from esscher.core.validation import (
 #: Neither heads, laws, models, plans, runs nor names of anything.
 WRONG = [0.5, None, [1, 2], -1, True, float("nan"), float("inf"), 10**400, 1j, object(), {}]
 #: Functions that start processes, or that take numbers only, which their own tests try.
-LEFT_OUT = ("connect_cluster", "deep_stack", "exponents", "gaussian_head", "paper")
+LEFT_OUT = ("deep_stack", "exponents", "gaussian_head", "paper")
 FUNCTIONS = [
     name
     for name in esscher.__all__

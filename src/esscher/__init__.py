@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from esscher.math.limits import limit_map, limit_moments
     from esscher.math.statistics import fit_rate
     from esscher.math.theory import exponents, predict
-    from esscher.runs.cluster import connect_cluster
     from esscher.runs.registry import load
     from esscher.runs.report import report
     from esscher.runs.study import Interrupted
@@ -51,7 +50,6 @@ __all__ = [
     "UndefinedError",
     "__version__",
     "array_head",
-    "connect_cluster",
     "context",
     "deep",
     "deep_stack",
@@ -94,7 +92,6 @@ _LAZY = {
     "esscher.math.limits": ("limit_map", "limit_moments"),
     "esscher.math.statistics": ("fit_rate",),
     "esscher.math.theory": ("exponents", "predict"),
-    "esscher.runs.cluster": ("connect_cluster",),
     "esscher.runs.registry": ("load",),
     "esscher.runs.report": ("report",),
     "esscher.runs.study": ("Interrupted",),

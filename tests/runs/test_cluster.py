@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
+import dask
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from distributed import Client
 
 from esscher.cli import main
 from esscher.core.errors import InputError
-from esscher.runs.cluster import Cluster, connect_cluster
-from esscher.runs.executors import FailedCells, Serial, Task, compute_cells
+from esscher.runs.cluster import Cluster, connected
+from esscher.runs.executors import FailedCells, Serial, Task, chosen_executor, compute_cells
 from esscher.runs.folder import Cell, open_run
 from esscher.runs.progress import Reporter
 from esscher.runs.registry import load
@@ -27,6 +32,7 @@ from tests.runs.processes import (
     failing_at_first,
     free_port,
     identity,
+    lines,
     machines,
     refusing,
     slow_square,
@@ -40,8 +46,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory):
     with machines(tmp_path_factory.mktemp("machines")) as found:
         found.scheduler()
         found.worker(nanny=True)
-        with connect_cluster(found.address) as connected:
-            yield connected
+        with connected(found.address) as executor:
+            yield executor
 
 
 def test_results_arrive_for_every_task(cluster: Cluster) -> None:
@@ -71,7 +77,7 @@ def test_a_deadly_cell_is_named_and_the_others_are_stored(cluster: Cluster, tmp_
         with pytest.raises(FailedCells) as caught:
             compute_cells(run, {name: task(name) for name in names}, reporter, cluster)
         assert sorted(caught.value.reasons) == ["deadly-1", "failing-1"]
-        assert "deadly-1: it kills its workers" in str(caught.value)
+        assert "deadly-1: KilledWorker" in str(caught.value)
         assert "failing-1: RuntimeError: no result for 1" in str(caught.value)
         assert run.names() == ["good-1", "good-2", "good-3"]
         # resumed, only those are tried again; and now they are well
@@ -89,7 +95,7 @@ def test_a_command_names_a_deadly_replicate_and_tries_it_again(
     monkeypatch.setattr(study, "measure_cell", deadly_replicate)
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2, done.output
-    assert "1 cell could not be computed (replicate-000001: it kills its workers)" in done.stderr
+    assert "1 cell could not be computed (replicate-000001: KilledWorker" in done.stderr
     assert load(tmp_path / "run").numbers == (0, 2, 3)
     monkeypatch.undo()
     assert CliRunner().invoke(main, words).exit_code == 0
@@ -136,31 +142,25 @@ def test_leaving_early_cancels_what_waits(cluster: Cluster) -> None:
     assert time.monotonic() - start < 60  # at most what was at work is waited for, not 199 s
 
 
-def test_no_worker_is_said_and_waited_for(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_no_worker_comes(tmp_path: Path) -> None:
     with machines(tmp_path) as found:
         found.scheduler()
-
-        def say(text: str) -> None:
-            said.append(text)
-            found.worker()
-
-        with connect_cluster(found.address, say, patience=0.5) as cluster:
-            assert dict(cluster.run([Task("a", square, (2.0,))])) == {"a": 4.0}
-    assert said == [f"There is no worker at {found.address}; waiting for one."]
+        with (
+            pytest.raises(InputError, match=f"no worker has come to {found.address} within 0.5 s"),
+            connected(found.address, patience=0.5) as cluster,
+        ):
+            dict(cluster.run([Task("a", square, (2.0,))]))
 
 
-def test_no_scheduler() -> None:
+def test_no_scheduler(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"id": 3}')
     address = f"tcp://127.0.0.1:{free_port()}"
-    with (
-        pytest.raises(InputError, match=f"there is no scheduler at {address}"),
-        connect_cluster(address, timeout=1.0),
-    ):
-        pass
-    with pytest.raises(InputError, match="timeout is 0"), connect_cluster(address, timeout=0):
-        pass
-    with pytest.raises(InputError, match="write its address"), connect_cluster("host"):
-        pass
+    for there in (address, "host", str(tmp_path / "none.json"), str(tmp_path / "other.json")):
+        with (
+            pytest.raises(InputError, match=f"there is no scheduler at {there}"),
+            connected(there, timeout=1.0),
+        ):
+            pass
 
 
 @pytest.mark.parametrize("address", ["foo://host:8786", "tcp://", "tcp://127.0.0.1", "tcp://h:x"])
@@ -189,8 +189,8 @@ def test_somebody_else_who_answers() -> None:
         threading.Thread(target=answer, daemon=True).start()
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         with (
-            pytest.raises(InputError, match=r"there is no scheduler at .*something else answers"),
-            connect_cluster(address, timeout=2.0),
+            pytest.raises(InputError, match="there is no scheduler at"),
+            connected(address, timeout=2.0),
         ):
             pass
 
@@ -199,7 +199,7 @@ def test_somebody_who_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         start = time.monotonic()
-        with pytest.raises(InputError, match="no answer"), connect_cluster(address, timeout=0.5):
+        with pytest.raises(InputError, match="no scheduler"), connected(address, timeout=0.5):
             pass
         assert time.monotonic() - start < 10
 
@@ -207,8 +207,82 @@ def test_somebody_who_does_not_answer() -> None:
 def test_a_worker_is_no_scheduler(cluster: Cluster) -> None:
     cluster._client.wait_for_workers(1)  # this test may be the first
     (worker,) = cluster._client.scheduler_info()["workers"]
-    with pytest.raises(InputError, match="a worker answers there"), connect_cluster(worker):
+    with pytest.raises(InputError, match="a worker answers there"), connected(worker):
         pass
+
+
+SWEEP = ["sweep", "gaussian", "--horizon", "1", "--dim", "2", "--sizes", "10:20:2"]
+SWEEP += ["--replicates", "3", "--no-predict"]
+
+
+def works(cluster: Cluster) -> bool:
+    tasks = [Task(f"cell-{i}", square, (float(i),)) for i in range(3)]
+    return dict(cluster.run(tasks)) == {f"cell-{i}": float(i * i) for i in range(3)}
+
+
+def settings(folder: Path, name: str = "ours", **more: Any) -> dict[str, Any]:
+    """Dask's configuration for TLS."""
+    pem, key = str(folder / f"{name}.pem"), str(folder / f"{name}.key")
+    found = {"distributed.comm.tls.ca-file": pem}
+    for role in ("client", "scheduler", "worker"):
+        found |= {f"distributed.comm.tls.{role}.cert": pem, f"distributed.comm.tls.{role}.key": key}
+    return found | more
+
+
+def as_environment(found: dict[str, Any]) -> dict[str, str]:
+    """The same configuration as environment variables."""
+    return {
+        "DASK_" + name.upper().replace(".", "__").replace("-", "_"): str(value)
+        for name, value in found.items()
+    }
+
+
+def test_a_scheduler_with_tls_serves_those_with_certificates(
+    tmp_path: Path, certificates: Path
+) -> None:
+    ours = settings(certificates)
+    with machines(tmp_path / "machines", "tls", as_environment(ours)) as found:
+        found.scheduler()
+        found.worker()
+        file = tmp_path / "scheduler.json"
+        file.write_text(json.dumps({"address": found.address}))
+        with dask.config.set(ours):
+            with connected(found.address) as cluster:
+                assert works(cluster)
+            done = CliRunner().invoke(main, [*SWEEP, "--scheduler", str(file)])
+        assert done.exit_code == 0, done.output
+        plain = found.address.replace("tls://", "tcp://")
+        for address, config in (
+            (found.address, {}),
+            (found.address, settings(certificates, "other")),
+            (found.address, ours | {"distributed.comm.tls.client.cert": "none.pem"}),
+            (plain, ours | {"distributed.comm.require-encryption": True}),
+            (plain, {}),
+        ):
+            with (
+                dask.config.set(config),
+                pytest.raises(InputError, match="there is no scheduler at"),
+                connected(address, timeout=2.0),
+            ):
+                pass
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_jobs_of_a_batch_system(batch_system: Path) -> None:
+    """The recipe of the guide: dask-jobqueue submits jobs, its client computes cells."""
+    from dask_jobqueue import SLURMCluster
+
+    options = {
+        "queue": "normal", "cores": 1, "processes": 1, "memory": "1GB", "walltime": "00:10:00",
+        "interface": "lo", "python": sys.executable, "log_directory": str(batch_system),
+    }  # fmt: skip
+    with SLURMCluster(**options) as jobs, Client(jobs) as client:
+        jobs.scale(jobs=1)
+        with chosen_executor(executor=client) as executor:
+            assert works(executor)
+    assert "#SBATCH -p normal" in (batch_system / "job.sh").read_text()
+    assert lines(batch_system / "cancelled") == lines(batch_system / "submitted")
 
 
 def test_the_error_survives_pickling() -> None:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from esscher.cli import main
 from esscher.core.errors import InputError
 from esscher.engine.models import ModelReference, load_model, opened_model
-from esscher.runs.cluster import Cluster, connect_cluster
+from esscher.runs.cluster import Cluster, connected
 from esscher.runs.executors import Task
 from esscher.studies.domains import domains
 from tests.engine.models.folders import WORDS, decoder_tokenizer, save
@@ -96,13 +96,13 @@ def layers_of(model: ModelReference) -> int:
 def test_other_weights_on_the_worker_are_refused(place: Path, cluster: Machines) -> None:
     name = str(place / "encoder")
     how = ("cpu", "float32", None, False, False)
-    with connect_cluster(cluster.address) as connected:
+    with connected(cluster.address) as executor:
         wrong = ModelReference(name, *how, weight_hash="0" * 64)
         with pytest.raises(InputError, match="has other weights on the worker on"):
-            _run(connected, wrong)
+            _run(executor, wrong)
         missing = ModelReference(str(place / "none"), *how, weight_hash="0" * 64)
         with pytest.raises(InputError, match=r"the worker on .*none"):
-            _run(connected, missing)
+            _run(executor, missing)
 
 
 def _run(cluster: Cluster, model: ModelReference) -> None:
@@ -115,10 +115,10 @@ def test_a_model_in_memory_is_shared_with_workers(
     loaded = load_model(str(place / "encoder"))
     texts = {name: str(place / f"{name}.txt") for name in ("one", "two")}
     found = []
-    with connect_cluster(cluster.address) as connected:
-        for where, executor in (("here", None), ("there", connected)):
+    with connected(cluster.address) as executor:
+        for where, chosen in (("here", None), ("there", executor)):
             out = tmp_path / where
             domains(loaded, texts, blocks=6, block_tokens=120, context=40,
-                    out=out, executor=executor, progress=False)  # fmt: skip
+                    out=out, executor=chosen, progress=False)  # fmt: skip
             found.append(stored_bytes(out))
     assert found[0] == found[1]

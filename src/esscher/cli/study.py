@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import MISSING
-from functools import partial
 from inspect import cleandoc, get_annotations
 from pathlib import Path
 from types import NoneType, UnionType
@@ -20,7 +19,6 @@ from esscher.cli.printing import (
     check_output,
     named_sources,
     plain_console,
-    say,
 )
 from esscher.core.errors import InputError
 from esscher.core.options import LISTS, Option, listed, numbers, options_of
@@ -266,8 +264,7 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
             options["head"] = synthetic_head(**{name: options.pop(name) for name in HEAD})
         out = options["out"]
         workers = options.pop("workers")
-        to_user = partial(say, err=True)
-        with resumable(out), chosen_executor(workers, scheduler=scheduler, say=to_user) as executor:
+        with resumable(out), chosen_executor(workers, scheduler=scheduler) as executor:
             found = study(**options, executor=executor).run()
         if figure is not None:
             found.plot().save(figure)

@@ -114,12 +114,6 @@ TRIES = 3
 #: Most worker processes: so many, or so many times the cores if that is more.
 FEW, PER_CORE = 16, 4
 
-Say = Callable[[str], None]
-
-
-def say_nothing(text: str) -> None:
-    """Keep quiet."""
-
 
 @dataclass(frozen=True)
 class Task:
@@ -260,7 +254,6 @@ def chosen_executor(
     executor: CellExecutor | Executor | Any = None,
     *,
     scheduler: str | None = None,
-    say: Say = say_nothing,
 ) -> Iterator[CellExecutor]:
     """Give whoever computes the cells, for the time of a block; this process if nothing is asked.
 
@@ -273,8 +266,6 @@ def chosen_executor(
         ``distributed.Client``.
     scheduler
         Address of the scheduler of a Dask cluster, or the file that it wrote.
-    say
-        Told what a user should know meanwhile, such as that a cluster has no workers.
 
     Raises
     ------
@@ -282,7 +273,7 @@ def chosen_executor(
         If more than one of them is asked for, there are too many workers, or a cluster cannot be
         used.
     """
-    from esscher.runs.cluster import Cluster, connect_cluster
+    from esscher.runs.cluster import Cluster, connected
     from esscher.runs.pool import LocalPool, OnFutures
 
     processes = as_dim(workers, "workers")
@@ -302,12 +293,12 @@ def chosen_executor(
     if isinstance(executor, Executor):
         yield OnFutures(executor)
     elif hasattr(executor, "get_executor"):  # a distributed.Client
-        yield Cluster(executor, say)
+        yield Cluster(executor)
     elif executor is not None:
         yield executor
     elif scheduler is not None:
-        with connect_cluster(scheduler, say) as connected:
-            yield connected
+        with connected(scheduler) as cluster:
+            yield cluster
     elif processes > 1:
         with LocalPool(processes) as pool:
             yield pool

@@ -15,7 +15,14 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    as_completed,
+)
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from multiprocessing.connection import Connection, wait
@@ -127,10 +134,11 @@ class OnFutures:
         InputError
             At once, if a task says that its input cannot be used, or a worker process died.
         """
-        failed: dict[str, str] = {}
-        for _ in range(TRIES):
-            failed = {}
-            yield from self._try(tasks, failed)
+        for number in range(TRIES):
+            failed: dict[str, str] = {}
+            # at last one by one: a task may fail since another one killed the worker of both
+            for group in [tasks] if number < TRIES - 1 else [[task] for task in tasks]:
+                yield from self._try(group, failed)
             tasks = [task for task in tasks if task.name in failed]
             if not tasks:
                 return
@@ -147,7 +155,7 @@ class OnFutures:
                 name = waiting.pop(future)
                 try:
                     result = future.result()
-                except (InputError, BrokenExecutor):
+                except (InputError, BrokenExecutor, CancelledError):
                     raise
                 except Exception as error:
                     failed[name] = reason_of(error)

@@ -132,8 +132,7 @@ class Study(ABC, Generic[R_co]):
     executor: Annotated[
         Any,  # a CellExecutor
         option(
-            "Or a cluster: a ``distributed.Client``, or :func:`esscher.connect_cluster`; or an "
-            "executor of ``concurrent.futures``.",
+            "Or a cluster: a ``distributed.Client``; or an executor of ``concurrent.futures``.",
             stored=False,
             command=None,
         ),
