@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.runs import Cell, open_run, read_run, run_folder, run_kind
+from esscher.runs import Cell, open_run, read_run
 from esscher.runs.result import read_stored
 
 CONFIGURATION = {"seed": 0, "sizes": (1, 2), "model": {"name": "m"}}
@@ -24,7 +24,7 @@ def test_cells_and_results_come_back(tmp_path):
         run.write("layer-1", Cell({}))
     stored = read_run(tmp_path / "run", "trial")
     assert stored.names() == ["layer-0", "layer-1"]
-    assert stored.kind == run_kind(tmp_path / "run") == "trial"
+    assert stored.kind == "trial"
     cell = stored.read("layer-0")
     assert cell.about == {"norm": 2.0}
     pd.testing.assert_frame_equal(cell.table, TABLE)
@@ -85,7 +85,6 @@ def test_a_foreign_directory_is_left_alone(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["precious.txt"]
     with pytest.raises(InputError, match="is not a run"):
         read_run(tmp_path)
-    assert run_kind(tmp_path) is None
 
 
 def test_a_damaged_configuration_is_named(tmp_path):
@@ -101,11 +100,3 @@ def test_names_cannot_lead_out_of_the_directory(tmp_path):
         for name in ("../x", "a/b", "", "..", "A"):
             with pytest.raises(InputError, match="is not a cell name"):
                 run.write(name, Cell({}))
-
-
-def test_without_a_directory_a_run_is_temporary(tmp_path):
-    with run_folder(None) as folder:
-        assert folder.is_dir()
-    assert not folder.exists()
-    with run_folder(tmp_path / "kept") as folder:
-        assert folder == tmp_path / "kept"

@@ -20,7 +20,7 @@ from distributed import Client
 from esscher.cli import main
 from esscher.core.errors import InputError
 from esscher.runs.cluster import Cluster, connected
-from esscher.runs.executors import FailedCells, Serial, Task, chosen_executor, compute_cells
+from esscher.runs.executors import CellExecutor, FailedCells, Task, chosen_executor, compute_cells
 from esscher.runs.folder import Cell, open_run
 from esscher.runs.progress import Reporter
 from esscher.runs.registry import load
@@ -53,7 +53,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory):
 def test_results_arrive_for_every_task(cluster: Cluster) -> None:
     tasks = [Task(f"cell-{i}", square, (float(i),)) for i in range(30)]
     found = dict(cluster.run(tasks))
-    assert found == dict(Serial().run(tasks)) == {f"cell-{i}": float(i * i) for i in range(30)}
+    assert (
+        found == dict(CellExecutor().run(tasks)) == {f"cell-{i}": float(i * i) for i in range(30)}
+    )
 
 
 def test_a_shared_value_reaches_a_worker_once(cluster: Cluster) -> None:
@@ -63,7 +65,7 @@ def test_a_shared_value_reaches_a_worker_once(cluster: Cluster) -> None:
     assert len({process for process, _ in found.values()}) == 1
     for _, received in found.values():
         np.testing.assert_array_equal(received, value)
-    assert Serial().share(value) is value
+    assert CellExecutor().share(value) is value
 
 
 def test_a_deadly_cell_is_named_and_the_others_are_stored(cluster: Cluster, tmp_path: Path) -> None:

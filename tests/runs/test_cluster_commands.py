@@ -54,7 +54,7 @@ COMMANDS = {
     " --sizes 8:32:3 --replicates 4",
     "sparse": "sparse {}/decoder --text {}/one.txt --context 96 --passages 2 --budgets 8:32:3",
     "deep model": "deep {}/decoder --text {}/one.txt --context 96 --passages 2 --sizes 8,24",
-    "domains": "domains {}/encoder --text one={}/one.txt --text two={}/two.txt --blocks 3"
+    "domains": "domains {}/encoder --text one={}/one.txt --text two={}/two.txt --blocks 6"
     " --block-tokens 120 --context 40",
     "tails": "tails {}/encoder --text {}/one.txt --tokens 1200 --context 40",
     "plan": "plan {}/decoder --text {}/one.txt --check {}/two.txt --budget 0.5 --prefix 96"

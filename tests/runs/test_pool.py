@@ -21,8 +21,8 @@ import torch
 
 from esscher.core.errors import InputError
 from esscher.runs.executors import (
+    CellExecutor,
     FailedCells,
-    Serial,
     Task,
     asked_threads,
     available_cores,
@@ -98,7 +98,7 @@ def pool() -> Iterator[LocalPool]:
 
 def test_results_arrive_for_every_task(pool: LocalPool) -> None:
     tasks = [Task(f"cell-{i}", square, (float(i),)) for i in range(40)]
-    assert dict(pool.run(tasks)) == dict(Serial().run(tasks))
+    assert dict(pool.run(tasks)) == dict(CellExecutor().run(tasks))
     assert dict(pool.run([])) == {}
 
 
@@ -235,7 +235,7 @@ def test_workers_import_nothing_from_the_working_directory(
 
 def test_the_chosen_executor() -> None:
     with chosen_executor() as serial:
-        assert isinstance(serial, Serial)
+        assert isinstance(serial, CellExecutor)
     with chosen_executor(2) as pool:
         assert isinstance(pool, LocalPool)
         assert pool.remote
@@ -251,7 +251,7 @@ def test_the_chosen_executor() -> None:
     [
         ({"workers": 0}, "workers is 0"),
         ({"workers": 100_000}, r"workers is 100000, but this process may use \d+ core.* at most"),
-        ({"workers": 2, "executor": Serial()}, "workers is 2 and there is an executor"),
+        ({"workers": 2, "executor": CellExecutor()}, "workers is 2 and there is an executor"),
         ({"workers": 2, "scheduler": "tcp://h:1"}, "leave it out with --scheduler"),
     ],
 )

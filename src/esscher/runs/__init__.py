@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from esscher.runs.executors import Task
-from esscher.runs.folder import Cell, CellRun, open_run, read_run, run_folder, run_kind
+from esscher.runs.folder import Cell, CellRun, open_run, read_run
 from esscher.runs.model_study import ModelStudy
 from esscher.runs.result import Result
 from esscher.runs.study import OneBatch, Study, function_of
@@ -19,6 +19,4 @@ __all__ = [
     "function_of",
     "open_run",
     "read_run",
-    "run_folder",
-    "run_kind",
 ]

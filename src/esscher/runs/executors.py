@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
@@ -39,43 +39,28 @@ def _libraries() -> Any:
     return ThreadpoolController()
 
 
-class _Limit:
-    """The limit of this process, shared by all threads that are inside :func:`one_blas_thread`.
-
-    Linear algebra has one setting per process: the first to come sets it, the last to leave puts
-    back what was there.
-    """
-
-    def __init__(self) -> None:
-        self.lock = Lock()
-        self.inside = 0
-        self.limits: Any = None
-
-    def enter(self) -> None:
-        with self.lock:
-            if self.inside == 0:
-                self.limits = _libraries().limit(limits=1, user_api="blas")
-            self.inside += 1
-
-    def leave(self) -> None:
-        with self.lock:
-            self.inside -= 1
-            if self.inside == 0 and self.limits is not None:
-                self.limits.restore_original_limits()
-                self.limits = None
-
-
-_LIMIT = _Limit()
+_LOCK = Lock()
+#: Limits of the threads that are inside :func:`one_blas_thread`; all but the first set nothing.
+_LIMITS: list[Any] = []
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Run numpy's linear algebra on one thread inside the block; may be nested and shared."""
-    _LIMIT.enter()
+    """Run numpy's linear algebra on one thread inside the block; may be nested and shared.
+
+    Linear algebra has one setting per process: the first to come sets it, the last to leave puts
+    back what was there.
+    """
+    with _LOCK:
+        _LIMITS.append(None if _LIMITS else _libraries().limit(limits=1, user_api="blas"))
     try:
         yield
     finally:
-        _LIMIT.leave()
+        with _LOCK:
+            if len(_LIMITS) > 1:
+                del _LIMITS[-1]
+            else:
+                _LIMITS.pop().restore_original_limits()
 
 
 def available_cores() -> int:
@@ -148,34 +133,18 @@ def call_alone(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
 
 
-class CellExecutor(Protocol):
-    """Computes tasks."""
+class CellExecutor:
+    """Computes tasks in this process, in order; base of those that compute elsewhere."""
 
-    @property
-    def remote(self) -> bool:
-        """Whether tasks run in other processes, which know nothing of objects in this one."""
-        ...
-
-    def share(self, value: Any) -> Any:
-        """Return a handle that stands for a value in the arguments of many tasks."""
-        ...
-
-    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[str, Any]]:
-        """Yield (name, result) as they are done, in any order."""
-        ...
-
-
-class Serial:
-    """Computes tasks in this process, in order."""
-
+    #: Whether tasks run in other processes, which know nothing of objects in this one.
     remote = False
 
     def share(self, value: Any) -> Any:
-        """Return the value itself."""
+        """Return a handle that stands for a value in the arguments of many tasks."""
         return value
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[str, Any]]:
-        """Yield (name, result), one after the other."""
+        """Yield (name, result) as they are done, in any order."""
         for task in tasks:
             yield task.name, task()
 
@@ -303,4 +272,4 @@ def chosen_executor(
         with LocalPool(processes) as pool:
             yield pool
     else:
-        yield Serial()
+        yield CellExecutor()

@@ -548,8 +548,8 @@ def run_in_memory(
     kind: str, subject: str, configuration: dict[str, Any], request: dict[str, Any]
 ) -> Iterator[CellRun]:
     """Set up a run whose cells are kept in memory; its directory lasts as long as the block."""
-    with run_folder(None) as folder:
-        yield CellRun(folder, _about(kind, subject, configuration, request), on_disk=False)
+    with tempfile.TemporaryDirectory(prefix="esscher-") as place:
+        yield CellRun(Path(place), _about(kind, subject, configuration, request), on_disk=False)
 
 
 def _about(
@@ -577,26 +577,3 @@ def _about(
 def read_run(folder: Path, kind: str | None = None) -> CellRun:
     """Open a run directory for reading; no lock is needed, files are never half-written."""
     return CellRun(folder, read_about(folder, kind))
-
-
-def run_kind(folder: Path) -> str | None:
-    """Kind of the run that a directory holds; None if it is no run.
-
-    Whether the directory is a sound run is another question, which reading it answers.
-    """
-    try:
-        found = read_json(folder / CONFIG, follow=False)
-    except (OSError, InputError):
-        return None
-    kind = found.get("kind") if isinstance(found, dict) else None
-    return kind if isinstance(kind, str) else None
-
-
-@contextmanager
-def run_folder(out: str | Path | None) -> Iterator[Path]:
-    """The directory of a run, or one for the time of the block if none is wanted."""
-    if out is not None:
-        yield Path(out)
-        return
-    with tempfile.TemporaryDirectory(prefix="esscher-") as place:
-        yield Path(place)

@@ -36,6 +36,7 @@ from weakref import WeakValueDictionary
 from esscher.core.errors import InputError
 from esscher.runs.executors import (
     TRIES,
+    CellExecutor,
     FailedCells,
     Task,
     call_alone,
@@ -109,7 +110,7 @@ def signals_held(numbers: tuple[signal.Signals, ...] = STOPPING) -> Iterator[Non
             signal.raise_signal(arrived)
 
 
-class OnFutures:
+class OnFutures(CellExecutor):
     """Computes tasks on a ``concurrent.futures.Executor``, which is used and not shut down."""
 
     remote = True
@@ -119,10 +120,6 @@ class OnFutures:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-
-    def share(self, value: Any) -> Any:
-        """Return the value itself: it travels with every task."""
-        return value
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[str, Any]]:
         """Yield (name, result) as they are done, in any order.
@@ -260,7 +257,7 @@ class LocalPool(OnFutures):
                     self._hand_over(self._ours.recv())
                 elif ready:
                     with suppress(RuntimeError):  # it knows
-                        self._pool.submit(_nothing)
+                        self._pool.submit(int)
                     return
 
     def _hand_over(self, number: int) -> None:
@@ -271,10 +268,6 @@ class LocalPool(OnFutures):
         except Exception as error:
             message = pickle.dumps((None, reason_of(error)))
         self._ours.send_bytes(message)
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 class _Shared:

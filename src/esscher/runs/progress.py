@@ -132,19 +132,9 @@ def _bar(wanted: bool | None) -> Progress | None:
         BarColumn,
         MofNCompleteColumn,
         Progress,
-        ProgressColumn,
-        Task,
         TextColumn,
         TimeRemainingColumn,
     )
-    from rich.text import Text
-
-    class Rate(ProgressColumn):
-        """How many a minute."""
-
-        def render(self, task: Task) -> Text:
-            speed = task.finished_speed or task.speed
-            return Text("" if speed is None else f"{plain_count(speed * 60)} a minute")
 
     console = Console(stderr=True)
     if wanted is None and not console.is_terminal:
@@ -153,7 +143,6 @@ def _bar(wanted: bool | None) -> Progress | None:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        Rate(),
         TimeRemainingColumn(),
         console=console,
         speed_estimate_period=600,

@@ -13,7 +13,6 @@ from typing import (
     Any,
     ClassVar,
     Generic,
-    Protocol,
     Self,
     TypeVar,
     get_type_hints,
@@ -284,21 +283,7 @@ def read_result(run: CellRun, study: Study[Any]) -> Any:
         ) from error
 
 
-class OfHead(Protocol):
-    """A record about a head."""
-
-    @property
-    def layer(self) -> int:
-        """Number of its layer."""
-        ...
-
-    @property
-    def head(self) -> int:
-        """Its number in the layer."""
-        ...
-
-
-H = TypeVar("H", bound=OfHead)
+H = TypeVar("H")
 
 
 class WithHeads(Generic[H]):
@@ -314,9 +299,10 @@ class WithHeads(Generic[H]):
         InputError
             If it was not measured.
         """
-        for found in self.heads:
-            if (found.layer, found.head) == (layer, head):
-                return found
+        entries: tuple[Any, ...] = self.heads
+        for entry in entries:
+            if (entry.layer, entry.head) == (layer, head):
+                return entry  # type: ignore[no-any-return]
         raise InputError(
             f"head {layer}.{head} was not measured; heads lists the {len(self.heads)} that were"
         )

@@ -16,7 +16,7 @@ from esscher.core.errors import InputError
 from esscher.engine.models import LoadedModel, ModelChoice
 from esscher.engine.models.record import SAMPLE, compare_weights
 from esscher.engine.models.transformers_library import quiet
-from esscher.runs.executors import Serial
+from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import check_same
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer, save
 from tests.engine.models.tiny import tiny_model, transformers
@@ -130,11 +130,11 @@ def test_what_is_loaded_is_said(tmp_path, capsys):
     save(tmp_path, "llama")
     decoder_tokenizer().save_pretrained(tmp_path)
     choice = ModelChoice(str(tmp_path))
-    choice.for_tasks(False, False, Serial().share)
+    choice.for_tasks(False, False, CellExecutor().share)
     assert capsys.readouterr() == ("", "")
-    loaded, _ = choice.for_tasks(False, True, Serial().share)
+    loaded, _ = choice.for_tasks(False, True, CellExecutor().share)
     assert capsys.readouterr() == ("", f"Loading {tmp_path} ...\n")
-    assert ModelChoice(loaded).for_tasks(False, True, Serial().share) == (loaded, loaded)
+    assert ModelChoice(loaded).for_tasks(False, True, CellExecutor().share) == (loaded, loaded)
     assert capsys.readouterr() == ("", "")
 
 
