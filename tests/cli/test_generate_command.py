@@ -18,9 +18,15 @@ from esscher.cli.program import main
 from esscher.core.errors import InputError
 from esscher.engine.text.documents import read_text
 from esscher.runs import open_run
-from esscher.studies.plan.generate import DEMO_PROMPT, PARAGRAPH, read_plan, read_prompt
-from esscher.studies.plan.page import summary
-from esscher.studies.plan.savings import SAVINGS, read_savings
+from esscher.studies.plan.generate import (
+    DEMO_PROMPT,
+    PARAGRAPH,
+    SAVINGS,
+    read_plan,
+    read_prompt,
+    read_savings,
+)
+from esscher.studies.plan.view import summary
 from tests.cli.printed import before_next, table_of
 from tests.engine.models.folders import decoder_tokenizer, random_words
 from tests.engine.models.folders import save as save_model

@@ -158,7 +158,7 @@ def generate(
 def _stored(request: Request, found: Generation | Comparison) -> Path | None:
     """Keep what a comparison measured with the run of its plan, if it has one."""
     from esscher.engine.generation import Comparison
-    from esscher.studies.plan.savings import savings_of, store_savings
+    from esscher.studies.plan.generate import savings_of, store_savings
 
     folder = None if request.plan is None else request.plan.folder
     if folder is None or not isinstance(found, Comparison):

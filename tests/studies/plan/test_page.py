@@ -13,8 +13,8 @@ from msgspec import structs
 import esscher
 from esscher.core.shown import byte_count
 from esscher.runs.report import page_of
-from esscher.studies.plan.page import summary
-from esscher.studies.plan.savings import Cost, Savings
+from esscher.studies.plan.generate import Cost, Savings
+from esscher.studies.plan.view import summary
 
 
 def test_cards_say_what_is_kept_and_what_it_costs(found):
@@ -69,7 +69,7 @@ def test_peaks_that_repeated_runs_have_are_no_gain(monkeypatch, decoder, dense, 
         for peak in (dense, planned)
     ]
     savings = Savings(tokens=9, new_tokens=2, dense=costs[0], planned=costs[1], parts_at=None)
-    monkeypatch.setattr("esscher.studies.plan.page.read_savings", lambda folder: savings)
+    monkeypatch.setattr("esscher.studies.plan.view.read_savings", lambda folder: savings)
     cards = [f"{card.value} {card.label}" for card in summary(decoder, "run").cards]
     assert [text for text in cards if "peak" in text] == ([] if said is None else [said])
 

@@ -19,8 +19,7 @@ from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import ModelStudy
 from esscher.runs.result import NotFinished
-from esscher.studies.plan.records import PUBLISHED, PlanCell
-from esscher.studies.plan.result import PLAN, Plan
+from esscher.studies.plan.result import PLAN, PUBLISHED, Plan, PlanCell
 
 if TYPE_CHECKING:
     from esscher.engine.models import AnyModel, LoadedModel
