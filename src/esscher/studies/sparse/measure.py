@@ -318,9 +318,9 @@ class _Layer:
 
 # Synthetic tokens: replicates of a whole sequence, all patterns and budgets on each.
 #
-# Sequences have a known marginal: independent tokens, or Gaussian AR(1). A query is a token too: for
-# correlated tokens the continuation ``q = rho x_i + sqrt(1 - rho^2) xi`` of a key, as the next token
-# of a text is. Queries are drawn once; every replicate draws the keys anew, given the queries.
+# Sequences have a known marginal: independent tokens, or Gaussian AR(1). A query is a token too:
+# for correlated tokens the continuation ``q = rho x_i + sqrt(1 - rho^2) xi`` of a key, as the next
+# token of a text is. Queries are drawn once; every replicate draws the keys anew, given them.
 
 
 def make_sequences(
