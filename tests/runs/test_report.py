@@ -23,7 +23,7 @@ from esscher.runs.report import page_of
 from esscher.show.content import Drawn, Page, Table
 from esscher.show.numbers import between, shown, visible
 from esscher.show.render import as_data
-from esscher.studies.probe.charts import KEPT, by_need
+from esscher.studies.probe.result import KEPT, by_need
 from tests.runs.made import HOSTILE, RUNS, make, wide_probe
 
 DATA = re.compile(r'<script type="application/json" id="(data|charts)">(.*?)</script>', re.DOTALL)

@@ -16,8 +16,7 @@ import esscher
 from esscher.cli.program import main
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
-from esscher.studies.context.result import HeadContext, count_done
-from esscher.studies.context.saturation import doublings, saturation
+from esscher.studies.context.study import HeadContext, count_done, doublings, saturation
 from esscher.studies.context.work import SINKS, layer_changes
 from tests.engine.cache.inputs import layer_inputs
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
