@@ -202,7 +202,6 @@ def test_a_tiny_decoder_from_the_command_line(tmp_path: Path) -> None:
     assert found["headline"] in shown.output
     for wrong, said in (
         (["--budget", "0.5"], "No such option"),
-        (["--query-count", "0"], "query_count is 0"),
         (["--passages", "0"], "passages is 0"),
         (["--context", "250"], "longest possible context is 193"),
         (["--tolerance", "2"], "tolerance is 2"),

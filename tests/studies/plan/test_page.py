@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import shlex
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,6 @@ from msgspec import structs
 
 import esscher
 from esscher.core.shown import byte_count
-from esscher.runs.report import page_of
 from esscher.studies.plan.generate import Cost, Savings
 from esscher.studies.plan.view import summary
 
@@ -99,10 +97,3 @@ def test_names_in_the_report_are_text(found, tmp_path):
     text = esscher.report(found, tmp_path / "report.html").read_text("utf-8")
     assert "<b> &" not in text
     assert html.escape("<b> & \\frac", quote=False) in text
-
-
-def test_the_command_is_that_of_the_study(decoder):
-    words = shlex.split(page_of(decoder).command)
-    assert words[:2] == ["esscher", "plan"]
-    for option, value in (("--budget", "0.5"), ("--prefix", "120"), ("--query-count", "12")):
-        assert words[words.index(option) + 1] == value

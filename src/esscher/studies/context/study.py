@@ -521,7 +521,8 @@ class ContextStudy(ModelStudy[Context]):
     ] = 0.1
     context: Annotated[int, option("Longest context (default: up to 4096).", ge=1)] = BY_MODEL
     query_count: Annotated[
-        int, option("Queries at the end of each passage (default: up to 64).", ge=1)
+        int,
+        option("Queries at the end of each passage (default: up to 64).", ge=1, command=None),
     ] = BY_MODEL
     passages: Annotated[
         int,

@@ -106,7 +106,8 @@ class ProbeStudy(ModelStudy[Probe]):
         Literal["with", "without"],
         option(
             "Sample with or without replacement; without, errors are divided by "
-            "sqrt((N - n)/(N - 1)), the factor of a finite population."
+            "sqrt((N - n)/(N - 1)), the factor of a finite population.",
+            command=None,
         ),
     ] = "with"
 

@@ -130,7 +130,7 @@ Budgets: TypeAlias = Annotated[
     ),
 ]
 QueryCount: TypeAlias = Annotated[
-    int, option("Queries per sequence at which errors are measured.", ge=1, le=10**9)
+    int, option("Queries per sequence at which errors are measured.", ge=1, le=10**9, command=None)
 ]
 
 
