@@ -40,8 +40,7 @@ from esscher.engine.reading import PassageReader, compare_laws
 from esscher.engine.text.documents import TextSource
 from esscher.engine.text.packing import first_passages
 from esscher.engine.text.tasks import ask, ask_each, task_items
-from esscher.studies.plan.check import PURPOSE
-from esscher.studies.plan.configurations import KeptLayers, count_kept
+from esscher.studies.plan.check import PURPOSE, KeptLayers, count_kept
 
 CALIBRATION = "wikipedia-en.txt"
 #: Unseen texts; the one in which tasks hide their sentences.

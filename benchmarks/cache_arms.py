@@ -13,7 +13,7 @@ from esscher.engine.cache.budgets import Score
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import RULES, Rule
 from esscher.engine.cache.selection import Kept
-from esscher.studies.plan.configurations import Budgets, KeptLayers, Named, starts
+from esscher.studies.plan.check import Budgets, KeptLayers, Named, starts
 
 #: Seeds of the samples that are compared with the first one.
 SEEDS = (1, 2, 3)

@@ -30,16 +30,18 @@ from esscher.engine.text.documents import TextSource
 from esscher.engine.text.packing import first_passages
 from esscher.engine.text.tasks import calibration_item
 from esscher.math.allocation import EffectCurve, allocate
-from esscher.studies.plan.calibrate import (
+from esscher.studies.plan.check import Budgets
+from esscher.studies.plan.effects import (
     DRAWS,
+    FITTED,
+    LayerEffects,
     ObservedPassage,
     PassageEffects,
     average_effects,
     budget_grid,
+    layer_effects,
     output_gradients,
 )
-from esscher.studies.plan.configurations import Budgets
-from esscher.studies.plan.effects import FITTED, LayerEffects, layer_effects
 from esscher.studies.plan.predict import Predicted, plan_total, plan_uniform
 from esscher.studies.plan.study import RETRIEVAL_OF
 

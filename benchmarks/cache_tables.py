@@ -22,7 +22,7 @@ from esscher.core.errors import InputError
 from esscher.core.untrusted.files import read_json
 from esscher.core.validation import Array
 from esscher.math.statistics.intervals import mean_and_interval, wilson
-from esscher.studies.plan.compare import ROUNDING, paired_ratio
+from esscher.studies.plan.check import ROUNDING, paired_ratio
 
 STORED = Path(__file__).parent / "results"
 #: Columns of the results that are stored; answers are left out.

@@ -18,7 +18,7 @@ from benchmarks.cache_tables import ALL
 from esscher.show.chart import Axis, Series, figure, lines, panel, points
 from esscher.show.content import Plot
 from esscher.show.theme import limits
-from esscher.studies.plan.words import name_of
+from esscher.studies.plan.view import name_of
 
 ROOT = Path(__file__).parents[1]
 CURVES = ROOT / "benchmarks" / "results" / "cache-smollm2-curves.csv"

@@ -42,7 +42,7 @@ from esscher.engine.cache.selection import Kept
 from esscher.engine.models.transformers_library import transformers_module
 from esscher.engine.reading import PassageReader, compare_laws, read_prompt
 from esscher.engine.text.packing import first_passages
-from esscher.studies.plan.compare import paired_ratio
+from esscher.studies.plan.check import paired_ratio
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results" / "kvpress.json"

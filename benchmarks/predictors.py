@@ -30,9 +30,8 @@ import pandas as pd
 import esscher
 from esscher.core.streams import random_stream
 from esscher.math.statistics.records import rate_class
-from esscher.studies.probe.flags import PREDICTED, PREDICTED_SLOW, predicted_slow, with_flags
-from esscher.studies.probe.predictors import PREDICTORS, predictor_table
-from esscher.studies.probe.records import ProbeHead
+from esscher.studies.probe.assemble import PREDICTED, PREDICTED_SLOW, predicted_slow, with_flags
+from esscher.studies.probe.result import PREDICTORS, ProbeHead, predictor_table
 
 RESULTS = Path(__file__).parent / "results" / "predictors.json"
 METRICS = {"mean": "mean", "cov": "covariance", "map": "map"}

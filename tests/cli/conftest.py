@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 #: What commands without a stored run compute before they print.
-COMPUTED = ("theory.predict", "theory.direct_errors", "hardmax.hardmax_curve")
+COMPUTED = ("theory.predict", "theory.direct_errors")
 
 
 @pytest.fixture

@@ -11,12 +11,9 @@ from esscher.cli import main
 #: Commands with numeric options that need no model, with as little work as possible.
 COMMANDS = {
     "theory": ["--horizon=0.5", "--sizes=100,200"],
-    "hardmax": ["--sizes=100,200", "--replicates=2"],
     "sweep": ["gaussian", "--horizon=0.5", "--sizes=16,32", "--replicates=2"],
-    "sparse-law": ["gaussian", "--horizon=0.5", "--tokens=64", "--replicates=8", "--budgets=8,16"],
-    "deep-stack": ["--sizes=16,32", "--replicates=2", "--depth=1", "--dim=1"],
 }
-LISTS = {"--sizes", "--budgets", "--spectrum", "--tau", "--alpha"}
+LISTS = {"--sizes", "--spectrum", "--tau", "--alpha"}
 
 
 def cases():
@@ -40,8 +37,6 @@ def test_numbers_out_of_range_are_usage_errors(name, option, value):
     words = [word for word in COMMANDS[name] if not word.startswith(f"{option}=")]
     if option == "--spectrum":
         words = [word for word in words if not word.startswith("--horizon")]
-    if (name, option) == ("theory", "--replicates"):
-        words.append("--simulate")
     if (name, option) == ("theory", "--df"):
         words.append("--law=student")
     if (name, option) == ("sweep", "--df"):
@@ -77,8 +72,8 @@ def test_too_little_memory_is_a_message(error, monkeypatch):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("esscher.cli.hardmax.hardmax_curve", fail)
-    result = CliRunner().invoke(main, ["hardmax"])
+    monkeypatch.setattr("esscher.cli.theory.predict", fail)
+    result = CliRunner().invoke(main, ["theory", "--horizon=0.5"])
     assert result.exit_code == 2
     assert "not enough memory" in result.output
     assert str(error) in result.output
@@ -88,5 +83,5 @@ def test_other_errors_are_not_taken_for_too_little_memory(monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr("esscher.cli.hardmax.hardmax_curve", fail)
-    assert isinstance(CliRunner().invoke(main, ["hardmax"]).exception, RuntimeError)
+    monkeypatch.setattr("esscher.cli.theory.predict", fail)
+    assert isinstance(CliRunner().invoke(main, ["theory", "--horizon=0.5"]).exception, RuntimeError)

@@ -62,10 +62,13 @@ OWN = [
     ("deep", ("--sizes", "8:250:3"), "only 192 keys"),
     ("probe", ("--sizes", "64:1e12:3"), "sizes go up to 1,000,000,000,000; a sample of that size"),
     ("deep", ("--depth", "3"), "No such option '--depth'"),
+    ("deep", ("--sizes", "x"), "--sizes: 'x' is not a number"),
+    ("deep", ("--sizes", "9:3:2"), "--sizes is '9:3:2'"),
     ("tails", ("--tokens", "100"), "at least 500"),
     ("tails", ("--tokens", "600", "--context", "250"), "a context of at most 199"),
     ("tails", ("--context", "300"), "reads at most 256"),
     ("tails", ("--heads", "4"), "heads contains 4"),
+    ("tails", ("--layers", "x"), "--layers is 'x'"),
     ("plan", ("--check", "nowhere.txt"), "nowhere.txt"),
     ("plan", ("--check", "empty.txt"), "has no text in it"),
     ("plan", ("--prefix", "250"), "longest possible prefix is 192"),
@@ -79,7 +82,6 @@ OWN = [
     ("plan", ("--check", "a.txt", "--against", "adakv:h2o"), "against has 'adakv:h2o'; choose"),
     ("plan", ("--check", "a.txt", "--tasks", "riddle"), "tasks has 'riddle'; choose from all, "),
     ("plan", ("--tasks", "needle"), "tasks are part of a check; give a text with --check"),
-    ("plan", ("--task-items", "1"), "task_items is 1"),
     ("plan", ("--calibrate", "poems"), "calibrate has 'poems'; choose from prose, retrieval"),
     ("plan", ("--prefix", "100", "--calibrate", "retrieval"), "at least 192 tokens"),
     ("plan", ("--score", "first"), "'first' is not one of 'all', 'last', 'repeat'"),
@@ -92,6 +94,11 @@ OWN = [
 DOMAINS = [
     (("--text", "a=a.txt", "--text", "b=nowhere.txt"), "corpus 'b': there is no file"),
     (("--text", "a=a.txt"), "at least two"),
+    (("--text", "a.txt", "--text", "b=a.txt"), "has no name"),
+    (("--text", "=a.txt", "--text", "b=a.txt"), "has no name"),
+    (("--text", "a=", "--text", "b=a.txt"), "has no source"),
+    (("--text", "a=a.txt", "--text", "a=b.txt"), "the name 'a' is taken"),
+    (("--blocks", "3"), "give more blocks"),
     (("--fdr", "5"), "did you mean 0.05?"),
     (("--context", "300"), "reads at most 256"),
     (("--blocks", "1"), "at least 3"),
@@ -168,6 +175,18 @@ def test_one_command(
     command: str, options: tuple[str, ...], said: str, place: Path, no_weights: None
 ) -> None:
     refused(asked(command, options), said, place)
+
+
+@pytest.mark.parametrize(
+    ("command", "law", "function"),
+    [("deep", "gaussian", "deep_stack"), ("sparse", "student", "sparse_law")],
+)
+def test_laws_are_no_models(command: str, law: str, function: str, place: Path) -> None:
+    refused(
+        [command, law],
+        f"'{law}' is not a model; for synthetic tokens call esscher.{function}",
+        place,
+    )
 
 
 @pytest.mark.parametrize(("options", "said"), DOMAINS)

@@ -160,8 +160,8 @@ def test_ctrl_c_counts_whatever_became_of_its_exception(monkeypatch: pytest.Monk
         except KeyboardInterrupt:
             raise ImportError("numpy._core.multiarray failed to import") from None
 
-    monkeypatch.setattr("esscher.cli.hardmax.hardmax_curve", importing)
-    result = run("hardmax")
+    monkeypatch.setattr("esscher.cli.theory.predict", importing)
+    result = run("theory", "--horizon", "0.5")
     assert result.exit_code == STOPPED
     assert result.stderr == "Stopped.\n"
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN

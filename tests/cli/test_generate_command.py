@@ -18,9 +18,15 @@ from esscher.cli.program import main
 from esscher.core.errors import InputError
 from esscher.engine.text.documents import read_text
 from esscher.runs import open_run
-from esscher.studies.plan.generate import DEMO_PROMPT, PARAGRAPH, read_plan, read_prompt
-from esscher.studies.plan.page import summary
-from esscher.studies.plan.savings import SAVINGS, read_savings
+from esscher.studies.plan.generate import (
+    DEMO_PROMPT,
+    PARAGRAPH,
+    SAVINGS,
+    read_plan,
+    read_prompt,
+    read_savings,
+)
+from esscher.studies.plan.view import summary
 from tests.cli.printed import before_next, table_of
 from tests.engine.models.folders import decoder_tokenizer, random_words
 from tests.engine.models.folders import save as save_model
@@ -107,13 +113,13 @@ def test_the_object(here: Path) -> None:
 
 def test_it_is_what_the_library_gives(here: Path) -> None:
     loaded = esscher.load_model("model")
-    cache = esscher.load("plan.json").cache(loaded, seed=3, length=100, decode="budget", chunk=50)
+    cache = esscher.load("plan.json").cache(loaded, seed=3, decode="budget", chunk=50)
     given = loaded.tokenizer((here / "prompt.txt").read_text(), return_tensors="pt")
     inputs = {name: given[name] for name in ("input_ids", "attention_mask")}
     out = loaded.model.generate(
         **inputs, past_key_values=cache, max_new_tokens=12, do_sample=False, pad_token_id=0
     )
-    options = ("--seed", "3", "--length", "100", "--decode", "budget", "--chunk", "50", "--json")
+    options = ("--seed", "3", "--decode", "budget", "--chunk", "50", "--json")
     found = json.loads(run(*asked(*SMALL, *options)).stdout)
     assert found["token_ids"] == out[0, 151:].tolist()
     assert found["cache_bytes"] == cache.nbytes
@@ -220,14 +226,13 @@ BAD = [
     (("--plan", "sweep.json"), "sweep.json holds a result of esscher sweep, not a plan"),
     (("--plan", "other"), "other"),
     (("--seed", "-1"), "seed is -1"),
-    (("--length", "0"), "length is 0"),
     (("--chunk", "-5"), "chunk is -5"),
     (("--temperature", "0"), "temperature is 0"),
     (("--temperature", "nan"), "temperature is nan"),
     (("--decode", "all"), "'all' is not one of 'keep', 'budget'"),
     (("--dense", "--compare"), "--compare generates both ways"),
     (("--dense", "--decode", "keep"), "--decode: only for the cache of a plan"),
-    (("--dense", "--length", "9", "--chunk", "9"), "--length, --chunk: only for the cache"),
+    (("--dense", "--score", "all", "--chunk", "9"), "--chunk, --score: only for the cache"),
     (("--dense", "--save-cache", "x"), "--save-cache: only for the cache"),
     (("--save-cache", "model"), "is a directory"),
     (("--save-cache", "prompt.txt/x"), "prompt.txt is a file"),

@@ -21,7 +21,7 @@ def test_the_family_of_the_guide_reads_attention(monkeypatch: pytest.MonkeyPatch
     family, configuration = (b.text for b in blocks(text) if b.language == "python")
     space: dict[str, object] = {}
     exec(compile(family, "add-a-model-family.md", "exec"), space)
-    monkeypatch.setattr(families, "FAMILIES", (*families.FAMILIES, space["Electra"]()))
+    monkeypatch.setattr(families, "FAMILIES", (*families.FAMILIES, space["ELECTRA"]))
     entry = eval(f"{{{configuration}}}", {"ENCODER": tiny.ENCODER})
     monkeypatch.setitem(tiny.MODELS, "electra", entry["electra"])
 

@@ -14,7 +14,7 @@ from tests.engine.models.folders import decoder_tokenizer, random_words, save
 #: What makes a command small; the last value of an option counts.
 SMALLER = {
     "probe": "--context 64 --sizes 8,16,32 --replicates 4",
-    "plan": "--prefix 120 --passages 3 --check-passages 2 --query-count 12",
+    "plan": "--prefix 120 --passages 3 --check-passages 2",
     "context": "--context 128 --passages 2",
     "generate": "--max-new-tokens 6",
     "theory": "--sizes 1e3:1e4 --replicates 20",

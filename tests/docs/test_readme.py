@@ -13,7 +13,7 @@ from benchmarks.cache_tables import ALL
 from benchmarks.front import CURVES, DECODE
 
 from esscher.core.shown import two_digits
-from esscher.studies.plan.words import name_of
+from esscher.studies.plan.view import name_of
 from tests.docs.pages import ROOT, blocks, command_lines
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

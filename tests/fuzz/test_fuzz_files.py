@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 
-from esscher.cli.figure import as_head
 from esscher.core.errors import EsscherError, InputError
 from esscher.core.options import geometric_sizes, numbers, whole_numbers
 from esscher.core.untrusted import (
@@ -191,7 +190,6 @@ def test_values_of_options(examples):
         reads(geometric_sizes, text)
         reads(whole_numbers, text, "--layers")
         reads(numbers, text, "--alpha")
-        reads(as_head, text)
         reads(as_points, text)
         reads(as_patterns, text)
 

@@ -104,11 +104,11 @@ def test_pipes_in_place_of_locks_and_reports(tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        ("sweep", "gaussian", "--sizes", "10,40", "--save", "there.png"),
+        ("plan", "demo:smollm2", "--budget", "0.5", "--save", "there.png"),
         ("sweep", "gaussian", "--sizes", "10,40", "--figure", "there.png"),
         ("theory", "--horizon", "0.5", "--figure", "there.png"),
-        ("figure", "run", "-o", "there.png"),
-        ("report", "run", "-o", "there.png", "--force"),
+        ("show", "run", "--figure", "main", "-o", "there.png"),
+        ("report", "run", "-o", "there.png"),
     ],
 )
 @pytest.mark.parametrize("what", ["link", "pipe"])

@@ -61,15 +61,14 @@ def test_names_of_folders_reach_the_terminal_as_text(tmp_path):
         (["ls", folder / "none"], 0),
         (["show", run], 0),
         (["report", run, "-o", folder / "page.html"], 0),
-        (["figure", run, "--list"], 0),
-        (["figure", run, "-o", folder / "x.svg"], 0),
+        (["show", run, "--figure", "main", "-o", folder / "x.svg"], 0),
         (["theory", "--horizon", "0.5", "--sizes", "1e3:1e6", "--figure", folder / "y.svg"], 0),
         (["show", folder / "none"], 2),
         (["ls", folder / "nowhere"], 2),
         (["report", folder / "none"], 2),
         (["probe", folder / "none"], 2),
         (["sweep", "gaussian", "--horizon", "0.5", "--sizes", "9,20", "--replicates", "2",
-          "--no-predict", "--out", folder / "run", "--save", folder / "z.json"], 0),
+          "--no-predict", "--out", folder / "run"], 0),
     ):  # fmt: skip
         result = CliRunner().invoke(main, [str(word) for word in words], color=True)
         assert result.exit_code == code, result.output

@@ -21,7 +21,7 @@ from esscher.engine.models.record import ModelRecord
 from esscher.engine.text.documents import TextRecord
 from esscher.runs.registry import result_of
 from esscher.studies.context import Context, ContextStudy
-from esscher.studies.context.result import HeadContext
+from esscher.studies.context.study import HeadContext
 from esscher.studies.probe import Probe
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model

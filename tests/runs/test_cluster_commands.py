@@ -52,17 +52,13 @@ COMMANDS = {
     " --replicates 4",
     "probe context": "probe {}/decoder --text {}/one.txt --mode context --context 96 --tokens 192"
     " --sizes 8:32:3 --replicates 4",
-    "sparse law": "sparse-law gaussian --horizon 0.7 --dim 3 --tokens 256 --replicates 8"
-    " --budgets 8:32:3 --query-count 16",
-    "sparse model": "sparse {}/decoder --text {}/one.txt --context 96 --passages 2 --budgets 8:32:3"
-    " --query-count 8",
-    "deep stack": "deep-stack --depth 3 --dim 3 --sizes 32:128:3 --replicates 3",
+    "sparse": "sparse {}/decoder --text {}/one.txt --context 96 --passages 2 --budgets 8:32:3",
     "deep model": "deep {}/decoder --text {}/one.txt --context 96 --passages 2 --sizes 8,24",
     "domains": "domains {}/encoder --text one={}/one.txt --text two={}/two.txt --blocks 3"
     " --block-tokens 120 --context 40",
     "tails": "tails {}/encoder --text {}/one.txt --tokens 1200 --context 40",
     "plan": "plan {}/decoder --text {}/one.txt --check {}/two.txt --budget 0.5 --prefix 96"
-    " --query-count 16 --passages 2 --check-passages 2",
+    " --passages 2 --check-passages 2",
     "context": "context {}/decoder --text {}/one.txt --context 128 --passages 3",
 }
 

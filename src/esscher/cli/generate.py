@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from esscher.cli.printing import check_output, plain_console, plain_table, print_json, say
+from esscher.cli.printing import (
+    BlockCommand,
+    check_output,
+    plain_console,
+    plain_table,
+    print_json,
+    say,
+)
 from esscher.core.errors import InputError
 from esscher.core.memory import NOISE, PeakMemory
 from esscher.core.shown import byte_count, counted, plain_count, printable
@@ -25,14 +32,13 @@ if TYPE_CHECKING:
 #: Options that are about the cache of a plan, by the names of their values.
 OF_CACHE = {
     "decode": "--decode",
-    "length": "--length",
     "chunk": "--chunk",
     "score": "--score",
     "save_cache": "--save-cache",
 }
 
 
-@click.command()
+@click.command(cls=BlockCommand)
 @click.argument("model", metavar="MODEL")
 @click.option(
     "--plan",
@@ -61,7 +67,6 @@ OF_CACHE = {
     show_default=True,
     help="Keep all generated tokens, or fit them into the plan's budgets too.",
 )
-@click.option("--length", type=int, help="Take budgets as shares of at most this many tokens.")
 @click.option("--chunk", type=int, help="Read the prompt in pieces of this many tokens.")
 @click.option(
     "--score",
@@ -94,8 +99,6 @@ OF_CACHE = {
     help="Data type of the model's weights, such as bfloat16.",
 )
 @click.option("--revision", help="Revision of a model from a hub.")
-@click.option("--allow-pickle", is_flag=True, help="Also load pickled weights, which can run code.")
-@click.option("--allow-remote-code", is_flag=True, help="Run code that comes with the model.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.pass_context
 def generate(
@@ -110,8 +113,6 @@ def generate(
     device: str,
     dtype: str,
     revision: str | None,
-    allow_pickle: bool,
-    allow_remote_code: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -134,7 +135,7 @@ def generate(
     from esscher.studies.plan.generate import Request, read_plan, read_prompt
 
     request = Request(
-        model=ModelChoice(model, device, dtype, revision, allow_pickle, allow_remote_code),
+        model=ModelChoice(model, device, dtype, revision),
         plan=None if dense or plan is None else read_plan(plan),
         prompt=read_prompt(prompt),
         comparing=comparing,
@@ -158,7 +159,7 @@ def generate(
 def _stored(request: Request, found: Generation | Comparison) -> Path | None:
     """Keep what a comparison measured with the run of its plan, if it has one."""
     from esscher.engine.generation import Comparison
-    from esscher.studies.plan.savings import savings_of, store_savings
+    from esscher.studies.plan.generate import savings_of, store_savings
 
     folder = None if request.plan is None else request.plan.folder
     if folder is None or not isinstance(found, Comparison):

@@ -41,6 +41,39 @@ def plain_table(title: str, least: Sequence[str] = ()) -> PlainTable:
     return PlainTable(title, least)
 
 
+#: Options by the block of ``--help`` that has them; all others come first, as far as ten.
+BLOCKS = {
+    "Model and text": ("column", "layers", "heads", "device", "dtype", "revision"),
+    "Run": ("seed", "workers", "scheduler"),
+    "Output": ("out", "figure", "save", "save_cache", "as_json", "everything"),
+}
+#: Most options in the first block.
+FIRST = 10
+
+
+class BlockCommand(click.Command):
+    """A command whose ``--help`` has its options in blocks."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options: at most ten basic ones, then the rest in groups."""
+        block_of = {name: block for block, names in BLOCKS.items() for name in names}
+        blocks: dict[str, list[tuple[str, str]]] = {"Options": [], "More options": []}
+        blocks |= {block: [] for block in BLOCKS}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None or isinstance(parameter, click.Argument):
+                continue
+            last = "--help" in parameter.opts
+            block = "Output" if last else block_of.get(parameter.name or "", "Options")
+            if block == "Options" and len(blocks[block]) == FIRST:
+                block = "More options"
+            blocks[block].append(record)
+        for block, records in blocks.items():
+            if records:
+                with formatter.section(block):
+                    formatter.write_dl(records)
+
+
 #: Endings of figures.
 FORMATS = (".png", ".svg", ".pdf")
 

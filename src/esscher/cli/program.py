@@ -26,9 +26,7 @@ STUDIES = {
     "probe": "Measure how many tokens each head of a model needs.",
     "sweep": "Measure how fast attention over synthetic tokens converges.",
     "deep": "Measure how errors of sampled attention grow through layers.",
-    "deep-stack": ("Measure how errors grow through a random stack of layers."),
     "sparse": "Compare sparse attention with dense attention in a model.",
-    "sparse-law": "Compare sparse with dense attention on synthetic tokens.",
     "plan": "Plan how many tokens each head keeps, and check the plan.",
     "context": "Measure how long a context each head of a decoder uses.",
     "tails": "Test whether the keys of a model have light tails.",
@@ -43,17 +41,12 @@ OTHERS = {
         "theory:theory",
         "Predict how fast a head converges, and how large n must be.",
     ),
-    "hardmax": (
-        "hardmax:hardmax",
-        "Print the error of hardmax attention, exact and simulated.",
-    ),
     "ls": ("runs:list_runs", "List the runs in a directory and below it."),
-    "show": ("runs:show", "Print the result of a stored run, complete or not."),
+    "show": ("runs:show", "Print the result of a stored run, or draw a figure of it."),
     "report": (
         "runs:report",
         "Write an HTML report about stored runs.",
     ),
-    "figure": ("figure:figure", "Draw a figure of a stored run, ready for a paper."),
 }
 #: First sentences by name.
 SENTENCES = STUDIES | {name: says for name, (_, says) in OTHERS.items()}

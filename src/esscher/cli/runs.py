@@ -10,13 +10,22 @@ from typing import Any
 import click
 
 from esscher.cli.endings import finish
-from esscher.cli.printing import check_output, plain_console, plain_table, print_json, say
+from esscher.cli.printing import (
+    check_figure,
+    check_output,
+    plain_console,
+    plain_table,
+    print_json,
+    say,
+)
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign
 from esscher.runs import read_run
 from esscher.runs.folder import CONFIG, PARTS, is_locked
 from esscher.runs.registry import STUDIES, load, study_named
+from esscher.runs.report import measured
+from esscher.runs.report import report as write_report
 from esscher.runs.result import Header, read_stored
 
 
@@ -54,16 +63,38 @@ def list_runs(folder: Path, as_json: bool) -> None:
 
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--figure", metavar="NAME", help="Draw this figure instead; main is the first of them."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File of the figure: .png, .svg or .pdf (default: RUN-NAME.png here).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-def show(run: Path, as_json: bool) -> None:
-    """Print the result of a stored run, complete or not.
+def show(run: Path, figure: str | None, output: Path | None, as_json: bool) -> None:
+    """Print the result of a stored run, or draw a figure of it.
+
+    A run that is not complete is shown as far as it is measured.
 
     \b
-    Example:
+    Examples:
       esscher show runs/gaussian
+      esscher show runs/minilm --figure layers -o layers.pdf
     """  # noqa: D301 - click's mark for verbatim lines
+    if output is not None and figure is None:
+        raise InputError(f"-o {output} is the file of a figure; name it with --figure, or main")
+    check_figure(output, "-o")
     with foreign(run):
         result = load(run)
+        if figure is not None:
+            chosen = next(iter(measured(result).charts())) if figure == "main" else figure
+            chart = measured(result).plot(chosen)
+            path = Path(f"{run.resolve().stem}-{chosen}.png") if output is None else output
+            chart.save(path)
+            say(f"Figure: {path}")
+            return
         next_step = result.study.next_step
         if not result.complete:
             next_step = "run the same command again; it measures the rest"
@@ -158,8 +189,7 @@ def _grid(values: list[float]) -> str:
     type=click.Path(path_type=Path),
     help="File to write (default: report.html in the first run's directory).",
 )
-@click.option("--force", is_flag=True, help="Overwrite a file that is not a report.")
-def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
+def report(runs: tuple[Path, ...], output: Path | None) -> None:
     """Write an HTML report about stored runs.
 
     RUN is the directory of a run of any kind, complete or not, a plan's file, or a directory that
@@ -173,8 +203,6 @@ def report(runs: tuple[Path, ...], output: Path | None, force: bool) -> None:
       esscher report reproduced/gaussian-quick -o gaussian.html
     """  # noqa: D301 - click's mark for verbatim lines
     check_output(output, "-o")
-    from esscher.runs import report as reports
-
-    path = reports.report(list(runs), output, force=force, say=lambda text: say(text, err=True))
+    path = write_report(list(runs), output, say=lambda text: say(text, err=True))
     say(f"Report: {path}")
     say("Open it in a browser; it needs no network.")

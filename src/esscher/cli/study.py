@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import MISSING
+from functools import partial
 from inspect import cleandoc, get_annotations
 from pathlib import Path
 from types import NoneType, UnionType
@@ -15,6 +15,7 @@ import click
 
 from esscher.cli.endings import finish, resumable
 from esscher.cli.printing import (
+    BlockCommand,
     check_figure,
     check_output,
     named_sources,
@@ -26,8 +27,8 @@ from esscher.core.options import LISTS, Option, listed, numbers, options_of
 from esscher.core.validation import as_dim
 from esscher.math.heads import WeightHead, law_head
 from esscher.math.laws import STANDARD_LAWS, standard_law
-from esscher.runs.executors import CellExecutor, chosen_executor
-from esscher.runs.model_study import WithModel, said_of_other
+from esscher.runs.executors import chosen_executor
+from esscher.runs.model_study import WithModel
 from esscher.runs.registry import has_part, part_of, study_named
 from esscher.runs.result import Result
 from esscher.runs.study import Study
@@ -105,39 +106,26 @@ def synthetic_head(
     )
 
 
-#: Options that say on which cluster to run: names, and settings of click.
-CLUSTER: tuple[tuple[str, dict[str, Any]], ...] = (
-    (
-        "--scheduler",
-        {
-            "metavar": "ADDRESS",
-            "help": "Run on this Dask cluster, such as tcp://host:8786 or tls://host:8786.",
-        },
-    ),
-)
-
-
-def chosen_cluster(scheduler: str | None, workers: int = 1) -> AbstractContextManager[CellExecutor]:
-    """Give whoever computes by the options, while it is needed; notices go to standard error."""
-    return chosen_executor(workers, scheduler=scheduler, say=lambda text: say(text, err=True))
-
-
 #: Form of options that are given several times, each with a name.
 NAMED = "NAME=SOURCE"
 #: Options that all commands of studies have, besides those of the study.
 OPTIONS: tuple[click.Parameter, ...] = (
-    *(click.Option([name], **settings) for name, settings in CLUSTER),
+    click.Option(
+        ["--scheduler"],
+        metavar="ADDRESS",
+        help="Run on this Dask cluster, such as tcp://host:8786 or tls://host:8786.",
+    ),
     click.Option(
         ["--figure"],
         type=click.Path(path_type=Path),
         help="Draw the main figure into this file: .png, .svg or .pdf.",
     ),
-    click.Option(
-        ["--save"],
-        type=click.Path(path_type=Path),
-        help="Write the result into this file, as JSON.",
-    ),
     click.Option(["--json", "as_json"], is_flag=True, help="Print JSON instead of tables."),
+)
+SAVE = click.Option(
+    ["--save"],
+    type=click.Path(path_type=Path),
+    help="Write the result into this file, as JSON.",
 )
 EVERYTHING = click.Option(
     ["--all", "everything"], is_flag=True, help="Print all rows, not only the first."
@@ -149,36 +137,18 @@ def study_command(name: str) -> click.Command:
     study = study_named(name)
     head = head_parameters() if _has_head(study) else []
     parameters = [_parameter(option, study) for option in _ordered(study)]
-    return _Command(
-        study,
+    return BlockCommand(
         name,
         callback=_callback(study),
         params=[
             *head,
             *(p for p in parameters if p is not None),
             *OPTIONS,
+            *([SAVE] if study.saves else []),
             *([EVERYTHING] if study.abridged else []),
         ],
         help=_help(study),
     )
-
-
-class _Command(click.Command):
-    """The command of a study, which knows the subjects that have moved to another one."""
-
-    def __init__(self, study: type[Study[Any]], *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._instead = study.instead
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        moved = next((word for word in args if word in self._instead), None)
-        try:
-            return super().parse_args(ctx, args)
-        except click.UsageError as error:
-            if moved is None:
-                raise
-            # an option of the other command: what is to be said is where it has gone
-            raise click.UsageError(said_of_other(moved, self._instead[moved]), ctx) from error
 
 
 def print_result(found: Result[Any], everything: bool = False) -> None:
@@ -232,7 +202,9 @@ def _ordered(study: type[Study[Any]]) -> list[Option]:
 
 
 def _parameter(option: Option, study: type[Study[Any]]) -> click.Parameter | None:
-    if option.command is None or (option.name == "head" and _has_head(study)):
+    if option.command is None:
+        return None
+    if option.name == "head" and _has_head(study):
         return None
     default = study.command_defaults.get(option.name, option.default)
     kind = _plain_type(option.type)
@@ -280,20 +252,22 @@ def _callback(study: type[Study[Any]]) -> Callable[..., None]:
         *,
         scheduler: str | None,
         figure: Path | None,
-        save: Path | None,
         as_json: bool,
+        save: Path | None = None,
         everything: bool = False,
         **options: Any,
     ) -> None:
         check_figure(figure)
         check_output(save, "--save")
         for name, option in lists.items():
-            options[name] = _listed(option, options[name])
+            if name in options:
+                options[name] = _listed(option, options[name])
         if _has_head(study):
             options["head"] = synthetic_head(**{name: options.pop(name) for name in HEAD})
         out = options["out"]
         workers = options.pop("workers")
-        with resumable(out), chosen_cluster(scheduler, workers) as executor:
+        to_user = partial(say, err=True)
+        with resumable(out), chosen_executor(workers, scheduler=scheduler, say=to_user) as executor:
             found = study(**options, executor=executor).run()
         if figure is not None:
             found.plot().save(figure)

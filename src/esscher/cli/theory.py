@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from esscher.cli.printing import check_figure, plain_console, plain_table, print_json
+from esscher.cli.printing import BlockCommand, check_figure, plain_console, plain_table, print_json
 from esscher.cli.study import head_options, synthetic_head
 from esscher.core.errors import InputError
 from esscher.core.options import geometric_sizes
@@ -22,7 +22,7 @@ from esscher.show.tables import PlainConsole, PlainTable
 CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
 
 
-@click.command()
+@click.command(cls=BlockCommand)
 @head_options
 @click.option(
     "--law",
@@ -39,7 +39,6 @@ CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
     help="Queries: the tokens themselves, or independent of the keys.",
 )
 @click.option("--check", is_flag=True, help=f"Also simulate directly, up to n = {CHECK_SIZE}.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
 @click.option(
     "--figure",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -56,7 +55,6 @@ def theory(
     sizes: str | None,
     queries: str,
     check: bool,
-    seed: int,
     figure: Path | None,
     as_json: bool,
 ) -> None:
@@ -72,15 +70,13 @@ def theory(
       esscher theory --horizon 0.8 --dim 8 --sizes 100:1e6:9 --check --figure curves.png
       esscher theory --law laplace --horizon 0.5 --dim 4
     """  # noqa: D301 - click's mark for verbatim lines
-    if seed < 0:
-        raise InputError(f"--seed is {seed}; it must be at least 0")
     check_figure(figure)
     if (check or figure) and sizes is None:
         raise InputError("--check and --figure need --sizes, such as 1e3:1e12")
     head = synthetic_head(law, horizon, dim, spectrum, tau, df)
     n = None if sizes is None else geometric_sizes(sizes)
-    prediction = predict(head, n, queries=queries, seed=seed)
-    simulated = _simulate(prediction, seed) if check else None
+    prediction = predict(head, n, queries=queries)
+    simulated = _simulate(prediction) if check else None
     if figure is not None:
         prediction.plot(simulated=simulated).save(figure)
     if as_json:
@@ -99,7 +95,7 @@ def theory(
         plain_console().print(f"Figure: {figure}", soft_wrap=True)
 
 
-def _simulate(prediction: Prediction, seed: int) -> DirectErrors | None:
+def _simulate(prediction: Prediction) -> DirectErrors | None:
     n = prediction.sizes[prediction.sizes <= CHECK_SIZE]
     if not len(n) or isinstance(prediction.limit, NoLimit):
         return None
@@ -107,7 +103,7 @@ def _simulate(prediction: Prediction, seed: int) -> DirectErrors | None:
         prediction.head,
         n,
         replicates=CHECK_REPLICATES,
-        seed=seed,
+        seed=0,
         queries=prediction.queries,
         limit=(prediction.limit.mean, prediction.limit.covariance),
         query_count=CHECK_QUERIES,

@@ -46,10 +46,10 @@ class WithModel(Study[R_co]):
     ] = "float32"
     revision: Annotated[str | None, option("Revision of a model from a hub.", stored=False)] = None
     allow_pickle: Annotated[
-        bool, option("Also load pickled weights, which can run code.", stored=False)
+        bool, option("Also load pickled weights, which can run code.", stored=False, command=None)
     ] = False
     allow_remote_code: Annotated[
-        bool, option("Run code that comes with the model.", stored=False)
+        bool, option("Run code that comes with the model.", stored=False, command=None)
     ] = False
 
     @abstractmethod
@@ -104,18 +104,6 @@ class WithModel(Study[R_co]):
         assert isinstance(self.model, ModelRecord)
         return self.model
 
-    def usual(self, name: str) -> bool:
-        """Whether an option has the value that the model gives it."""
-        value = getattr(self, name)
-        if name in ("layers", "heads"):
-            return bool(value == tuple(range(getattr(self.model_record, name))))
-        return super().usual(name)
-
-    def command_words(self) -> list[str] | None:
-        """Return the words of the command, with the type of the weights if it is no usual one."""
-        words, dtype = super().command_words(), self.model_record.dtype
-        return words if words is None or dtype == "float32" else [*words, "--dtype", dtype]
-
     @property
     def subject(self) -> str:
         """Name of the model."""
@@ -169,6 +157,6 @@ class ModelStudy(WithModel[R_co]):
 def said_of_other(subject: str, study: str) -> str:
     """What is said of a subject that belongs to another study."""
     return (
-        f"{subject!r} is not a model; for synthetic tokens use "
-        f"esscher {study} (in Python esscher.{study.replace('-', '_')})"
+        f"{subject!r} is not a model; for synthetic tokens call esscher.{study.replace('-', '_')} "
+        "in Python"
     )

@@ -19,8 +19,7 @@ from esscher.show.content import Drawn, Page, Summary, offered
 from esscher.show.render import GENERATOR, render
 
 _STORED = "The command as it was given."
-_REBUILT = "Rebuilt from the stored configuration: files are named without their directories."
-_PYTHON = "This run was started from Python; no command does the same."
+_PYTHON = "This run was started from Python; its configuration is below."
 
 
 def name_of(found: Result[Any]) -> str:
@@ -35,7 +34,7 @@ def page_of(found: Result[Any]) -> Page:
     """Return the page of a result."""
     name, about = name_of(found), _about(found)
     summary: Summary = part_of(found.study.name, "page").summary(found, name)
-    command, note = _command(found, about, name)
+    command, note = _command(about)
     return Page(
         title=name,
         kind=summary.name,
@@ -89,14 +88,11 @@ def _provenance(found: Result[Any], about: About | None) -> list[tuple[str, str]
     return [(name, value) for name, value in rows if value]
 
 
-def _command(found: Result[Any], about: About | None, name: str) -> tuple[str | None, str]:
+def _command(about: About | None) -> tuple[str | None, str]:
     """The command that gives the run again, and what is to be known about it."""
     if about is not None and about.command:
         return shlex.join(about.command), _STORED
-    words = found.study.command_words()
-    if words is None:
-        return None, _PYTHON
-    return shlex.join(["esscher", *words, "--out", name]), _REBUILT
+    return None, _PYTHON
 
 
 #: Runs that one report takes.
@@ -256,5 +252,5 @@ def _check_place(path: Path, force: bool) -> None:
     if f'name="generator" content="{GENERATOR}'.encode() not in head:
         raise InputError(
             f"{path} exists and is not an Esscher report; choose another name, or overwrite it "
-            "with --force (force=True)"
+            "in Python with force=True"
         )

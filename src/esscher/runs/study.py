@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from inspect import Signature, cleandoc
@@ -112,6 +112,8 @@ class Study(ABC, Generic[R_co]):
     examples: ClassVar[tuple[str, ...]] = ()
     #: Whether what is printed leaves something out, which ``--all`` prints.
     abridged: ClassVar[bool] = False
+    #: Whether the result is a file of its own, which ``--save`` writes.
+    saves: ClassVar[bool] = False
     #: Options that say what is studied: ``--help`` has them first.
     first: ClassVar[tuple[str, ...]] = ()
     #: Subjects that another study takes, and its name.
@@ -210,7 +212,7 @@ class Study(ABC, Generic[R_co]):
         values = {
             o.name: checked(o, getattr(self, o.name))
             for o in options_of(type(self))
-            if o.name not in self.sources and o.command is not None
+            if o.name not in self.sources and o.type is not Any
         }
         return replace(self, **values)
 
@@ -218,31 +220,6 @@ class Study(ABC, Generic[R_co]):
     def subject(self) -> str:
         """Name of what is measured, for lists of runs."""
         return self.name
-
-    def usual(self, name: str) -> bool:
-        """Whether an option has the value that it would have if it were left out."""
-        return getattr(self, name) is None
-
-    def command_words(self) -> list[str] | None:
-        """Return the words of the command after ``esscher``; None if no command does the same."""
-        words = [self.name]
-        for one in options_of(type(self)):
-            value = getattr(self, one.name)
-            if (
-                one.command is None
-                or not one.stored
-                or value == one.default
-                or self.usual(one.name)
-            ):
-                continue
-            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            if one.default is MISSING and one.metavar:
-                words.insert(1, text)
-            elif isinstance(value, bool):
-                words.append(one.flag if value else f"--no-{one.flag[2:]}")
-            else:
-                words += [one.flag, text]
-        return words
 
     def configuration(self) -> dict[str, Any]:
         """Return all that the result is a function of, as JSON holds it."""

@@ -48,9 +48,9 @@ def test_queries_before_rotation(name):
         number, query = layer.inputs.layer, layer.inputs.q[0]
         block = loaded.family.blocks(loaded.model)[number]
         attention = loaded.family.attention(block)
-        maps = loaded.family.maps(block)
-        made = layer.inputs.hidden[0] @ maps.query.T
-        made = made if maps.query_bias is None else made + maps.query_bias
+        weight, bias = loaded.family.maps(block)[0]
+        made = layer.inputs.hidden[0] @ weight.T
+        made = made if bias is None else made + bias
         made = made.view(PROMPT, query.shape[0], -1)
         if hasattr(attention, "q_norm"):
             made = attention.q_norm(made)

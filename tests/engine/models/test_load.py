@@ -179,7 +179,7 @@ def test_pickles_only_when_allowed(folder):
     loaded = load_model(str(folder))
     (folder / "model.safetensors").unlink()
     torch.save(loaded.model.state_dict(), folder / "pytorch_model.bin")
-    refused(folder, "are pickles (pytorch_model.bin)", "allow pickles")
+    refused(folder, "are pickles (pytorch_model.bin)", "allow_pickle=True")
     assert load_model(str(folder), allow_pickle=True).weight_hash == loaded.weight_hash
 
 
@@ -189,12 +189,12 @@ def test_code_of_the_model_is_not_run(folder):
     config = json.loads((folder / "config.json").read_text())
     own = config | {"auto_map": {"AutoConfig": "custom.C", "AutoModel": "custom.C"}}
     (folder / "config.json").write_text(json.dumps(own))
-    refused(folder, "config.json names code that comes with the model", "--allow-remote-code")
+    refused(folder, "config.json names code that comes with the model", "allow_remote_code=True")
     (folder / "config.json").write_text(json.dumps(config))
     path = folder / "tokenizer_config.json"
     tokens = json.loads(path.read_text()) | {"auto_map": {"AutoTokenizer": ["custom.C", None]}}
     path.write_text(json.dumps(tokens | {"tokenizer_class": "C"}))
-    refused(folder, "tokenizer_config.json names code", "--allow-remote-code")
+    refused(folder, "tokenizer_config.json names code", "allow_remote_code=True")
     assert not marker.exists()
 
 

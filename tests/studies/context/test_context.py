@@ -16,8 +16,7 @@ import esscher
 from esscher.cli.program import main
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
-from esscher.studies.context.result import HeadContext, count_done
-from esscher.studies.context.saturation import doublings, saturation
+from esscher.studies.context.study import HeadContext, count_done, doublings, saturation
 from esscher.studies.context.work import SINKS, layer_changes
 from tests.engine.cache.inputs import layer_inputs
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
@@ -203,7 +202,6 @@ def test_a_tiny_decoder_from_the_command_line(tmp_path: Path) -> None:
     assert found["headline"] in shown.output
     for wrong, said in (
         (["--budget", "0.5"], "No such option"),
-        (["--query-count", "0"], "query_count is 0"),
         (["--passages", "0"], "passages is 0"),
         (["--context", "250"], "longest possible context is 193"),
         (["--tolerance", "2"], "tolerance is 2"),

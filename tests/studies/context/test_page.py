@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import esscher
 from esscher.runs.report import page_of
-from esscher.studies.context.page import summary
+from esscher.studies.context.view import summary
 
 
 def test_cards_count_the_heads(found):

@@ -16,11 +16,9 @@ from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.text.tasks import ask, task_items
 from esscher.runs.folder import Cell
 from esscher.show.tables import PlainConsole
-from esscher.studies.plan.page import summary
-from esscher.studies.plan.printed import print_result
-from esscher.studies.plan.records import PUBLISHED, TaskScore
-from esscher.studies.plan.words import advised
-from esscher.studies.plan.words import asked as said_of_tasks
+from esscher.studies.plan.result import PUBLISHED, TaskScore
+from esscher.studies.plan.view import advised, print_result, summary
+from esscher.studies.plan.view import asked as said_of_tasks
 from tests.studies.plan.asked import roomy, text
 
 OTHERS = ("adakv:expected", "adakv:streaming")

@@ -19,7 +19,7 @@ from esscher.studies.plan.charts import (
     MEASURES,
     shown_first,
 )
-from esscher.studies.plan.words import name_of
+from esscher.studies.plan.view import name_of
 from tests.show.drawn import panel_rows, rows, texts
 
 UNCHECKED = ["plan", "budgets", "explorer"]

@@ -10,7 +10,7 @@ from esscher.engine.cache.budgets import Keeping
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import RULES, rule_named
 from esscher.engine.cache.selection import certain_keys
-from esscher.studies.plan.configurations import Budgets, Chosen, count_kept, kept_layers
+from esscher.studies.plan.check import Budgets, Chosen, count_kept, kept_layers
 from tests.engine.cache.plans import prompts
 from tests.engine.cache.reading import decoder
 

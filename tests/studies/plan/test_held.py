@@ -7,7 +7,7 @@ import json
 import pytest
 
 from esscher.studies.plan import plan, work
-from esscher.studies.plan.calibrate import HeldPassages, ObservedPassage
+from esscher.studies.plan.effects import HeldPassages, ObservedPassage
 from tests.studies.plan.small import DECODER, prose, tiny
 
 

@@ -11,8 +11,8 @@ from esscher.engine.cache.published import RULES, SCORERS, rule_named
 from esscher.engine.text.tasks import TASKS
 from esscher.studies.plan import PlanStudy
 from esscher.studies.plan import study as options
-from esscher.studies.plan.records import PUBLISHED
-from esscher.studies.plan.words import NAMES, name_of
+from esscher.studies.plan.result import PUBLISHED
+from esscher.studies.plan.view import NAMES, name_of
 from tests.studies.plan.asked import roomy
 
 

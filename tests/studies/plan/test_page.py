@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import shlex
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +11,8 @@ from msgspec import structs
 
 import esscher
 from esscher.core.shown import byte_count
-from esscher.runs.report import page_of
-from esscher.studies.plan.page import summary
-from esscher.studies.plan.savings import Cost, Savings
+from esscher.studies.plan.generate import Cost, Savings
+from esscher.studies.plan.view import summary
 
 
 def test_cards_say_what_is_kept_and_what_it_costs(found):
@@ -69,7 +67,7 @@ def test_peaks_that_repeated_runs_have_are_no_gain(monkeypatch, decoder, dense, 
         for peak in (dense, planned)
     ]
     savings = Savings(tokens=9, new_tokens=2, dense=costs[0], planned=costs[1], parts_at=None)
-    monkeypatch.setattr("esscher.studies.plan.page.read_savings", lambda folder: savings)
+    monkeypatch.setattr("esscher.studies.plan.view.read_savings", lambda folder: savings)
     cards = [f"{card.value} {card.label}" for card in summary(decoder, "run").cards]
     assert [text for text in cards if "peak" in text] == ([] if said is None else [said])
 
@@ -99,10 +97,3 @@ def test_names_in_the_report_are_text(found, tmp_path):
     text = esscher.report(found, tmp_path / "report.html").read_text("utf-8")
     assert "<b> &" not in text
     assert html.escape("<b> & \\frac", quote=False) in text
-
-
-def test_the_command_is_that_of_the_study(decoder):
-    words = shlex.split(page_of(decoder).command)
-    assert words[:2] == ["esscher", "plan"]
-    for option, value in (("--budget", "0.5"), ("--prefix", "120"), ("--query-count", "12")):
-        assert words[words.index(option) + 1] == value

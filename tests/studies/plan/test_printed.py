@@ -8,7 +8,7 @@ from esscher.cli.study import print_result
 from esscher.engine.models.record import ModelRecord
 from esscher.engine.text.documents import TextRecord
 from esscher.studies.plan import Keeping, Plan, PlanStudy
-from esscher.studies.plan.records import Prediction, Total
+from esscher.studies.plan.result import Prediction, Total
 
 
 @pytest.mark.parametrize(

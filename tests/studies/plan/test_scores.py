@@ -9,8 +9,8 @@ from scipy import stats
 
 from esscher.math.statistics.intervals import wilson
 from esscher.runs.folder import Cell
-from esscher.studies.plan.records import END, PlanCell
-from esscher.studies.plan.scores import task_results
+from esscher.studies.plan.check import task_results
+from esscher.studies.plan.result import END, PlanCell
 
 
 def item(task, haystack, **answered):

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from esscher.runs.folder import Cell
-from esscher.studies.plan.compare import END, check_results, closest, passages_needed
-from esscher.studies.plan.records import PlanCell
-from esscher.studies.plan.words import headline
+from esscher.studies.plan.check import END, check_results, closest, passages_needed
+from esscher.studies.plan.result import PlanCell
+from esscher.studies.plan.view import headline
 
 #: Logarithms of ratios over passages: mean 0, spread 0.1.
 SCATTER = np.array([-1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0]) * 0.1 * np.sqrt(7 / 8)

@@ -12,7 +12,7 @@ from esscher.engine.text.documents import TextRecord
 from esscher.math.statistics import fit_rate
 from esscher.math.statistics.records import ByMetric, ReceivedTail
 from esscher.studies.probe import Probe, ProbeStudy
-from esscher.studies.probe.records import (
+from esscher.studies.probe.result import (
     AtContext,
     ByTolerance,
     Curves,

@@ -7,9 +7,8 @@ import pytest
 from msgspec import structs
 
 from esscher.engine.sampled.layer import LayerMeasurement
-from esscher.studies.probe.assemble import combine
-from esscher.studies.probe.cells import LayerFound
-from esscher.studies.probe.records import HeadStatistics
+from esscher.studies.probe.assemble import LayerFound, combine
+from esscher.studies.probe.result import HeadStatistics
 from tests.studies.probe.made import SIZES, made_head
 
 

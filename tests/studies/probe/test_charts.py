@@ -9,9 +9,9 @@ import pytest
 
 from esscher.core.errors import InputError
 from esscher.show.content import draw, offered
-from esscher.studies.probe import charts, page, probe
+from esscher.studies.probe import charts, probe, view
 from esscher.studies.probe.charts import DRAWINGS
-from esscher.studies.probe.curves import METRICS
+from esscher.studies.probe.result import METRIC_NAMES
 from tests.engine.models.folders import tiny, words
 from tests.runs.made import HOSTILE, changed, make, wide_probe
 from tests.show.drawn import panel_rows, rows, texts, unpacked
@@ -67,7 +67,7 @@ def curves_of(chart, number, layer, head):
 
 def test_the_explorer_has_the_curves_of_every_head(found):
     chart = draw(DRAWINGS, found, "explorer")
-    for number, metric in enumerate(METRICS):
+    for number, metric in enumerate(METRIC_NAMES):
         for head in found.heads:
             fit, scale = head.fit[metric], head.norm ** (2 if metric == "cov" else 1)
             own = curves_of(chart, number, head.layer, head.head)
@@ -120,7 +120,7 @@ def test_curves_of_chosen_heads(found):
     for number, (layer, head) in enumerate(((2, 1), (0, 2))):
         about = found.head(layer, head)
         shown = panel_rows(chart, number, "hollow")
-        for metric, name in METRICS.items():
+        for metric, name in METRIC_NAMES.items():
             own = [row["error"] for row in shown if row["metric"] == name]
             scale = about.norm ** (2 if metric == "cov" else 1)
             np.testing.assert_allclose(own, np.array(about.fit[metric].mean) / scale, rtol=1e-5)
@@ -228,7 +228,7 @@ def test_what_is_predicted_is_called_so(alone):
 
 
 def test_what_is_predicted_in_reports(alone):
-    summary = page.summary(alone, "run")
+    summary = view.summary(alone, "run")
     columns = {column.key for column in summary.tables[-1].columns}
     assert "mean" not in columns
     assert "predicted_mean" in columns
@@ -236,7 +236,7 @@ def test_what_is_predicted_in_reports(alone):
 
 
 def test_sinks_and_delimiters_are_apart_in_reports(found):
-    table = page.summary(found, "run").tables[-1]
+    table = view.summary(found, "run").tables[-1]
     names = {column.key: column.title for column in table.columns}
     assert names["sinks"] == "in sinks"
     assert names["delimiters"] == "in delimiters"

@@ -9,7 +9,7 @@ import pytest
 from esscher.core.errors import InputError
 from esscher.engine.text import collect, stored_layers
 from esscher.engine.text.collect import CloudWriter
-from esscher.studies.probe import clouds, probe
+from esscher.studies.probe import probe, work
 from tests.engine.models.folders import tiny, words
 from tests.runs.stopped import stopped_at
 from tests.studies.probe.sizes import SMALL
@@ -29,7 +29,7 @@ def whole():
 @pytest.fixture
 def large(monkeypatch):
     """Every cloud counts as large."""
-    monkeypatch.setattr(clouds, "SMALL_CLOUD", 0)
+    monkeypatch.setattr(work, "SMALL_CLOUD", 0)
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def room_for(layers: float, loaded, monkeypatch):
     """A disk on which so many layers fit."""
     shape = loaded.shape
     size = 4 * SMALL["tokens"] * shape.head_dim * (2 + 2 * shape.key_heads)
-    free = int(layers * size / clouds.SHARE) + 1
-    monkeypatch.setattr(clouds.shutil, "disk_usage", lambda folder: Usage(0, 0, free))
+    free = int(layers * size / work.SHARE) + 1
+    monkeypatch.setattr(work.shutil, "disk_usage", lambda folder: Usage(0, 0, free))
     monkeypatch.setattr("esscher.engine.text.collect.MARGIN", 0)
 
 
@@ -64,7 +64,7 @@ def test_a_small_disk_takes_a_layer_at_a_time(large, readings, tmp_path, monkeyp
     found = probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
     assert list(dict.fromkeys(readings)) == [(0,), (1,)]
     assert found.heads == roomy.heads
-    assert not (tmp_path / "run" / clouds.CLOUD).exists()
+    assert not (tmp_path / "run" / work.CLOUD).exists()
 
 
 def test_a_disk_without_room_for_one_layer(large, tmp_path, monkeypatch):
@@ -72,21 +72,21 @@ def test_a_disk_without_room_for_one_layer(large, tmp_path, monkeypatch):
     room_for(0.5, loaded, monkeypatch)
     with pytest.raises(InputError, match=r"tokens of one layer take .* choose fewer tokens"):
         probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
-    assert not (tmp_path / "run" / clouds.CLOUD).exists()
+    assert not (tmp_path / "run" / work.CLOUD).exists()
 
 
 def test_a_stopped_run_goes_on_with_its_cloud(whole, large, readings, tmp_path, monkeypatch):
     loaded = tiny("llama")
     with stopped_at("layer-1"):
         probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
-    assert stored_layers(tmp_path / "run" / clouds.CLOUD) == [0, 1]
+    assert stored_layers(tmp_path / "run" / work.CLOUD) == [0, 1]
     readings.clear()
     # also when the disk has become too small for it, were it collected now
     room_for(0.5, loaded, monkeypatch)
     found = probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
     assert not readings
     assert found.heads == whole
-    assert not (tmp_path / "run" / clouds.CLOUD).exists()
+    assert not (tmp_path / "run" / work.CLOUD).exists()
 
 
 def test_a_cloud_that_is_half_collected_is_completed(whole, large, readings, tmp_path, monkeypatch):

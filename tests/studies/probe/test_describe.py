@@ -11,7 +11,7 @@ from esscher.engine.text import iterate_passages, read_passages
 from esscher.math.coupling import CoupledMoments
 from esscher.math.tails.verdict import HEAVY, judge
 from esscher.math.theory.cloud import Predicted
-from esscher.studies.probe.describe import _curve, key_tails, one_sided_psi
+from esscher.studies.probe.work import _curve, key_tails, one_sided_psi
 from tests.engine.models.folders import tiny, words
 
 

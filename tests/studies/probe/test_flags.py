@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from esscher.studies.probe.flags import with_flags
-from esscher.studies.probe.records import MeanAndCovariance
+from esscher.studies.probe.assemble import with_flags
+from esscher.studies.probe.result import MeanAndCovariance
 from tests.studies.probe.made import made_head
 
 

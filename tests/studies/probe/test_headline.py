@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from esscher.studies.probe.headline import headline
-from esscher.studies.probe.records import AtContext
+from esscher.studies.probe.assemble import headline
+from esscher.studies.probe.result import AtContext
 from tests.studies.probe.made import made_head
 
 

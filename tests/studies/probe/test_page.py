@@ -12,7 +12,7 @@ import pytest
 import esscher
 from esscher.runs.report import page_of
 from esscher.show.numbers import shown
-from esscher.studies.probe.page import summary
+from esscher.studies.probe.view import summary
 from tests.runs.made import HOSTILE, changed, wide_probe
 from tests.show.browser import ATTACKS, EXPLORER, chromium, looking
 

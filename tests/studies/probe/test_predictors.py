@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from esscher.studies.probe.predictors import CONSTANT, beats_constant, predictor_table
+from esscher.studies.probe.result import CONSTANT, beats_constant, predictor_table
 
 COLUMNS = ("predicted_mean", "predicted_cov", "predicted_map", "predicted_khat", "sharp",
            "paper_reference", "paper_bound")  # fmt: skip

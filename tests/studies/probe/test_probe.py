@@ -19,7 +19,7 @@ from esscher.engine.text import iterate_passages, read_passages
 from esscher.runs.registry import load
 from esscher.studies.probe import Probe, probe
 from esscher.studies.probe.assemble import average
-from esscher.studies.probe.records import Quantiles
+from esscher.studies.probe.result import Quantiles
 from tests.engine.models.demo import demo_model
 from tests.engine.models.folders import decoder_tokenizer, save, tiny, words
 from tests.engine.models.tiny import tiny_model

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
 import esscher
-from esscher.cli.program import main
 from esscher.math.statistics.records import ByMetric
 from esscher.studies.sweep.view import ERRORS, agreement_counts, summary
 
@@ -140,26 +136,3 @@ def test_names_in_the_report_are_text(one, tmp_path):
     text = esscher.report(named, tmp_path / "report.html").read_text("utf-8")
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert" in text
-
-
-def test_the_command_can_be_rebuilt(tmp_path):
-    words = "sweep gaussian --horizon 0.6 --dim 3 --sizes 20,40 --alpha 0.5,2 --replicates 4 " \
-            "--seed 3 --queries population --no-predict"  # fmt: skip
-    first, again = tmp_path / "first", tmp_path / "again"
-    result = CliRunner().invoke(main, [*words.split(), "--out", str(first)])
-    assert result.exit_code == 0, result.output
-    rebuilt = esscher.load(first).study.command_words()
-    assert shlex.join(rebuilt[:2]) == "sweep gaussian"
-    result = CliRunner().invoke(main, [*rebuilt, "--out", str(again)])
-    assert result.exit_code == 0, result.output
-    one, other = (
-        json.loads((folder / "config.json").read_text())["configuration"]
-        for folder in (first, again)
-    )
-    assert one == other
-    assert esscher.load(again).predictions is None
-
-
-def test_a_head_that_no_option_describes_has_no_command():
-    found = esscher.sweep(esscher.gaussian_head(spectrum=[1.0, 0.2], dim=2), [20, 40], 4)
-    assert found.study.command_words() is None

@@ -28,7 +28,7 @@ from esscher.engine.models.capture import (
     attention_on,
     check_readable,
 )
-from esscher.engine.models.families import HookFamily, family_of
+from esscher.engine.models.families import family_of
 from esscher.engine.models.inputs import read_mask
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import transformers_module
@@ -214,7 +214,7 @@ def attach(loaded: LoadedModel) -> None:
         For a model that has no cache, or attention that cannot be replaced.
     """
     family = loaded.family
-    if not loaded.causal or not family.decoder or isinstance(family, HookFamily):
+    if not loaded.causal or not family.decoder:
         raise InputError(
             f"{loaded.name!r} is an encoder and has no key cache; use plan.apply(model), which "
             "reduces what each of its heads attends to"

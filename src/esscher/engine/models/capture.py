@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cache, partial
 from itertools import count
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from esscher.core.errors import InputError
 from esscher.core.validation import as_indices
-from esscher.engine.models.families import Family, HookedArguments, HookFamily, Projections
+from esscher.engine.models.families import Family
 from esscher.engine.models.inputs import LayerCapture, LayerInputs, Replacement, checked, read_mask
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import transformers_module
@@ -36,7 +36,7 @@ _numbers = count()
 
 
 @contextlib.contextmanager
-def through_interface(
+def _through_interface(
     family: Family, model: Any, layers: Mapping[int, nn.Module], replacement: Replacement
 ) -> Iterator[None]:
     """Let ``replacement`` compute the attention of the given modules, within the block."""
@@ -46,13 +46,60 @@ def through_interface(
     names = [config._attn_implementation for config in configs]
     original = names[0]
     check_readable(original)
+    numbers = {id(module): layer for layer, module in layers.items()}
+    # hidden states that entered each attention module, and the length of its cache
+    entered: dict[int, tuple[Tensor | None, int]] = {}
+
+    def enter(layer: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        past = kwargs.get("past_key_values")
+        hidden = args[0] if args else kwargs.get("hidden_states")
+        entered[layer] = (hidden, 0 if past is None else int(past.get_seq_length(layer)))
+
+    def attention(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        function = attention_on(family, module, key, original)
+        # the model's own attention is computed when it is first asked for, and not again
+        compute = cache(lambda: function(module, query, key, value, attention_mask, **options))
+        layer = numbers.get(id(module))
+        if layer is None:
+            return compute()
+        hidden, past = entered.pop(layer, (None, 0))
+        flag = options.get("is_causal")
+        causal = bool(getattr(module, "is_causal", True) if flag is None else flag)
+        inputs = layer_inputs(
+            layer,
+            query,
+            key,
+            value,
+            attention_mask,
+            options,
+            # without a mask "eager" ignores the flag
+            causal=causal and not (attention_mask is None and original == "eager"),
+            past=past,
+            hidden=hidden,
+            own=lambda: compute()[0].transpose(1, 2),
+        )
+        output = checked(replacement(inputs), inputs)
+        if output is None:
+            return compute()
+        return output.transpose(1, 2).contiguous(), None
+
     private = f"{PREFIX}{next(_numbers)}"
-    seen = _Seen(layers)
-    function = _attention_function(family, layers, replacement, original, seen)
-    make_mask = masking.ALL_MASK_ATTENTION_FUNCTIONS[original]
+    handles = [
+        module.register_forward_pre_hook(partial(enter, layer), with_kwargs=True)
+        for layer, module in layers.items()
+    ]
     try:
-        modeling.AttentionInterface.register(private, function)
-        masking.AttentionMaskInterface.register(private, make_mask)
+        modeling.AttentionInterface.register(private, attention)
+        masking.AttentionMaskInterface.register(
+            private, masking.ALL_MASK_ATTENTION_FUNCTIONS[original]
+        )
         for config in configs:
             # Not the public setter: it would also change the parts of a model that are not text.
             config._attn_implementation_internal = private
@@ -62,7 +109,8 @@ def through_interface(
             config._attn_implementation_internal = name
         modeling.AttentionInterface._global_mapping.pop(private, None)
         masking.AttentionMaskInterface._global_mapping.pop(private, None)
-        seen.close()
+        for handle in handles:
+            handle.remove()
 
 
 def check_readable(implementation: str) -> None:
@@ -101,89 +149,6 @@ def attention_on(
     function = family.own_attention(module, implementation)
     owner = getattr(key, OWNER, None)
     return function if owner is None else partial(owner.attend, function)
-
-
-class _Once:
-    """The model's own attention, computed when it is first asked for and not again."""
-
-    def __init__(self, compute: Callable[[], tuple[Tensor, Tensor | None]]) -> None:
-        self._compute = compute
-
-    @cached_property
-    def result(self) -> tuple[Tensor, Tensor | None]:
-        """Output in the model's own layout, [batch, n_q, heads, d_v], and weights if it has any."""
-        return self._compute()
-
-
-class _Seen:
-    """Notes of what enters each attention module: hidden states and the length of its cache."""
-
-    def __init__(self, layers: Mapping[int, nn.Module]) -> None:
-        self._notes: dict[int, tuple[Tensor | None, int]] = {}
-        self._handles = [
-            module.register_forward_pre_hook(self._hook(layer), with_kwargs=True)
-            for layer, module in layers.items()
-        ]
-
-    def _hook(self, layer: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
-        def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            hidden = args[0] if args else kwargs.get("hidden_states")
-            cache = kwargs.get("past_key_values")
-            length = 0 if cache is None else int(cache.get_seq_length(layer))
-            self._notes[layer] = (hidden, length)
-
-        return note
-
-    def take(self, layer: int) -> tuple[Tensor | None, int]:
-        return self._notes.pop(layer, (None, 0))
-
-    def close(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._notes.clear()
-
-
-def _attention_function(
-    family: Family,
-    layers: Mapping[int, nn.Module],
-    replacement: Replacement,
-    original: str,
-    seen: _Seen,
-) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    numbers = {id(module): layer for layer, module in layers.items()}
-
-    def attention(
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        **options: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        function = attention_on(family, module, key, original)
-        once = _Once(lambda: function(module, query, key, value, attention_mask, **options))
-        layer = numbers.get(id(module))
-        if layer is None:
-            return once.result
-        hidden, past = seen.take(layer)
-        inputs = layer_inputs(
-            layer,
-            query,
-            key,
-            value,
-            attention_mask,
-            options,
-            causal=_is_causal(module, options, attention_mask, original),
-            past=past,
-            hidden=hidden,
-            own=lambda: once.result[0].transpose(1, 2),
-        )
-        output = checked(replacement(inputs), inputs)
-        if output is None:
-            return once.result
-        return output.transpose(1, 2).contiguous(), None
-
-    return attention
 
 
 def layer_inputs(
@@ -246,113 +211,81 @@ def scaling_of(options: Mapping[str, Any], query: Tensor) -> float:
     return query.shape[-1] ** -0.5 if scaling is None else float(scaling)
 
 
-def _is_causal(
-    module: nn.Module, options: Mapping[str, Any], mask: Tensor | None, original: str
-) -> bool:
-    """Tell whether attention is causal; without a mask "eager" ignores the flag."""
-    flag = options.get("is_causal")
-    causal = bool(getattr(module, "is_causal", True) if flag is None else flag)
-    return causal and not (mask is None and original == "eager")
-
-
-# Attention captured and replaced with forward hooks, for models without an attention interface.
-#
-# A hook on each of the query, key and value projections sees q, k and v; a hook before the output
-# projection sees the attention output, and what it returns takes that output's place. The model's
-# own attention is computed in any case.
-
-
 @contextlib.contextmanager
-def through_hooks(
-    family: HookFamily, blocks: Mapping[int, Any], replacement: Replacement, *, causal: bool
+def _through_hooks(
+    family: Family,
+    blocks: Mapping[int, Any],
+    replacement: Replacement,
+    head_dim: int,
+    *,
+    causal: bool,
 ) -> Iterator[None]:
-    """Let ``replacement`` compute the attention of the given layers, within the block."""
-    hooks = [_LayerHooks(family, i, block, replacement, causal) for i, block in blocks.items()]
+    """Let ``replacement`` compute the attention of the given layers, within the block.
+
+    For models without an attention interface. A hook on each of the query, key and value
+    projections sees q, k and v; a hook before the output projection sees the attention output, and
+    what it returns takes that output's place. The model's own attention is computed in any case.
+    """
     handles: list[Any] = []
+
+    def attach(layer: int, block: Any) -> None:
+        attention = family.attention(block)
+        *projections, output_projection = family.projection_modules(block)
+        call: dict[str, Any] = {}
+        projected: dict[str, Tensor] = {}
+
+        def by_head(merged: Tensor) -> Tensor:
+            """[batch, n, heads * d] as [batch, heads, n, d]."""
+            batch, n, _ = merged.shape
+            return merged.detach().view(batch, n, -1, head_dim).transpose(1, 2)
+
+        def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if kwargs.get("past_key_values") is not None:
+                raise InputError(
+                    f"attention of {family.name} models cannot be captured with a key cache; "
+                    "call the model with use_cache=False"
+                )
+            call.update(dict(zip(family.hooked, args, strict=False)) | kwargs)
+            projected.clear()
+
+        def project(name: str, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            projected[name] = by_head(output)
+
+        def leave(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            merged, *rest = args
+            own, bias = by_head(merged), call.get("position_bias")
+            inputs = layer_inputs(
+                layer,
+                projected["q"],
+                projected["k"],
+                projected["v"],
+                call.get("attention_mask"),
+                # the model repeats the same bias for every text of a batch
+                {"position_bias": None if bias is None else bias[0]},
+                causal=causal,
+                past=0,
+                hidden=call["hidden_states"],
+                own=lambda: own,
+            )
+            call.clear()
+            projected.clear()
+            output = checked(replacement(inputs), inputs)
+            if output is None:
+                return None
+            return (output.transpose(1, 2).reshape(merged.shape), *rest)
+
+        handles.append(attention.register_forward_pre_hook(enter, with_kwargs=True))
+        for name, module in zip("qkv", projections, strict=True):
+            handles.append(module.register_forward_hook(partial(project, name)))
+        handles.append(output_projection.register_forward_pre_hook(leave))
+
     try:
-        for layer in hooks:
-            handles += layer.attach()
+        for layer, block in blocks.items():
+            attach(layer, block)
         yield
     finally:
         for handle in handles:
             handle.remove()
-
-
-class _LayerHooks:
-    """The hooks of one layer, and what they have seen since the layer was entered."""
-
-    def __init__(
-        self, family: HookFamily, layer: int, block: Any, replacement: Replacement, causal: bool
-    ) -> None:
-        self._family, self._layer, self._replacement = family, layer, replacement
-        self._module = family.attention(block)
-        self._parts: Projections = family.projections(block)
-        self._causal = causal
-        self._call: HookedArguments | None = None
-        self._projected: dict[str, Tensor] = {}
-
-    def attach(self) -> list[Any]:
-        """Hang the hooks on the modules; return what removes them."""
-        parts = self._parts
-        return [
-            self._module.register_forward_pre_hook(self._enter, with_kwargs=True),
-            parts.query.register_forward_hook(self._project("q")),
-            parts.key.register_forward_hook(self._project("k")),
-            parts.value.register_forward_hook(self._project("v")),
-            parts.output.register_forward_pre_hook(self._leave),
-        ]
-
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if kwargs.get("past_key_values") is not None:
-            raise InputError(
-                f"attention of {self._family.name} models cannot be captured with a key cache; "
-                "call the model with use_cache=False"
-            )
-        self._call = self._family.arguments(args, kwargs)
-        self._projected.clear()
-
-    def _project(self, name: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
-        def note(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            self._projected[name] = self._by_head(output)
-
-        return note
-
-    def _leave(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        merged, *rest = args
-        inputs = self._inputs(self._by_head(merged))
-        self._call = None
-        self._projected.clear()
-        output = checked(self._replacement(inputs), inputs)
-        if output is None:
-            return None
-        return (output.transpose(1, 2).reshape(merged.shape), *rest)
-
-    def _by_head(self, merged: Tensor) -> Tensor:
-        """[batch, n, heads * d] as [batch, heads, n, d]."""
-        batch, n, _ = merged.shape
-        return merged.detach().view(batch, n, -1, self._parts.head_dim).transpose(1, 2)
-
-    def _inputs(self, own: Tensor) -> LayerInputs:
-        assert self._call is not None
-        q, k, v = (self._projected[name] for name in "qkv")
-        mask = read_mask(self._call.mask, k.shape[2])
-        biases = [bias for bias in (self._call.bias, mask.bias) if bias is not None]
-        return LayerInputs(
-            layer=self._layer,
-            q=q,
-            k=k,
-            v=v,
-            scaling=self._parts.head_dim**-0.5,
-            softcap=None,
-            window=None,
-            bias=torch.as_tensor(sum(biases)).detach() if biases else None,
-            causal=self._causal,
-            valid=None if mask.valid is None else mask.valid.expand(len(q), -1),
-            visible_mask=mask.visible,
-            offset=0,
-            hidden=self._call.hidden.detach(),
-            own=lambda: own,
-        )
 
 
 # Watch or replace the attention of a model: within a ``with`` block, or while it reads tokens.
@@ -386,13 +319,14 @@ def attention_override(
     with family.prepared(model):
         blocks = family.blocks(model)
         chosen = {i: blocks[i] for i in as_indices(layers, len(blocks), "layers")}
-        if isinstance(family, HookFamily):
-            with through_hooks(family, chosen, replacement, causal=loaded.causal):
-                yield
+        if family.hooked:
+            dim = loaded.shape.head_dim
+            replacing = _through_hooks(family, chosen, replacement, dim, causal=loaded.causal)
         else:
             modules = {i: family.attention(block) for i, block in chosen.items()}
-            with through_interface(family, model, modules, replacement):
-                yield
+            replacing = _through_interface(family, model, modules, replacement)
+        with replacing:
+            yield
 
 
 @contextlib.contextmanager

@@ -363,11 +363,10 @@ def _explained(
         remedy = "it needs more memory than there is"
     elif "trust_remote_code" in str(error):
         remedy = (
-            "it comes with its own code; allow remote code (--allow-remote-code) if you trust its "
-            "authors"
+            "it comes with its own code; in Python allow_remote_code=True, if you trust its authors"
         )
     elif options.get("use_safetensors") and "safetensors" in str(error):
-        remedy = "only safetensors are read; allow pickles if you trust where the weights come from"
+        remedy = "only safetensors are read, unless allow_pickle=True in Python"
     elif source.kind == "hub" and _offline():
         remedy = (
             "HF_HUB_OFFLINE is set, so it must be in the local cache; unset it once to download "
@@ -428,7 +427,7 @@ def _held(source: ModelSource, *, allow_pickle: bool) -> int | None:
         if pickles:
             raise InputError(
                 f"the weights of {source.name!r} are pickles ({pickles[0].name}), which can run "
-                "any code when they are read; allow pickles (--allow-pickle) if you trust their "
+                "any code when they are read; in Python allow_pickle=True, if you trust their "
                 "source, or convert them to safetensors"
             )
         raise InputError(f"the folder {source.name!r} has no weights (no .safetensors file)")

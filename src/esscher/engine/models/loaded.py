@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,17 +13,17 @@ from typing import Any
 import torch
 
 from esscher.core.errors import InputError
-from esscher.engine.models.families import Family, ModelShape, family_of
-from esscher.engine.models.outline import Outline, check_layers_there, sliding_window
+from esscher.engine.models.families import family_of
+from esscher.engine.models.outline import Outline, described
 from esscher.engine.models.record import ModelRecord, once, weight_hash, weight_sample
 
 #: Roles of tokens that stand at the ends of texts and mean nothing; they often act as sinks.
 DELIMITER_ROLES = ("cls_token", "sep_token", "bos_token", "eos_token", "pad_token")
 
 
-@dataclass(frozen=True, eq=False)
-class LoadedModel:
-    """A transformers model in evaluation mode, with its family.
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class LoadedModel(Outline):
+    """A transformers model in evaluation mode.
 
     Attributes
     ----------
@@ -31,44 +31,25 @@ class LoadedModel:
         The model itself.
     tokenizer
         Its tokenizer; None only for a model that was handed in without one.
-    family
-        What Esscher knows about its architecture.
-    name
-        The name it was asked for by.
-    shape
-        Layers, heads, key heads, dimensions.
-    causal
-        Whether queries see only earlier keys.
-    max_positions
-        Longest passage it can read, in tokens.
     delimiter_ids
         Token ids of delimiters: beginning and end of text, separators, padding.
     provenance
         Where it came from: source, revision, versions.
     """
 
-    model: Any = field(repr=False)
-    tokenizer: Any = field(repr=False)
-    family: Family
-    name: str
-    shape: ModelShape
-    causal: bool
-    max_positions: int
+    model: Any
+    tokenizer: Any
     delimiter_ids: frozenset[int]
-    provenance: Mapping[str, Any] = field(repr=False)
+    provenance: Mapping[str, Any]
+
+    # two models with the same outline are two models
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     @property
     def outline(self) -> Outline:
-        """The model as far as requests are checked against it."""
-        fields = self.family.config(self.model).to_dict()
-        return Outline(
-            name=self.name,
-            family=self.family,
-            shape=self.shape,
-            causal=self.causal,
-            max_positions=self.max_positions,
-            window=sliding_window(fields),
-        )
+        """The model as far as requests are checked against it, without its weights."""
+        return Outline(**{f.name: getattr(self, f.name) for f in fields(Outline)})
 
     @property
     def backbone(self) -> Any:
@@ -150,19 +131,34 @@ def wrap_model(
     title = name or getattr(config, "name_or_path", "") or type(model).__name__
     family = family_of(config.model_type, title)
     model.eval()
-    shape = family.shape(model)
-    check_layers_there(shape, title)
+    inner, blocks = family.config(model), family.blocks(model)
+    outline = described(title, inner.to_dict(), len(blocks))
+    causal = outline.causal
+    if not family.hooked:
+        causal = any(bool(family.attention(block).is_causal) for block in blocks)
     once(model, "finite", lambda model: _check_finite(model, title))
+    delimiters: set[int] = set()
+    for role in DELIMITER_ROLES:
+        value = getattr(inner if tokenizer is None else tokenizer, f"{role}_id", None)
+        if value is not None:
+            delimiters.update(value if isinstance(value, (list, tuple)) else [value])
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in ("torch", "transformers", "tokenizers", "safetensors", "gguf"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = None
     return LoadedModel(
+        name=title,
+        family=family,
+        shape=outline.shape,
+        causal=causal,
+        max_positions=outline.max_positions,
+        window=outline.window,
         model=model,
         tokenizer=tokenizer,
-        family=family,
-        name=title,
-        shape=shape,
-        causal=family.is_causal(model),
-        max_positions=family.max_positions(model),
-        delimiter_ids=_delimiters(tokenizer, family.config(model)),
-        provenance={"name": title, **(provenance or {}), "versions": _versions()},
+        delimiter_ids=frozenset(delimiters),
+        provenance={"name": title, **(provenance or {}), "versions": versions},
     )
 
 
@@ -182,23 +178,3 @@ def _check_finite(model: Any, name: str) -> None:
                 f"the model {name!r} has weights that are not finite: {bad} of {finite.numel()} "
                 f"in {key!r}; its file is damaged, or was converted to a type too small for it"
             )
-
-
-def _delimiters(tokenizer: Any, config: Any) -> frozenset[int]:
-    """Ids of delimiter tokens, from the tokenizer if there is one, else from the configuration."""
-    found: set[int] = set()
-    for role in DELIMITER_ROLES:
-        value = getattr(tokenizer if tokenizer is not None else config, f"{role}_id", None)
-        if value is not None:
-            found.update(value if isinstance(value, (list, tuple)) else [value])
-    return frozenset(found)
-
-
-def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for package in ("torch", "transformers", "tokenizers", "safetensors", "gguf"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found

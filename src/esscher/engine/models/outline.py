@@ -8,7 +8,7 @@ either, unless a configuration leaves out what only transformers knows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,51 +115,59 @@ def outline_of(
         When the model does not exist, is damaged or not supported, with the remedy.
     """
     source = checked_source(name, revision=revision, allow_remote_code=allow_remote_code)
-    fields = _fields(source, revision)
+    fields: Mapping[str, Any] | None = None
+    if source.gguf is not None:
+        header = read_gguf_metadata(Path(source.location) / source.gguf)
+        if header.architecture in GGUF_TYPES:
+            entries = {field: header.number(entry) for field, entry in GGUF_FIELDS.items()}
+            fields = {key: value for key, value in entries.items() if value is not None}
+            fields = {"model_type": GGUF_TYPES[header.architecture], **fields}
+    elif source.kind == "hub":
+        path = cached_config(source, revision)
+        fields = None if path is None else read_config(path)
+    else:
+        fields = read_config(Path(source.location) / "config.json")
     try:
         if fields is None:
             raise LookupError(source.name)
         return described(source.name, fields)
     except LookupError:
-        return described(source.name, _all_fields(source, revision, allow_remote_code))
+        from esscher.engine.models.load import load_config  # brings torch
+
+        # transformers knows the values of the fields that a configuration leaves out
+        config = load_config(source, revision=revision, allow_remote_code=allow_remote_code)
+        return described(source.name, config.to_dict())
 
 
-def described(name: str, fields: Mapping[str, Any]) -> Outline:
-    """The outline of a model from the fields of its configuration.
+def described(name: str, fields: Mapping[str, Any], layers: int | None = None) -> Outline:
+    """Return the outline of a model from the fields of its configuration.
+
+    ``layers`` are those that the model has, if it is in memory.
 
     Raises
     ------
     LookupError
-        If they do not say enough.
+        If the fields do not say enough.
     InputError
         For an architecture that is not supported, and a model without attention layers.
     """
     family = family_of(str(fields["model_type"]), name)
     inner = {"model_type": fields["model_type"], **family.text_fields(fields)}
-    shape = family.described_shape(inner)
-    check_layers_there(shape, name)
+    shape = family.shape(inner)
+    shape = shape if layers is None else replace(shape, layers=layers)
+    if not shape.layers:
+        raise InputError(f"the model {name!r} has no attention layers; choose one that has some")
+    window = inner.get("sliding_window")
+    if inner.get("use_sliding_window") is False or not isinstance(window, int):
+        window = None
     return Outline(
         name=name,
         family=family,
         shape=shape,
-        causal=family.described_causal(inner),
-        max_positions=family.described_positions(inner),
-        window=sliding_window(inner),
+        causal=family.is_causal(inner),
+        max_positions=family.max_positions(inner),
+        window=window,
     )
-
-
-def check_layers_there(shape: ModelShape, name: str) -> None:
-    """Refuse a model without attention layers."""
-    if not shape.layers:
-        raise InputError(f"the model {name!r} has no attention layers; choose one that has some")
-
-
-def sliding_window(fields: Mapping[str, Any]) -> int | None:
-    """Tokens that layers with a window see, by a configuration; None if there are none."""
-    window = fields.get("sliding_window")
-    if fields.get("use_sliding_window") is False or not isinstance(window, int):
-        return None
-    return window
 
 
 def checked_source(name: str, *, revision: str | None, allow_remote_code: bool) -> ModelSource:
@@ -190,26 +198,6 @@ def check_dtype(dtype: str) -> None:
         raise InputError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}")
 
 
-def _fields(source: ModelSource, revision: str | None) -> Mapping[str, Any] | None:
-    """Read the fields of a model's own configuration; None if it is not on this machine."""
-    if source.gguf is not None:
-        return _gguf_fields(Path(source.location) / source.gguf)
-    if source.kind == "hub":
-        path = cached_config(source, revision)
-        return None if path is None else read_config(path)
-    return read_config(Path(source.location) / "config.json")
-
-
-def _gguf_fields(path: Path) -> Mapping[str, Any] | None:
-    """The fields of a decoder's configuration, from the header of a GGUF file."""
-    header = read_gguf_metadata(path)
-    if header.architecture not in GGUF_TYPES:
-        return None
-    found = {field: header.number(entry) for field, entry in GGUF_FIELDS.items()}
-    fields = {field: value for field, value in found.items() if value is not None}
-    return {"model_type": GGUF_TYPES[header.architecture], **fields}
-
-
 def cached_config(source: ModelSource, revision: str | None) -> Path | None:
     """Return the configuration's file of a model on the hub, if it is in the local cache."""
     if source.kind != "hub":
@@ -220,14 +208,3 @@ def cached_config(source: ModelSource, revision: str | None) -> Path | None:
         return None  # what is missing is said when the model is loaded
     found = try_to_load_from_cache(source.location, "config.json", revision=revision)
     return Path(found) if isinstance(found, str) else None
-
-
-def _all_fields(
-    source: ModelSource, revision: str | None, allow_remote_code: bool
-) -> Mapping[str, Any]:
-    """All fields, with the values that transformers gives those that are left out."""
-    from esscher.engine.models.load import load_config  # brings torch
-
-    config = load_config(source, revision=revision, allow_remote_code=allow_remote_code)
-    fields: dict[str, Any] = config.to_dict()
-    return fields

@@ -135,15 +135,15 @@ def check_fields(file: Path, *, allow_remote_code: bool) -> None:
             )
         if not set(CODE).isdisjoint(path) and not allow_remote_code:
             raise InputError(
-                f"{file} names code that comes with the model ({_joined(path)}); allow remote code "
-                "(--allow-remote-code) if you trust its authors, or remove the field if "
+                f"{file} names code that comes with the model ({_joined(path)}); in Python "
+                "allow_remote_code=True, if you trust its authors, or remove the field if "
                 "transformers knows the architecture itself"
             )
         if not set(PACKED).isdisjoint(path) and not allow_remote_code:
             raise InputError(
                 f"{place} is {shortened(value)}: the weights are packed, and unpacking them would "
-                "load code; give the model as it was before, or as a GGUF file, or allow remote "
-                "code (--allow-remote-code) if you trust its authors"
+                "load code; give the model as it was before, or as a GGUF file, or in "
+                "Python allow_remote_code=True, if you trust its authors"
             )
         if file.name == "tokenizer_config.json":
             _check_tokenizer_field(path[0], value, file)

@@ -6,8 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -95,43 +94,38 @@ def head_weights(loaded: LoadedModel, layer: int) -> HeadWeights:
     family, shape = loaded.family, loaded.shape
     (number,) = as_indices([layer], shape.layers, "layer")
     block = family.blocks(loaded.model)[number]
-    maps = family.maps(block)
-    scaling = getattr(family.attention(block), "scaling", None)
     group = shape.heads // shape.key_heads
+    maps = family.maps(block)
 
-    def rows(weight: Tensor, repeat: int) -> Array:
-        return _by_head(weight, shape.head_dim, repeat)
+    def numpy(tensor: Tensor) -> Array:
+        return np.asarray(tensor.detach().cpu().to(torch.float64).numpy())
 
-    def bias(vector: Tensor | None, weight: Tensor, repeat: int) -> Array:
-        zero = torch.zeros(len(weight)) if vector is None else vector
-        return _by_head(zero[:, None], shape.head_dim, repeat)[..., 0]
+    def by_head(weight: Tensor, bias: Tensor | None, repeat: int) -> tuple[Array, Array]:
+        """Weight [heads, d, hidden] and bias [heads, d], each head ``repeat`` times."""
+        offset = np.zeros(len(weight)) if bias is None else numpy(bias)
+        matrix = numpy(weight).reshape(-1, shape.head_dim, weight.shape[1])
+        vector = offset.reshape(-1, shape.head_dim)
+        return np.repeat(matrix, repeat, axis=0), np.repeat(vector, repeat, axis=0)
 
-    output = _numpy(maps.output)
-    by_head = output.reshape(len(output), shape.heads, -1).transpose(1, 0, 2)
-    zero = np.zeros(len(output)) if maps.output_bias is None else _numpy(maps.output_bias)
+    W_q, b_q = by_head(*maps[0], 1)
+    W_k, b_k = by_head(*maps[1], group)
+    W_v, b_v = by_head(*maps[2], group)
+    output, output_bias = maps[3]
+    W_o = numpy(output).reshape(len(output), shape.heads, -1).transpose(1, 0, 2)
+    scaling = getattr(family.attention(block), "scaling", None)
     return HeadWeights(
         layer=number,
-        W_q=rows(maps.query, 1),
-        b_q=bias(maps.query_bias, maps.query, 1),
-        W_k=rows(maps.key, group),
-        b_k=bias(maps.key_bias, maps.key, group),
-        W_v=rows(maps.value, group),
-        b_v=bias(maps.value_bias, maps.value, group),
-        W_o=np.ascontiguousarray(by_head),
-        b_o=zero,
+        W_q=W_q,
+        b_q=b_q,
+        W_k=W_k,
+        b_k=b_k,
+        W_v=W_v,
+        b_v=b_v,
+        W_o=np.ascontiguousarray(W_o),
+        b_o=np.zeros(len(output)) if output_bias is None else numpy(output_bias),
         scaling=shape.head_dim**-0.5 if scaling is None else float(scaling),
         linear=family.linear,
     )
-
-
-def _by_head(weight: Tensor, head_dim: int, repeat: int) -> Array:
-    """[heads * d, columns] as [heads, d, columns], each head ``repeat`` times."""
-    stacked = _numpy(weight).reshape(-1, head_dim, weight.shape[1])
-    return np.repeat(stacked, repeat, axis=0)
-
-
-def _numpy(tensor: Tensor) -> Array:
-    return np.asarray(tensor.detach().cpu().to(torch.float64).numpy())
 
 
 # Rotary embeddings: how a layer turns queries and keys by their positions, and back.
@@ -155,30 +149,24 @@ def rotation_of(loaded: LoadedModel, layer: int) -> Rotation | None:
     if "layer_type" in inspect.signature(module.forward).parameters:
         options["layer_type"] = loaded.family.config(loaded.model).layer_types[layer]
     like = torch.zeros(1, dtype=loaded.dtype, device=loaded.device)
-    return partial(_rotation, module, like, options)
 
+    def rotation(positions: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            cos, sin = copy.deepcopy(module)(like, positions[None].to(like.device), **options)
+        return cos[0].to(torch.float32), sin[0].to(torch.float32)
 
-def _rotation(
-    module: Any, like: Tensor, options: dict[str, str], positions: Tensor
-) -> tuple[Tensor, Tensor]:
-    with torch.no_grad():
-        cos, sin = copy.deepcopy(module)(like, positions[None].to(like.device), **options)
-    return cos[0].to(torch.float32), sin[0].to(torch.float32)
+    return rotation
 
 
 def rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate states [..., n, d]; dimensions beyond those of cosines and sines stay as they are."""
     turned, rest = states[..., : cos.shape[-1]], states[..., cos.shape[-1] :]
-    return torch.cat([turned * cos + _quarter(turned) * sin, rest], dim=-1)
+    first, second = turned.chunk(2, dim=-1)
+    quarter = torch.cat([-second, first], dim=-1)  # turned by 90 degrees
+    return torch.cat([turned * cos + quarter * sin, rest], dim=-1)
 
 
 def rotate_back(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Undo :func:`rotate`; embeddings that also scale are scaled back."""
     square = cos.square() + sin.square()
     return rotate(states, cos / square, -sin / square)
-
-
-def _quarter(states: Tensor) -> Tensor:
-    """A quarter turn: ``(a, b)`` becomes ``(-b, a)``, a and b the halves of the dimensions."""
-    first, second = states.chunk(2, dim=-1)
-    return torch.cat([-second, first], dim=-1)

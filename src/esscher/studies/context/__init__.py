@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from esscher.runs.study import function_of
-from esscher.studies.context.result import Context
-from esscher.studies.context.study import ContextStudy
+from esscher.studies.context.study import Context, ContextStudy
 
 context = function_of(ContextStudy)
 

@@ -27,7 +27,7 @@ from esscher.show.content import Drawing, check_heads
 from esscher.show.frames import finite, records
 from esscher.show.numbers import counted
 from esscher.show.theme import BLACK, BLUE, SHARES, VERMILION, limits
-from esscher.studies.context.result import Context, HeadContext, longest_first
+from esscher.studies.context.study import Context, HeadContext, longest_first
 
 #: Heads whose curves are drawn unless some are chosen.
 SHOWN = 6

@@ -18,8 +18,7 @@ from esscher.engine.text import Passage, visit_passages
 from esscher.engine.text.packing import first_passages
 from esscher.runs.executors import Task
 from esscher.runs.folder import Cell, CellRun
-from esscher.studies.context.result import PassageCell
-from esscher.studies.context.study import ContextStudy
+from esscher.studies.context.study import ContextStudy, PassageCell
 
 #: First tokens that are always seen.
 SINKS = 4

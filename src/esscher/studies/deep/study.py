@@ -79,7 +79,8 @@ class DeepStudy(ModelStudy[Deep]):
     terciles: Annotated[
         Literal["model", "layer", "none"],
         option(
-            "Also sample a third of the heads at a time, by horizon: of the model, or per layer."
+            "Also sample a third of the heads at a time, by horizon: of the model, or per layer.",
+            command=None,
         ),
     ] = "model"
     seed: Seed = 0

@@ -140,18 +140,6 @@ class DomainsStudy(WithModel[Domains]):
             except InputError as error:
                 raise InputError(f"corpus {name!r}: {error}") from error
 
-    def usual(self, name: str) -> bool:
-        """Whether an option need not be in the command; see ``command_words`` for the texts."""
-        return name == "texts" or super().usual(name)
-
-    def command_words(self) -> list[str] | None:
-        """Return the words of the command, with a ``--text`` for every corpus."""
-        words = super().command_words()
-        if words is None:
-            return None
-        named = [f"{corpus.name}={corpus.source}" for corpus in self.corpora]
-        return [*words[:2], *(word for text in named for word in ("--text", text)), *words[2:]]
-
     @property
     def sequences(self) -> int | None:
         """Whole passages of a block; None when only the number of tokens counts."""

@@ -142,8 +142,8 @@ def _measured(
     """
     from esscher.engine.sampled.layer import OutputProjection
     from esscher.engine.sampled.pooled import measure_pooled
-    from esscher.studies.probe.describe import one_sided_psi
     from esscher.studies.probe.together import amplification, effective_heads
+    from esscher.studies.probe.work import one_sided_psi
 
     sizes, seed = _sizes(unit), setting.seed
     shape = setting.loaded(setting.encoder).shape

@@ -41,7 +41,7 @@ def summary(found: Paper, name: str) -> Summary:
     )
     parts: list[Part] = [ledger]
     for entry in found.entries:
-        parts.append(_section(entry, study.command_words() or []))
+        parts.append(_section(entry, study.command_words()))
         if entry.claim == "heads":
             parts.append(_heads(entry, name))
     subject = (

@@ -181,7 +181,7 @@ class PaperStudy(Study[Paper]):
         """Scale of the run."""
         return f"scale {self.scale}"
 
-    def command_words(self) -> list[str] | None:
+    def command_words(self) -> list[str]:
         """Return the words of the command; claims stand without a name."""
         words = ["paper", *(self.chosen if self.chosen != NAMES else ())]
         for name in ("scale", "model", "text", "seed"):

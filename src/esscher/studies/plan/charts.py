@@ -38,9 +38,8 @@ from esscher.show.theme import (
     VERMILION,
     limits,
 )
-from esscher.studies.plan.records import Check, Mean, Measures, TaskScore
-from esscher.studies.plan.result import Plan
-from esscher.studies.plan.words import name_of
+from esscher.studies.plan.result import Check, Mean, Measures, Plan, TaskScore
+from esscher.studies.plan.view import KEY_HEAD, grouped, key_heads, name_of
 
 #: Colours of the first configurations; a chart of lines shows no more.
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, BLACK, OLIVE)
@@ -65,7 +64,6 @@ ERRORS = Series(
 BANDED = ("planned", "uniform")
 #: Share of the largest error below which an error is rounding: all tokens are kept.
 ROUNDING = 1e-4
-KEY_HEAD = "key head"
 PREDICTED, REALISED = "predicted relative error", "realised on held-out text"
 #: Points that a panel must have to stand beside another.
 WIDE = 170.0
@@ -210,14 +208,6 @@ DRAWINGS = (
 )  # fmt: skip
 
 
-def key_heads(found: Plan) -> Any:
-    """Return the table of key heads, after a check with the realised error of the worst head."""
-    table = found.table().rename(columns={"key_head": KEY_HEAD})
-    if found.check is not None:
-        table["realised_error"] = _grouped(found, found.check.heads.realised).max(axis=1)
-    return table
-
-
 def series(check: Check) -> Series:
     """Return what tells the configurations of a check apart."""
     names = [name_of(name) for name in shown_first(check)]
@@ -241,9 +231,9 @@ def _budgets(found: Plan) -> ChartType:
 def _group(found: Plan, pick: alt.Parameter) -> ChartType:
     """Errors of the query heads that share the key head that is picked."""
     check, names = found.check, ERRORS.names
-    errors = {names[0]: _grouped(found, found.predicted.head_error)}
+    errors = {names[0]: grouped(found, found.predicted.head_error)}
     if check is not None:
-        errors[names[1]] = _grouped(found, check.heads.realised)
+        errors[names[1]] = grouped(found, check.heads.realised)
     rows = [
         {"layer": layer, KEY_HEAD: head, "error": name, "query": str(i), "value": value}
         for name, grid in errors.items()
@@ -319,11 +309,6 @@ def _calibration(check: Check, height: float = HEIGHT) -> ChartType:
     within = "" if share is None else f": {share:.0%} within a factor of {heads.factor:g} (grey)"
     marks = [diagonal(x, y, heads.factor), points(rows, x, y)] if rows else [diagonal(x, y)]
     return panel(*marks, title=f"heads{within}", height=height)
-
-
-def _grouped(found: Plan, errors: Sequence[Sequence[float]]) -> Any:
-    """Errors of heads, [key heads of all layers, query heads of the group]."""
-    return np.asarray(errors).reshape(found.token_budgets.tokens.size, -1)
 
 
 def _checked(found: Plan) -> Check:

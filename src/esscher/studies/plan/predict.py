@@ -21,7 +21,7 @@ from esscher.core.errors import InputError
 from esscher.core.validation import Array
 from esscher.math.allocation import EffectCurve, allocate, smallest_within
 from esscher.math.statistics import LEVEL
-from esscher.studies.plan.calibrate import PassageEffects, average_effects
+from esscher.studies.plan.effects import PassageEffects, average_effects
 
 #: Budgets and powers, [layers, key heads] each.
 Choice: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]

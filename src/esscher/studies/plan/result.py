@@ -1,17 +1,22 @@
-"""The result: token budgets, what they are predicted to cost, and what they did cost."""
+"""What is stored about plans: cells, measures of a check, answers to questions, predictions."""
 
 from __future__ import annotations
 
+import io
+import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
+from msgspec import Meta, field
 
-from esscher.core.codec import Count, Index
+from esscher.core.atomic import write_output
+from esscher.core.codec import Count, Index, Interval, Name, Record
 from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 from esscher.core.validation import as_path
@@ -25,7 +30,6 @@ from esscher.engine.cache.budgets import (
 )
 from esscher.engine.models.record import ModelRecord
 from esscher.runs.result import Result
-from esscher.studies.plan.records import PUBLISHED, Check, Configuration, Prediction, Total, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,8 +37,238 @@ if TYPE_CHECKING:
     from esscher.engine.cache.cache import Decode, ReducedCache
     from esscher.engine.models import LoadedModel
     from esscher.engine.text.documents import TextSource
-    from esscher.studies.plan.export import ExportFormat
     from esscher.studies.plan.study import PlanStudy  # noqa: F401 - of the base class
+
+
+#: Stands for the end of the model where the tables of cells have the number of a layer.
+END = -1
+
+Verdict: TypeAlias = Literal["better", "worse", "undecided"]
+#: What is compared with dense: ``planned``, ``uniform``, and others by the names of their rules.
+Configuration: TypeAlias = Name
+
+
+class Shapes(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Axes of the arrays in the table of a calibration passage."""
+
+    effect: tuple[Index, ...]
+    square: tuple[Index, ...]
+    norm: tuple[Index, ...]
+
+
+class CacheBytes(Record, frozen=True, kw_only=True):
+    """Bytes of a decoder's cache that has read the prefix: under the plan, and dense.
+
+    Weights of sampled tokens count, and so do layers with a sliding window, which are in both.
+    """
+
+    planned: Count
+    dense: Count
+
+
+class PlanCell(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A cell: a calibration passage, one of the check, or an item of a task.
+
+    Attributes
+    ----------
+    shapes
+        Axes of the effects in the table.
+    sliding
+        Layers with a sliding window, which are not reduced.
+    passage
+        Number of the passage.
+    dense_nll
+        Surprise of its tokens under dense attention: of a decoder.
+    cache
+        What the plan's cache of a decoder takes.
+    kept
+        Tokens that each configuration keeps of a decoder's prompt, in all heads together.
+    task, haystack, answer, answers
+        Of an item: its task, what its needles are hidden in, the right answer, and what the dense
+        model and every configuration answered.
+    """
+
+    shapes: Shapes | None = None
+    sliding: tuple[Index, ...] = ()
+    passage: Index | None = None
+    dense_nll: float | None = None
+    cache: CacheBytes | None = None
+    kept: dict[Name, Count] | None = None
+    task: Name | None = None
+    haystack: Name | None = None
+    answer: Name | None = None
+    answers: dict[Name, Name] | None = None
+
+
+class Mean(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A mean over passages, with 95% interval; None for one passage."""
+
+    mean: float
+    interval: Interval | None
+    standard_error: float | None = None
+
+
+class LayerMeans(Record, frozen=True, kw_only=True):
+    """The same for every layer."""
+
+    mean: tuple[float, ...]
+    standard_error: tuple[float | None, ...]
+    interval: tuple[Interval | None, ...]
+
+
+class Measures(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a configuration is from dense.
+
+    Attributes
+    ----------
+    kl, top1, perplexity, perplexity_ratio
+        Of the next-token laws.
+    error, layer_error
+        Relative error of attention outputs, over all layers and by layer.
+    kept
+        Tokens that the key heads keep together.
+    """
+
+    kl: Mean
+    top1: Mean
+    perplexity: Mean
+    perplexity_ratio: Mean | None = None
+    error: Mean
+    layer_error: LayerMeans | None = None
+    kept: Count | None = None
+
+
+class HeadErrors(Record, frozen=True, kw_only=True):
+    """Predicted and realised relative errors of heads, and how well they agree."""
+
+    predicted: Grid
+    realised: Grid
+    factor: float
+    within_factor: float | None
+    median_ratio: float | None
+
+
+class TaskScore(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What a configuration answered to the items of a task.
+
+    Attributes
+    ----------
+    score, interval
+        Mean share of right answers (exact match), with Wilson's 95% interval.
+    n
+        Number of items.
+    log_probability, log_probability_interval
+        Mean over the items of the right answer's log-probability, in nats per token, and Student's
+        95% interval.
+    of_dense
+        Mean over the items of the same minus that of the dense model, with interval.
+    noise, text
+        Score of the items in repeated noise, and in the text of the check.
+    """
+
+    score: float
+    interval: Interval
+    n: Count
+    log_probability: float
+    log_probability_interval: Interval | None = None
+    of_dense: Mean | None = None
+    noise: float | None = None
+    text: float | None = None
+
+
+#: Scores of every configuration, dense included.
+TaskScores: TypeAlias = dict[Configuration, TaskScore]
+#: Published rules that have a place of their own in a check.
+PUBLISHED = ("streaming", "snapkv", "expected", "adakv", "kvzip")
+
+
+class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What a plan and others cost on unseen passages, with the same number of tokens.
+
+    Attributes
+    ----------
+    passages
+        How many there are.
+    dense, planned, uniform
+        Measures of every configuration.
+    streaming, snapkv, expected, adakv, kvzip
+        Published rules, as far as they were asked for.
+    others
+        The same for rules over others, such as ``adakv:expected``.
+    ratios, over_best
+        Distances from dense over that of the plan, and over that of the closest.
+    verdict, earned, passages_needed
+        The plan against uniform budgets, and passages that would decide where these do not.
+    best
+        What is closest to dense; several if they cannot be told apart.
+    heads
+        Predicted against realised errors of heads.
+    cache
+        Bytes of a decoder's cache.
+    tasks
+        Scores by task and configuration.
+    dense_cannot
+        Tasks that the dense model itself fails; they are left out of the totals.
+    totals
+        Scores over the items of all other tasks.
+    """
+
+    passages: Count
+    dense: Measures
+    planned: Measures
+    uniform: Measures
+    streaming: Measures | None = None
+    snapkv: Measures | None = None
+    expected: Measures | None = None
+    adakv: Measures | None = None
+    kvzip: Measures | None = None
+    others: dict[Configuration, Measures] = field(default_factory=dict)
+    ratios: dict[Configuration, Mean]
+    verdict: Verdict
+    earned: bool
+    passages_needed: Annotated[int, Meta(ge=2, le=10**6)] | None
+    best: Annotated[tuple[Configuration, ...], Meta(min_length=1)]
+    over_best: dict[Configuration, Mean]
+    heads: HeadErrors
+    cache: CacheBytes | None = None
+    tasks: dict[Name, TaskScores] = field(default_factory=dict)
+    dense_cannot: tuple[Name, ...] = ()
+    totals: TaskScores = field(default_factory=dict)
+
+    @property
+    def configurations(self) -> dict[Configuration, Measures]:
+        """Measures by name, but for dense."""
+        named = {
+            name: getattr(self, name) for name in ("planned", "uniform", *PUBLISHED)
+        } | self.others
+        return {name: found for name, found in named.items() if found is not None}
+
+
+class Total(Record, frozen=True, kw_only=True):
+    """Tokens of all key heads together, and as a share of all; layers with a window apart."""
+
+    tokens: Count
+    ratio: float
+
+
+class Prediction(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What the plan is predicted to cost; see ``predict.py``.
+
+    ``effect`` is that on prose, ``retrieval`` that where the text is asked for what it says.
+    """
+
+    unit: Name
+    effect: float
+    interval: Interval | None
+    uniform_effect: float
+    uniform_powers: Grid
+    retrieval: float | None = None
+    head_error: Grid
+    price: float | None
+    gap: float | None
+
+
+# The result: token budgets, what they are predicted to cost, and what they did cost.
 
 #: Version of the file; another one is refused.
 VERSION = 2
@@ -245,7 +479,7 @@ class Plan(Result["PlanStudy"]):
         for name in options:
             if name not in allowed:
                 raise InputError(f"evaluate has no {name!r}; it takes {', '.join(allowed)}")
-        from esscher.studies.plan.evaluate import evaluate_plan  # brings torch
+        from esscher.studies.plan.work import evaluate_plan  # brings torch
 
         return evaluate_plan(self, self._loaded(model), text, **options)
 
@@ -273,8 +507,6 @@ class Plan(Result["PlanStudy"]):
             For another format, a name that ends in none or in that of another format, or if the
             file cannot be written; an old one is then as it was.
         """
-        from esscher.studies.plan.export import export_plan
-
         export_plan(self, as_path(path, "path"), format)
 
     def _loaded(self, model: Any) -> LoadedModel:
@@ -307,3 +539,80 @@ class Plan(Result["PlanStudy"]):
                 "predicted_error": worst.ravel(),
             }
         )
+
+
+# Budgets of a plan for other runtimes.
+#
+# They have no weighted samples and no fitted values: plans for them are better made with
+# ``selection="topk"``.
+
+#: Forms of an export: a table of text, the same as JSON, and the array of kvpress' LUKVPress.
+ExportFormat: TypeAlias = Literal["csv", "json", "kvpress"]
+#: How the names of their files end.
+ENDINGS: dict[ExportFormat, str] = {"csv": ".csv", "json": ".json", "kvpress": ".npy"}
+#: Rows of LU-KV's array: shares that are dropped, from 1% to 99%.
+TARGETS = 99
+
+
+def export_plan(plan: Plan, path: Path, form: ExportFormat | None) -> None:
+    """Write the budgets; see :meth:`Plan.export`."""
+    named = {ending: name for name, ending in ENDINGS.items()}.get(path.suffix.lower())
+    form = form or named
+    if form is None:
+        raise InputError(
+            f"the name {path.name!r} does not say what to write; let it end in .json, .csv or .npy "
+            "(kvpress), or give a format"
+        )
+    if form not in ENDINGS:
+        raise InputError(f"format is {form!r}; choose 'csv', 'json' or 'kvpress'")
+    if named not in (None, form):
+        raise InputError(
+            f"format is {form!r}, but {path.name!r} is the name of a file of format {named!r}; let "
+            f"it end in {ENDINGS[form]}, or leave the format out"
+        )
+    write_output(path, {"csv": _csv, "json": _json, "kvpress": _kvpress}[form](plan))
+
+
+def _csv(plan: Plan) -> bytes:
+    table = plan.table()[["layer", "key_head", "tokens", "ratio"]]
+    return table.to_csv(index=False).encode()
+
+
+def _json(plan: Plan) -> bytes:
+    found = {
+        "model": plan.model.name,
+        "weight_hash": plan.model.weight_hash,
+        "prefix": plan.prefix,
+        "selection": plan.selection,
+        "sinks": plan.keeping.sinks,
+        "recent": plan.keeping.recent,
+        "tokens": plan.budgets,
+        "ratios": plan.ratios,
+    }
+    return json.dumps(found, indent=1).encode()
+
+
+def _kvpress(plan: Plan) -> bytes:
+    """Write LU-KV's array [99, layers, key heads]: the share that each head drops, by target.
+
+    A plan is for one target. Rows of others are not known, and are NaN: to use them is an error.
+    """
+    if plan.sliding:
+        raise InputError(
+            f"{plan.model.name} has layers with a sliding window, which kvpress' array of ratios "
+            "cannot leave out; export 'csv' or 'json'"
+        )
+    if plan.selection != "topk":
+        lost = "weights" if plan.selection == "sample" else "weights and fitted values"
+        warnings.warn(
+            f"the plan is for selection {plan.selection!r}, and kvpress has no {lost} of tokens: "
+            "its budgets alone are exported, and what it says of errors does not hold for them. "
+            "Make a plan with selection='topk' for kvpress",
+            stacklevel=4,
+        )
+    row = min(TARGETS, max(1, round(100 * (1 - plan.total.ratio)))) - 1
+    out = np.full((TARGETS, *np.shape(plan.ratios)), np.nan, dtype=np.float32)
+    out[row] = 1 - np.asarray(plan.ratios)
+    data = io.BytesIO()
+    np.save(data, out, allow_pickle=False)
+    return data.getvalue()

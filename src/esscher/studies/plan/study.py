@@ -19,8 +19,7 @@ from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import ModelStudy
 from esscher.runs.result import NotFinished
-from esscher.studies.plan.records import PUBLISHED, PlanCell
-from esscher.studies.plan.result import PLAN, Plan
+from esscher.studies.plan.result import PLAN, PUBLISHED, Plan, PlanCell
 
 if TYPE_CHECKING:
     from esscher.engine.models import AnyModel, LoadedModel
@@ -70,6 +69,7 @@ class PlanStudy(ModelStudy[Plan]):
     cell = PlanCell
     result = Plan
     sources: ClassVar[frozenset[str]] = frozenset({"model", "text", "check"})
+    saves = True
     examples = (
         "esscher plan demo:smollm2 --text demo:docs --check demo:code --budget 0.25 --prefix 1024",
         "esscher plan ./my-model --text a.txt --check b.txt --tolerance 0.1 --save plan.json",
@@ -101,6 +101,7 @@ class PlanStudy(ModelStudy[Plan]):
             "Tokens after the cache at which errors are measured (default: up to 128).",
             ge=0,
             le=10**15,
+            command=None,
         ),
     ] = BY_MODEL
     passages: Annotated[
@@ -149,7 +150,10 @@ class PlanStudy(ModelStudy[Plan]):
         option(f"Also ask questions about texts: all, or some of {', '.join(TASKS)}."),
     ] = ()
     task_items: Annotated[
-        int, option("Questions per task, half of them about texts of noise.", ge=2, le=10**5)
+        int,
+        option(
+            "Questions per task, half of them about texts of noise.", ge=2, le=10**5, command=None
+        ),
     ] = 20
     seed: Seed = 0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
-from esscher.core.options import AtMost
+from esscher.core.options import AtMost, checked, options_of
 from esscher.core.streams import random_stream
 from esscher.engine.cache.budgets import POWERS, Grid
 from esscher.engine.cache.cache import check_reducible
@@ -28,29 +28,36 @@ from esscher.engine.text.packing import cut_again, first_passages
 from esscher.engine.text.tasks import TaskItem, calibration_item, task_items
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell, CellRun
-from esscher.studies.plan.asked import item_cell
-from esscher.studies.plan.calibrate import (
+from esscher.studies.plan.check import (
+    Budgets,
+    Chosen,
+    PassageCheck,
+    check_items,
+    check_results,
+    check_tables,
+    divergences,
+    item_cell,
+    realised_errors,
+)
+from esscher.studies.plan.effects import (
+    FITTED,
+    SELECTIONS,
     HeldPassages,
     ObservedPassage,
     PassageEffects,
     budget_grid,
     measure_effects,
 )
-from esscher.studies.plan.check import PassageCheck
-from esscher.studies.plan.compare import (
-    check_items,
-    check_results,
-    check_tables,
-    divergences,
-    realised_errors,
-)
-from esscher.studies.plan.configurations import Budgets, Chosen
-from esscher.studies.plan.effects import FITTED, SELECTIONS
 from esscher.studies.plan.predict import Predicted, plan_tolerance, plan_total, plan_uniform
-from esscher.studies.plan.records import PlanCell, Prediction, Shapes, Total
-from esscher.studies.plan.result import VERSION, Plan
+from esscher.studies.plan.result import VERSION, Check, Plan, PlanCell, Prediction, Shapes, Total
 from esscher.studies.plan.study import PlanStudy
-from esscher.studies.plan.words import headline
+from esscher.studies.plan.view import headline
+
+if TYPE_CHECKING:
+    from esscher.engine.models import LoadedModel
+    from esscher.engine.text.documents import TextSource
+    from esscher.studies.plan.study import PlanStudy
+
 
 #: Arrays of a calibration passage that its table has.
 ARRAYS = ("effect", "square", "norm")
@@ -376,3 +383,49 @@ def assemble(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Plan:
 
 def _grid(values: NDArray[np.float64]) -> Grid:
     return tuple(tuple(row) for row in values.tolist())
+
+
+# A plan that was made before, on other texts and tasks.
+
+
+def evaluate_plan(plan: Plan, loaded: LoadedModel, text: TextSource, **options: Any) -> Check:
+    """Check a plan; see :meth:`Plan.evaluate`."""
+    study = _study(plan, loaded, text, options)
+    chosen = _chosen(plan, study.against)
+    passages = read_check(study, loaded).passages
+    keeping, score = plan.keeping, study.score
+    cells = []
+    for passage in passages:
+        observed = ObservedPassage(loaded, passage, plan.prefix, keeping, score, chosen.rules)
+        cells.append(PassageCheck(observed, chosen, study.seed).cell())
+    items = [
+        item_cell(loaded, item, chosen, keeping, score, study.seed)
+        for item in task_texts(study, loaded, passages)
+    ]
+    predicted = np.asarray(plan.predicted.head_error)
+    return check_results(cells, predicted, items)
+
+
+def _study(plan: Plan, loaded: LoadedModel, text: TextSource, options: dict[str, Any]) -> PlanStudy:
+    """The plan's own study with other options of its check."""
+    known = {option.name: option for option in options_of(type(plan.study))}
+    given = {name: checked(known[name], value) for name, value in options.items()}
+    if plan.study.check is None:  # defaults of a check are yet to be filled in
+        given = {"check_passages": None, "against": None} | given
+    study = replace(plan.study, check=text, **given).fill(loaded.outline)
+    return replace(study, model=plan.model)
+
+
+def _chosen(plan: Plan, against: tuple[str, ...]) -> Chosen:
+    rules = tuple(rule_named(name) for name in against)
+    tokens = plan.token_budgets.tokens
+    reduced = [i for i in range(len(tokens)) if i not in plan.sliding]
+    each = np.full_like(tokens, plan.prefix)
+    each[reduced] = int(tokens[reduced].mean())
+    powers, uniform = (
+        np.searchsorted(POWERS, np.asarray(grid))
+        for grid in (plan.powers, plan.predicted.uniform_powers)
+    )
+    return Chosen(
+        Budgets(tokens, powers, plan.selection), Budgets(each, uniform, plan.selection), rules
+    )

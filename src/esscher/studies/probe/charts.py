@@ -1,8 +1,11 @@
-"""Charts of a probe: every head's numbers and curves, predictions, the heads of layers together."""
+"""The curves of a head as rows of a chart: errors as measured, fitted and predicted.
+
+Errors are relative to the root mean square norm of the head's outputs, that of the covariance to
+its square.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +29,7 @@ from esscher.show.chart import (
 )
 from esscher.show.content import Drawing, check_heads
 from esscher.show.frames import records
-from esscher.show.numbers import counted, shown
+from esscher.show.numbers import between, counted, shown
 from esscher.show.theme import (
     BLACK,
     BLUE,
@@ -37,18 +40,87 @@ from esscher.show.theme import (
     VERMILION,
     limits,
 )
-from esscher.studies.probe.curves import (
-    METRIC,
-    METRICS,
-    axes_of,
-    exponent_of,
-    fitted_of,
-    measured_of,
-    predicted_of,
+from esscher.studies.probe.result import (
+    KEPT,
+    METRIC_NAMES,
+    NORMAL,
+    PREDICTORS,
+    Probe,
+    ProbeHead,
+    ProbeLayer,
+    by_need,
+    enough_for,
 )
-from esscher.studies.probe.predictors import PREDICTORS
-from esscher.studies.probe.records import ProbeHead, ProbeLayer
-from esscher.studies.probe.result import Probe
+
+COLOURS = {"mean": VERMILION, "map": BLUE, "cov": GREEN}
+METRIC = Series("metric", tuple(METRIC_NAMES.values()), colours=tuple(COLOURS.values()),
+                shapes=("square", "circle", "triangle-up"))  # fmt: skip
+
+
+def measured_of(found: Probe, head: ProbeHead, metric: str) -> list[dict[str, Any]]:
+    """Return the errors at all sizes, with intervals at those of the fit."""
+    if head.fit is None or head.curve is None:
+        return []
+    fit, scale = head.fit[metric], _scale(head, metric)
+    ends = {
+        n: {"low": low / scale, "high": high / scale}
+        for n, low, high in zip(fit.sizes, fit.lower, fit.upper, strict=True)
+        if low is not None and high is not None
+    }
+    return [
+        {"metric": METRIC_NAMES[metric], "n": n, "error": mean / scale, "low": None, "high": None,
+         "hollow": not fit.trusted} | ends.get(n, {})
+        for n, mean in zip(found.sizes, head.curve[metric].mean, strict=True)
+    ]  # fmt: skip
+
+
+def fitted_of(found: Probe, head: ProbeHead, metric: str) -> list[dict[str, Any]]:
+    """Return the fitted law; nothing without one."""
+    fit = None if head.fit is None else head.fit[metric]
+    if fit is None or fit.constant is None:
+        return []
+    scale = _scale(head, metric)
+    return [
+        {"metric": METRIC_NAMES[metric], "n": n, "error": fit.constant * n**-fit.exponent / scale}
+        for n in (found.sizes[0], found.sizes[-1])  # between which it is straight
+    ]
+
+
+def predicted_of(found: Probe, head: ProbeHead, metric: str) -> list[dict[str, Any]]:
+    """Return what one pass predicts, with its 95% interval."""
+    about, scale = head.predicted_error[metric], _scale(head, metric)
+    return [
+        {"metric": METRIC_NAMES[metric], "n": n, "error": error / scale,
+         "low": max(error - NORMAL * noise, error / 10) / scale,
+         "high": (error + NORMAL * noise) / scale}
+        for n, error, noise in zip(found.sizes, about.error, about.standard_error, strict=True)
+        if error > 0
+    ]  # fmt: skip
+
+
+def _scale(head: ProbeHead, metric: str) -> float:
+    return head.norm ** (2 if metric == "cov" else 1) or 1.0
+
+
+def exponent_of(head: ProbeHead, metric: str) -> str:
+    """Return the exponent with its interval, in words."""
+    value, interval = head.exponent(metric)
+    if value is None:
+        return ""
+    predicted = " (predicted)" if head.fit is None else ""
+    return f"β = {between(value, interval, 'd3')}{predicted}"
+
+
+def axes_of(rows: list[dict[str, Any]], lines_below: int) -> tuple[Axis, Axis]:
+    """Return the axes of tokens and of errors; below the errors is room for lines of text."""
+    errors = [row["error"] for row in rows] + [row.get("high") for row in rows]
+    low, high = limits(errors, log=True)
+    low *= (low / high) ** (0.09 * lines_below)
+    x = Axis("n", "tokens n", log=True, limits=limits([row["n"] for row in rows], log=True))
+    return x, Axis("error", "relative error", log=True, limits=(low, high))
+
+
+# Charts of a probe: every head's numbers and curves, predictions, the heads of layers together.
 
 #: Column of the table, title, and how it is coloured: colours, their ends (None: from the data).
 NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -70,9 +142,6 @@ FIRST = ("at_context", "tokens_10", "H")
 OTHERS = (("mean", "map", "cov"), ("khat", "lost", "ess", "proxy"))
 #: Heads whose curves are drawn unless some are chosen.
 SHOWN = 6
-#: Most heads whose curves, and whose evidence in the report, are kept: those that need most tokens.
-#: A report of 80 layers of 64 heads then stays below 8 MB.
-KEPT = 1_000
 #: Points that a panel needs to stand beside another: one with many cells, four of them in a row of
 #: the report, and a small one.
 WIDE, FOUR, SLIM = 150.0, 140.0, 105.0
@@ -99,7 +168,7 @@ def explorer(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> Ch
     wanted = dict.fromkeys([*(heads or ()), *every])
     pick = picking(*next(iter(wanted)))
     kept = [every[one] for one in list(wanted)[:KEPT]]
-    curves = [_picked_curves(found, kept, metric, pick) for metric in METRICS]
+    curves = [_picked_curves(found, kept, metric, pick) for metric in METRIC_NAMES]
     note = f"bars and bands: 95% intervals; {HOLLOW}"
     if any(head.tokens_for.percent_10 is None for head in found.heads):
         note += f"; {NEVER}"
@@ -162,13 +231,13 @@ def curves(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> Char
     panels = []
     for one in heads:
         about = found.head(*one)
-        measured = [row for metric in METRICS for row in measured_of(found, about, metric)]
-        fitted = [row | {"line": "fitted"} for metric in METRICS
+        measured = [row for metric in METRIC_NAMES for row in measured_of(found, about, metric)]
+        fitted = [row | {"line": "fitted"} for metric in METRIC_NAMES
                   for row in fitted_of(found, about, metric)]  # fmt: skip
-        predicted = [row | {"line": PREDICTED} for metric in METRICS
+        predicted = [row | {"line": PREDICTED} for metric in METRIC_NAMES
                      for row in predicted_of(found, about, metric)]  # fmt: skip
         x, y = axes_of([*measured, *fitted, *predicted], lines_below=3)
-        text = "\n".join(f"{metric}: {exponent_of(about, metric)}" for metric in METRICS)
+        text = "\n".join(f"{metric}: {exponent_of(about, metric)}" for metric in METRIC_NAMES)
         panels.append(
             panel(
                 bands(predicted, x, y, METRIC),
@@ -190,7 +259,7 @@ def predicted(found: Probe) -> ChartType:
         ends = limits([0.0, 0.6, *(row[name] for row in table for name in (metric, *all_of))])
         rows = [
             {"name": f"head {row['layer']}.{row['head']}", "layer": row["layer"],
-             "head": row["head"], "metric": METRICS[metric], "measured": row[metric],
+             "head": row["head"], "metric": METRIC_NAMES[metric], "measured": row[metric],
              "low": row[f"{metric}_low"], "high": row[f"{metric}_high"],
              "hollow": head.fit is None or not head.fit[metric].trusted}
             | {column: row[column] for column in all_of}
@@ -204,7 +273,7 @@ def predicted(found: Probe) -> ChartType:
             panels.append(
                 panel(
                     diagonal(x, y), points(rows, x, y, METRIC), words([{"text": text}], right=True),
-                    title=alt.TitleParams(text=[name, METRICS[metric]]),
+                    title=alt.TitleParams(text=[name, METRIC_NAMES[metric]]),
                 )
             )  # fmt: skip
     note = f"{counted(len(table), 'head')}; bars: 95% intervals; {HOLLOW}"
@@ -309,7 +378,7 @@ def _numbers(
     panels = []
     for name in names:
         title, colours = NUMBERS[name]
-        if name in METRICS and found.study.predict:
+        if name in METRIC_NAMES and found.study.predict:
             name, title = found.exponent_column(name), f"predicted {title}"
         panels.append(heatmap(rows, name, title, pick=pick, **colours))
     return panels
@@ -334,7 +403,7 @@ def _picked_curves(
         lines(drawn, x, y, kinds, pick=pick),
         points(measured, x, y, pick=pick),
         words(text, pick=pick),
-        title=picked_title(METRICS[metric]),
+        title=picked_title(METRIC_NAMES[metric]),
     )
 
 
@@ -386,17 +455,6 @@ def _by_layer(
 
 
 # What is read from the result beside its tables.
-
-
-def by_need(found: Probe) -> list[ProbeHead]:
-    """Return the heads, those that need most tokens first."""
-    return sorted(found.heads, key=lambda head: -(head.tokens_for.percent_10 or math.inf))
-
-
-def enough_for(found: Probe, share: float) -> float | None:
-    """Return the tokens for 10% error that are enough for a share of the heads; None: none are."""
-    at = math.ceil(share * len(found.heads))
-    return by_need(found)[-at].tokens_for.percent_10
 
 
 def _title(found: Probe) -> str:

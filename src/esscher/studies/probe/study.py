@@ -23,8 +23,7 @@ from esscher.engine.sampled.sizes import (
 from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import ModelStudy
-from esscher.studies.probe.records import ProbeCell
-from esscher.studies.probe.result import Probe
+from esscher.studies.probe.result import Probe, ProbeCell
 
 if TYPE_CHECKING:
     from esscher.engine.models import AnyModel, LoadedModel
@@ -107,7 +106,8 @@ class ProbeStudy(ModelStudy[Probe]):
         Literal["with", "without"],
         option(
             "Sample with or without replacement; without, errors are divided by "
-            "sqrt((N - n)/(N - 1)), the factor of a finite population."
+            "sqrt((N - n)/(N - 1)), the factor of a finite population.",
+            command=None,
         ),
     ] = "with"
 

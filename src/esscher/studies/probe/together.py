@@ -26,7 +26,7 @@ from esscher.core.validation import Array
 from esscher.engine.sampled.layer import PRODUCTS, LayerMeasurement
 from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resampling_counts
-from esscher.studies.probe.records import (
+from esscher.studies.probe.result import (
     AtSize,
     HeadsTogether,
     Magnitudes,

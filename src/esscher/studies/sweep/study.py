@@ -13,11 +13,11 @@ import numpy as np
 from msgspec import Meta
 
 from esscher.core.codec import Hash, Name, Record
-from esscher.core.errors import EsscherError, InputError
+from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, Seed, option
 from esscher.core.validation import Array, as_sizes, check_memory
-from esscher.math.heads import ArrayHead, Head, WeightHead, as_head, law_head
-from esscher.math.laws import Law, standard_law
+from esscher.math.heads import ArrayHead, Head, WeightHead, as_head
+from esscher.math.laws import Law
 from esscher.math.limits import missing_limit
 from esscher.runs.executors import CellExecutor, Task, one_blas_thread
 from esscher.runs.folder import Cell, CellRun
@@ -219,6 +219,7 @@ class SweepStudy(Study[Sweep]):
             changeable=True,
             ge=1,
             le=10**12,
+            command=None,
         ),
     ] = BY_MODEL
     queries: Annotated[
@@ -228,21 +229,25 @@ class SweepStudy(Study[Sweep]):
     query_count: Annotated[
         int | None,
         option(
-            "Number of queries (default: all tokens, or 1024 independent ones).", ge=1, le=10**15
+            "Number of queries (default: all tokens, or 1024 independent ones).",
+            ge=1,
+            le=10**15,
+            command=None,
         ),
     ] = BY_MODEL
     dtype: Annotated[
         Literal["float32", "float64"],
-        option("Precision of logits and weights; sums are always float64."),
+        option("Precision of logits and weights; sums are always float64.", command=None),
     ] = "float32"
-    device: Annotated[str, option("Device of PyTorch, such as cpu or cuda.", max_length=256)] = (
-        "cpu"
-    )
+    device: Annotated[
+        str, option("Device of PyTorch, such as cpu or cuda.", max_length=256, command=None)
+    ] = "cpu"
     reference_tokens: Annotated[
         int | None,
         option(
             "Compare with attention over this many tokens, drawn once (default for laws without a "
             "limit: 4 times the largest size).",
+            command=None,
             ge=1,
             le=10**15,
         ),
@@ -306,25 +311,6 @@ class SweepStudy(Study[Sweep]):
     def subject(self) -> str:
         """Law of the tokens, or kind of the head."""
         return self.head_record.tokens
-
-    def usual(self, name: str) -> bool:
-        """Whether an option need not be in the command; ``command_words`` adds those it needs."""
-        return name in ("head", "sizes", "predict") or super().usual(name)
-
-    def command_words(self) -> list[str] | None:
-        """Return ``sweep LAW ...``, if the head is one that the command can make."""
-        head = self.head_record
-        try:
-            rebuilt = law_head(standard_law(head.law or "", head.key_dim), horizon=head.horizon)
-        except (EsscherError, ValueError):
-            return None
-        words = super().command_words()
-        if words is None or describe_head(rebuilt).sha256 != head.sha256:
-            return None
-        sizes = ",".join(map(str, self.sizes))
-        described = "--horizon", str(head.horizon), "--dim", str(head.key_dim), "--sizes", sizes
-        predicted = [] if self.predict else ["--no-predict"]
-        return [self.name, rebuilt.law.name, *described, *words[1:], *predicted]
 
     def _most(self, sizes: tuple[int, ...]) -> int | None:
         """Replicates that a precision may cost."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from esscher.runs.study import function_of
-from esscher.studies.tails.result import Tails
-from esscher.studies.tails.study import TailsStudy
+from esscher.studies.tails.study import Tails, TailsStudy
 
 tails = function_of(TailsStudy)
 

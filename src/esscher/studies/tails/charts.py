@@ -14,7 +14,7 @@ from esscher.show.chart import Axis, Series, bars, figure, guides, lines, panel,
 from esscher.show.content import Drawing, check_heads
 from esscher.show.frames import records
 from esscher.show.theme import GREEN, ORANGE, PALE, SHARES, SKY, VERMILION, limits
-from esscher.studies.tails.result import Tails
+from esscher.studies.tails.study import Tails
 
 #: From the lightest tail to the heaviest; pale for what is not decided.
 VERDICT = Series("verdict", VERDICTS, colours=(SKY, GREEN, ORANGE, VERMILION, PALE))

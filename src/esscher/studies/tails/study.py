@@ -1,25 +1,343 @@
-"""The study: which options there are, which cells, and how they become a result."""
+"""The result: the tails of every head and layer, and how far two halves of the text agree on them.
+
+A verdict on a single head or layer is given only if the halves agree well enough over all of them;
+else every one is undecided, and what is said is how many both halves call the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
+import numpy as np
+
+from esscher.core.codec import Estimate, Index, Name, Record, as_tree
 from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, AtMost, Heads, Layers, Seed, option
+from esscher.core.shown import counted
 from esscher.core.validation import as_indices
 from esscher.engine.models.outline import Outline
+from esscher.math.tails.candidates import Cloud, Deciding, LogitShape
 from esscher.math.tails.cloud import FEWEST
 from esscher.math.tails.directions import FEWEST as FEWEST_PASSAGES
+from esscher.math.tails.verdict import (
+    UNDECIDED,
+    Agreement,
+    common_verdict,
+    half_agreement,
+    half_verdicts,
+    judge,
+    kind_of,
+)
 from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import ModelStudy
-from esscher.studies.tails.result import LayerTails, Tails, assemble
+from esscher.runs.result import Result, WithHeads
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from esscher.engine.models import AnyModel, LoadedModel
+    from esscher.runs.folder import CellRun
     from esscher.studies.tails.work import TailsWork
+
+
+#: What the verdict of a single head means where the halves of the text agree too little.
+WITHHELD = "not given for single clouds: two halves of the text agree too little in this run"
+#: Sets of clouds whose halves are compared.
+KEYS, STATES, DELIMITED = "keys", "hidden states", " with delimiters"
+
+
+class FurthestToken(Record, frozen=True, kw_only=True):
+    """A token at the end of the tail, and its standardised projection."""
+
+    token: str
+    projection: float
+
+
+class CloudWithNorms(Cloud, frozen=True, kw_only=True):
+    """A cloud, and k-hat of the norms of its tokens in whitened coordinates."""
+
+    norms: Estimate
+
+
+class TokenCloud(CloudWithNorms, frozen=True, kw_only=True):
+    """A cloud of text tokens, the furthest of them, and the cloud with delimiters if there are."""
+
+    tokens_in_tail: tuple[FurthestToken, ...]
+    with_delimiters: CloudWithNorms | None
+
+
+class HeadCloud(TokenCloud, frozen=True, kw_only=True):
+    """The keys of a head, and the tail of its logits."""
+
+    layer: Index
+    head: Index
+    key_head: Index
+    logits: LogitShape
+
+
+class LayerTails(Record, frozen=True, kw_only=True):
+    """A cell: the heads of a layer, and the hidden states that enter it, where they are known."""
+
+    layer: Index
+    heads: tuple[HeadCloud, ...]
+    hidden: TokenCloud | None
+
+
+class JudgedCloud(CloudWithNorms, frozen=True, kw_only=True):
+    """A cloud, and the fields of its :class:`esscher.math.tails.Judgement`.
+
+    Attributes
+    ----------
+    verdict
+        Undecided unless the halves of the text agree well enough over all clouds of the run.
+    halves
+        What each half says on its own; these are not verdicts.
+    """
+
+    verdict: str
+    evidence: str
+    meaning: str
+    decided_by: Deciding
+    halves: tuple[Name, ...] = ()
+
+    @property
+    def both(self) -> str:
+        """What both halves call it: sub-Gaussian, heavier or undecided."""
+        return kind_of(common_verdict(self.halves))
+
+
+class JudgedTokens(JudgedCloud, frozen=True, kw_only=True):
+    """A cloud of text tokens, judged without and with delimiters."""
+
+    tokens_in_tail: tuple[FurthestToken, ...]
+    with_delimiters: JudgedCloud | None
+
+
+class TailsHead(JudgedTokens, frozen=True, kw_only=True):
+    """The keys of a head, judged, and the tail of its logits."""
+
+    layer: Index
+    head: Index
+    key_head: Index
+    logits: LogitShape
+
+
+class TailsLayer(Record, frozen=True, kw_only=True):
+    """The hidden states that enter a layer, judged."""
+
+    layer: Index
+    hidden: JudgedTokens | None
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Tails(WithHeads[TailsHead], Result["TailsStudy"]):
+    """The tails of every head's keys and of every layer's tokens.
+
+    Attributes
+    ----------
+    heads
+        One entry per head.
+    layers
+        One entry per layer: the hidden states that enter it.
+    """
+
+    heads: tuple[TailsHead, ...]
+    layers: tuple[TailsLayer, ...]
+
+    @cached_property
+    def agreement(self) -> dict[str, Agreement]:
+        """How far two halves of the text agree, by what was judged.
+
+        ``"keys"`` (every key head once) and ``"hidden states"``, each also ``" with delimiters"``.
+        """
+        states = [layer.hidden for layer in self.layers if layer.hidden is not None]
+        return _agreement(self.heads, states, self.study.seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers, lists and strings: what ``--json`` prints."""
+        return super().to_dict() | {"agreement": as_tree(self.agreement)}
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether verdicts on single heads are given."""
+        keys = self.agreement.get(KEYS)
+        return keys is not None and keys.reproducible
+
+    @property
+    def key_heads(self) -> list[TailsHead]:
+        """The first head of every key head: heads that share their keys count once."""
+        return list({(h.layer, h.key_head): h for h in reversed(self.heads)}.values())[::-1]
+
+    def table(self) -> pd.DataFrame:
+        """Return a data frame, one row per head."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {"layer": h.layer, "head": h.head, "key_head": h.key_head}
+                | _row(h)
+                | {
+                    "logits_k": h.logits.value,
+                    "logits_k_low": h.logits.interval[0],
+                    "logits_k_high": h.logits.interval[1],
+                }
+                for h in self.heads
+            ]
+        )
+
+    def layers_table(self) -> pd.DataFrame:
+        """Return a data frame of the hidden states, one row per layer."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [{"layer": x.layer} | _row(x.hidden) for x in self.layers if x.hidden is not None]
+        )
+
+    def shown(self) -> list[pd.DataFrame]:
+        """Return the heads, those of largest kurtosis first."""
+        table = self.table()
+        if table.empty:
+            return []
+        names = ["layer", "head", "kurtosis", "proxy", "tau", "norms_k", "logits_k"]
+        if self.reproducible:
+            names.append("verdict")
+        return [table.sort_values("kurtosis", ascending=False)[names]]
+
+
+def assemble(study: TailsStudy, cells: Sequence[LayerTails], run: CellRun) -> Tails:
+    """Compare the halves, and judge every head and layer as far as they agree."""
+    measured = [head for cell in cells for head in cell.heads]
+    states = [cell.hidden for cell in cells if cell.hidden is not None]
+    agreement = _agreement(measured, states, study.seed)
+    given = {name for name, found in agreement.items() if found.reproducible}
+    heads = tuple(_judged(head, TailsHead, KEYS, given) for head in measured)
+    layers = tuple(
+        TailsLayer(
+            layer=cell.layer,
+            hidden=(
+                None if cell.hidden is None else _judged(cell.hidden, JudgedTokens, STATES, given)
+            ),
+        )
+        for cell in cells
+    )
+    return Tails.of(
+        run, study, len(cells), _headline(heads, agreement.get(KEYS)),
+        heads=heads, layers=layers,
+    )  # fmt: skip
+
+
+def _agreement(
+    heads: Sequence[HeadCloud | TailsHead], states: Sequence[TokenCloud | JudgedTokens], seed: int
+) -> dict[str, Agreement]:
+    """Agreement of the halves on every set of clouds; keys that heads share count once."""
+    keys = {(head.layer, head.key_head): head for head in heads}
+    own: dict[str, Sequence[TokenCloud | JudgedTokens]] = {
+        KEYS: list(keys.values()),
+        STATES: states,
+    }
+    out = {}
+    for name, clouds in own.items():
+        others = [cloud.with_delimiters for cloud in clouds if cloud.with_delimiters is not None]
+        for what, found in ((name, clouds), (name + DELIMITED, others)):
+            if found:
+                out[what] = half_agreement(found, seed)
+    return out
+
+
+def _judged(cloud: TokenCloud, kind: type[Any], name: str, given: set[str]) -> Any:
+    other = cloud.with_delimiters
+    fields = _fields(cloud) | _judgement(cloud, name in given)
+    if other is not None:
+        fields["with_delimiters"] = JudgedCloud(
+            **_fields(other), **_judgement(other, name + DELIMITED in given)
+        )
+    return kind(**fields)
+
+
+def _judgement(cloud: Cloud, given: bool) -> dict[str, Any]:
+    """Fields of the judgement on a cloud; its verdict only if such verdicts are given."""
+    fields = _fields(judge(cloud)) | {"halves": half_verdicts(cloud)}
+    return fields if given else fields | {"verdict": UNDECIDED, "meaning": WITHHELD}
+
+
+def _fields(record: Record) -> dict[str, Any]:
+    return msgspec.structs.asdict(record)
+
+
+def _headline(heads: Sequence[TailsHead], keys: Agreement | None) -> str:
+    if not heads or keys is None:
+        return "Nothing has been measured yet."
+    light, heavy, open_ = keys.both
+    what = "head" if keys.clouds == len(heads) else "key head"
+    sentences = [
+        f"The keys of {light} of {counted(keys.clouds, what)} are sub-Gaussian even in their worst "
+        f"direction, as far as these tokens reach; those of {heavy} are heavier, "
+        f"{open_ + keys.disputed} undecided. Counted is what both halves of the text "
+        f"({keys.tokens:,.0f} tokens each) say."
+    ]
+    if keys.kappa.value is None:
+        beyond = "Both halves say the same of all heads, which says nothing about single ones"
+    else:
+        beyond = f"Agreement of the halves beyond chance is kappa = {estimate(keys.kappa)}"
+    sentences.append(
+        f"{beyond}: single heads are {'judged' if keys.reproducible else 'not judged'}."
+    )
+    proxies = [head.proxy.value for head in heads]
+    low, middle, high = np.quantile(proxies, [0.1, 0.5, 0.9])
+    sentence = (
+        f"Variance proxy over variance: median {middle:.2f}{_medians(keys)}, 10% and 90% of the "
+        f"heads {low:.2f} and {high:.2f}"
+    )
+    if keys.proxy.value is not None:
+        sentence += f"; rank correlation between the halves {estimate(keys.proxy)}"
+    return " ".join([*sentences, sentence + "."])
+
+
+def _medians(keys: Agreement) -> str:
+    if keys.proxy_medians is None:
+        return ""
+    one, two = keys.proxy_medians
+    return f" ({one:.2f} and {two:.2f} in the halves)"
+
+
+def estimate(found: Estimate) -> str:
+    """A number with the ends of its interval."""
+    low, high = found.interval
+    if found.value is None or low is None or high is None:
+        return "not defined"
+    return f"{found.value:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _row(cloud: JudgedTokens) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name, source in (
+        ("kurtosis", cloud.kurtosis), ("proxy", cloud.proxy), ("norms_k", cloud.norms),
+    ):  # fmt: skip
+        low, high = source.interval
+        row |= {name: source.value, f"{name}_low": low, f"{name}_high": high}
+    low, high = cloud.decided_by.tau_interval
+    other = cloud.with_delimiters
+    first, second = cloud.halves if len(cloud.halves) == 2 else (None, None)
+    return row | {
+        "tau": cloud.decided_by.tau,
+        "tau_low": low,
+        "tau_high": high,
+        "beyond": cloud.decided_by.threshold,
+        "largest": cloud.largest,
+        "agreement": cloud.agreement,
+        "first_half": first,
+        "second_half": second,
+        "verdict": cloud.verdict,
+        "with_delimiters": None if other is None else other.verdict,
+    }
+
+
+# The study: which options there are, which cells, and how they become a result.
 
 #: Tokens of a passage, and tokens in all, unless they are given.
 CONTEXT, TOKENS = 512, 16_384

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: output, JSON, figures, and errors without tracebacks."""
+"""``esscher theory``, and what all commands have in common."""
 
 from __future__ import annotations
 
@@ -63,13 +63,6 @@ def test_theory_curves_are_the_library_s() -> None:
     )
 
 
-def test_theory_table_names_both_published_lines() -> None:
-    result = run("theory", "--horizon", "0.5", "--sizes", "100:10000:3", "--check")
-    assert result.exit_code == 0, result.output
-    for words in ("converges like 1/sqrt(n)", "published bound", "simulated", "conjectured"):
-        assert words in result.output
-
-
 def test_theory_check_is_within_its_error(tmp_path: Path) -> None:
     result = run(
         "theory",
@@ -126,20 +119,6 @@ def test_other_laws_say_what_the_theory_is(law: str, said: str) -> None:
     assert out["notes"][0].startswith(said)
 
 
-def test_hardmax_prints_json() -> None:
-    out = json.loads(run("hardmax", "--sizes", "1e2:1e12", "--json").output)
-    assert out["n"] == [10.0**k for k in range(2, 13)]
-    exact, simulated = np.array(out["exact"]), np.array(out["simulated"])
-    assert np.all(np.abs(exact - simulated) < 4.5 * np.array(out["standard_error"]))
-    np.testing.assert_allclose(
-        out["leading"], np.log(4) / (2 * np.sqrt(2 * np.log(out["n"]))), rtol=1e-12
-    )
-    assert run("hardmax", "--sizes", "1e2:1e4").exit_code == 0
-    assert (
-        run("hardmax", "--sizes", "100:1000:2", "--dim", "2", "--replicates", "20").exit_code == 0
-    )
-
-
 BAD = [
     (("theory",), "--horizon 1.5"),
     (("theory", "--horizon", "-1"), "horizon is -1.0"),
@@ -158,12 +137,7 @@ BAD = [
     (("theory", "--horizon", "1", "--sizes", "10:100:1.5"), "whole number"),
     (("theory", "--horizon", "1", "--sizes", "a:b"), "'a' is not a number"),
     (("theory", "--horizon", "1", "--check"), "--sizes"),
-    (("theory", "--horizon", "1", "--seed", "-1"), "--seed"),
     (("theory", "--horizon", "1", "--sizes", "10,20", "--figure", "x.gif"), "x.gif"),
-    (("hardmax", "--sizes", "0:10"), "0:10"),
-    (("hardmax", "--dim", "0"), "dim"),
-    (("hardmax", "--scale", "-1"), "scale"),
-    (("hardmax", "--replicates", "1"), "replicates"),
     (("nonsense",), "nonsense"),
 ]
 
@@ -183,14 +157,6 @@ def test_an_unwritable_figure_is_one_clear_error(tmp_path: Path) -> None:
     result = run("theory", "--horizon", "1", "--sizes", "10,20", "--figure", str(path))
     assert result.exit_code == 2
     assert "Error:" in result.output
-
-
-def test_every_command_has_help_with_an_example() -> None:
-    for command in ((), ("theory",), ("hardmax",)):
-        result = run(*command, "--help")
-        assert result.exit_code == 0
-        assert "Example" in result.output
-        assert "esscher " in result.output
 
 
 def test_the_installed_command_runs() -> None:
