@@ -23,7 +23,7 @@ from esscher.math.statistics import joint_law, received_exponent, resample, sele
 from esscher.math.tails.cloud import cloud_tails
 from esscher.math.tails.directions import QUICK
 from esscher.math.tails.verdict import KINDS, half_agreement, half_verdicts, kappa_estimate, kind_of
-from esscher.studies.deep.intervals import fitted, growth_factors, independent_errors
+from esscher.studies.deep.assemble import fitted, growth_factors, independent_errors
 
 #: Seed of every simulation, apart from those of ``truth.py``.
 SEED = 7000

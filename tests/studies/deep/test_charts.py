@@ -9,7 +9,7 @@ import pytest
 from esscher.core.errors import InputError
 from esscher.show.content import draw, offered
 from esscher.studies.deep.charts import DRAWINGS
-from esscher.studies.deep.records import DeepEnd
+from esscher.studies.deep.result import DeepEnd
 from tests.show.drawn import panel_rows, texts
 
 OFFERED = {

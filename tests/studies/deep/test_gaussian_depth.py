@@ -12,7 +12,12 @@ import esscher
 from esscher.core.errors import InputError, UndefinedError
 from esscher.core.streams import random_stream
 from esscher.math.laws import Gaussian
-from esscher.studies.deep.intervals import growth_factors
+from esscher.studies.deep.assemble import (
+    compare_with_recursion,
+    doubts,
+    extrapolate,
+    growth_factors,
+)
 from esscher.studies.deep.stack import (
     depth_maps,
     layer_errors,
@@ -21,7 +26,6 @@ from esscher.studies.deep.stack import (
     push_tokens,
     random_stack,
 )
-from esscher.studies.deep.stack_results import compare_with_recursion, doubts, extrapolate
 
 SIZES = (256, 512)
 

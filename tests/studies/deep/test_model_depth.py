@@ -15,11 +15,17 @@ from esscher.engine.reading import compare_laws
 from esscher.math.statistics import LAWS
 from esscher.math.statistics.intervals import exponentials, mean_and_interval
 from esscher.runs.executors import Task
-from esscher.studies.deep.headlines import falls
-from esscher.studies.deep.horizons import describe_terciles, head_horizons, split_terciles
-from esscher.studies.deep.measure import LAYER_METRICS, PassageMeasurement
-from esscher.studies.deep.records import TERCILES
-from esscher.studies.deep.sampling import KeyDraws, sampled_attention
+from esscher.studies.deep.assemble import falls
+from esscher.studies.deep.result import TERCILES
+from esscher.studies.deep.sampling import (
+    LAYER_METRICS,
+    KeyDraws,
+    PassageMeasurement,
+    describe_terciles,
+    head_horizons,
+    sampled_attention,
+    split_terciles,
+)
 from esscher.studies.probe import probe
 from tests.engine.models.demo import demo_model
 from tests.engine.models.folders import tiny, words

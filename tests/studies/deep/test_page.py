@@ -10,8 +10,8 @@ import pytest
 import esscher
 from esscher.runs.report import page_of
 from esscher.show.frames import data_of
-from esscher.studies.deep.page import summary
-from esscher.studies.deep.records import DeepEnd
+from esscher.studies.deep.result import DeepEnd
+from esscher.studies.deep.view import summary
 
 
 def test_cards_of_a_stack_are_of_the_map_at_the_largest_size(stack):

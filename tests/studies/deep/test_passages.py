@@ -8,9 +8,8 @@ from scipy import stats
 
 from esscher.core.streams import random_stream
 from esscher.math.statistics import resample
-from esscher.studies.deep.headlines import grows, model_headline
-from esscher.studies.deep.intervals import growth_factors, independent_errors
-from esscher.studies.deep.records import Damage, DeepEnd, Growth
+from esscher.studies.deep.assemble import grows, growth_factors, independent_errors, model_headline
+from esscher.studies.deep.result import Damage, DeepEnd, Growth
 
 PASSAGES, DRAWS, LAYERS = 8, 4, 3
 #: Spread of a passage and of a draw, in every layer: two thirds of the variance are the passage's.

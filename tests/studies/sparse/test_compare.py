@@ -7,9 +7,16 @@ import pytest
 
 from esscher.core.streams import random_stream
 from esscher.math.statistics import fit_rate
-from esscher.studies.sparse.compare import Pair, budget_for, first_below
-from esscher.studies.sparse.units import against_random, slope_over_passages
-from esscher.studies.sparse.verdicts import (
+from esscher.studies.sparse.compare import (
+    Bias,
+    Pair,
+    against_random,
+    budget_for,
+    first_below,
+    judge,
+    slope_over_passages,
+)
+from esscher.studies.sparse.result import (
     AHEAD,
     CONSTANT,
     FASTER,
@@ -18,8 +25,6 @@ from esscher.studies.sparse.verdicts import (
     NEVER,
     SLOWER,
     UNDECIDED,
-    Bias,
-    judge,
 )
 
 BUDGETS = np.array([32.0, 64, 128, 256, 512, 1024])

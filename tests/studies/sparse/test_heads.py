@@ -12,17 +12,14 @@ import esscher
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
-from esscher.engine.models import attention_override
 from esscher.engine.patterns import PATTERNS, View
 from esscher.engine.text import passages, read_text, visit_passages
 from esscher.math.statistics import LAWS
 from esscher.studies.sparse import Sparse, sparse
-from esscher.studies.sparse.heads import choose_queries, measure_passage
-from esscher.studies.sparse.records import METRICS
-from esscher.studies.sparse.replacement import sparse_attention
+from esscher.studies.sparse.measure import choose_queries, measure_passage
+from esscher.studies.sparse.result import METRICS
 from tests.engine.models.demo import demo_model
 from tests.engine.models.folders import tiny, words
-from tests.engine.models.tiny import final_output, tiny_batch, tiny_model
 from tests.runs.stopped import stopped_at
 
 SMALL = {"context": 72, "passages": 6, "query_count": 8, "budgets": [8, 16, 32]}
@@ -164,34 +161,6 @@ def test_one_passage_decides_nothing(tmp_path) -> None:
 def test_a_window_that_is_shorter_than_the_budget() -> None:
     with pytest.raises(InputError, match="layer 0 see as few as 5 keys"):
         sparse(tiny("mistral"), [words(900)], **SMALL)
-
-
-@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "mpnet"])
-@pytest.mark.parametrize("pattern", ["random", "corrected", "bigbird", "topk", "pooled"])
-def test_a_budget_of_all_keys_leaves_a_model_as_it_is(name, pattern) -> None:
-    loaded = tiny_model(name)
-    batch = tiny_batch(loaded, padding="left" if loaded.causal else None)
-    kept = batch["attention_mask"].bool()
-    with attention_override(loaded, sparse_attention(PATTERNS[pattern], 40)):
-        found = final_output(loaded, batch)
-    torch.testing.assert_close(found[kept], final_output(loaded, batch)[kept], rtol=2e-3, atol=2e-3)
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_patterns_inside_a_model(pattern) -> None:
-    loaded = tiny_model("llama")
-    batch = tiny_batch(loaded, n=40)
-    outputs = []
-    for entries in (2**24, 4 * 40 * 7):  # all queries at once, and seven at a time
-        chosen = sparse_attention(PATTERNS[pattern], 12, seed=3, entries=entries)
-        with attention_override(loaded, chosen):
-            outputs.append(final_output(loaded, batch))
-    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-3, atol=1e-3)
-    own = final_output(loaded, batch)
-    assert not torch.allclose(outputs[0], own, rtol=1e-3, atol=1e-3)
-    if PATTERNS[pattern].is_exact and pattern != "pooled":
-        # the first twelve queries may see no more than the budget
-        torch.testing.assert_close(outputs[0][:, :12], own[:, :12], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.slow

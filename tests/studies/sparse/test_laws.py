@@ -11,10 +11,9 @@ from esscher.engine.patterns import PATTERNS, View
 from esscher.math.heads import gaussian_head
 from esscher.math.statistics import resample
 from esscher.studies.sparse import SparseLawStudy, sparse_law
-from esscher.studies.sparse.laws import make_sequences, measure_laws
-from esscher.studies.sparse.measurement import BiasSum, OutputReference
-from esscher.studies.sparse.records import METRICS
-from esscher.studies.sparse.verdicts import CONSTANT, KEEPS, NEVER, SLOWER, UNDECIDED
+from esscher.studies.sparse.compare import CONSTANT, KEEPS, NEVER, SLOWER, UNDECIDED
+from esscher.studies.sparse.measure import BiasSum, OutputReference, make_sequences, measure_laws
+from esscher.studies.sparse.result import METRICS
 from tests.studies.sparse.correlations import correlations
 
 MAP = METRICS.index("map")

@@ -8,7 +8,7 @@ import pytest
 
 import esscher
 from esscher.studies.sparse.charts import best_pattern
-from esscher.studies.sparse.page import summary
+from esscher.studies.sparse.view import summary
 from tests.runs.made import make
 
 

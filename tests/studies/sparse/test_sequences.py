@@ -8,7 +8,7 @@ import pytest
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.math.laws import standard_law
-from esscher.studies.sparse.laws import Sequences
+from esscher.studies.sparse.measure import Sequences
 from tests.studies.sparse.correlations import correlations
 
 

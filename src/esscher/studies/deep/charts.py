@@ -12,8 +12,7 @@ from esscher.show.content import Drawing
 from esscher.show.frames import finite
 from esscher.show.numbers import shown
 from esscher.show.theme import BLUE, GREY, ORANGE, PURPLE, SKY, VERMILION, limits
-from esscher.studies.deep.records import TERCILES, Curve, DeepEnd, Perplexity
-from esscher.studies.deep.result import Deep
+from esscher.studies.deep.result import TERCILES, Curve, Deep, DeepEnd, Perplexity
 from esscher.studies.deep.study import DeepStackStudy
 
 #: Curves of a layer in words; those of a model, ways of drawing keys, are words already.

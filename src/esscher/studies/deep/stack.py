@@ -32,8 +32,11 @@ from esscher.math.heads import law_head
 from esscher.math.laws import Gaussian
 from esscher.math.limits import AttentionLayer, GaussianStack, StackLimit
 from esscher.math.limits.mapping import AffineMap
+from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell
-from esscher.studies.deep.records import StackCell
+from esscher.runs.study import OneBatch
+from esscher.studies.deep.result import StackCell
+from esscher.studies.deep.study import DeepStackStudy
 
 #: Condition number of a covariance beyond which a head can no longer be set on it: half of the
 #: digits of float64 are left for ``Sigma^{-1/2}``.
@@ -205,3 +208,20 @@ def measure_replicate(
                 rows += [(n, i, "moment", j, float(v)) for j, v in enumerate(found.moments)]
     columns = ["n", "layer", "quantity", "entry", "value"]
     return Cell(StackCell(replicate=replicate), pd.DataFrame(rows, columns=columns))
+
+
+def draw_stack(study: DeepStackStudy, executor: CellExecutor) -> OneBatch:
+    """Draw the stack, and say so if it is impossible."""
+    source = executor.share(study.stack())
+    tasks = {
+        name: Task(name, _replicate_cell, (source, study.sizes, number, study.seed))
+        for number, name in enumerate(study.cells())
+    }
+    return OneBatch(study, tasks)
+
+
+def _replicate_cell(
+    source: tuple[GaussianStack, StackLimit], sizes: tuple[int, ...], replicate: int, seed: int
+) -> Cell:
+    stack, limit = source
+    return measure_replicate(stack, limit, sizes, replicate, seed)

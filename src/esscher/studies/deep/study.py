@@ -18,14 +18,13 @@ from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import ModelStudy
 from esscher.runs.study import Study
-from esscher.studies.deep.records import TERCILES, DeepCell, StackCell
-from esscher.studies.deep.result import Deep
+from esscher.studies.deep.result import TERCILES, Deep, DeepCell, StackCell
 
 if TYPE_CHECKING:
     from esscher.engine.models import AnyModel, LoadedModel
     from esscher.math.limits import GaussianStack, StackLimit
     from esscher.runs.study import OneBatch
-    from esscher.studies.deep.work import DeepWork
+    from esscher.studies.deep.sampling import DeepWork
 
 #: Sizes of a Gaussian stack, unless they are given.
 SIZES = (256, 512, 1024, 2048, 4096, 8192)
@@ -132,15 +131,15 @@ class DeepStudy(ModelStudy[Deep]):
 
     def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> DeepWork:
         """Cut the text into passages."""
-        from esscher.studies.deep.work import read_text  # brings torch
+        from esscher.studies.deep.sampling import read_text  # brings torch
 
         return read_text(self, loaded, model, executor)
 
     def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Deep:
         """Average over passages, and fit rates."""
-        from esscher.studies.deep.model_results import assemble  # brings torch
+        from esscher.studies.deep.assemble import assemble_model  # brings torch
 
-        return assemble(self, cells, run)
+        return assemble_model(self, cells, run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,15 +198,15 @@ class DeepStackStudy(Study[Deep]):
 
     def prepare(self, executor: CellExecutor) -> OneBatch:
         """Draw the stack."""
-        from esscher.studies.deep.work import draw_stack  # brings torch
+        from esscher.studies.deep.stack import draw_stack  # brings torch
 
         return draw_stack(self, executor)
 
     def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Deep:
         """Average over replicates, fit rates, and compare with the recursion."""
-        from esscher.studies.deep.stack_results import assemble  # brings torch
+        from esscher.studies.deep.assemble import assemble_stack  # brings torch
 
-        return assemble(self, cells, run)
+        return assemble_stack(self, cells, run)
 
     @property
     def subject(self) -> str:

@@ -24,8 +24,7 @@ from esscher.show.theme import (
     VERMILION,
     limits,
 )
-from esscher.studies.sparse.records import Reference, SparseHead
-from esscher.studies.sparse.result import NOTHING, RANDOM, Sparse, student
+from esscher.studies.sparse.result import NOTHING, RANDOM, Reference, Sparse, SparseHead, student
 
 WHOLE, DASHED, DOTTED = (1, 0), (4, 2), (1, 2)
 #: Colour, shape, dashes and letter of each pattern.

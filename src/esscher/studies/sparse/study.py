@@ -1,31 +1,116 @@
-"""The studies: patterns on the heads of a model, and on tokens of a law."""
+"""Budgets of a study: those that are given, checked, or a curve that fits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Self, TypeAlias
 
+import numpy as np
 from msgspec import Meta
 
+from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, AtMost, Heads, Layers, Seed, option
 from esscher.core.shown import counted
-from esscher.core.validation import as_indices, check_memory
+from esscher.core.validation import as_indices, as_sizes, check_memory
 from esscher.engine.models.outline import Outline
-from esscher.engine.patterns import as_patterns
+from esscher.engine.patterns import PATTERNS, as_patterns
 from esscher.math.laws import STANDARD_LAWS
 from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import Cell, CellRun
 from esscher.runs.law_study import LawStudy
 from esscher.runs.model_study import ModelStudy
-from esscher.studies.sparse.budgets import law_budgets, model_budgets
-from esscher.studies.sparse.records import SparseCell
-from esscher.studies.sparse.result import Sparse
+from esscher.studies.sparse.result import Sparse, SparseCell
 
 if TYPE_CHECKING:
     from esscher.engine.models import AnyModel, LoadedModel
     from esscher.runs.study import OneBatch
+
+
+#: Budgets unless they are given: first, number, and the last as a share of the visible keys.
+FIRST, COUNT, LAST, SHARE = 32, 7, 2_048, 0.25
+#: Share for models, whose passages are short.
+MODEL_SHARE = 0.5
+#: Share of a decoder's passage that lies before the queries.
+PREFIX = 0.75
+
+
+def model_budgets(
+    model: Outline, length: int, names: Sequence[str], asked: Sequence[int] | None
+) -> tuple[int, ...]:
+    """Budgets for the passages of a model, whose layers may have windows."""
+    keys = int(PREFIX * length) + 1 if model.causal else length
+    if asked is not None:
+        longer = "" if length >= model.max_positions else ", or a longer context"
+        return _checked(asked, keys, names, longer)
+    keys = min(keys, model.window or length)
+    found = _default(keys, MODEL_SHARE, names)
+    if found is not None:
+        return found
+    needed = _fewest(MODEL_SHARE, names)
+    context = math.ceil((needed - 1) / PREFIX) if model.causal else needed
+    what = f"context is {length}, of which a query may see {keys} keys; it takes {needed}"
+    if (model.window or needed) < needed:
+        remedy = f"{model.name} has layers with a window of {model.window} tokens: give budgets"
+    elif context <= model.max_positions:
+        remedy = f"give a context of at least {context}, or budgets"
+    else:
+        remedy = f"{model.name} reads at most {model.max_positions} tokens: give budgets"
+    raise InputError(f"{what} for a curve of these patterns; {remedy} of your own")
+
+
+def law_budgets(tokens: int, names: Sequence[str], asked: Sequence[int] | None) -> tuple[int, ...]:
+    """Budgets for sequences of synthetic tokens."""
+    if asked is not None:
+        return _checked(asked, tokens, names, ", or more tokens")
+    found = _default(tokens, SHARE, names)
+    if found is None:
+        raise InputError(
+            f"tokens is {tokens}; it takes at least {_fewest(SHARE, names)} for budgets of these "
+            "patterns: give as many, or budgets of your own"
+        )
+    return found
+
+
+def _checked(
+    budgets: Sequence[int], keys: int, names: Sequence[str], otherwise: str
+) -> tuple[int, ...]:
+    """Budgets below the number of keys that every query may see."""
+    sizes = tuple(int(r) for r in as_sizes(budgets, "budgets"))
+    if len(sizes) < 2:
+        raise InputError(f"budgets is {list(sizes)}; a curve needs at least 2 of them")
+    if sizes[-1] >= keys:
+        raise InputError(
+            f"budgets go up to {sizes[-1]}, but a query may see only {keys} keys; "
+            f"choose budgets below that{otherwise}"
+        )
+    for name in names:
+        PATTERNS[name].check(sizes[0])
+    return sizes
+
+
+def _default(keys: int, share: float, names: Sequence[str]) -> tuple[int, ...] | None:
+    """Budgets up to a share of the keys; None if there is no room for them."""
+    if keys < _fewest(share, names):
+        return None
+    last = min(LAST, int(share * keys))
+    first = FIRST if last >= 4 * FIRST else max(_smallest(names), last // 4)
+    return tuple(int(r) for r in np.unique(np.geomspace(first, last, COUNT).round()))
+
+
+def _smallest(names: Sequence[str]) -> int:
+    """Smallest budget of all patterns, at least 2."""
+    return max(2, *(PATTERNS[name].smallest for name in names))
+
+
+def _fewest(share: float, names: Sequence[str]) -> int:
+    """Fewest keys for a curve: its last budget is at least twice the first."""
+    return math.ceil(2 * _smallest(names) / share)
+
+
+# The studies: patterns on the heads of a model, and on tokens of a law.
 
 #: Tokens of a passage, and passages, unless they are given.
 CONTEXT, PASSAGES = 2_048, 8
@@ -107,13 +192,13 @@ class SparseStudy(ModelStudy[Sparse]):
 
     def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> OneBatch:
         """Cut the text into passages."""
-        from esscher.studies.sparse.work import read_text  # brings torch
+        from esscher.studies.sparse.measure import read_text  # brings torch
 
         return read_text(self, loaded, model)
 
     def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Sparse:
         """Fit every pattern and compare it with random selection."""
-        from esscher.studies.sparse.assemble import assemble  # brings torch
+        from esscher.studies.sparse.compare import assemble  # brings torch
 
         return assemble(self, cells, run)
 
@@ -180,13 +265,13 @@ class SparseLawStudy(LawStudy[Sparse]):
 
     def prepare(self, executor: CellExecutor) -> OneBatch:
         """Draw the queries."""
-        from esscher.studies.sparse.work import draw_queries  # brings torch
+        from esscher.studies.sparse.measure import draw_queries  # brings torch
 
         return draw_queries(self, executor)
 
     def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Sparse:
         """Fit every pattern and compare it with random selection."""
-        from esscher.studies.sparse.assemble import assemble  # brings torch
+        from esscher.studies.sparse.compare import assemble  # brings torch
 
         return assemble(self, cells, run)
 
