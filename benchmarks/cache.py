@@ -161,11 +161,14 @@ class Comparison:
                 cells = {
                     part: Cell(
                         self.out / part / str(prefix) / f"{name}-{number}",
-                        part=part, text=name, passage=number, prefix=prefix,
+                        part=part,
+                        text=name,
+                        passage=number,
+                        prefix=prefix,
                         model=self.loaded.name,
                     )
                     for part in arms
-                }  # fmt: skip
+                }
                 missing = {part: cell.missing(arms[part]) for part, cell in cells.items()}
                 if any(missing.values()):
                     self._passage(own[number], calibration, cells, missing)
@@ -218,9 +221,13 @@ class Comparison:
                 haystack = text if number % 2 else "noise"
                 cell = Cell(
                     self.out / "tasks" / str(prefix) / f"{task}-{number}",
-                    part="tasks", task=task, item=number, prefix=prefix, model=self.loaded.name,
+                    part="tasks",
+                    task=task,
+                    item=number,
+                    prefix=prefix,
+                    model=self.loaded.name,
                     haystack="text" if number % 2 else "noise",
-                )  # fmt: skip
+                )
                 missing = cell.missing(arms)
                 if missing:
                     (item,) = task_items(

@@ -162,9 +162,7 @@ class Sources:
         text = np.concatenate([passage.ids for passage in found])
         for i in range(retrieval):
             hay: Any = "noise" if i % 2 else text
-            passage = calibration_item(
-                loaded, i, prefix, self.queries, seed=SEED, haystack=hay
-            )  # fmt: skip
+            passage = calibration_item(loaded, i, prefix, self.queries, seed=SEED, haystack=hay)
             out[f"retrieval-{i}-of-{prose}"] = (prose + i, passage)
         return out
 
@@ -326,8 +324,10 @@ class Calibration:
     def with_one_power(self, budget: float) -> Budgets:
         """Budgets of a plan in which all heads sample with power 1, not fitted."""
         parts = self.parts(budget, selection="sample")
-        plain = [replace(p, effect=p.effect[:, :, [PLAIN]], square=p.square[:, :, [PLAIN]])
-                 for p in parts]  # fmt: skip
+        plain = [
+            replace(p, effect=p.effect[:, :, [PLAIN]], square=p.square[:, :, [PLAIN]])
+            for p in parts
+        ]
         found = plan_total(plain, self.sizes(budget), self.each(budget) * _units(parts))
         return Budgets(found.budgets, np.full_like(found.powers, PLAIN))
 

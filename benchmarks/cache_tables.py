@@ -49,9 +49,16 @@ ALL = "all"
 LEAST = 0.5
 #: Columns of the totals over tasks.
 TOTALS = (
-    "prefix", "budget", "configuration", "n", "tasks", "score", "difference", "difference_low",
+    "prefix",
+    "budget",
+    "configuration",
+    "n",
+    "tasks",
+    "score",
+    "difference",
+    "difference_low",
     "difference_high",
-)  # fmt: skip
+)
 
 
 def curve_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -64,12 +71,17 @@ def curve_table(rows: pd.DataFrame) -> pd.DataFrame:
             top1 = _wide(own[own["budget"] == budget], "top1")
             for name in wide:
                 out.append(
-                    {"text": text, "budget": budget, "configuration": name, "passages": len(wide),
-                     "texts": _texts(wide)}
+                    {
+                        "text": text,
+                        "budget": budget,
+                        "configuration": name,
+                        "passages": len(wide),
+                        "texts": _texts(wide),
+                    }
                     | _mean(_units(wide[name]), "kl", 0.0)
                     | _over(wide, name)
                     | {"top1": float(_units(top1[name]).mean())}
-                )  # fmt: skip
+                )
     return pd.DataFrame(out)
 
 
@@ -142,10 +154,16 @@ def total_table(rows: pd.DataFrame, least: float = LEAST) -> pd.DataFrame:
         score = _by_item(both[both["task"].isin(can)], "score")
         for name in score:
             out.append(
-                {"prefix": prefix, "budget": budget, "configuration": name, "n": len(score),
-                 "tasks": " ".join(can), "score": float(score[name].mean())}
+                {
+                    "prefix": prefix,
+                    "budget": budget,
+                    "configuration": name,
+                    "n": len(score),
+                    "tasks": " ".join(can),
+                    "score": float(score[name].mean()),
+                }
                 | _mean((score[name] - score["planned"]).to_numpy(), "difference")
-            )  # fmt: skip
+            )
     return pd.DataFrame(out, columns=TOTALS)
 
 

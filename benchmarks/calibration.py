@@ -253,8 +253,9 @@ def overall(rows: list[Row], keys: tuple[str, ...]) -> list[Row]:
             found |= {
                 f"coverage_{d}": sum(m["coverage"] * m["curves"] for m in part)
                 / sum(m["curves"] for m in part)
-                for d, part in pools.items() if part
-            }  # fmt: skip
+                for d, part in pools.items()
+                if part
+            }
         else:
             found["coverage_error"] = float(np.sqrt(share * (1 - share) / curves))
         out.append(dict(zip(keys, values, strict=True)) | found)

@@ -119,14 +119,19 @@ def measure_tokens(plan: Any, loaded: Any, quick: bool) -> list[dict[str, Any]]:
             limits = [(weights + one) / speed for one in held]
             rows.append(
                 {
-                    "batch": batch, "length": length, "dense_ms": 1e3 * medians[0],
-                    "planned_ms": 1e3 * medians[1], "ratio": float(np.median(ratio)),
-                    "quartiles": np.quantile(ratio, [0.25, 0.75]).tolist(), "bytes": share,
+                    "batch": batch,
+                    "length": length,
+                    "dense_ms": 1e3 * medians[0],
+                    "planned_ms": 1e3 * medians[1],
+                    "ratio": float(np.median(ratio)),
+                    "quartiles": np.quantile(ratio, [0.25, 0.75]).tolist(),
+                    "bytes": share,
                     "dense_over_limit": float(medians[0] / limits[0]),
                     "planned_over_limit": float(medians[1] / limits[1]),
-                    "limit_ratio": limits[1] / limits[0], "gb_per_s": speed / 1e9,
+                    "limit_ratio": limits[1] / limits[0],
+                    "gb_per_s": speed / 1e9,
                 }
-            )  # fmt: skip
+            )
             print(_shown(rows[-1]), flush=True)
             del dense, reduced
     return rows
@@ -154,11 +159,13 @@ def measure_prefill(plan: Any, loaded: Any, quick: bool) -> list[dict[str, Any]]
                 whole = time.process_time() - start
             rows.append(
                 {
-                    "length": length, "cpu_seconds": whole, "selecting": spent[0],
+                    "length": length,
+                    "cpu_seconds": whole,
+                    "selecting": spent[0],
                     "share": spent[0] / (whole - spent[0]),
                     "bytes": cache.nbytes / cache.dense_nbytes,
                 }
-            )  # fmt: skip
+            )
             print(_shown(rows[-1]), flush=True)
     finally:
         ReducedLayer._read_prompt = original  # type: ignore[method-assign]
@@ -253,10 +260,13 @@ def measure_long(plan: Any, loaded: Any, quick: bool) -> dict[str, Any]:
         output = loaded.model(input_ids=tokens[-1], past_key_values=cache)
     seconds = time.perf_counter() - start
     return {
-        "tokens": count, "prompt": prompt, "seconds_per_token": seconds / count,
-        "dense_cache_mb": cache.dense_nbytes / 1e6, "along": rows,
+        "tokens": count,
+        "prompt": prompt,
+        "seconds_per_token": seconds / count,
+        "dense_cache_mb": cache.dense_nbytes / 1e6,
+        "along": rows,
         "kl": _divergence(loaded, torch.cat(tokens, dim=1), prompt, laws, count),
-    }  # fmt: skip
+    }
 
 
 def _divergence(
@@ -290,9 +300,12 @@ def _shown(row: dict[str, Any]) -> str:
 
 
 PARTS = {
-    "tokens": measure_tokens, "prefill": measure_prefill, "memory": measure_memory,
-    "pieces": measure_pieces, "long": measure_long,
-}  # fmt: skip
+    "tokens": measure_tokens,
+    "prefill": measure_prefill,
+    "memory": measure_memory,
+    "pieces": measure_pieces,
+    "long": measure_long,
+}
 
 
 def main() -> None:
@@ -303,9 +316,12 @@ def main() -> None:
     chosen = parser.parse_args()
     plan, loaded = made_plan(chosen.plan, chosen.quick), esscher.load_model(MODEL)
     machine = {
-        "processor": platform.machine(), "kernel": kernel_name(), "cores": torch.get_num_threads(),
-        "torch": torch.__version__, "transformers": transformers_module().__version__,
-    }  # fmt: skip
+        "processor": platform.machine(),
+        "kernel": kernel_name(),
+        "cores": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": transformers_module().__version__,
+    }
     about = {"machine": machine, "plan": {"prefix": plan.prefix, "ratio": plan.total.ratio}}
     parts = [chosen.part] if chosen.part else [name for name in PARTS if name != "long"]
     with torch.no_grad():

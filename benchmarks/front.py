@@ -35,19 +35,23 @@ def draw_front(curves: pd.DataFrame, decode: dict[str, Any]) -> Plot:
     """Draw quality against the share kept, and time against the length of the prompt."""
     every = curves[(curves["text"] == ALL) & curves["configuration"].isin(SHOWN)]
     kept = [
-        {"configuration": name_of(row["configuration"]), "kept": 100 * row["budget"],
-         "kl": row["kl"]}
+        {
+            "configuration": name_of(row["configuration"]),
+            "kept": 100 * row["budget"],
+            "kl": row["kl"],
+        }
         for _, row in every.iterrows()
-    ]  # fmt: skip
+    ]
     x = Axis(
         "kept", "tokens kept (%)", log=True, limits=limits([r["kept"] for r in kept], log=True)
     )
     y = Axis("kl", "KL to dense (nats)", log=True, limits=limits([r["kl"] for r in kept], log=True))
     names = Series("configuration", [*(name_of(name) for name in SHOWN), DENSE])
     quality = panel(
-        lines(kept, x, y, names), points(kept, x, y, names),
+        lines(kept, x, y, names),
+        points(kept, x, y, names),
         title=f"Quality: means over {int(every['texts'].max())} held-out texts",
-    )  # fmt: skip
+    )
     found = [row for row in decode["tokens"]["found"] if row["batch"] == TEXTS]
     times = [
         {"configuration": name, "length": row["length"], "ms": row[key]}
@@ -59,9 +63,10 @@ def draw_front(curves: pd.DataFrame, decode: dict[str, Any]) -> Plot:
     )
     y = Axis("ms", "milliseconds per token", limits=limits([0.0, *(r["ms"] for r in times)]))
     speed = panel(
-        lines(times, x, y, names), points(times, x, y, names),
+        lines(times, x, y, names),
+        points(times, x, y, names),
         title=f"Speed: 25% kept, {TEXTS} texts at a time",
-    )  # fmt: skip
+    )
     return Plot(figure([quality, speed], "SmolLM2 with a part of its cache"))
 
 

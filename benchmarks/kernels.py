@@ -201,8 +201,11 @@ def run(repeats: int, quick: bool) -> Bench:
             bench.against_gemm(name, target, n // shrink, 64, esscher)
     bench.against_gemm(
         f"(for comparison) SDPA, d = 64, n = {16_000 // shrink:,} / square GEMM",
-        None, 16_000 // shrink, 64, sdpa,
-    )  # fmt: skip
+        None,
+        16_000 // shrink,
+        64,
+        sdpa,
+    )
     top = 30_000 // shrink
     x, sizes = tokens(top, 50), geometric(1_000 // shrink, top, 12)
     name = f"12 nested sizes to {top:,}, d = 50, against"
@@ -214,8 +217,11 @@ def run(repeats: int, quick: bool) -> Bench:
     y, fewer = tokens(top, 50), geometric(1_000 // shrink, top, 12)
     bench.against(
         f"12 nested sizes to {top:,}, d = 50, against the textbook form",
-        10.0, lambda: esscher(y, fewer), lambda: textbook(y, fewer), 3,
-    )  # fmt: skip
+        10.0,
+        lambda: esscher(y, fewer),
+        lambda: textbook(y, fewer),
+        3,
+    )
     study(bench, shrink)
     n = 4_000 // shrink
     z = tokens(n, 64)

@@ -83,9 +83,13 @@ def press_for(rule: Rule, prefix: int, each: int) -> dict[str, Any]:
 
 
 def measure_ours(
-    loaded: Any, rules: list[Rule], passages: Any, prefix: int, each: int,
+    loaded: Any,
+    rules: list[Rule],
+    passages: Any,
+    prefix: int,
+    each: int,
     found: dict[str, Comparison],
-) -> dict[str, np.ndarray]:  # fmt: skip
+) -> dict[str, np.ndarray]:
     """Divergences of our rules; returns masks of tokens."""
     masks: dict[str, np.ndarray] = {}
     for number, passage in enumerate(passages):
@@ -101,9 +105,10 @@ def measure_ours(
                 for g, index in enumerate(row):
                     mask[layer, g, index.numpy()] = True
             cache = reduced_copy(
-                loaded, reader.cache,
+                loaded,
+                reader.cache,
                 lambda layer, _, kept=kept: [Kept(i, torch.zeros(len(i))) for i in kept[layer]],
-            )  # fmt: skip
+            )
             other = reader.read(lambda inputs: None, cache).end
             kl = compare_laws(dense, other, reader.next_tokens)["kl"]
             masks[f"{rule.name} {number}"] = mask
@@ -159,12 +164,16 @@ def show(found: dict[str, Comparison]) -> None:
 def conditions(chosen: argparse.Namespace, theirs: dict[str, Any]) -> dict[str, Any]:
     """Under which conditions something was measured."""
     return {
-        "model": MODEL, "text": Path(chosen.text).name, "prefix": chosen.prefix,
-        "each": round(chosen.budget * chosen.prefix), "passages": chosen.passages,
-        "kvpress": KVPRESS, "torch": torch.__version__,
+        "model": MODEL,
+        "text": Path(chosen.text).name,
+        "prefix": chosen.prefix,
+        "each": round(chosen.budget * chosen.prefix),
+        "passages": chosen.passages,
+        "kvpress": KVPRESS,
+        "torch": torch.__version__,
         "transformers": transformers_module().__version__,
         "transformers_theirs": theirs["transformers"],
-    }  # fmt: skip
+    }
 
 
 def exported_presses(prefix: int, each: int) -> list[dict[str, Any]]:
@@ -172,9 +181,14 @@ def exported_presses(prefix: int, each: int) -> list[dict[str, Any]]:
     presses = []
     for scorer in SCORERS:
         presses.append(
-            {"name": f"plan:{scorer}", "kind": "lukv", "scorer": scorer,
-             "ratio": 1 - each / prefix, "curves": "plan.npy"}
-        )  # fmt: skip
+            {
+                "name": f"plan:{scorer}",
+                "kind": "lukv",
+                "scorer": scorer,
+                "ratio": 1 - each / prefix,
+                "curves": "plan.npy",
+            }
+        )
         for name in (scorer, f"adakv:{scorer}"):
             press = press_for(rule_named(name), prefix, each)
             presses.append(press | {"name": name, "scorer": scorer})

@@ -53,9 +53,13 @@ def hand_over(loaded: Any, folder: Path) -> None:
 
 
 def run_presses(
-    python: Path, loaded: Any, ids: np.ndarray, prefix: int, presses: list[dict[str, Any]],
+    python: Path,
+    loaded: Any,
+    ids: np.ndarray,
+    prefix: int,
+    presses: list[dict[str, Any]],
     arrays: dict[str, np.ndarray],
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:  # fmt: skip
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Run presses in the other environment: divergences and numbers kept, and masks of tokens."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -74,13 +74,16 @@ def main() -> None:
                 square = size**2
                 rms = float(np.sqrt(square.mean()))
                 row = {
-                    "queries": queries, "H": h, "n": n, "rms": rms,
+                    "queries": queries,
+                    "H": h,
+                    "n": n,
+                    "rms": rms,
                     "rms_error": float(square.std() / np.sqrt(len(size)) / (2 * rms)),
                     "expected": float(size.mean()),
                     "expected_error": float(size.std() / np.sqrt(len(size))),
                     "rms_predicted": float(curves["mean_rms"].error[i]),
                     "expected_predicted": float(curves["mean"].error[i]),
-                }  # fmt: skip
+                }
                 rows.append(row)
                 cells = [
                     f"{row[k]:.4g} ({row[f'{k}_error']:.2g}) | "

@@ -188,17 +188,23 @@ def flags(runs: dict[str, Any]) -> list[dict[str, Any]]:
             name = f"predicted below {PREDICTED_SLOW} (was: {name})"
         # by identity: heads of two runs may be equal
         slow_ones = {
-            id(probe.heads[i]) for probe in runs.values()
+            id(probe.heads[i])
+            for probe in runs.values()
             for i, _ in predicted_slow(probe.heads, metric)
-        }  # fmt: skip
+        }
         raised = {name: lambda head, top, slow=slow_ones: id(head) in slow}
         for name, flag in {**raised, **FLAGS}.items():
             each = {run: _hits(probe, metric, flag) for run, probe in runs.items()}
             slow, fine = (np.sum([hits[i] for hits in each.values()], axis=0) for i in (0, 1))
             rows.append(
-                {"of": words, "flag": name, "raised at slow heads": slow.tolist(),
-                 "not raised at heads at 1/2": fine.tolist(), "by run": each}
-            )  # fmt: skip
+                {
+                    "of": words,
+                    "flag": name,
+                    "raised at slow heads": slow.tolist(),
+                    "not raised at heads at 1/2": fine.tolist(),
+                    "by run": each,
+                }
+            )
     hits_off, hits_fine = [0, 0], [0, 0]
     for probe in runs.values():
         for head in probe.heads:
@@ -207,10 +213,13 @@ def flags(runs: dict[str, Any]) -> list[dict[str, Any]]:
             into[0] += int((head.ess.median < FEW) == off)
             into[1] += 1
     rows.append(
-        {"of": f"mean, predicted curve off by more than {OFF:.0%}",
-         "flag": f"median query below {FEW:.0f} tokens", "raised at slow heads": hits_off,
-         "not raised at heads at 1/2": hits_fine}
-    )  # fmt: skip
+        {
+            "of": f"mean, predicted curve off by more than {OFF:.0%}",
+            "flag": f"median query below {FEW:.0f} tokens",
+            "raised at slow heads": hits_off,
+            "not raised at heads at 1/2": hits_fine,
+        }
+    )
     return rows
 
 
@@ -241,9 +250,11 @@ def main() -> None:
     runs = {name: replace(probe, heads=tuple(heads[name])) for name, probe in runs.items()}
     tables = {name: probe.table() for name, probe in runs.items()}
     found = {
-        "predictors": predictors(tables), "curves": curves(runs),
-        "noise": noise(runs, {folder.name: folder for folder in folders}), "flags": flags(runs),
-    }  # fmt: skip
+        "predictors": predictors(tables),
+        "curves": curves(runs),
+        "noise": noise(runs, {folder.name: folder for folder in folders}),
+        "flags": flags(runs),
+    }
     names = list(runs)
     print("| of | predictor | " + " | ".join(names) + " | all | skill |")
     print("|" + "---|" * (len(names) + 4))
@@ -263,16 +274,24 @@ def main() -> None:
         for words, shown in NOISE.items():
             numbers = " | ".join(shown(row[name]) for name in [*names, "all"])
             print(f"| {row['of']} | {words} | {numbers} |")
-    print("\n| exponent of the | flag | raised where measured below 1/2 | not raised where at "
-          "1/2 |\n|---|---|---|---|")  # fmt: skip
+    print(
+        "\n| exponent of the | flag | raised where measured below 1/2 | not raised where at "
+        "1/2 |\n|---|---|---|---|"
+    )
     for row in found["flags"]:
-        print(f"| {row['of']} | {row['flag']} | {_share(row['raised at slow heads'])} "
-              f"| {_share(row['not raised at heads at 1/2'])} |")  # fmt: skip
+        print(
+            f"| {row['of']} | {row['flag']} | {_share(row['raised at slow heads'])} "
+            f"| {_share(row['not raised at heads at 1/2'])} |"
+        )
     settings = {
-        name: {"heads": len(probe.heads), "sizes": list(probe.sizes),
-               "replicates": probe.study.replicates, "mode": probe.study.mode}
+        name: {
+            "heads": len(probe.heads),
+            "sizes": list(probe.sizes),
+            "replicates": probe.study.replicates,
+            "mode": probe.study.mode,
+        }
         for name, probe in runs.items()
-    }  # fmt: skip
+    }
     RESULTS.write_text(json.dumps({"runs": settings, **found}, indent=1) + "\n")
 
 

@@ -69,8 +69,19 @@ def row(tokens: int, layers: str, folder: Path) -> dict[str, object]:
     """One probe."""
     out = folder / f"probe-{tokens}"
     esscher = str(Path(sys.executable).with_name("esscher"))
-    command = [esscher, "probe", MODEL, "--text", TEXT, "--tokens", str(tokens),
-               "--layers", layers, "--out", str(out)]  # fmt: skip
+    command = [
+        esscher,
+        "probe",
+        MODEL,
+        "--text",
+        TEXT,
+        "--tokens",
+        str(tokens),
+        "--layers",
+        layers,
+        "--out",
+        str(out),
+    ]
     wall, cpu, memory, anonymous = watched(command)
     results = json.loads((out / "results.json").read_text())
     heads = results["heads"]
@@ -160,8 +171,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="scale-", dir=chosen.out) as place:
         folder = Path(place)
         stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        stored |= {"model": MODEL, "text": TEXT, "cores": os.cpu_count(),
-                   "processor": platform.processor() or platform.machine()}  # fmt: skip
+        stored |= {
+            "model": MODEL,
+            "text": TEXT,
+            "cores": os.cpu_count(),
+            "processor": platform.processor() or platform.machine(),
+        }
         if not chosen.no_comparison:
             stored["comparison"] = comparison(folder)
             print(json.dumps(stored["comparison"], indent=1))

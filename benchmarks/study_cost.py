@@ -54,8 +54,9 @@ def main() -> None:
             call_alone(MEASUREMENTS[name].measure, unit, setting)
             seconds += (time.process_time() - start) * share * len(same)
         known.setdefault(asked.scale, {})[name] = {
-            "units": len(units), "cpu_hours": round(seconds / 3600, 3),
-        }  # fmt: skip
+            "units": len(units),
+            "cpu_hours": round(seconds / 3600, 3),
+        }
         RESULTS.write_text(json.dumps(known, indent=1) + "\n")
         print(f"{name}: {len(units)} units, {seconds / 3600:.2f} CPU hours", flush=True)
 

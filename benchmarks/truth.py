@@ -62,9 +62,14 @@ def errors_of(
         tilts, keys, values, limit = draw(n)
         out = attention(tilts, keys, values)
         gap = np.cov(out.T, bias=True).reshape(covariance.shape) - covariance
-        rows.append([np.mean(np.sum((out - limit) ** 2, axis=1)),
-                     np.sum((out.mean(axis=0) - mean) ** 2), np.sum(gap**2),
-                     np.linalg.norm(out.mean(axis=0) - mean)])  # fmt: skip
+        rows.append(
+            [
+                np.mean(np.sum((out - limit) ** 2, axis=1)),
+                np.sum((out.mean(axis=0) - mean) ** 2),
+                np.sum(gap**2),
+                np.linalg.norm(out.mean(axis=0) - mean),
+            ]
+        )
     squares = np.array(rows)
     level = squares.mean(axis=0)
     noise = squares.std(axis=0, ddof=1) / np.sqrt(replicates)
@@ -199,8 +204,11 @@ def causal_mask(scale: float) -> Iterator[Row]:
         q, k, values = (torch.tensor(part, dtype=torch.float32) for part in (h * x, x, v))
         limit = attention(h * x, x, v)
         groups = 20
-        rows = [row | {"group": seed} for seed in range(groups)
-                for row in causal_errors(q, k, values, sizes, int(scale * 100), seed)]  # fmt: skip
+        rows = [
+            row | {"group": seed}
+            for seed in range(groups)
+            for row in causal_errors(q, k, values, sizes, int(scale * 100), seed)
+        ]
         for n in sizes:
             count = int(scale * 4000)
             brute = np.empty((3, count))
@@ -212,9 +220,11 @@ def causal_mask(scale: float) -> Iterator[Row]:
                 with_mask = masked @ v[drawn] / masked.sum(axis=1, keepdims=True)
                 without = weights @ v[drawn] / weights.sum(axis=1, keepdims=True)
                 gap = np.sum((with_mask - limit[drawn]) ** 2, axis=1)
-                brute[:, r] = [np.sum((with_mask.mean(axis=0) - limit.mean(axis=0)) ** 2),
-                               np.sum((without.mean(axis=0) - limit.mean(axis=0)) ** 2),
-                               gap[n // 2 :].mean()]  # fmt: skip
+                brute[:, r] = [
+                    np.sum((with_mask.mean(axis=0) - limit.mean(axis=0)) ** 2),
+                    np.sum((without.mean(axis=0) - limit.mean(axis=0)) ** 2),
+                    gap[n // 2 :].mean(),
+                ]
             level, noise = brute.mean(axis=1), brute.std(axis=1, ddof=1) / np.sqrt(count)
             for j, name in enumerate(("causal", "dense", "position")):
                 own = [[r for r in rows if r["n"] == n and r["group"] == g] for g in range(groups)]
@@ -225,13 +235,19 @@ def causal_mask(scale: float) -> Iterator[Row]:
                     control = np.array([[r[f"{name}_first"] for r in group] for group in own])
                     known = np.array([[group[0][f"{name}_expected"]] for group in own])
                     means = controlled_means(found, control[..., None], known)[:, 0]
-                what = {"causal": "mean, causal mask", "dense": "mean, no mask",
-                        "position": "output at positions n/2 to n, causal mask"}[name]  # fmt: skip
+                what = {
+                    "causal": "mean, causal mask",
+                    "dense": "mean, no mask",
+                    "position": "output at positions n/2 to n, causal mask",
+                }[name]
                 yield Row(
-                    "causal", f"n times squared error of the {what}, {words}, d = {d}, n = {n}",
-                    n * float(means.mean()), n * float(means.std(ddof=1) / np.sqrt(groups)),
-                    n * float(level[j]), n * float(noise[j]),
-                )  # fmt: skip
+                    "causal",
+                    f"n times squared error of the {what}, {words}, d = {d}, n = {n}",
+                    n * float(means.mean()),
+                    n * float(means.std(ddof=1) / np.sqrt(groups)),
+                    n * float(level[j]),
+                    n * float(noise[j]),
+                )
     # the constant of Gaussian tokens: the cloud that the program is given is large
     h, clouds = 0.4, []
     for _ in range(60):
@@ -241,10 +257,13 @@ def causal_mask(scale: float) -> Iterator[Row]:
         psi = (first["causal_expected"] - first["dense_expected"]) * 64 / (1 - harmonic / 64)
         clouds.append(first["dense_expected"] * 64 + psi)
     yield Row(
-        "causal", "n times squared error of the mean, causal mask, n large, Gaussian, H = 0.4",
-        float(np.mean(clouds)), float(np.std(clouds, ddof=1) / np.sqrt(len(clouds))),
-        h**2 + 2 * h + 2 * (1 - h**4) ** -1.5, 0.0,
-    )  # fmt: skip
+        "causal",
+        "n times squared error of the mean, causal mask, n large, Gaussian, H = 0.4",
+        float(np.mean(clouds)),
+        float(np.std(clouds, ddof=1) / np.sqrt(len(clouds))),
+        h**2 + 2 * h + 2 * (1 - h**4) ** -1.5,
+        0.0,
+    )
 
 
 CHECKS: dict[str, Callable[[float], Iterator[Row]]] = {

@@ -69,8 +69,14 @@ def argmax(scale: float) -> Iterator[Row]:
     # Student's t with R - 1 degrees of freedom has a variance of (R - 1)/(R - 3)
     stated = np.sqrt((REPLICATES - 1) / (REPLICATES - 3))
     level, noise = average(scores)
-    yield Row("argmax", f"argmax, rms z-score over {len(found)} seeds", float(stated), 0.0,
-              float(np.sqrt(level)), float(noise / (2 * np.sqrt(level))))  # fmt: skip
+    yield Row(
+        "argmax",
+        f"argmax, rms z-score over {len(found)} seeds",
+        float(stated),
+        0.0,
+        float(np.sqrt(level)),
+        float(noise / (2 * np.sqrt(level))),
+    )
 
 
 def moments(scale: float) -> Iterator[Row]:

@@ -80,8 +80,9 @@ def laws(scale: float) -> Iterator[Row]:
         bent = share(one.law != "power" for one in found)
         against = [one.predicted for one in found if one.predicted is not None]
         if truth == "power":
-            yield Row("laws of curves", "a power law is called bent (5%, both ways)", 0.025, 0.0,
-                      *bent)  # fmt: skip
+            yield Row(
+                "laws of curves", "a power law is called bent (5%, both ways)", 0.025, 0.0, *bent
+            )
             left = share(one.leaves for one in against)
             yield Row("laws of curves", "a power law leaves its prediction", 0.05, 0.0, *left)
         if truth in words:
@@ -90,23 +91,31 @@ def laws(scale: float) -> Iterator[Row]:
         if truth == "floor":
             stated = average(one.floor_power for one in against)
             left = share(one.leaves for one in against)
-            yield Row("laws of curves", f"{words[truth]} is found against the prediction", *stated,
-                      *left)  # fmt: skip
+            yield Row(
+                "laws of curves", f"{words[truth]} is found against the prediction", *stated, *left
+            )
         at = {"power": 0.0, "small floor": 0.2, "floor": 0.5}
         if truth in at:
             covered[truth] = [(one.floor_share or 0.0) >= at[truth] for one in found]
     for truth, size in (("small floor", "a fifth"), ("floor", "half")):
-        yield Row("laws of curves", f"limit of a floor of {size} of the last error covers", LEVEL,
-                  0.0, *share(covered[truth]))  # fmt: skip
+        yield Row(
+            "laws of curves",
+            f"limit of a floor of {size} of the last error covers",
+            LEVEL,
+            0.0,
+            *share(covered[truth]),
+        )
     together = []
     for seed in range(curves // 2):
         errors = curve("floor", walks(REPLICATES, (1, 2, 3), rng))
         metrics = dict(zip(("mean", "cov", "map"), errors, strict=True))
         together.append(joint_law(metrics, SIZES, seed=seed))
-    yield Row("laws of curves", f"{words['floor']} is found by three errors together",
-              *average(one.power["floor"] for one in together),
-              *share((one.bend or 0) > 0 and (one.p_value or 0) < 0.05 for one in together)
-              )  # fmt: skip
+    yield Row(
+        "laws of curves",
+        f"{words['floor']} is found by three errors together",
+        *average(one.power["floor"] for one in together),
+        *share((one.bend or 0) > 0 and (one.p_value or 0) < 0.05 for one in together),
+    )
 
 
 # Item 14: the tail of received attention.
@@ -127,8 +136,15 @@ def khat(scale: float) -> Iterator[Row]:
     """Coverage of k-hat's interval, and how often a trusted one is wrong."""
     rng = np.random.default_rng(SEED + 1)
     passes = int(scale * 300)
-    for dim, correlation, h in ((1, 0.0, 1.0), (1, 0.5, 1.0), (1, 0.9, 2.0), (1, 0.95, 1.0),
-                                (4, 0.0, 1.0), (4, 0.95, 2.0), (1, 0.99, 1.0)):  # fmt: skip
+    for dim, correlation, h in (
+        (1, 0.0, 1.0),
+        (1, 0.5, 1.0),
+        (1, 0.9, 2.0),
+        (1, 0.95, 1.0),
+        (4, 0.0, 1.0),
+        (4, 0.95, 2.0),
+        (1, 0.99, 1.0),
+    ):
         burn_in = np.exp(dim * h * h)
         found = [
             received_exponent(received(dim, correlation, h, rng), burn_in=burn_in)
@@ -186,9 +202,14 @@ def tails(scale: float) -> Iterator[Row]:
         return cohen(table)
 
     drawn = [kappa_of(rng.integers(len(kinds), size=len(kinds))) for _ in range(2000)]
-    yield Row("tails", f"kappa of two halves of a text, {len(kinds)} heads of three kinds",
-              float(stated.value), (high - low) / 3.92, kappa_of(np.arange(len(kinds))),
-              float(np.std(drawn)))  # fmt: skip
+    yield Row(
+        "tails",
+        f"kappa of two halves of a text, {len(kinds)} heads of three kinds",
+        float(stated.value),
+        (high - low) / 3.92,
+        kappa_of(np.arange(len(kinds))),
+        float(np.std(drawn)),
+    )
     margins = np.array([0.5, 0.3, 0.2])
     for heads, kappa in ((24, 0.2), (72, 0.2), (72, 0.7)):
         law = kappa * np.diag(margins) + (1 - kappa) * np.outer(margins, margins)
@@ -196,10 +217,16 @@ def tails(scale: float) -> Iterator[Row]:
         for seed in range(int(scale * 400)):
             table = rng.multinomial(heads, law.ravel()).reshape(3, 3).astype(float)
             ends = kappa_estimate(table, seed).interval
-            inside.append(ends[0] is not None and ends[1] is not None
-                          and ends[0] <= kappa <= ends[1])  # fmt: skip
-        yield Row("tails", f"kappa's 95% interval covers, {heads} heads, kappa = {kappa:g}", LEVEL,
-                  0.0, *share(inside))  # fmt: skip
+            inside.append(
+                ends[0] is not None and ends[1] is not None and ends[0] <= kappa <= ends[1]
+            )
+        yield Row(
+            "tails",
+            f"kappa's 95% interval covers, {heads} heads, kappa = {kappa:g}",
+            LEVEL,
+            0.0,
+            *share(inside),
+        )
 
 
 # Item 17: passages with several draws.
@@ -227,8 +254,13 @@ def deep(scale: float) -> Iterator[Row]:
             assert rate is not None
             inside["an exponent"].append(_within(rate.interval, 0.45))
         for words, hits in inside.items():
-            yield Row("deep", f"95% interval of {words} covers, {passages} passages, {draws} draws",
-                      LEVEL, 0.0, *share(hits))  # fmt: skip
+            yield Row(
+                "deep",
+                f"95% interval of {words} covers, {passages} passages, {draws} draws",
+                LEVEL,
+                0.0,
+                *share(hits),
+            )
 
 
 def _within(ends: Any, truth: float) -> bool:

@@ -136,8 +136,11 @@ def spent(words: Sequence[str], folder: str, prints: bool = False) -> tuple[floa
     """
     told = subprocess.run(
         [sys.executable, "-S", "-c", WATCHED, folder, *words],
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     status, seconds, peak = map(float, told.split())
     if status:
         said = Path(folder, "err").read_text(encoding="utf-8", errors="replace")

@@ -30,14 +30,29 @@ FUNCTIONS = [
     if inspect.isfunction(getattr(esscher, name)) and name not in LEFT_OUT
 ]
 THEORY = [
-    "ball_bound", "constants", "cov_constant", "hardmax_curve", "head_ball_bound", "map_constant",
-    "map_curve", "mean_constant", "measured_supremum", "moment_curves",
+    "ball_bound",
+    "constants",
+    "cov_constant",
+    "hardmax_curve",
+    "head_ball_bound",
+    "map_constant",
+    "map_curve",
+    "mean_constant",
+    "measured_supremum",
+    "moment_curves",
     "received_exponent",
-]  # fmt: skip
+]
 LAWS = [
-    "Cube", "FiniteTokens", "GaussianMixture", "Laplace", "Signs", "Sphere", "StudentT", "make_law",
+    "Cube",
+    "FiniteTokens",
+    "GaussianMixture",
+    "Laplace",
+    "Signs",
+    "Sphere",
+    "StudentT",
+    "make_law",
     "standard_law",
-]  # fmt: skip
+]
 CALLED = {
     **{name: getattr(esscher, name) for name in FUNCTIONS},
     **{name: getattr(esscher.theory, name) for name in THEORY},
@@ -119,10 +134,24 @@ def test_huge_sizes():
 @pytest.mark.parametrize(
     "value",
     [
-        float("nan"), float("inf"), -float("inf"), -1, np.float64(-3), np.float64("nan"), True,
-        np.True_, "3", b"3", 1 + 0j, np.complex64(2), None, [3], np.array([3.0]), -(10**400),
+        float("nan"),
+        float("inf"),
+        -float("inf"),
+        -1,
+        np.float64(-3),
+        np.float64("nan"),
+        True,
+        np.True_,
+        "3",
+        b"3",
+        1 + 0j,
+        np.complex64(2),
+        None,
+        [3],
+        np.array([3.0]),
+        -(10**400),
     ],
-)  # fmt: skip
+)
 def test_numbers(check, value):
     with pytest.raises(InputError, match=r"number is .*; "):
         check(value, "number")

@@ -28,6 +28,9 @@ def test_no_test_imports_another():
 
 def test_folders_mirror_the_source():
     folders = {path.parent.relative_to(TESTS) for path in TESTS.rglob("*.py")}
-    wrong = [f for f in sorted(folders) if f.parts[:1] and f.parts[0] not in BESIDE
-             and not (SOURCE / f).is_dir()]  # fmt: skip
+    wrong = [
+        f
+        for f in sorted(folders)
+        if f.parts[:1] and f.parts[0] not in BESIDE and not (SOURCE / f).is_dir()
+    ]
     assert wrong == []

@@ -16,9 +16,17 @@ import esscher
 
 #: Each takes a good part of a second, and few commands need all of them.
 LATER = (
-    "torch", "transformers", "pandas", "pyarrow", "scipy.stats", "scipy.optimize", "matplotlib",
-    "xarray", "altair", "vl_convert",
-)  # fmt: skip
+    "torch",
+    "transformers",
+    "pandas",
+    "pyarrow",
+    "scipy.stats",
+    "scipy.optimize",
+    "matplotlib",
+    "xarray",
+    "altair",
+    "vl_convert",
+)
 #: Of these, help needs none.
 NUMERICAL = ("numpy", "scipy", "torch", "transformers", "pandas", "pyarrow", "xarray", "altair")
 
@@ -30,8 +38,11 @@ def brought(code: str, names: Sequence[str], **environment: str) -> list[str]:
     )
     done = subprocess.run(
         [sys.executable, "-c", asked],
-        capture_output=True, text=True, check=True, env=os.environ | environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | environment,
+    )
     found: list[str] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -19,11 +19,32 @@ from tests.engine.models.folders import random_words, tiny
 
 PREFIX, BUDGET = 200, "0.5"
 OPTIONS = [
-    "data", "--out", "out", "--passages", "2", "--prefix", str(PREFIX), "--lengths", "208",
-    "--curve-budgets", f"0.25,{BUDGET}", "--budgets", BUDGET, "--scores", "all,last,repeat",
-    "--prose", "1,4", "--tasks", "needle",
-    "--task-budgets", f"0.25,{BUDGET}", "--task-prefix", f"{PREFIX},208", "--items", "2",
-]  # fmt: skip
+    "data",
+    "--out",
+    "out",
+    "--passages",
+    "2",
+    "--prefix",
+    str(PREFIX),
+    "--lengths",
+    "208",
+    "--curve-budgets",
+    f"0.25,{BUDGET}",
+    "--budgets",
+    BUDGET,
+    "--scores",
+    "all,last,repeat",
+    "--prose",
+    "1,4",
+    "--tasks",
+    "needle",
+    "--task-budgets",
+    f"0.25,{BUDGET}",
+    "--task-prefix",
+    f"{PREFIX},208",
+    "--items",
+    "2",
+]
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +69,15 @@ def run(model, texts, tmp_path_factory):
 
 def test_the_same_as_a_plan_and_its_check(run, model, texts):
     plan = esscher.plan(
-        model, [random_words()], check=texts["novel"], budget=0.5, prefix=PREFIX, query_count=12,
-        check_passages=2, against="all",
-    )  # fmt: skip
+        model,
+        [random_words()],
+        check=texts["novel"],
+        budget=0.5,
+        prefix=PREFIX,
+        query_count=12,
+        check_passages=2,
+        against="all",
+    )
     rows = stored_rows(run.out)
     curves = rows[(rows["part"] == "curves") & (rows["text"] == "novel") & (rows["budget"] == 0.5)]
     for name, found in plan.check.configurations.items():
@@ -65,9 +92,15 @@ def test_layers_with_a_window_are_left_alone(texts, tmp_path):
     comparison = Comparison(sources, {"novel": texts["novel"]}, tmp_path)
     run_parts(comparison, ("curves",), arguments().parse_args(OPTIONS))
     plan = esscher.plan(
-        model, [random_words()], check=texts["novel"], budget=0.5, prefix=PREFIX, query_count=12,
-        check_passages=2, against="snapkv",
-    )  # fmt: skip
+        model,
+        [random_words()],
+        check=texts["novel"],
+        budget=0.5,
+        prefix=PREFIX,
+        query_count=12,
+        check_passages=2,
+        against="snapkv",
+    )
     assert plan.sliding
     rows = stored_rows(tmp_path)
     rows = rows[rows["budget"] == 0.5]
@@ -78,9 +111,18 @@ def test_layers_with_a_window_are_left_alone(texts, tmp_path):
 
 def test_the_same_as_the_tasks_of_a_plan(run, model, texts):
     plan = esscher.plan(
-        model, [random_words()], check=texts["novel"], budget=0.5, prefix=PREFIX, query_count=12,
-        passages=3, check_passages=4, tasks="needle", task_items=2, against="kvzip,adakv",
-    )  # fmt: skip
+        model,
+        [random_words()],
+        check=texts["novel"],
+        budget=0.5,
+        prefix=PREFIX,
+        query_count=12,
+        passages=3,
+        check_passages=4,
+        tasks="needle",
+        task_items=2,
+        against="kvzip,adakv",
+    )
     rows = stored_rows(run.out)
     for name, found in plan.check.tasks["needle"].items():
         own = rows[(rows["part"] == "tasks") & (rows["configuration"] == name)]
@@ -106,12 +148,21 @@ def test_what_is_there_is_not_done_again(run):
 def made_rows(texts=3, passages=5):
     """Results in which uniform budgets are exp(1), exp(2), exp(3) times as far as the plan."""
     found = [
-        {"model": "m", "prefix": 100, "text": f"text {t}", "passage": p, "budget": 0.25,
-         "configuration": name, "kept": 10, "kl": 0.01 * (1 + p) * np.exp(log), "top1": 0.9}
+        {
+            "model": "m",
+            "prefix": 100,
+            "text": f"text {t}",
+            "passage": p,
+            "budget": 0.25,
+            "configuration": name,
+            "kept": 10,
+            "kl": 0.01 * (1 + p) * np.exp(log),
+            "top1": 0.9,
+        }
         for t in range(texts)
         for p in range(passages)
         for name, log in (("planned", 0.0), ("uniform", 1.0 + t + 0.1 * (p - 2)), ("snapkv", 2.2))
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(found)
 
 

@@ -64,9 +64,13 @@ def exported(tmp_path, monkeypatch, curves, **found):
     monkeypatch.setattr(kvpress, "run_presses", run)
     monkeypatch.setattr(kvpress, "QUERIES", 8)
     chosen = Namespace(
-        lukv=tmp_path / "budgets.npy", prefix=8, budget=0.25, passages=2, text="demo:docs",
+        lukv=tmp_path / "budgets.npy",
+        prefix=8,
+        budget=0.25,
+        passages=2,
+        text="demo:docs",
         out=str(tmp_path / "found.json"),
-    )  # fmt: skip
+    )
     kvpress.compare_exported(chosen, loaded, tmp_path)
     return json.loads((tmp_path / "found.json").read_text())["exported"]
 
@@ -96,8 +100,10 @@ def test_parts_of_the_results_stay_under_the_same_conditions(tmp_path):
     kvpress.store(path, {"prefix": 8}, "exported", {"tova": 2})
     kvpress.store(path, {"prefix": 8}, "rules", {"tova": 3})
     assert json.loads(path.read_text()) == {
-        "prefix": 8, "rules": {"snapkv": 1, "tova": 3}, "exported": {"tova": 2},
-    }  # fmt: skip
+        "prefix": 8,
+        "rules": {"snapkv": 1, "tova": 3},
+        "exported": {"tova": 2},
+    }
     kvpress.store(path, {"prefix": 16}, "exported", {"tova": 4})
     assert json.loads(path.read_text()) == {"prefix": 16, "exported": {"tova": 4}}
 

@@ -233,8 +233,12 @@ def test_nobody_reads_what_is_printed(tmp_path: Path, words: list[str]) -> None:
     os.close(reader)
     done = subprocess.run(
         [sys.executable, "-m", "esscher", *words],
-        cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
-    )  # fmt: skip
+        cwd=tmp_path,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
 
@@ -256,11 +260,24 @@ def test_a_signal_to_all_processes(tmp_path: Path, workers: int) -> None:
         "3",
     ]
     child = subprocess.Popen(
-        [sys.executable, "-m", "esscher", *words, "--replicates", "3000", "--out", str(out),
-         "--workers", str(workers)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+        [
+            sys.executable,
+            "-m",
+            "esscher",
+            *words,
+            "--replicates",
+            "3000",
+            "--out",
+            str(out),
+            "--workers",
+            str(workers),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
         start_new_session=True,
-    )  # fmt: skip
+    )
     end = time.monotonic() + 90
     while len(list((out / "parts").glob("replicate-*.json"))) < 3:
         assert child.poll() is None, child.communicate()

@@ -52,9 +52,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_decoder(folder / "layers", num_hidden_layers=2)
     save_model(folder / "encoder")
     plan = esscher.plan(
-        folder / "model", [random_words(1500, seed=1)], budget=0.5, prefix=120, passages=2,
-        query_count=12, progress=False,
-    )  # fmt: skip
+        folder / "model",
+        [random_words(1500, seed=1)],
+        budget=0.5,
+        prefix=120,
+        passages=2,
+        query_count=12,
+        progress=False,
+    )
     plan.save(folder / "plan.json")
     sweep = esscher.sweep(esscher.gaussian_head(horizon=0.5, dim=2), sizes=[10, 40], replicates=2)
     sweep.save(folder / "sweep.json")
@@ -169,8 +174,11 @@ def test_the_same_text(here: Path) -> None:
     assert "Both texts are the same, 1 token:" in result.stdout
     rows = {row["what"]: row for row in table_of(result.stdout, "What it took")}
     assert rows["generated, tokens/s"] == {
-        "what": "generated, tokens/s", "dense": "", "plan": "", "plan / dense": "",
-    }  # fmt: skip
+        "what": "generated, tokens/s",
+        "dense": "",
+        "plan": "",
+        "plan / dense": "",
+    }
 
 
 def test_draws(here: Path) -> None:
@@ -308,8 +316,11 @@ def test_ctrl_c_ends_it(here: Path) -> None:
     words = ["generate", "model", "--dense", "--prompt", "-"]
     process = subprocess.Popen(
         [sys.executable, "-c", code, *words],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     time.sleep(2)  # it waits for the prompt
@@ -339,9 +350,15 @@ def test_prompts_of_any_length_are_not_read(tmp_path: Path) -> None:
 
 def test_plans_of_run_directories(here: Path, tmp_path: Path) -> None:
     made = esscher.plan(
-        "model", [random_words(1500, seed=1)], budget=0.5, prefix=120, passages=2, query_count=12,
-        progress=False, out=tmp_path / "run",
-    )  # fmt: skip
+        "model",
+        [random_words(1500, seed=1)],
+        budget=0.5,
+        prefix=120,
+        passages=2,
+        query_count=12,
+        progress=False,
+        out=tmp_path / "run",
+    )
     assert read_plan(tmp_path / "run").budgets == made.budgets
     result = run("generate", "model", "--plan", str(tmp_path / "run"), *asked(*SMALL)[4:])
     assert result.exit_code == 0, result.output

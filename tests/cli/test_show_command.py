@@ -19,8 +19,18 @@ from esscher.runs import read_run
 from esscher.show.tables import PlainConsole, PlainTable
 from tests.fuzz.damage import unpack
 
-RUNS = ("paper", "probe", "sweep", "sparse-law", "deep", "deep-stack", "tails", "domains", "plan",
-        "context")  # fmt: skip
+RUNS = (
+    "paper",
+    "probe",
+    "sweep",
+    "sparse-law",
+    "deep",
+    "deep-stack",
+    "tails",
+    "domains",
+    "plan",
+    "context",
+)
 WIDTHS = (40, 60, 100)
 WIDE = 400
 #: Commands with tables that need no stored run.
@@ -165,9 +175,14 @@ def test_the_list_of_runs_is_whole_and_has_a_heading_for_every_cell(tmp_path, mo
     unpack("sweep", tmp_path)
     (table,) = tables(printed(["ls", str(tmp_path)], WIDE, monkeypatch))
     assert dict(zip(*table, strict=True)) == {
-        "run": "sweep", "kind": "sweep", "of": "gaussian", "horizon": "0.5:1:2",
-        "sizes": "16:64:3", "replicates": "4 of 4", "state": "complete",
-    }  # fmt: skip
+        "run": "sweep",
+        "kind": "sweep",
+        "of": "gaussian",
+        "horizon": "0.5:1:2",
+        "sizes": "16:64:3",
+        "replicates": "4 of 4",
+        "state": "complete",
+    }
     unpack("probe", tmp_path)
     assert_whole(["ls", str(tmp_path)], monkeypatch)
 
@@ -179,8 +194,11 @@ def test_on_a_real_terminal(tmp_path):
     subprocess.run(["stty", "cols", str(columns)], stdin=writer, check=True, timeout=60)
     with subprocess.Popen(
         [sys.executable, "-m", "esscher", "show", str(run)],
-        stdin=writer, stdout=writer, stderr=writer, env=environment | {"TERM": "xterm"},
-    ) as process:  # fmt: skip
+        stdin=writer,
+        stdout=writer,
+        stderr=writer,
+        env=environment | {"TERM": "xterm"},
+    ) as process:
         os.close(writer)
         output = b""
         try:

@@ -73,7 +73,7 @@ REQUESTS = {
     "sparse": lambda model, context: SparseStudy("tiny", context=context).fill(model),
     "plan": lambda model, context: PlanStudy("m", budget=0.5, prefix=context).fill(model),
     "context": lambda model, context: ContextStudy("m", context=context).fill(model),
-}  # fmt: skip
+}
 
 
 def refusal(ask: Callable[[Outline, int], object], model: Outline, context: int) -> str | None:

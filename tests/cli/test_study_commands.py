@@ -27,7 +27,7 @@ COMMANDS = {
     "context decoder --text a.txt --context 48 --passages 2": "",
     "plan decoder --text a.txt --check b.txt --budget 0.5 --prefix 40 --passages 2 "
     "--check-passages 3 --against streaming --save plan.json": "streaming",
-}  # fmt: skip
+}
 PROBE = "probe encoder --text a.txt --tokens 300 --context 32 --sizes 16:64:3 --replicates 2"
 
 
@@ -84,8 +84,20 @@ def test_stopped_and_resumed(here: Path, tmp_path: Path, monkeypatch: pytest.Mon
     def stop(self: Task) -> None:
         raise KeyboardInterrupt
 
-    words = ("deep", "encoder", "--text", "a.txt", "--context", 40, "--passages", 2, "--sizes",
-             "4,8", "--out", tmp_path / "run")  # fmt: skip
+    words = (
+        "deep",
+        "encoder",
+        "--text",
+        "a.txt",
+        "--context",
+        40,
+        "--passages",
+        2,
+        "--sizes",
+        "4,8",
+        "--out",
+        tmp_path / "run",
+    )
     with monkeypatch.context() as patch:
         patch.setattr(Task, "__call__", stop)
         result = run(*words)

@@ -31,10 +31,12 @@ def ids(loaded):
 def budgets(loaded, ratio):
     shape = (loaded.shape.layers, loaded.shape.key_heads)
     return TokenBudgets(
-        model=loaded.record, prefix=10_000, keeping=Keeping(sinks=4, recent=8),
+        model=loaded.record,
+        prefix=10_000,
+        keeping=Keeping(sinks=4, recent=8),
         budgets=tuple(map(tuple, np.full(shape, round(10_000 * ratio)).tolist())),
         powers=tuple(map(tuple, np.full(shape, 0.75).tolist())),
-    )  # fmt: skip
+    )
 
 
 def own(loaded, ids, **options):
@@ -42,9 +44,13 @@ def own(loaded, ids, **options):
     given = torch.tensor([ids])
     with quiet():
         out = loaded.model.generate(
-            input_ids=given, attention_mask=torch.ones_like(given), max_new_tokens=NEW,
-            pad_token_id=0, do_sample=False, **options,
-        )  # fmt: skip
+            input_ids=given,
+            attention_mask=torch.ones_like(given),
+            max_new_tokens=NEW,
+            pad_token_id=0,
+            do_sample=False,
+            **options,
+        )
     return tuple(out[0, len(ids) :].tolist())
 
 

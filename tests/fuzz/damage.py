@@ -16,10 +16,36 @@ from hypothesis import strategies as st
 SAMPLES = Path(__file__).with_name("samples.zip")
 #: What a value may be replaced by: other types, huge, negative, not finite, hostile to terminals.
 VALUES = (
-    None, True, False, 0, -1, 1, 10**18, 10**40, -(10**18), 0.5, -0.5, 1e300, 1e-300,
-    float("nan"), float("inf"), "", "x", "../../etc/passwd", "/dev/zero", "\x1b]0;x\x07[red]",
-    "\u202e\ud7ff\U0001f600", "x" * 5000, [], {}, [None], [[]], [[1, "a"]], {"a": 1}, [1e18] * 50,
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    10**18,
+    10**40,
+    -(10**18),
+    0.5,
+    -0.5,
+    1e300,
+    1e-300,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "../../etc/passwd",
+    "/dev/zero",
+    "\x1b]0;x\x07[red]",
+    "\u202e\ud7ff\U0001f600",
+    "x" * 5000,
+    [],
+    {},
+    [None],
+    [[]],
+    [[1, "a"]],
+    {"a": 1},
+    [1e18] * 50,
+)
 #: Values that fit their field's type, so that they get past the schema.
 NUMBERS = (0, -1, 1, 7, 10**6, 0.0, -3.5, 1e-300, 1e300, 123456789)
 
@@ -44,9 +70,13 @@ def fuzz(examples: int, *strategies: st.SearchStrategy):
 
     def run(function):
         chosen = settings(
-            max_examples=examples, deadline=None, derandomize=True, database=None,
-            suppress_health_check=list(HealthCheck), print_blob=False,
-        )  # fmt: skip
+            max_examples=examples,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=False,
+        )
         # given() wants a function with the arguments themselves, which a closure hides
         chosen(given(*strategies)(functools.partial(function).func))()
 

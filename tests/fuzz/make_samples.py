@@ -35,37 +35,79 @@ def text(seed=0):
 def make(folder: Path) -> None:
     bert, llama = model("bert"), model("llama")
     esscher.probe(
-        bert, text(), tokens=300, context=62, layers=[0], heads=[0, 1], sizes=SIZES, replicates=4,
+        bert,
+        text(),
+        tokens=300,
+        context=62,
+        layers=[0],
+        heads=[0, 1],
+        sizes=SIZES,
+        replicates=4,
         out=folder / "probe",
-    )  # fmt: skip
+    )
     head = esscher.gaussian_head(1.0, 2)
     esscher.sweep(head, SIZES, 4, alpha=(0.5, 1.0), predict=True, out=folder / "sweep")
     esscher.sparse_law(
-        "gaussian", horizon=0.5, dim=2, tokens=256, replicates=8, query_count=16,
-        budgets=[16, 32, 64], patterns="window,topk", out=folder / "sparse-law",
-    )  # fmt: skip
+        "gaussian",
+        horizon=0.5,
+        dim=2,
+        tokens=256,
+        replicates=8,
+        query_count=16,
+        budgets=[16, 32, 64],
+        patterns="window,topk",
+        out=folder / "sparse-law",
+    )
     esscher.sparse(
-        llama, text(), context=48, passages=2, query_count=8, budgets=[8, 16, 32], layers=[0],
-        heads=[0, 1], patterns="window,topk", out=folder / "sparse",
-    )  # fmt: skip
+        llama,
+        text(),
+        context=48,
+        passages=2,
+        query_count=8,
+        budgets=[8, 16, 32],
+        layers=[0],
+        heads=[0, 1],
+        patterns="window,topk",
+        out=folder / "sparse",
+    )
     esscher.deep_stack(
         depth=2, dim=2, horizon=0.4, sizes=[32, 64, 128], replicates=4, out=folder / "deep-stack"
     )
     esscher.deep(
-        llama, text(), context=48, passages=2, draws=2, sizes=[4, 10, 28], keys="shared",
+        llama,
+        text(),
+        context=48,
+        passages=2,
+        draws=2,
+        sizes=[4, 10, 28],
+        keys="shared",
         out=folder / "deep",
-    )  # fmt: skip
+    )
     esscher.tails(
         bert, text(), tokens=600, context=48, layers=[0], heads=[0, 3], out=folder / "tails"
     )
     esscher.domains(
-        bert, {"one": text(1), "two": text(2)}, blocks=6, block_tokens=120, context=62,
-        layers=[0], heads=[0, 3], out=folder / "domains",
-    )  # fmt: skip
+        bert,
+        {"one": text(1), "two": text(2)},
+        blocks=6,
+        block_tokens=120,
+        context=62,
+        layers=[0],
+        heads=[0, 3],
+        out=folder / "domains",
+    )
     esscher.plan(
-        llama, text(1), check=text(2), budget=0.5, prefix=40, query_count=8, passages=2,
-        check_passages=3, against="streaming", out=folder / "plan",
-    )  # fmt: skip
+        llama,
+        text(1),
+        check=text(2),
+        budget=0.5,
+        prefix=40,
+        query_count=8,
+        passages=2,
+        check_passages=3,
+        against="streaming",
+        out=folder / "plan",
+    )
     long = model("llama", max_position_embeddings=512)
     esscher.context(long, text(), context=128, passages=2, out=folder / "context")
     # a claim of the paper, in units of few replicates

@@ -61,11 +61,14 @@ def test_json_of_any_bytes(examples):
 @effort(60, 2000)
 def test_json_that_is_sound_comes_back(examples):
     sound = st.recursive(
-        st.none() | st.booleans() | st.integers(-(10**300) + 1, 10**300 - 1)
-        | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        st.none()
+        | st.booleans()
+        | st.integers(-(10**300) + 1, 10**300 - 1)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
         max_leaves=20,
-    )  # fmt: skip
+    )
 
     def property(tree):
         assert parse_json(json.dumps(tree), "file") == tree

@@ -203,8 +203,11 @@ def test_models_that_would_run_code(tmp_path):
     (index / "model.safetensors.index.json").write_text(
         json.dumps({"metadata": {}, "weight_map": {"a": "../pickled/pytorch_model.bin"}})
     )
-    sizes = {"layers": {"num_hidden_layers": 10**6}, "vocabulary": {"vocab_size": 10**12},
-             "labels": {"num_labels": 10**8}}  # fmt: skip
+    sizes = {
+        "layers": {"num_hidden_layers": 10**6},
+        "vocabulary": {"vocab_size": 10**12},
+        "labels": {"num_labels": 10**8},
+    }
     for name, fields in sizes.items():
         edit(model(name) / "config.json", **fields)
     for folder, said in (

@@ -67,9 +67,23 @@ def test_names_of_folders_reach_the_terminal_as_text(tmp_path):
         (["ls", folder / "nowhere"], 2),
         (["report", folder / "none"], 2),
         (["probe", folder / "none"], 2),
-        (["sweep", "gaussian", "--horizon", "0.5", "--sizes", "9,20", "--replicates", "2",
-          "--no-predict", "--out", folder / "run"], 0),
-    ):  # fmt: skip
+        (
+            [
+                "sweep",
+                "gaussian",
+                "--horizon",
+                "0.5",
+                "--sizes",
+                "9,20",
+                "--replicates",
+                "2",
+                "--no-predict",
+                "--out",
+                folder / "run",
+            ],
+            0,
+        ),
+    ):
         result = CliRunner().invoke(main, [str(word) for word in words], color=True)
         assert result.exit_code == code, result.output
         assert "\x1b" not in result.output, words

@@ -49,9 +49,25 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
     for name in ("ours", "other"):
         subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-             "-nodes", "-days", "2", "-subj", f"/CN={name}", "-keyout", folder / f"{name}.key",
-             "-out", folder / f"{name}.pem"],
-            check=True, capture_output=True,
-        )  # fmt: skip
+            [
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                f"/CN={name}",
+                "-keyout",
+                folder / f"{name}.key",
+                "-out",
+                folder / f"{name}.pem",
+            ],
+            check=True,
+            capture_output=True,
+        )
     return folder

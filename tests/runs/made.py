@@ -50,16 +50,28 @@ def make(name: str) -> tuple[str, Any]:
 
 def _probe() -> Any:
     return esscher.probe(
-        _model("bert"), _text(), tokens=300, context=62, layers=[0, 2], heads=[0, 1, 2],
-        sizes=SIZES, replicates=4,
-    )  # fmt: skip
+        _model("bert"),
+        _text(),
+        tokens=300,
+        context=62,
+        layers=[0, 2],
+        heads=[0, 1, 2],
+        sizes=SIZES,
+        replicates=4,
+    )
 
 
 def _one_head() -> Any:
     return esscher.probe(
-        _model("bert"), _text(), tokens=300, context=62, layers=[1], heads=[2], sizes=SIZES,
+        _model("bert"),
+        _text(),
+        tokens=300,
+        context=62,
+        layers=[1],
+        heads=[2],
+        sizes=SIZES,
         replicates=3,
-    )  # fmt: skip
+    )
 
 
 def _sweep() -> Any:
@@ -78,16 +90,28 @@ def _no_limit() -> Any:
 
 def _sparse_law() -> Any:
     return esscher.sparse_law(
-        "gaussian", horizon=0.5, dim=2, tokens=256, replicates=8, query_count=16,
-        budgets=[16, 32, 64], patterns="window,topk,linformer",
-    )  # fmt: skip
+        "gaussian",
+        horizon=0.5,
+        dim=2,
+        tokens=256,
+        replicates=8,
+        query_count=16,
+        budgets=[16, 32, 64],
+        patterns="window,topk,linformer",
+    )
 
 
 def _sparse() -> Any:
     return esscher.sparse(
-        _model("bert"), _text(), context=62, passages=2, draws=2, layers=[0], budgets=[8, 16, 32],
+        _model("bert"),
+        _text(),
+        context=62,
+        passages=2,
+        draws=2,
+        layers=[0],
+        budgets=[8, 16, 32],
         patterns="window,topk",
-    )  # fmt: skip
+    )
 
 
 def _deep_stack() -> Any:
@@ -109,15 +133,28 @@ def _tails() -> Any:
 def _domains() -> Any:
     texts = {"one": _text(1), "$2_{$ & <b>": _text(2), "$3$": _text(3)}
     return esscher.domains(
-        _model("bert"), texts, blocks=4, block_tokens=120, context=62, layers=[0, 2], heads=[0, 3],
-    )  # fmt: skip
+        _model("bert"),
+        texts,
+        blocks=4,
+        block_tokens=120,
+        context=62,
+        layers=[0, 2],
+        heads=[0, 3],
+    )
 
 
 def _plan() -> Any:
     return esscher.plan(
-        _model("llama"), _text(1), check=_text(2), budget=0.5, prefix=40, query_count=8,
-        passages=2, check_passages=3, against="streaming",
-    )  # fmt: skip
+        _model("llama"),
+        _text(1),
+        check=_text(2),
+        budget=0.5,
+        prefix=40,
+        query_count=8,
+        passages=2,
+        check_passages=3,
+        against="streaming",
+    )
 
 
 def _context() -> Any:
@@ -133,22 +170,43 @@ def _context() -> Any:
             length, interval = 900.0, (300.0, 1024.0)
         heads.append(
             HeadContext(
-                layer=int(layer), head=int(head), change=(0.2, 0.1, 0.05), length=length,
-                interval=interval, open=length is None, limit=1024.0,
+                layer=int(layer),
+                head=int(head),
+                change=(0.2, 0.1, 0.05),
+                length=length,
+                interval=interval,
+                open=length is None,
+                limit=1024.0,
                 note="still changing by 20% at 256" if length is None else "",
-                extrapolated=length is not None and length > 256, exponent=1.0, rest=tuple(rest),
+                extrapolated=length is not None and length > 256,
+                exponent=1.0,
+                rest=tuple(rest),
             )
-        )  # fmt: skip
+        )
     model = ModelRecord(
-        name=HOSTILE, family="", architecture="", layers=3, heads=4, key_heads=4, head_dim=8,
-        hidden=32, causal=True, max_positions=1024, dtype="float32",
-    )  # fmt: skip
+        name=HOSTILE,
+        family="",
+        architecture="",
+        layers=3,
+        heads=4,
+        key_heads=4,
+        head_dim=8,
+        hidden=32,
+        causal=True,
+        max_positions=1024,
+        dtype="float32",
+    )
     text = TextRecord(source="demo:docs", hash="")
     return Context(
-        study=ContextStudy(model, text, context=256, query_count=64, passages=3), complete=True,
-        cells=3, versions={}, created="", headline="Twelve heads.", lengths=lengths,
+        study=ContextStudy(model, text, context=256, query_count=64, passages=3),
+        complete=True,
+        cells=3,
+        versions={},
+        created="",
+        headline="Twelve heads.",
+        lengths=lengths,
         heads=tuple(heads),
-    )  # fmt: skip
+    )
 
 
 def _paper() -> Any:

@@ -47,9 +47,16 @@ class Machines:
         file = self.folder / "scheduler.json"
         file.unlink(missing_ok=True)
         process = self._start(
-            "scheduler", "distributed.cli.dask_scheduler", "--host", self.address,
-            "--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(file),
-        )  # fmt: skip
+            "scheduler",
+            "distributed.cli.dask_scheduler",
+            "--host",
+            self.address,
+            "--no-dashboard",
+            "--dashboard-address",
+            "127.0.0.1:0",
+            "--scheduler-file",
+            str(file),
+        )
         end = time.monotonic() + 120
         while True:
             with suppress(OSError, ValueError):  # it is written when the scheduler listens
@@ -62,10 +69,18 @@ class Machines:
     def worker(self, nanny: bool = False) -> subprocess.Popen[bytes]:
         """Start a worker with one thread; a nanny starts it again when it dies."""
         return self._start(
-            f"worker-{len(self._processes)}", "distributed.cli.dask_worker", self.address,
-            "--nthreads", "1", "--no-dashboard", "--dashboard-address", "127.0.0.1:0",
-            "--nanny" if nanny else "--no-nanny", "--local-directory", str(self.folder),
-        )  # fmt: skip
+            f"worker-{len(self._processes)}",
+            "distributed.cli.dask_worker",
+            self.address,
+            "--nthreads",
+            "1",
+            "--no-dashboard",
+            "--dashboard-address",
+            "127.0.0.1:0",
+            "--nanny" if nanny else "--no-nanny",
+            "--local-directory",
+            str(self.folder),
+        )
 
     def stop(self) -> None:
         """Kill everything, nannies with their workers."""

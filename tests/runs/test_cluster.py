@@ -276,9 +276,15 @@ def test_jobs_of_a_batch_system(batch_system: Path) -> None:
     from dask_jobqueue import SLURMCluster
 
     options = {
-        "queue": "normal", "cores": 1, "processes": 1, "memory": "1GB", "walltime": "00:10:00",
-        "interface": "lo", "python": sys.executable, "log_directory": str(batch_system),
-    }  # fmt: skip
+        "queue": "normal",
+        "cores": 1,
+        "processes": 1,
+        "memory": "1GB",
+        "walltime": "00:10:00",
+        "interface": "lo",
+        "python": sys.executable,
+        "log_directory": str(batch_system),
+    }
     with SLURMCluster(**options) as jobs, Client(jobs) as client:
         jobs.scale(jobs=1)
         with chosen_executor(executor=client) as executor:

@@ -20,8 +20,22 @@ from tests.runs.processes import ENVIRONMENT, Machines, machines
 
 # So many that a sweep cannot be over before a test that has to wait for its turn kills something.
 REPLICATES, SIZES = 120, "20:2000:4"
-OPTIONS = ["gaussian", "--dim", "6", "--horizon", "0.9", "--alpha", "0.5,1", "--sizes", SIZES,
-           "--replicates", str(REPLICATES), "--seed", "7", "--no-predict"]  # fmt: skip
+OPTIONS = [
+    "gaussian",
+    "--dim",
+    "6",
+    "--horizon",
+    "0.9",
+    "--alpha",
+    "0.5,1",
+    "--sizes",
+    SIZES,
+    "--replicates",
+    str(REPLICATES),
+    "--seed",
+    "7",
+    "--no-predict",
+]
 
 
 def start(found: Machines, out: Path) -> subprocess.Popen[str]:

@@ -130,9 +130,12 @@ def test_the_charts_of_a_page_are_those_of_the_result(report_of):
     charts = data_of(report_of("probe"))["charts"]["charts"]
     parts = [part for part in page("probe").parts if isinstance(part, Drawn)]
     assert [part.title for part in parts] == [
-        "Every head", "Tokens for 10% output error", "Exponents and attention of every head",
-        "Predicted against measured", "Heads together",
-    ]  # fmt: skip
+        "Every head",
+        "Tokens for 10% output error",
+        "Exponents and attention of every head",
+        "Predicted against measured",
+        "Heads together",
+    ]
     for part, chart in zip(parts, charts.values(), strict=True):
         rows = part.chart.to_dict()["datasets"]
         for name, columns in chart["datasets"].items():
@@ -153,8 +156,9 @@ def test_the_exponents_of_a_sweep_are_the_fitted_ones(tmp_path):
     data = table_of(written(curve, tmp_path), "Exponents")["data"]
     expected = {
         (f"{curve.horizons[s]:.5g}", metric): curve.rate(metric, s).exponent
-        for s in range(3) for metric in ("map", "mean", "cov")
-    }  # fmt: skip
+        for s in range(3)
+        for metric in ("map", "mean", "cov")
+    }
     words = {"map": "map", "mean": "mean output", "cov": "covariance"}
     found = {
         (f"{horizon:.5g}", next(key for key, word in words.items() if word in metric)): exponent
@@ -182,9 +186,13 @@ def test_a_large_model_gets_a_report_of_the_heads_that_matter(tmp_path):
     assert "curves of the 1,000 of 5,120 heads that need most tokens" in text
     data = table_of(text, "All heads")["data"]
     np.testing.assert_allclose(data["H"], found.table()["H"], rtol=1e-5)
-    told = {one for one, evidence in
-            zip(zip(data["layer"], data["head"], strict=True), data["flag_evidence"], strict=True)
-            if evidence is not None}  # fmt: skip
+    told = {
+        one
+        for one, evidence in zip(
+            zip(data["layer"], data["head"], strict=True), data["flag_evidence"], strict=True
+        )
+        if evidence is not None
+    }
     assert told == neediest
     assert "evidence of flags only of the 1,000 heads that need most tokens" in text
 

@@ -117,8 +117,10 @@ def test_the_keyboard_does_what_the_mouse_does(browser, wide):
         place = look.bring(EXPLORER)
         # the head at which it starts, by its numbers below the chart
         layer, head = (int(word.split()[-1]) for word in told(page).split("\n")[0].split(","))
-        steps = (("ArrowRight", 0, 1) if head < 8 else ("ArrowLeft", 0, -1),
-                 ("ArrowUp", 1, 0) if layer < 29 else ("ArrowDown", -1, 0))  # fmt: skip
+        steps = (
+            ("ArrowRight", 0, 1) if head < 8 else ("ArrowLeft", 0, -1),
+            ("ArrowUp", 1, 0) if layer < 29 else ("ArrowDown", -1, 0),
+        )
         page.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws everything
         place.focus()
         for key, up, right in steps:

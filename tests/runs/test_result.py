@@ -68,8 +68,10 @@ def test_the_caller_s_settings_neither_matter_nor_change(tmp_path):
     alt.theme.register("loud", enable=False)(lambda: theme)
     try:
         for name, options in (
-            ("default", {"consolidate_datasets": False}), ("default", {"max_rows": 3}), ("csv", {}),
-        ):  # fmt: skip
+            ("default", {"consolidate_datasets": False}),
+            ("default", {"max_rows": 3}),
+            ("csv", {}),
+        ):
             with alt.theme.enable("loud"), alt.data_transformers.enable(name, **options):
                 assert chart_bytes(found.plot().chart, ".svg") == plain
                 assert _without_time(found.report(tmp_path / "other.html")) == page

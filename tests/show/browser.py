@@ -13,9 +13,14 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update",
-)  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+)
 #: Set to leave out the tests that need a browser.
 LEFT_OUT = "ESSCHER_NO_BROWSER"
 #: Strings that would run if they were taken for markup anywhere on the way.

@@ -41,9 +41,11 @@ def panel_rows(chart: Plot, number: int, *fields: str) -> list[dict[str, Any]]:
     # data that all panels have in common stand above them
     names = dict.fromkeys(_names(spec["concat"][number]) or [spec["data"]["name"]])
     return [
-        row for name in names for row in unpacked(spec["datasets"][name])
+        row
+        for name in names
+        for row in unpacked(spec["datasets"][name])
         if all(field in row for field in fields)
-    ]  # fmt: skip
+    ]
 
 
 def texts(chart: Plot, width: str = "double") -> list[str]:

@@ -35,83 +35,120 @@ def curves(title="Errors", names=("0.5", "2")):
             measured.append(
                 at | {"error": error, "low": 0.8 * error, "high": 1.3 * error, "hollow": n > 1e6}
             )
-            fitted += [at | {"error": k * n**-exponent, "line": line}
-                       for k, line in ((3, "fitted"), (4, "predicted"))]  # fmt: skip
+            fitted += [
+                at | {"error": k * n**-exponent, "line": line}
+                for k, line in ((3, "fitted"), (4, "predicted"))
+            ]
     measured[0]["low"] = -1.0  # reaches 0: is cut, not drawn into nowhere
     series = Series("H", names, "horizon", ordered=True)
     kinds = Series("line", ("fitted", "predicted"))
     x = Axis("n", "tokens n", log=True, limits=limits([row["n"] for row in measured], log=True))
-    y = Axis("error", "error", log=True,
-             limits=limits([row["error"] for row in measured], log=True))  # fmt: skip
-    one = panel(bands(measured, x, y, series), lines(fitted, x, y, series, dashes=kinds),
-                points(measured, x, y, series), title="map")  # fmt: skip
+    y = Axis(
+        "error", "error", log=True, limits=limits([row["error"] for row in measured], log=True)
+    )
+    one = panel(
+        bands(measured, x, y, series),
+        lines(fitted, x, y, series, dashes=kinds),
+        points(measured, x, y, series),
+        title="map",
+    )
     two = panel(
-        diagonal(y, y, 1.5), points([{"error": 0.1}], y, y), guides([{"at": 0.1, "name": "goal"}],
-        y, y), guides([{"at": 0.1}], y, y, upright=True),
+        diagonal(y, y, 1.5),
+        points([{"error": 0.1}], y, y),
+        guides([{"at": 0.1, "name": "goal"}], y, y),
+        guides([{"at": 0.1}], y, y, upright=True),
         title="predicted",
-    )  # fmt: skip
+    )
     return figure([one, two], title, note="points: measured")
 
 
 def costs(names=("planned", "uniform")):
     """Bars with intervals, upright and across, and stacked."""
-    rows = [{"kind": name, "cost": 1.0 + i, "low": 0.5, "high": 3.0, "part": "a"}
-            for i, name in enumerate(names)]  # fmt: skip
+    rows = [
+        {"kind": name, "cost": 1.0 + i, "low": 0.5, "high": 3.0, "part": "a"}
+        for i, name in enumerate(names)
+    ]
     kinds, cost = Axis("kind", names=names), Axis("cost", "cost")
     parts = [row | {"part": part} for row in rows for part in ("a", "b")]
     return figure(
-        [panel(bars(rows, kinds, cost, Series("kind", names))),
-         panel(bars(rows, cost, kinds, across=True)),
-         panel(bars(parts, kinds, cost, Series("part", ("a", "b")), stacked=True)),
-         panel(points(rows, cost, kinds, across=True))],
-        "Costs", apart=True,
-    )  # fmt: skip
+        [
+            panel(bars(rows, kinds, cost, Series("kind", names))),
+            panel(bars(rows, cost, kinds, across=True)),
+            panel(bars(parts, kinds, cost, Series("part", ("a", "b")), stacked=True)),
+            panel(points(rows, cost, kinds, across=True)),
+        ],
+        "Costs",
+        apart=True,
+    )
 
 
 def explorer(layers=3, heads=4):
     """Heatmaps linked to the curve of the head that is picked."""
     cells = [
-        {"layer": layer, "head": head, "size": 10.0 ** (layer + head) or None,
-         "share": (layer * head) / 5, "word": WORDS.names[(layer + head) % 2]}
-        for layer in range(layers) for head in range(heads)
-    ]  # fmt: skip
+        {
+            "layer": layer,
+            "head": head,
+            "size": 10.0 ** (layer + head) or None,
+            "share": (layer * head) / 5,
+            "word": WORDS.names[(layer + head) % 2],
+        }
+        for layer in range(layers)
+        for head in range(heads)
+    ]
     cells[1]["size"] = float("inf")
     cells[2]["word"] = None
     tail = [
         {"layer": row["layer"], "head": row["head"], "n": n, "error": (1 + row["layer"]) / n}
-        for row in cells for n in (1.0, 2.0, 4.0)
-    ]  # fmt: skip
+        for row in cells
+        for n in (1.0, 2.0, 4.0)
+    ]
     pick = picking(1, 2)
     x, y = Axis("n", "n"), Axis("error", "error")
     return figure(
-        [heatmap(cells, "size", "size", log=True, pick=pick),
-         heatmap(cells, "share", "share", ends=(0.2, 1.0), pick=pick),
-         category_map(cells, "word", "word", WORDS, {"light": "L", "heavy": "H"}, pick=pick),
-         panel(lines(tail, x, y, pick=pick), points(tail, x, y, pick=pick),
-               title=picked_title("curve"))],
-        "Heads", apart=True, pick=pick,
-    )  # fmt: skip
+        [
+            heatmap(cells, "size", "size", log=True, pick=pick),
+            heatmap(cells, "share", "share", ends=(0.2, 1.0), pick=pick),
+            category_map(cells, "word", "word", WORDS, {"light": "L", "heavy": "H"}, pick=pick),
+            panel(
+                lines(tail, x, y, pick=pick),
+                points(tail, x, y, pick=pick),
+                title=picked_title("curve"),
+            ),
+        ],
+        "Heads",
+        apart=True,
+        pick=pick,
+    )
 
 
 def pairs(names=("one", "a name that is longer than all others")):
     """Points beside each other at names, and counts of pairs of names."""
     rows = [
         {"kind": kind, "s": s, "x": 1.0 + i, "low": 0.5, "high": 3.0}
-        for kind in names for i, s in enumerate("ab")
-    ]  # fmt: skip
-    counts = [{"down": a, "across": b, "count": 9 * i + j}
-              for i, a in enumerate(names) for j, b in enumerate(names)]  # fmt: skip
+        for kind in names
+        for i, s in enumerate("ab")
+    ]
+    counts = [
+        {"down": a, "across": b, "count": 9 * i + j}
+        for i, a in enumerate(names)
+        for j, b in enumerate(names)
+    ]
     series = Series("s", ("a", "b"), dashes=((1, 0), (4, 2)))
     x, y = Axis("x", "x"), Axis("kind", names=names)
     across, down = Axis("across", "b", names=names), Axis("down", "a", names=names)
     compare = [{"at": 1.0}, {"at": 2.0, "name": "two"}]
     return figure(
-        [panel(guides(compare, x, y, upright=True),
-               points(rows, x, y, series, across=True, beside=True)),
-         panel(points(rows, y, x, series, beside=True), lines(rows, y, x, series)),
-         matrix(counts, across, down, "count", "counts", 10.0)],
-        "Pairs", apart=True,
-    )  # fmt: skip
+        [
+            panel(
+                guides(compare, x, y, upright=True),
+                points(rows, x, y, series, across=True, beside=True),
+            ),
+            panel(points(rows, y, x, series, beside=True), lines(rows, y, x, series)),
+            matrix(counts, across, down, "count", "counts", 10.0),
+        ],
+        "Pairs",
+        apart=True,
+    )
 
 
 def steps():
@@ -119,10 +156,12 @@ def steps():
     rows = [{"x": x, "share": x / 4, "low": x / 5, "high": x / 3, "s": "a"} for x in (1, 2, 3)]
     x, y, series = Axis("x", "x"), Axis("share", "share"), Series("s", ("a",))
     one = panel(
-        bands(rows, x, y, step=True), lines(rows, x, y, step=True), ticks(rows[1:], x, y, series),
+        bands(rows, x, y, step=True),
+        lines(rows, x, y, step=True),
+        ticks(rows[1:], x, y, series),
         guides([{"at": 2, "name": "left"}], x, y, upright=True, turned=True),
         guides([{"at": 0.5, "name": "below"}], x, y, turned=True),
-    )  # fmt: skip
+    )
     return figure([one], "Steps")
 
 
@@ -131,5 +170,4 @@ def both():
     return sheet([curves(), costs()], "Both")
 
 
-SAMPLES = {"curves": curves, "costs": costs, "explorer": explorer, "pairs": pairs,
-           "steps": steps}  # fmt: skip
+SAMPLES = {"curves": curves, "costs": costs, "explorer": explorer, "pairs": pairs, "steps": steps}

@@ -53,8 +53,11 @@ def marks(chart, kind):
     """Elements of marks of a kind: lists of their attributes."""
     svg = chart_bytes(chart, ".svg").decode()
     groups = re.findall(rf'<g class="mark-{kind} role-mark [^>]*>(.*?)</g>', svg)
-    return [re.findall(r'([a-z-]+)="([^"]*)"', one) for group in groups
-            for one in re.findall(r"<(?:path|line|text) [^>]*>", group)]  # fmt: skip
+    return [
+        re.findall(r'([a-z-]+)="([^"]*)"', one)
+        for group in groups
+        for one in re.findall(r"<(?:path|line|text) [^>]*>", group)
+    ]
 
 
 @pytest.mark.parametrize("make", [*SAMPLES.values(), both])
@@ -219,8 +222,12 @@ def test_legends_of_lines_and_of_many_numbers():
 
 def test_more_series_than_colours_differ_in_shape():
     series = Series("s", [str(i) for i in range(20)])
-    looks = list(zip(*(made["scale"].to_dict()["range"]
-                       for made in (series.colour(), series.shape())), strict=True))  # fmt: skip
+    looks = list(
+        zip(
+            *(made["scale"].to_dict()["range"] for made in (series.colour(), series.shape())),
+            strict=True,
+        )
+    )
     assert len(set(looks)) == 20
 
 
@@ -271,10 +278,12 @@ class TestDrawings:
 
     @pytest.mark.parametrize(
         ("name", "heads", "message"),
-        [("other", None, "no chart 'other' .* choose from main, single, gone"),
-         ("main", [(0, 0)], "'main' takes no heads; that is for single"),
-         ("gone", None, "no chart 'gone' of this result: no numbers")],
-    )  # fmt: skip
+        [
+            ("other", None, "no chart 'other' .* choose from main, single, gone"),
+            ("main", [(0, 0)], "'main' takes no heads; that is for single"),
+            ("gone", None, "no chart 'gone' of this result: no numbers"),
+        ],
+    )
     def test_what_cannot_be_drawn_is_refused(self, name, heads, message):
         with pytest.raises(InputError, match=message):
             draw(self.DRAWINGS, None, name, heads=heads)
@@ -291,8 +300,10 @@ class TestDrawings:
 def test_rows_of_a_cell_are_packed_and_drawn_as_they_were():
     rows = [
         {"layer": layer, "head": 0, "line": line, "n": n, "error": float(n * layer)}
-        for layer in (1, 2) for line in ("a", "b") for n in (1, 2, 3)
-    ]  # fmt: skip
+        for layer in (1, 2)
+        for line in ("a", "b")
+        for n in (1, 2, 3)
+    ]
     x, y, pick = Axis("n", "n"), Axis("error", "error"), picking(2, 0)
     drawn = panel(points(rows, x, y, pick=pick), words([rows[0] | {"text": "1"}], pick=pick))
     cells = heatmap(

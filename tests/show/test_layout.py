@@ -21,9 +21,16 @@ from tests.show.sample_charts import curves, explorer, pairs
 
 @pytest.mark.parametrize(
     ("count", "width", "across"),
-    [(1, DOUBLE, 1), (3, DOUBLE, 3), (4, DOUBLE, 2), (5, DOUBLE, 3), (6, DOUBLE, 3), (3, SINGLE, 1),
-     (2, 50, 1)],
-)  # fmt: skip
+    [
+        (1, DOUBLE, 1),
+        (3, DOUBLE, 3),
+        (4, DOUBLE, 2),
+        (5, DOUBLE, 3),
+        (6, DOUBLE, 3),
+        (3, SINGLE, 1),
+        (2, 50, 1),
+    ],
+)
 def test_as_many_panels_side_by_side_as_fit_and_rows_are_even(count, width, across):
     assert columns(count, width, 120) == across
 

@@ -226,9 +226,11 @@ def _damaged(this: Round) -> None:
     this.moment(command)
     command.signal(signal.SIGTERM)
     if this.end(command) == 2:
-        named = part if part.suffix == ".parquet" and not part.with_suffix(".json").exists() else (
-            part.with_suffix(".json")
-        )  # fmt: skip
+        named = (
+            part
+            if part.suffix == ".parquet" and not part.with_suffix(".json").exists()
+            else (part.with_suffix(".json"))
+        )
         assert f"{named} is damaged" in command.error()
         assert "delete" in command.error()
     # As the message says. A flipped bit that carries no number goes unnoticed.
@@ -298,72 +300,105 @@ FAULTS = (
     Fault("`kill -9`", _signal(signal.SIGKILL), (-9,), "nothing; resume"),
     Fault(
         "`kill -9` of the command with `--workers 2`",
-        _signal(signal.SIGKILL, workers=2), (-9,),
-        "nothing; its workers end by themselves", "workers", 1,
+        _signal(signal.SIGKILL, workers=2),
+        (-9,),
+        "nothing; its workers end by themselves",
+        "workers",
+        1,
     ),
     Fault(
         "`kill -9` of the whole group with `--workers 2`",
-        _signal(signal.SIGKILL, workers=2, group=True), (-9,), "nothing; resume", "workers", 1,
+        _signal(signal.SIGKILL, workers=2, group=True),
+        (-9,),
+        "nothing; resume",
+        "workers",
+        1,
     ),
     Fault(
-        "`kill -9` of one worker of two (as for lack of memory)", _one_worker, (2,),
-        "\"a worker process died ...; start again, with fewer workers\"", "workers", 1,
+        "`kill -9` of one worker of two (as for lack of memory)",
+        _one_worker,
+        (2,),
+        '"a worker process died ...; start again, with fewer workers"',
+        "workers",
+        1,
     ),
     Fault("Ctrl-C", _signal(signal.SIGINT), (130,), RESUME),
     Fault("Ctrl-C twice", _signal(signal.SIGINT, signal.SIGINT), (130,), RESUME),
     Fault(
         "Ctrl-C to all processes with `--workers 2`",
-        _signal(signal.SIGINT, workers=2, group=True), (130,), RESUME, "workers", 1,
+        _signal(signal.SIGINT, workers=2, group=True),
+        (130,),
+        RESUME,
+        "workers",
+        1,
     ),
     Fault("SIGTERM", _signal(signal.SIGTERM), (75,), RESUME),
     Fault(
         "SIGTERM to all processes with `--workers 2`, as SLURM sends it",
-        _signal(signal.SIGTERM, workers=2, group=True), (75,), RESUME, "workers", 1,
+        _signal(signal.SIGTERM, workers=2, group=True),
+        (75,),
+        RESUME,
+        "workers",
+        1,
     ),
     Fault(
         "SIGTERM three times",
-        _signal(signal.SIGTERM, signal.SIGTERM, signal.SIGTERM), (75,), RESUME,
+        _signal(signal.SIGTERM, signal.SIGTERM, signal.SIGTERM),
+        (75,),
+        RESUME,
     ),
     Fault("SIGTERM, then SIGKILL within 0.1 s", _short_grace, (75, -9), "nothing, or " + RESUME),
     Fault("SIGSTOP, SIGCONT, SIGTERM (preemption)", _suspended, (75,), RESUME),
     Fault(
-        "SIGTERM or SIGKILL in the first 3 s", _while_it_starts, (75, -15, -9),
-        "nothing, or " + RESUME, weight=1,
+        "SIGTERM or SIGKILL in the first 3 s",
+        _while_it_starts,
+        (75, -15, -9),
+        "nothing, or " + RESUME,
+        weight=1,
     ),
     Fault(
-        "SIGHUP, SIGUSR1 or SIGXCPU", _other_signal,
+        "SIGHUP, SIGUSR1 or SIGXCPU",
+        _other_signal,
         (-signal.SIGHUP, -signal.SIGUSR1, -signal.SIGXCPU),
         "nothing: Esscher does not handle these; resume",
     ),
     Fault(
-        "full disk (a small file system)", _full_disk, (2,),
-        "\"No space left on device; nothing that was stored before is lost: free some space ...\"",
+        "full disk (a small file system)",
+        _full_disk,
+        (2,),
+        '"No space left on device; nothing that was stored before is lost: free some space ..."',
         "mount",
     ),
+    Fault("full disk, then room again", _room_again, (2, 75), "the same; then it goes on", "mount"),
+    Fault("files may not grow (limit of file size)", _file_size, (2,), '"File too large ..."'),
+    Fault("read-only file system", _read_only, (2,), '"Read-only file system"', "mount"),
     Fault(
-        "full disk, then room again", _room_again, (2, 75), "the same; then it goes on", "mount"
-    ),
-    Fault("files may not grow (limit of file size)", _file_size, (2,), "\"File too large ...\""),
-    Fault("read-only file system", _read_only, (2,), "\"Read-only file system\"", "mount"),
-    Fault(
-        "clock jumps by up to a year, 20 times a second", _clock, (75,),
+        "clock jumps by up to a year, 20 times a second",
+        _clock,
+        (75,),
         "odd dates in `run.log`",
     ),
     Fault("dates of all files up to a year off", _dates, (75, 130), RESUME),
     Fault(
-        "two processes at once", _two_at_once, (2, 75),
-        "the second: \"another process (pid ...) is working on ...\"",
+        "two processes at once",
+        _two_at_once,
+        (2, 75),
+        'the second: "another process (pid ...) is working on ..."',
     ),
     Fault(
-        "a part truncated, or a bit of it flipped", _damaged, (2, 75, 130),
-        "\"... is damaged ...; delete this file and run the same command again\"",
+        "a part truncated, or a bit of it flipped",
+        _damaged,
+        (2, 75, 130),
+        '"... is damaged ...; delete this file and run the same command again"',
     ),
     Fault("a part lost", _lost_part, (75, 130), "nothing: it is computed again"),
     Fault("temporary files left behind", _leftovers, (75, 130), "nothing: they are removed"),
     Fault(
-        "`results.json`, `run.log`, `lock` deleted or cut in half", _derived, (75, 130),
+        "`results.json`, `run.log`, `lock` deleted or cut in half",
+        _derived,
+        (75, 130),
         "nothing: they are written anew",
     ),
     Fault("lock file of another host", _other_host, (75, 130), "nothing: nobody holds the lock"),
     Fault("directory moved", _moved, (75,), RESUME),
-)  # fmt: skip
+)

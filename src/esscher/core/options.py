@@ -83,8 +83,14 @@ def option(
     **bounds
         ``ge``, ``gt``, ``le``, ``lt``, as :class:`msgspec.Meta` takes them.
     """
-    extra = {"metavar": metavar, "stored": stored, "changeable": changeable, "added": added,
-             "command": command, "key": key}  # fmt: skip
+    extra = {
+        "metavar": metavar,
+        "stored": stored,
+        "changeable": changeable,
+        "added": added,
+        "command": command,
+        "key": key,
+    }
     return Meta(description=help, extra=extra, **bounds)
 
 

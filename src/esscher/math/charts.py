@@ -61,9 +61,12 @@ def _series(prediction: Prediction, simulated: bool) -> Series:
     names, colours = zip(*(CURVES[curve] for curve in own), strict=True)
     more = [SIMULATED] if simulated else []
     return Series(
-        "curve", [*names, *more], colours=[*colours, BLACK], dashes=[*dashes, WHOLE],
+        "curve",
+        [*names, *more],
+        colours=[*colours, BLACK],
+        dashes=[*dashes, WHOLE],
         shapes=[*["stroke"] * len(own), "circle"],
-    )  # fmt: skip
+    )
 
 
 def _errors(
@@ -77,10 +80,15 @@ def _errors(
     drawn: list[dict[str, Any]] = []
     if simulated is not None:
         drawn = [
-            {"curve": SIMULATED, "n": n, "error": value, "low": value - 2 * noise,
-             "high": value + 2 * noise}
+            {
+                "curve": SIMULATED,
+                "n": n,
+                "error": value,
+                "low": value - 2 * noise,
+                "high": value + 2 * noise,
+            }
             for n, value, noise in zip(simulated.sizes, *simulated.map_rms(), strict=True)
-        ]  # fmt: skip
+        ]
     known = [row.get(key) for row in (*rows, *drawn) for key in ("error", "low", "high")]
     y = Axis("error", "error", log=True, limits=limits(known, log=True))
     marks = [*_burn_in(prediction, x, y, "burn-in"), lines(rows, x, y, series)]

@@ -94,9 +94,13 @@ class WithModel(Study[R_co]):
         if isinstance(self.model, ModelChoice):
             return self.model
         return ModelChoice(
-            self.model, self.device, self.dtype, self.revision, self.allow_pickle,
+            self.model,
+            self.device,
+            self.dtype,
+            self.revision,
+            self.allow_pickle,
             self.allow_remote_code,
-        )  # fmt: skip
+        )
 
     @property
     def model_record(self) -> ModelRecord:

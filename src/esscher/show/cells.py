@@ -89,13 +89,23 @@ def heatmap(
         label = f"(datum.value <= {low} ? '≤ ' : '') + ({label})"
     grid = _Grid(data, columns)
     fill = alt.Fill(
-        field=field, type="quantitative",
-        scale=alt.Scale(type="log" if log else "linear", domain=[low, high], clamp=True,
-                        scheme=cast(Any, colours), nice=False),
-        legend=alt.Legend(title=None, orient="right", gradientLength=grid.height,
-                          values=log_ticks(low, high) if log else even_ticks(low, high),
-                          labelExpr=label),
-    )  # fmt: skip
+        field=field,
+        type="quantitative",
+        scale=alt.Scale(
+            type="log" if log else "linear",
+            domain=[low, high],
+            clamp=True,
+            scheme=cast(Any, colours),
+            nice=False,
+        ),
+        legend=alt.Legend(
+            title=None,
+            orient="right",
+            gradientLength=grid.height,
+            values=log_ticks(low, high) if log else even_ticks(low, high),
+            labelExpr=label,
+        ),
+    )
     tips = [*grid.tips, tip(field, title, True)]
     own = _own_tips(tips, pick)
     marks = [
@@ -125,18 +135,37 @@ def matrix(rows: Iterable[Row], x: Axis, y: Axis, field: str, title: str, high: 
     assert y.names is not None
     height = max(ROW * len(y.names), SHORT)
     place = (
-        alt.X(field=x.field, **x.options(),
-              axis=alt.Axis(grid=False, domain=False, ticks=False, labelAngle=-40,
-                            labelLimit=NAMES, labelAlign="right", labelOverlap=False)),
-        alt.Y(field=y.field, **y.options(),
-              axis=alt.Axis(grid=False, domain=False, ticks=False, labelOverlap=False)),
-    )  # fmt: skip
+        alt.X(
+            field=x.field,
+            **x.options(),
+            axis=alt.Axis(
+                grid=False,
+                domain=False,
+                ticks=False,
+                labelAngle=-40,
+                labelLimit=NAMES,
+                labelAlign="right",
+                labelOverlap=False,
+            ),
+        ),
+        alt.Y(
+            field=y.field,
+            **y.options(),
+            axis=alt.Axis(grid=False, domain=False, ticks=False, labelOverlap=False),
+        ),
+    )
     fill = alt.Fill(
-        field=field, type="quantitative",
+        field=field,
+        type="quantitative",
         scale=alt.Scale(domain=[0, high], scheme=cast(Any, SIZES)),
-        legend=alt.Legend(title=None, orient="right", gradientLength=height,
-                          values=even_ticks(0.0, high), labelExpr=TICK),
-    )  # fmt: skip
+        legend=alt.Legend(
+            title=None,
+            orient="right",
+            gradientLength=height,
+            values=even_ticks(0.0, high),
+            labelExpr=TICK,
+        ),
+    )
     tips = [
         *(tip(axis.field, axis.title or axis.field) for axis in (y, x)),
         tip(field, title, True),
@@ -145,10 +174,12 @@ def matrix(rows: Iterable[Row], x: Axis, y: Axis, field: str, title: str, high: 
     made = alt.layer(
         cells.mark_rect(style="cell").encode(*place, fill=fill, tooltip=tips),
         cells.mark_text(fontSize=SMALL).encode(
-            *place, color=_letters(field, LIGHT * high), tooltip=tips,
+            *place,
+            color=_letters(field, LIGHT * high),
+            tooltip=tips,
             text=alt.Text(field=field, type="quantitative", format=",d"),
         ),
-    )  # fmt: skip
+    )
     return cast(ChartType, made.properties(title=title, width=WIDTH, height=height))
 
 
@@ -159,14 +190,23 @@ def pairs(rows: Iterable[Row], field: str, title: str) -> ChartType:
     """
     data = list(rows)
     heads = sorted({row["head"] for row in data})
-    axis: dict[str, Any] = {"scale": alt.Scale(domain=heads, padding=0.04), "title": None,
-            "axis": _axis(heads, ACROSS)}  # fmt: skip
+    axis: dict[str, Any] = {
+        "scale": alt.Scale(domain=heads, padding=0.04),
+        "title": None,
+        "axis": _axis(heads, ACROSS),
+    }
     fill = alt.Fill(
-        field=field, type="quantitative",
+        field=field,
+        type="quantitative",
         scale=alt.Scale(domain=[-1, 1], scheme=cast(Any, SIGNED)),
-        legend=alt.Legend(title=None, orient="right", gradientLength=SHORT,
-                          values=[-1, -0.5, 0, 0.5, 1], labelExpr=TICK),
-    )  # fmt: skip
+        legend=alt.Legend(
+            title=None,
+            orient="right",
+            gradientLength=SHORT,
+            values=[-1, -0.5, 0, 0.5, 1],
+            labelExpr=TICK,
+        ),
+    )
     made = (
         canvas(data)
         .mark_rect(style="cell")
@@ -204,18 +244,25 @@ def category_map(
         A letter for each word.
     """
     data = [
-        {"layer": row["layer"], columns: row[columns], "word": row[field],
-         "letter": letters.get(row[field])}
+        {
+            "layer": row["layer"],
+            columns: row[columns],
+            "word": row[field],
+            "letter": letters.get(row[field]),
+        }
         for row in rows
-    ]  # fmt: skip
+    ]
     known = [row for row in data if row["word"] is not None]
     colour = series.colour()  # not ``fill``, so that maps of numbers have theirs beside it
     colour["field"] = "word"
     names = {name: f"{letters[name]}: {name}" for name in series.names}
     colour["legend"] = alt.Legend(
-        title=None, orient="bottom", direction="horizontal", symbolType="square",
+        title=None,
+        orient="bottom",
+        direction="horizontal",
+        symbolType="square",
         labelExpr=f"{json.dumps(names)}[datum.value]",
-    )  # fmt: skip
+    )
     grid = _Grid(data, columns)
     tips = [*grid.tips, tip("word", title)]
     own = _own_tips(tips, pick)
@@ -232,9 +279,13 @@ def category_map(
 def picking(layer: int, head: int, columns: str = "head") -> alt.Parameter:
     """Return the selection of one cell of heatmaps by a click, which starts at a given one."""
     return alt.selection_point(
-        name=PICK, fields=["layer", columns], on="click", clear=False, toggle=False,
+        name=PICK,
+        fields=["layer", columns],
+        on="click",
+        clear=False,
+        toggle=False,
         value=[{"layer": layer, columns: head}],
-    )  # fmt: skip
+    )
 
 
 def picked_title(title: str, columns: str = "head") -> alt.TitleParams:
@@ -258,12 +309,21 @@ class _Grid:
         self.height = map_height(len(layers))
         self.letter = round(min(max(0.65 * self.height / max(len(layers), 1), 2.5), SMALL), 2)
         self.place = (
-            alt.X(field=columns, type="ordinal", scale=alt.Scale(domain=heads, padding=0.04),
-                  title=columns, axis=_axis(heads, ACROSS)),
-            alt.Y(field="layer", type="ordinal",
-                  scale=alt.Scale(domain=layers[::-1], padding=0.04), title="layer",
-                  axis=_axis(layers, UP)),
-        )  # fmt: skip
+            alt.X(
+                field=columns,
+                type="ordinal",
+                scale=alt.Scale(domain=heads, padding=0.04),
+                title=columns,
+                axis=_axis(heads, ACROSS),
+            ),
+            alt.Y(
+                field="layer",
+                type="ordinal",
+                scale=alt.Scale(domain=layers[::-1], padding=0.04),
+                title="layer",
+                axis=_axis(layers, UP),
+            ),
+        )
         self.tips = [tip("layer", "layer"), tip(columns, columns)]
 
     def panel(

@@ -71,8 +71,12 @@ class Axis:
     def options(self) -> dict[str, Any]:
         """Return what an encoding along this axis has."""
         if self.names is not None:
-            return {"type": "ordinal", "sort": list(self.names), "title": self.title or None,
-                    "scale": alt.Scale(domain=list(self.names))}  # fmt: skip
+            return {
+                "type": "ordinal",
+                "sort": list(self.names),
+                "title": self.title or None,
+                "scale": alt.Scale(domain=list(self.names)),
+            }
         about: dict[str, Any] = {"labelExpr": TICK}
         if self.whole:
             about["labelExpr"] = f"datum.value % 1 ? '' : ({TICK})"
@@ -87,8 +91,12 @@ class Axis:
             about["values"] = log_ticks(*self.limits)
         else:
             about |= {"tickCount": 5, "tickMinStep": 1 if self.whole else alt.Undefined}
-        return {"type": "quantitative", "title": self.title or None, "axis": alt.Axis(**about),
-                "scale": alt.Scale(**scale)}  # fmt: skip
+        return {
+            "type": "quantitative",
+            "title": self.title or None,
+            "axis": alt.Axis(**about),
+            "scale": alt.Scale(**scale),
+        }
 
 
 @dataclass(frozen=True)
@@ -219,8 +227,11 @@ def points(
         # one set of rows for points and intervals, so that it stands in a page once
         data = [_cut(row, along) for row in data]
         low = replace(along, field="low")
-        ends = [_x(low), alt.X2(field="high"), _y(y)] if across else [
-            _x(x), _y(low), alt.Y2(field="high")]  # fmt: skip
+        ends = (
+            [_x(low), alt.X2(field="high"), _y(y)]
+            if across
+            else [_x(x), _y(low), alt.Y2(field="high")]
+        )
         stroke = {} if series is None else {"stroke": alt.Stroke(**series.colour())}
         rule = canvas(data, pick).mark_rule(style="interval", clip=True)
         marks.append(rule.encode(*ends, *aside, tooltip=tips, **stroke))
@@ -352,9 +363,16 @@ def guides(
     named = [row for row in data if row.get("name")]
     if named:
         end = {"y": alt.value(0)} if upright else {"x": alt.value(0 if left else "width")}
-        side: dict[str, Any] = {"align": "left", "baseline": "top", "dx": 3} if upright else {
-            "align": "left" if left else "right", "baseline": "bottom", "dx": 3 if left else -2,
-            "dy": -2}  # fmt: skip
+        side: dict[str, Any] = (
+            {"align": "left", "baseline": "top", "dx": 3}
+            if upright
+            else {
+                "align": "left" if left else "right",
+                "baseline": "bottom",
+                "dx": 3 if left else -2,
+                "dy": -2,
+            }
+        )
         if turned:
             side |= {"align": "right", "dx": -3} if upright else {"baseline": "top", "dy": 2}
         note = canvas(named).mark_text(style="note", **side)
@@ -372,9 +390,12 @@ def words(
     for i in range(max(len(text) for _, text in split)):
         own = [{**row, "text": text[i]} for row, text in split if len(text) > i]
         note = canvas(own, pick).mark_text(
-            style="note", align="right" if right else "left", baseline="bottom",
-            dx=-3 if right else 3, dy=-2 - i * LINE_HEIGHT,
-        )  # fmt: skip
+            style="note",
+            align="right" if right else "left",
+            baseline="bottom",
+            dx=-3 if right else 3,
+            dy=-2 - i * LINE_HEIGHT,
+        )
         marks.append(note.encode(text=alt.Text(field="text", type="nominal"), **corner))
     return _layered(marks)
 
@@ -477,9 +498,10 @@ def _packed(
     """
     fields = list(dict.fromkeys(field for row in rows for field in row))
     lists = [
-        field for field in fields
+        field
+        for field in fields
         if field not in cell and any(type(row.get(field)) in (int, float) for row in rows)
-    ]  # fmt: skip
+    ]
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         same = {field: row.get(field) for field in fields if field not in lists}

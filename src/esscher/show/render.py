@@ -36,16 +36,37 @@ LIBRARIES = ("vega.min.js", "vega-lite.min.js")
 CHART_SCRIPTS = ("when.js", "charts/layout.js", "charts/draw.js")
 #: Colours on a dark ground, by the name of their variable.
 DARK = {
-    "blue": "#4AA8E0", "orange": "#F2853A", "green": "#2FC79B", "purple": "#DD8FBD",
-    "gold": "#F0B429", "sky": "#8ED0F7", "olive": "#D6C52E", "ink": "#E7E5E1", "grey": "#9AA1AC",
-    "pale": "#8A919C", "grid": "#2F343D", "panel": "#1A1D23",
-    **dict(zip(
-        (f"shade-{i}" for i in range(len(SHADES))),
-        ("#355F8D", "#2D708E", "#25838E", "#1E978A", "#25AB82", "#44BF70", "#70CF57", "#9BD93C",
-         "#CAE11F", "#FDE725"),
-        strict=True,
-    )),
-}  # fmt: skip
+    "blue": "#4AA8E0",
+    "orange": "#F2853A",
+    "green": "#2FC79B",
+    "purple": "#DD8FBD",
+    "gold": "#F0B429",
+    "sky": "#8ED0F7",
+    "olive": "#D6C52E",
+    "ink": "#E7E5E1",
+    "grey": "#9AA1AC",
+    "pale": "#8A919C",
+    "grid": "#2F343D",
+    "panel": "#1A1D23",
+    **dict(
+        zip(
+            (f"shade-{i}" for i in range(len(SHADES))),
+            (
+                "#355F8D",
+                "#2D708E",
+                "#25838E",
+                "#1E978A",
+                "#25AB82",
+                "#44BF70",
+                "#70CF57",
+                "#9BD93C",
+                "#CAE11F",
+                "#FDE725",
+            ),
+            strict=True,
+        )
+    ),
+}
 _IMPORT = re.compile(r"^import \{(.*?)\} from 'vega-util';$", re.MULTILINE)
 _EXPORT = re.compile(r"^export \{ (\w+) as (\w+) \};$", re.MULTILINE)
 _MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)
@@ -217,8 +238,14 @@ def _html(pages: list[Page], title: str) -> bytes:
         parts = []
         for k, part in enumerate(page.parts, start=1):
             name = f"part-{number}-{k}"
-            about: dict[str, Any] = {"id": name, "title": part.title, "caption": part.caption,
-                                     "place": None, "lead": (), "paragraphs": ()}  # fmt: skip
+            about: dict[str, Any] = {
+                "id": name,
+                "title": part.title,
+                "caption": part.caption,
+                "place": None,
+                "lead": (),
+                "paragraphs": (),
+            }
             if isinstance(part, Drawn):
                 charts[name] = part.chart
                 about["place"] = place(name, part.chart, f"{part.title}. {part.caption}")

@@ -35,24 +35,48 @@ LETTER, LIGHT_LETTER = "#111111", "#FAFAFA"
 PALETTE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, OLIVE)
 #: A shape beside each colour, so that series can be told apart in grey.
 SHAPES = (
-    "circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right",
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "triangle-down",
+    "cross",
+    "triangle-right",
     "triangle-left",
-)  # fmt: skip
+)
 #: Shape of a name that has a line and no points, so that its legend shows the line.
 LINE = "M-2.6,0H2.6"
 #: Dashes of the kinds of lines: as measured or fitted, predicted, anything further.
 DASHES = ((1, 0), (4, 2), (1, 2), (6, 2, 1, 2))
 #: Colours of growing numbers, dark to light, without the lightest of viridis.
 SHADES = (
-    "#440154", "#482475", "#414487", "#355F8D", "#2A788E", "#21918C", "#22A884", "#44BF70",
-    "#7AD151", "#B0DD2F",
-)  # fmt: skip
+    "#440154",
+    "#482475",
+    "#414487",
+    "#355F8D",
+    "#2A788E",
+    "#21918C",
+    "#22A884",
+    "#44BF70",
+    "#7AD151",
+    "#B0DD2F",
+)
 #: Names of the variables that a page puts in the place of colours.
 VARIABLES = {
-    BLUE: "blue", VERMILION: "orange", GREEN: "green", PURPLE: "purple", ORANGE: "gold",
-    SKY: "sky", OLIVE: "olive", BLACK: "ink", GREY: "grey", PALE: "pale", GRID: "grid",
-    GROUND: "panel", **{shade: f"shade-{i}" for i, shade in enumerate(SHADES)},
-}  # fmt: skip
+    BLUE: "blue",
+    VERMILION: "orange",
+    GREEN: "green",
+    PURPLE: "purple",
+    ORANGE: "gold",
+    SKY: "sky",
+    OLIVE: "olive",
+    BLACK: "ink",
+    GREY: "grey",
+    PALE: "pale",
+    GRID: "grid",
+    GROUND: "panel",
+    **{shade: f"shade-{i}" for i, shade in enumerate(SHADES)},
+}
 #: Name of the selection of a cell, in charts and in the page's script.
 PICK = "pick"
 #: Maps from numbers to colours, even in lightness: of sizes, of shares, of signed numbers.
@@ -74,24 +98,52 @@ def config() -> dict[str, Any]:
         "view": {"stroke": None},
         "concat": {"spacing": 14},
         "title": {
-            "fontSize": TEXT, "fontWeight": "normal", "color": BLACK, "subtitleColor": GREY,
-            "subtitleFontSize": SMALL, "anchor": "middle", "offset": 4,
+            "fontSize": TEXT,
+            "fontWeight": "normal",
+            "color": BLACK,
+            "subtitleColor": GREY,
+            "subtitleFontSize": SMALL,
+            "anchor": "middle",
+            "offset": 4,
         },
         "axis": {
-            "labelFontSize": SMALL, "titleFontSize": TEXT, "titleFontWeight": "normal",
-            "labelColor": BLACK, "titleColor": BLACK, "titlePadding": 4,
-            "domainColor": BLACK, "domainWidth": 0.7, "tickColor": BLACK,
-            "tickWidth": 0.7, "tickSize": 2.5, "labelPadding": 2,
-            "gridColor": GRID, "gridWidth": 0.5, "labelOverlap": "parity", "labelSeparation": 3,
+            "labelFontSize": SMALL,
+            "titleFontSize": TEXT,
+            "titleFontWeight": "normal",
+            "labelColor": BLACK,
+            "titleColor": BLACK,
+            "titlePadding": 4,
+            "domainColor": BLACK,
+            "domainWidth": 0.7,
+            "tickColor": BLACK,
+            "tickWidth": 0.7,
+            "tickSize": 2.5,
+            "labelPadding": 2,
+            "gridColor": GRID,
+            "gridWidth": 0.5,
+            "labelOverlap": "parity",
+            "labelSeparation": 3,
         },
         "axisX": {"labelAngle": 0},
         "legend": {
-            "labelFontSize": SMALL, "titleFontSize": SMALL, "titleFontWeight": "normal",
-            "labelColor": BLACK, "titleColor": BLACK, "symbolSize": 18,
-            "symbolStrokeWidth": 1.2, "labelLimit": 0, "titleLimit": 0,
-            "columnPadding": 8, "rowPadding": 1, "offset": 6,
-            "gradientThickness": 6, "titlePadding": 2, "tickCount": 5,
-            "gradientStrokeWidth": 0, "labelOffset": 3, "padding": 0,
+            "labelFontSize": SMALL,
+            "titleFontSize": SMALL,
+            "titleFontWeight": "normal",
+            "labelColor": BLACK,
+            "titleColor": BLACK,
+            "symbolSize": 18,
+            "symbolStrokeWidth": 1.2,
+            "labelLimit": 0,
+            "titleLimit": 0,
+            "columnPadding": 8,
+            "rowPadding": 1,
+            "offset": 6,
+            "gradientThickness": 6,
+            "titlePadding": 2,
+            "tickCount": 5,
+            "gradientStrokeWidth": 0,
+            "labelOffset": 3,
+            "padding": 0,
         },
         "style": {
             "figure": {"fontSize": LARGE, "fill": BLACK, "font": FONT, "fontWeight": "normal"},
@@ -107,7 +159,7 @@ def config() -> dict[str, Any]:
             "letter": {"fontSize": SMALL, "color": LETTER},
             "chosen": {"stroke": VERMILION, "strokeWidth": 1.6, "fill": None},
         },
-    }  # fmt: skip
+    }
 
 
 _POWER = "floor(log(abs(datum.value)) / LN10 + 1e-9)"

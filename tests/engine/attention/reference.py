@@ -21,8 +21,9 @@ class Dense:
     logit: float
 
 
-def dense(q, k, v, *, n, scale, factor, separate=False, causal=False, keys=None, queries=None,
-          limit=None):  # fmt: skip
+def dense(
+    q, k, v, *, n, scale, factor, separate=False, causal=False, keys=None, queries=None, limit=None
+):
     """Attention of the queries that count over the first ``n`` keys, by the definition."""
     q, k, v = (x.to(torch.float64).numpy() for x in (q, k, v))
     kept_queries = np.ones(len(q), bool) if queries is None else queries.numpy().copy()

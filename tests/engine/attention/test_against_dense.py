@@ -85,11 +85,18 @@ def check(problem, dtype):
                 if one is not None:
                     one = one[s][head] if one.ndim > q.ndim else one[head]
                 exact = dense(
-                    q[head], k[at], v[at],
-                    n=n, scale=scale, factor=factor, limit=one, causal=problem["causal"],
+                    q[head],
+                    k[at],
+                    v[at],
+                    n=n,
+                    scale=scale,
+                    factor=factor,
+                    limit=one,
+                    causal=problem["causal"],
                     separate=problem["queries"] == "separate",
-                    keys=None if key_mask is None else key_mask[at], queries=query_mask,
-                )  # fmt: skip
+                    keys=None if key_mask is None else key_mask[at],
+                    queries=query_mask,
+                )
                 # relative error of a weight: rounding of a logit, times a small number
                 weight = 30 * eps * (1 + exact.logit)
                 spread = float((v[at] - v[at].mean(0)).abs().max()) + eps * 100
@@ -141,13 +148,23 @@ def test_default_blocks_and_several_panels(strength):
     q, k, v = (torch.randn(1, 6000, 3, generator=g) for _ in range(3))
     check(
         {
-            "q": strength * q[:, :1600], "k": k, "v": v, "sizes": (1, 50, 5000, 6000),
-            "scales": (0.5, 1.0), "queries": "separate", "causal": False, "key_mask": None,
-            "query_mask": None, "limit": None, "received_sizes": (50, 6000), "weights": ALL,
-            "factor": None, "block": None,
+            "q": strength * q[:, :1600],
+            "k": k,
+            "v": v,
+            "sizes": (1, 50, 5000, 6000),
+            "scales": (0.5, 1.0),
+            "queries": "separate",
+            "causal": False,
+            "key_mask": None,
+            "query_mask": None,
+            "limit": None,
+            "received_sizes": (50, 6000),
+            "weights": ALL,
+            "factor": None,
+            "block": None,
         },
         torch.float32,
-    )  # fmt: skip
+    )
 
 
 def test_logits_far_below_zero_and_a_late_giant():

@@ -85,8 +85,10 @@ def test_numbers_beyond_the_range_of_the_arithmetic_are_refused():
         attention_statistics(**{**x, "q": 1e30 * x["q"], "k": 1e10 * x["k"]}, sizes=(20,))
     wide = attention_statistics(
         **{**x, "q": 1e30 * x["q"], "k": 1e10 * x["k"], "v": 1e30 * x["v"]},
-        sizes=(20,), dtype=torch.float64, weights=("largest",),
-    )  # fmt: skip
+        sizes=(20,),
+        dtype=torch.float64,
+        weights=("largest",),
+    )
     assert (wide.largest.mean == 1).all()
 
 

@@ -44,9 +44,12 @@ def test_numpy_arrays_and_tensors(strength, kind, causal):
     mask = np.random.default_rng(1).random(1300) < 0.7
     mask[0] = True
     options = {
-        "sizes": (3, 400, 1300), "scales": (2.0, 0.5), "causal": causal,
-        "weights": ("participation", "largest"), "received_sizes": (400, 1300),
-    }  # fmt: skip
+        "sizes": (3, 400, 1300),
+        "scales": (2.0, 0.5),
+        "causal": causal,
+        "weights": ("participation", "largest"),
+        "received_sizes": (400, 1300),
+    }
     ours = attention_statistics(q, k, v, limit=v, key_mask=mask, query_mask=mask, **options)
     given = [torch.from_numpy(x) for x in (q, k, v, v, mask, mask)]
     theirs = attention_statistics(
@@ -79,8 +82,9 @@ def test_overflows_are_found_without_a_warning():
     found = attention_statistics(q, k, v, sizes=(10, 400), weights=("participation",))
     assert np.isfinite(found.covariance).all()
     with pytest.raises(InputError, match=r"entry \(7, 2\) is nan"):
-        attention_statistics(q, k, np.where(np.arange(400)[:, None] == 7, [0, 1, np.nan, 2], v),
-                             sizes=(400,))  # fmt: skip
+        attention_statistics(
+            q, k, np.where(np.arange(400)[:, None] == 7, [0, 1, np.nan, 2], v), sizes=(400,)
+        )
 
 
 @needs_kernel
@@ -126,5 +130,8 @@ def test_arrays_are_aligned_and_of_the_type_asked_for():
         assert (zeros(like, count, dtype="float64") == 0).all()
     assert numbers(like, [1, 2], "int32").dtype == np.int32
     assert [type_name(x) for x in ("float32", np.float32, np.dtype("int8"), torch.bfloat16)] == [
-        "float32", "float32", "int8", "bfloat16",
-    ]  # fmt: skip
+        "float32",
+        "float32",
+        "int8",
+        "bfloat16",
+    ]

@@ -100,9 +100,13 @@ def test_it_agrees_with_torch(monkeypatch, strength, causal):
     g = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(2, 2500, 20, generator=g) for _ in range(3))
     options = {
-        "sizes": (3, 500, 2500), "scales": (0.2, 1.0), "causal": causal,
-        "weights": ("participation", "largest"), "received_sizes": (500, 2500), "limit": v,
-    }  # fmt: skip
+        "sizes": (3, 500, 2500),
+        "scales": (0.2, 1.0),
+        "causal": causal,
+        "weights": ("participation", "largest"),
+        "received_sizes": (500, 2500),
+        "limit": v,
+    }
     ours = attention_statistics(strength * q, k, v, **options)
     monkeypatch.setenv(kernel.VARIABLE, "torch")
     theirs = attention_statistics(strength * q, k, v, **options)
@@ -252,9 +256,16 @@ def test_compiling_for_another_processor(monkeypatch):
 def test_it_stays_within_its_arrays(tmp_path, width):
     program = tmp_path / "sanitized"
     flags = [
-        "-std=gnu11", "-O1", "-mavx2", "-mfma", "-Wno-psabi", f"-DESSCHER_WIDTH={width}",
-        "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{build.FOLDER}",
-    ]  # fmt: skip
+        "-std=gnu11",
+        "-O1",
+        "-mavx2",
+        "-mfma",
+        "-Wno-psabi",
+        f"-DESSCHER_WIDTH={width}",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+        f"-I{build.FOLDER}",
+    ]
     source = Path(__file__).with_name("sanitized.c")
     made = subprocess.run([build.compiler(), *flags, source, "-o", program, "-lm"], check=False)
     if made.returncode:

@@ -120,11 +120,18 @@ def test_repeats_bit_for_bit():
     q, k, v = tokens(2, 1800, 8, strength=3.0)
     first, second = (
         attention_statistics(
-            q, k, v, sizes=(5, 1800), scales=(1.0, 9.0), received_sizes=(1800,), weights=ALL,
-            per_query=True, limit=v,
+            q,
+            k,
+            v,
+            sizes=(5, 1800),
+            scales=(1.0, 9.0),
+            received_sizes=(1800,),
+            weights=ALL,
+            per_query=True,
+            limit=v,
         )
         for _ in range(2)
-    )  # fmt: skip
+    )
     same(first, second)
 
 
@@ -228,8 +235,10 @@ def test_steps_cover_the_keys_and_end_at_the_sizes():
     assert all(a.stop == b.start for a, b in pairwise(steps))
     assert max(step.stop - step.start for step in steps) <= 48
     assert {step.stop: step.sizes for step in steps if step.sizes} == {
-        1: (0,), 100: (1, 2), 5000: (3,),
-    }  # fmt: skip
+        1: (0,),
+        100: (1, 2),
+        5000: (3,),
+    }
     assert all(step.flush for step in steps if step.sizes)
 
 
@@ -251,9 +260,15 @@ def test_logits_of_all_keys_far_from_zero(level):
     k[:10, 0] = level - 5 * torch.arange(10.0)
     v = torch.arange(400.0)[:, None]
     result = attention_statistics(
-        q, k, v, sizes=(10, 400), queries="separate", factor=1.0, received_sizes=(10, 400),
+        q,
+        k,
+        v,
+        sizes=(10, 400),
+        queries="separate",
+        factor=1.0,
+        received_sizes=(10, 400),
         weights=ALL,
-    )  # fmt: skip
+    )
     p = np.exp(-5.0 * np.arange(10))
     p /= p.sum()
     np.testing.assert_allclose(result.received[0, 0, :10], 3 * p, rtol=1e-4, atol=1e-16)

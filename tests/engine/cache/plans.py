@@ -28,10 +28,13 @@ def budgets_for(loaded, ratio=0.25, keeping=SHORT, power=0.75, spread=0.0, selec
     shape = (loaded.shape.layers, loaded.shape.key_heads)
     shares = ratio * (1 + spread * np.linspace(-1, 1, shape[0] * shape[1]).reshape(shape))
     return TokenBudgets(
-        model=loaded.record, prefix=100_000, keeping=keeping,
+        model=loaded.record,
+        prefix=100_000,
+        keeping=keeping,
         budgets=tuple(map(tuple, np.round(100_000 * shares).astype(int).tolist())),
-        powers=tuple(map(tuple, np.full(shape, power).tolist())), selection=selection,
-    )  # fmt: skip
+        powers=tuple(map(tuple, np.full(shape, power).tolist())),
+        selection=selection,
+    )
 
 
 def prompts(lengths, seed=5):
@@ -54,10 +57,17 @@ def generated(loaded, batch, new=NEW, **options):
     """What a model generates, greedily unless options say otherwise, with all its logits."""
     with quiet():
         return loaded.model.generate(
-            **batch, **{"max_new_tokens": new, "min_new_tokens": new, "do_sample": False,
-                        "output_logits": True, "return_dict_in_generate": True,
-                        "pad_token_id": 0} | options,
-        )  # fmt: skip
+            **batch,
+            **{
+                "max_new_tokens": new,
+                "min_new_tokens": new,
+                "do_sample": False,
+                "output_logits": True,
+                "return_dict_in_generate": True,
+                "pad_token_id": 0,
+            }
+            | options,
+        )
 
 
 def logits_of(found):

@@ -36,9 +36,18 @@ from tests.engine.models.tiny import tiny_model, transformers
 ROOT = Path(__file__).parents[3]
 #: Every kind of decoder with a layer that sees all tokens.
 DECODERS = (
-    "gpt2", "gpt2 scaled", "llama", "llama one key head", "qwen2", "qwen3", "smollm3", "gemma",
-    "gemma2", "gemma3_text", "gemma3",
-)  # fmt: skip
+    "gpt2",
+    "gpt2 scaled",
+    "llama",
+    "llama one key head",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "gemma3",
+)
 #: Largest difference of logits: rounding of float32 through three layers. Weights are moderate, so
 #: that logits are near 1 and attention does not magnify what rounding does.
 ROUNDING, STRENGTH = 1e-5, 4.0
@@ -150,9 +159,15 @@ def test_copies_of_a_model_know_the_cache_too():
     again = planned_cache(loaded, budgets_for(loaded))
     with torch.no_grad():
         found = other.generate(
-            **batch, past_key_values=again, max_new_tokens=NEW, min_new_tokens=NEW,
-            do_sample=False, output_logits=True, return_dict_in_generate=True, pad_token_id=0,
-        )  # fmt: skip
+            **batch,
+            past_key_values=again,
+            max_new_tokens=NEW,
+            min_new_tokens=NEW,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
+            pad_token_id=0,
+        )
     same(torch.stack(found.logits, 1), expected)
 
 
@@ -184,14 +199,19 @@ def test_texts_can_be_repeated_and_chosen():
         mask = torch.ones(4, 41, dtype=torch.long)
         mask[2:, :9] = 0
         four = loaded.model(
-            input_ids=torch.tensor([[7], [8], [7], [8]]), attention_mask=mask,
-            position_ids=mask.sum(1, keepdim=True) - 1, past_key_values=cache,
-        ).logits  # fmt: skip
+            input_ids=torch.tensor([[7], [8], [7], [8]]),
+            attention_mask=mask,
+            position_ids=mask.sum(1, keepdim=True) - 1,
+            past_key_values=cache,
+        ).logits
         cache.batch_select_indices(torch.tensor([2]))
         assert cache.kept.shape == (3, 2)
-        after = loaded.model(input_ids=torch.tensor([[9]]), past_key_values=cache,
-                             position_ids=torch.tensor([[32]]),
-                             attention_mask=torch.ones(1, 42, dtype=torch.long)).logits  # fmt: skip
+        after = loaded.model(
+            input_ids=torch.tensor([[9]]),
+            past_key_values=cache,
+            position_ids=torch.tensor([[32]]),
+            attention_mask=torch.ones(1, 42, dtype=torch.long),
+        ).logits
     alone = planned_cache(loaded, budgets_for(loaded, 0.4))
     text = prompts((40, 31))[1][None]
     with torch.no_grad():
@@ -212,8 +232,9 @@ def test_assisted_decoding_takes_tokens_back(decode):
     everything = planned_cache(loaded, budgets_for(loaded, 1.0), decode=decode)
     found = generated(loaded, batch, new=20, past_key_values=everything, **lookup)
     assert torch.equal(found.sequences, generated(loaded, batch, new=20).sequences)
-    plain, assisted = (planned_cache(loaded, budgets_for(loaded, 0.5), decode=decode)
-                       for _ in range(2))  # fmt: skip
+    plain, assisted = (
+        planned_cache(loaded, budgets_for(loaded, 0.5), decode=decode) for _ in range(2)
+    )
     generated(loaded, batch, new=20, past_key_values=plain)
     generated(loaded, batch, new=20, past_key_values=assisted, **lookup)
     assert assisted.get_seq_length() == plain.get_seq_length()
@@ -399,17 +420,24 @@ def test_a_text_of_a_batch_is_judged_as_it_is_alone(selection):
         rows = []
         for step in range(new):
             mask = torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], 1)
-            rows.append(loaded.model(
-                input_ids=torch.full((2, 1), 5 + step % 40), attention_mask=mask,
-                position_ids=(mask.sum(1, keepdim=True) - 1) % 190, past_key_values=together,
-            ).logits[:, -1])  # fmt: skip
+            rows.append(
+                loaded.model(
+                    input_ids=torch.full((2, 1), 5 + step % 40),
+                    attention_mask=mask,
+                    position_ids=(mask.sum(1, keepdim=True) - 1) % 190,
+                    past_key_values=together,
+                ).logits[:, -1]
+            )
         for i, text in enumerate(texts):
             alone = planned_cache(loaded, budgets, **options)
             loaded.model(input_ids=text[None], past_key_values=alone)
             for step, row in enumerate(rows):
                 place = torch.tensor([[(len(text) + step) % 190]])
-                found = loaded.model(input_ids=torch.tensor([[5 + step % 40]]), position_ids=place,
-                                     past_key_values=alone).logits[:, -1]  # fmt: skip
+                found = loaded.model(
+                    input_ids=torch.tensor([[5 + step % 40]]),
+                    position_ids=place,
+                    past_key_values=alone,
+                ).logits[:, -1]
                 torch.testing.assert_close(found, row[i : i + 1], rtol=1e-4, atol=1e-4)
 
 
@@ -492,8 +520,10 @@ def test_prompts_shorter_than_what_is_certain_are_kept_whole():
     for length in (1, 3, 35, 36, 37):
         batch = padded(prompts([length]))
         cache = planned_cache(loaded, budgets_for(loaded, keeping=LONG))
-        same(logits_of(generated(loaded, batch, past_key_values=cache)),
-             logits_of(generated(loaded, batch)))  # fmt: skip
+        same(
+            logits_of(generated(loaded, batch, past_key_values=cache)),
+            logits_of(generated(loaded, batch)),
+        )
         assert cache.kept.tolist() == [[length + NEW - 1] * 2] * 3
 
 
@@ -654,8 +684,11 @@ def test_masks_that_hide_tokens_of_the_prompt_are_refused(implementation):
 
     def follow(mask, new=2, branch=True):
         with torch.no_grad():
-            loaded.model(input_ids=batch["input_ids"][:, -new:], attention_mask=mask,
-                         past_key_values=copy.deepcopy(cache) if branch else cache)  # fmt: skip
+            loaded.model(
+                input_ids=batch["input_ids"][:, -new:],
+                attention_mask=mask,
+                past_key_values=copy.deepcopy(cache) if branch else cache,
+            )
 
     with torch.no_grad():
         loaded.model(**batch, past_key_values=cache)
@@ -690,8 +723,12 @@ def test_padding_is_known_after_judging_choosing_and_saving(tmp_path):
             new = torch.ones(2, 60, dtype=torch.long)
             new[0, 50:55] = 0
             mask = torch.cat([mask, new], 1)
-            loaded.model(input_ids=torch.full((2, 60), 7), attention_mask=mask,
-                         position_ids=torch.full((2, 60), 50), past_key_values=cache)  # fmt: skip
+            loaded.model(
+                input_ids=torch.full((2, 60), 7),
+                attention_mask=mask,
+                position_ids=torch.full((2, 60), 50),
+                past_key_values=cache,
+            )
     assert cache.reduced[0].listed > 100
     cache.save(tmp_path / "cache")
     chosen = load_cache(tmp_path / "cache", loaded)
@@ -700,9 +737,12 @@ def test_padding_is_known_after_judging_choosing_and_saving(tmp_path):
 
     def follow(mask):
         with torch.no_grad():
-            loaded.model(input_ids=torch.full((2, 1), 7), attention_mask=mask,
-                         position_ids=torch.full((2, 1), 60),
-                         past_key_values=copy.deepcopy(chosen))  # fmt: skip
+            loaded.model(
+                input_ids=torch.full((2, 1), 7),
+                attention_mask=mask,
+                position_ids=torch.full((2, 1), 60),
+                past_key_values=copy.deepcopy(chosen),
+            )
 
     follow(mask)
     for hides, shows in ((20, 3), (60, 3)):

@@ -41,9 +41,16 @@ def scored(loaded, inputs, lists, tail, score="all"):
     recent.add(inputs.q, TOKENS)
     rule = PlannedRule.of(loaded, budgets_for(loaded), score=score)
     looked = look_at_held(
-        rule, 0, lists, tail, inputs.q[:, :, -tail.length :], recent, TOKENS, inputs.scaling,
+        rule,
+        0,
+        lists,
+        tail,
+        inputs.q[:, :, -tail.length :],
+        recent,
+        TOKENS,
+        inputs.scaling,
         inputs.softcap,
-    )  # fmt: skip
+    )
     return looked.scores
 
 

@@ -23,12 +23,20 @@ from tests.engine.cache.inputs import layer_inputs
 from tests.engine.cache.plans import budgets_for, padded, prompts, room_for
 from tests.engine.models.tiny import tiny_model
 
-YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 40,
-        "rope_theta": 10_000.0}  # fmt: skip
+YARN = {
+    "rope_type": "yarn",
+    "factor": 2.0,
+    "original_max_position_embeddings": 40,
+    "rope_theta": 10_000.0,
+}
 #: Rotary positions, the same with a scale, a soft cap, two kinds of rotation, and none in a layer.
 MODELS = {
-    "llama": {}, "yarn": {"rope_parameters": YARN}, "gemma2": {}, "gemma3_text": {}, "smollm3": {},
-}  # fmt: skip
+    "llama": {},
+    "yarn": {"rope_parameters": YARN},
+    "gemma2": {},
+    "gemma3_text": {},
+    "smollm3": {},
+}
 
 
 def model(name):

@@ -18,9 +18,14 @@ def test_scores_of_all_keys_are_those_of_the_observation():
     visible = inputs.pattern()
     for g in range(2):
         found = scores_again(
-            inputs.q[0, 2 * g : 2 * g + 2], inputs.k[0, g], inputs.v[0, g], torch.zeros(40),
-            visible, inputs.scaling, inputs.softcap,
-        )  # fmt: skip
+            inputs.q[0, 2 * g : 2 * g + 2],
+            inputs.k[0, g],
+            inputs.v[0, g],
+            torch.zeros(40),
+            visible,
+            inputs.scaling,
+            inputs.softcap,
+        )
         torch.testing.assert_close(found, expected[g], rtol=1e-4, atol=1e-7)
 
 

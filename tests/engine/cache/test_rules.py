@@ -46,9 +46,12 @@ def test_what_is_kept_for_certain():
     looking = looked(loaded, list(SMALL.values()), ids)
     sinks, window = set(range(4)), set(range(PROMPT - WINDOW, PROMPT))
     certain = {
-        "streaming": {*sinks, *range(PROMPT - 16, PROMPT)}, "snapkv": window, "expected": sinks,
-        "adakv": {PROMPT - WINDOW}, "kvzip": sinks,
-    }  # fmt: skip
+        "streaming": {*sinks, *range(PROMPT - 16, PROMPT)},
+        "snapkv": window,
+        "expected": sinks,
+        "adakv": {PROMPT - WINDOW},
+        "kvzip": sinks,
+    }
     assert set(certain) == set(SMALL)
     for name, rule in SMALL.items():
         for layer in rule.keep(looking.found(rule), 20):

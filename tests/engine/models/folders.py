@@ -29,9 +29,13 @@ def encoder_tokenizer():
         special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
     )
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]",
-        mask_token="[MASK]", unk_token="[UNK]",
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        unk_token="[UNK]",
+    )
 
 
 def decoder_tokenizer(*, begin=True):
@@ -97,9 +101,13 @@ def letter_tokenizer():
 def letter_decoder(positions: int):
     """A decoder that reads letters, so that every text can be read back."""
     loaded = tiny_model(
-        "llama", strength=15.0, vocab_size=98, max_position_embeddings=positions, bos_token_id=0,
+        "llama",
+        strength=15.0,
+        vocab_size=98,
+        max_position_embeddings=positions,
+        bos_token_id=0,
         eos_token_id=1,
-    )  # fmt: skip
+    )
     return wrap_model(loaded.model, letter_tokenizer(), name="letters")
 
 

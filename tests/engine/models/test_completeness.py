@@ -133,9 +133,13 @@ def test_an_encoder_inside_a_larger_model(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [("bert", "embeddings.word_embeddings.weight"), ("llama", "lm_head.weight"),
-     ("gpt2", "transformer.h.0.attn.c_attn.bias"), ("bert", "pooler.dense.bias")],
-)  # fmt: skip
+    [
+        ("bert", "embeddings.word_embeddings.weight"),
+        ("llama", "lm_head.weight"),
+        ("gpt2", "transformer.h.0.attn.c_attn.bias"),
+        ("bert", "pooler.dense.bias"),
+    ],
+)
 def test_weights_of_another_shape(name, key, tmp_path):
     save(tmp_path, name)
 
@@ -199,12 +203,19 @@ def llama_gguf(path, *, without=(), vocabulary=60, **shapes):
     """A GGUF file of the tiny Llama model with one layer, as llama.cpp's converter writes it."""
     model = tiny_model("llama", num_hidden_layers=1).model
     names = {
-        "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+        "model.embed_tokens": "token_embd",
+        "model.norm": "output_norm",
+        "lm_head": "output",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
         "mlp.down_proj": "ffn_down",
-    }  # fmt: skip
+    }
     tensors = {}
     for key, weight in model.state_dict().items():
         stem = key.removeprefix("model.layers.0.").removesuffix(".weight")
@@ -219,10 +230,15 @@ def llama_gguf(path, *, without=(), vocabulary=60, **shapes):
         *(
             entry(f"llama.{name}", UINT32, value)
             for name, value in {
-                "block_count": 1, "context_length": 80, "embedding_length": 32,
-                "feed_forward_length": 24, "attention.head_count": 4,
-                "attention.head_count_kv": 2, "rope.dimension_count": 8,
-                "attention.key_length": 8, "vocab_size": vocabulary,
+                "block_count": 1,
+                "context_length": 80,
+                "embedding_length": 32,
+                "feed_forward_length": 24,
+                "attention.head_count": 4,
+                "attention.head_count_kv": 2,
+                "rope.dimension_count": 8,
+                "attention.key_length": 8,
+                "vocab_size": vocabulary,
             }.items()
         ),
         entry("llama.attention.layer_norm_rms_epsilon", FLOAT32, 1e-6),
@@ -232,7 +248,7 @@ def llama_gguf(path, *, without=(), vocabulary=60, **shapes):
         entry("tokenizer.ggml.merges", LIST, strings(["t h"])),
         entry("tokenizer.ggml.bos_token_id", UINT32, 1),
         entry("tokenizer.ggml.eos_token_id", UINT32, 2),
-    ]  # fmt: skip
+    ]
     path.write_bytes(gguf_bytes(entries, tensors))
     return path
 

@@ -20,7 +20,7 @@ from tests.engine.models.gguf_files import (
     gguf_bytes,
     numbers,
     strings,
-)  # fmt: skip
+)
 
 ARCHITECTURE = entry("general.architecture", STRING, "llama")
 TENSORS = {"token_embd.weight": np.zeros((5, 8)), "output_norm.weight": np.ones(8)}

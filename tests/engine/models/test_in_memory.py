@@ -59,9 +59,13 @@ def test_every_command_takes_a_model_of_transformers(command: str, decoder) -> N
 def test_it_may_bring_its_tokenizer() -> None:
     raw = tiny_model("bert").model
     found = esscher.probe(
-        esscher.wrap_model(raw, encoder_tokenizer()), text(), tokens=300, sizes=[8, 16],
-        replicates=2, layers=[0],
-    )  # fmt: skip
+        esscher.wrap_model(raw, encoder_tokenizer()),
+        text(),
+        tokens=300,
+        sizes=[8, 16],
+        replicates=2,
+        layers=[0],
+    )
     assert found.complete
 
 

@@ -36,9 +36,14 @@ def test_it_is_read_from_a_folder(
 
 @pytest.mark.parametrize(
     ("name", "field"),
-    [("bert", "max_position_embeddings"), ("roberta", "pad_token_id"), ("gemma", "head_dim"),
-     ("mistral", "num_key_value_heads"), ("gpt2", "n_head")],
-)  # fmt: skip
+    [
+        ("bert", "max_position_embeddings"),
+        ("roberta", "pad_token_id"),
+        ("gemma", "head_dim"),
+        ("mistral", "num_key_value_heads"),
+        ("gpt2", "n_head"),
+    ],
+)
 def test_what_is_left_out_transformers_knows(name: str, field: str, tmp_path: Path) -> None:
     save(tmp_path, name)
     path = tmp_path / "config.json"

@@ -48,49 +48,121 @@ MODELS = {
     "bert": ("BertConfig", "BertModel", ENCODER),
     "roberta": ("RobertaConfig", "RobertaModel", ENCODER),
     "xlm-roberta": ("XLMRobertaConfig", "XLMRobertaModel", ENCODER),
-    "distilbert": ("DistilBertConfig", "DistilBertModel", {
-        "vocab_size": VOCABULARY, "dim": 32, "hidden_dim": 24, "n_layers": 3, "n_heads": 4,
-        "max_position_embeddings": 80, "pad_token_id": 0,
-    }),
+    "distilbert": (
+        "DistilBertConfig",
+        "DistilBertModel",
+        {
+            "vocab_size": VOCABULARY,
+            "dim": 32,
+            "hidden_dim": 24,
+            "n_layers": 3,
+            "n_heads": 4,
+            "max_position_embeddings": 80,
+            "pad_token_id": 0,
+        },
+    ),
     "mpnet": ("MPNetConfig", "MPNetModel", ENCODER | {"pad_token_id": 1}),
     "big_bird": ("BigBirdConfig", "BigBirdModel", ENCODER | {"attention_type": "original_full"}),
-    "big_bird sparse": ("BigBirdConfig", "BigBirdModel", ENCODER | {
-        "attention_type": "block_sparse", "block_size": 4, "num_random_blocks": 1,
-    }),
-    "gpt2": ("GPT2Config", "GPT2LMHeadModel", {
-        "vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 80,
-        "bos_token_id": 1, "eos_token_id": 2,
-    }),
-    "gpt2 scaled": ("GPT2Config", "GPT2LMHeadModel", {
-        "vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 80,
-        "bos_token_id": 1, "eos_token_id": 2, "scale_attn_by_inverse_layer_idx": True,
-        "reorder_and_upcast_attn": True, "attn_implementation": "eager",
-    }),
+    "big_bird sparse": (
+        "BigBirdConfig",
+        "BigBirdModel",
+        ENCODER
+        | {
+            "attention_type": "block_sparse",
+            "block_size": 4,
+            "num_random_blocks": 1,
+        },
+    ),
+    "gpt2": (
+        "GPT2Config",
+        "GPT2LMHeadModel",
+        {
+            "vocab_size": VOCABULARY,
+            "n_embd": 32,
+            "n_layer": 3,
+            "n_head": 4,
+            "n_positions": 80,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+    ),
+    "gpt2 scaled": (
+        "GPT2Config",
+        "GPT2LMHeadModel",
+        {
+            "vocab_size": VOCABULARY,
+            "n_embd": 32,
+            "n_layer": 3,
+            "n_head": 4,
+            "n_positions": 80,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "scale_attn_by_inverse_layer_idx": True,
+            "reorder_and_upcast_attn": True,
+            "attn_implementation": "eager",
+        },
+    ),
     "llama": ("LlamaConfig", "LlamaForCausalLM", DECODER),
     "llama one key head": ("LlamaConfig", "LlamaForCausalLM", DECODER | {"num_key_value_heads": 1}),
     "mistral": ("MistralConfig", "MistralForCausalLM", DECODER | {"sliding_window": WINDOW}),
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", DECODER),
-    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", DECODER | {
-        "use_sliding_window": True, "sliding_window": WINDOW, "layer_types": SLIDING,
-    }),
+    "qwen3": (
+        "Qwen3Config",
+        "Qwen3ForCausalLM",
+        DECODER
+        | {
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+            "layer_types": SLIDING,
+        },
+    ),
     "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM", DECODER),
     "gemma": ("GemmaConfig", "GemmaForCausalLM", DECODER),
-    "gemma2": ("Gemma2Config", "Gemma2ForCausalLM", DECODER | {
-        "sliding_window": WINDOW, "layer_types": SLIDING, "attn_logit_softcapping": 0.5,
-        "query_pre_attn_scalar": 5, "attn_implementation": "eager",
-    }),
-    "gemma3_text": ("Gemma3TextConfig", "Gemma3ForCausalLM", DECODER | {
-        "sliding_window": WINDOW, "layer_types": SLIDING, "query_pre_attn_scalar": 5,
-    }),
-    "gemma3_text bidirectional": ("Gemma3TextConfig", "Gemma3ForCausalLM", DECODER | {
-        "sliding_window": WINDOW, "layer_types": SLIDING, "use_bidirectional_attention": True,
-    }),
-    "gemma3": ("Gemma3Config", "Gemma3ForConditionalGeneration", {
-        "text_config": DECODER | {"sliding_window": WINDOW, "layer_types": SLIDING},
-        "vision_config": VISION, "mm_tokens_per_image": 4, "boi_token_index": 50,
-        "eoi_token_index": 51, "image_token_index": 52,
-    }),
-}  # fmt: skip
+    "gemma2": (
+        "Gemma2Config",
+        "Gemma2ForCausalLM",
+        DECODER
+        | {
+            "sliding_window": WINDOW,
+            "layer_types": SLIDING,
+            "attn_logit_softcapping": 0.5,
+            "query_pre_attn_scalar": 5,
+            "attn_implementation": "eager",
+        },
+    ),
+    "gemma3_text": (
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
+        DECODER
+        | {
+            "sliding_window": WINDOW,
+            "layer_types": SLIDING,
+            "query_pre_attn_scalar": 5,
+        },
+    ),
+    "gemma3_text bidirectional": (
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
+        DECODER
+        | {
+            "sliding_window": WINDOW,
+            "layer_types": SLIDING,
+            "use_bidirectional_attention": True,
+        },
+    ),
+    "gemma3": (
+        "Gemma3Config",
+        "Gemma3ForConditionalGeneration",
+        {
+            "text_config": DECODER | {"sliding_window": WINDOW, "layer_types": SLIDING},
+            "vision_config": VISION,
+            "mm_tokens_per_image": 4,
+            "boi_token_index": 50,
+            "eoi_token_index": 51,
+            "image_token_index": 52,
+        },
+    ),
+}
 #: Models whose attention is written out in their own code, without transformers' interface.
 HOOKED = ("mpnet", "big_bird", "big_bird sparse")
 INTERFACE = tuple(name for name in MODELS if name not in HOOKED)

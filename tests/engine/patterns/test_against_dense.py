@@ -117,9 +117,11 @@ def test_a_choice_does_not_depend_on_the_other_queries(name: str) -> None:
     whole = PATTERNS[name].select(view, 12, random_stream(3, "choice"), logits)
     part = PATTERNS[name].select(view.take(some), 12, random_stream(3, "choice"), logits[:, rows])
     torch.testing.assert_close(
-        part.attend(logits[:, rows], values), whole.attend(logits, values)[:, rows],
-        rtol=1e-12, atol=1e-12,
-    )  # fmt: skip
+        part.attend(logits[:, rows], values),
+        whole.attend(logits, values)[:, rows],
+        rtol=1e-12,
+        atol=1e-12,
+    )
 
 
 @pytest.mark.parametrize("matrix", ["gaussian", "orthonormal"])

@@ -142,7 +142,7 @@ def test_context_errors_by_hand(name, monkeypatch):
         weights_out = head_weights(loaded, 1).W_o
         measured, numbers, sinks = measure_context(
             capture, asking, keys, sizes, 2, 5, 0, OutputProjection.of(weights_out)
-        )  # fmt: skip
+        )
         stream = random_stream(5, "probe context", 1, 0)
         picks = [stream.integers(len(keys), size=24) for _ in range(2)]
         gaps = {}

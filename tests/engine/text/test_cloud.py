@@ -179,9 +179,11 @@ def test_every_passage_is_watched_when_continued(bert, tmp_path, after):
         collect_cloud(bert, [words(200)], progress=interrupt(after), **options)
     seen = []
     collect_cloud(
-        bert, [words(200)], **options,
+        bert,
+        [words(200)],
+        **options,
         watch=lambda passages, capture: seen.extend((p.number, capture.layer) for p in passages),
-    )  # fmt: skip
+    )
     assert sorted(seen) == [(number, layer) for number in range(10) for layer in range(3)]
 
 

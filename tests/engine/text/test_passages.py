@@ -36,8 +36,10 @@ def test_encoders_are_framed_on_both_sides(bert):
 def test_decoders_get_a_beginning_only_if_their_tokenizer_adds_one():
     documents = list(read_text([words(20)]))
     begin = list(passages(decoder_tokenizer(), documents, context=8))
-    assert all(p.ids[0] == 1 and p.is_delimiter.tolist() == [True] + [False] * (len(p.ids) - 1)
-               for p in begin)  # fmt: skip
+    assert all(
+        p.ids[0] == 1 and p.is_delimiter.tolist() == [True] + [False] * (len(p.ids) - 1)
+        for p in begin
+    )
     plain = list(passages(decoder_tokenizer(begin=False), documents, context=8))
     assert not any(p.is_delimiter.any() for p in plain)
     assert [len(p.ids) for p in plain] == [8, 8, 4]

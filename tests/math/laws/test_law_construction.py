@@ -120,8 +120,15 @@ def test_student_moments_exist_or_say_why_not():
 
 def test_registry_names():
     assert list(LAWS) == [
-        "gaussian", "mixture", "sphere", "cube", "signs", "laplace", "student", "finite"
-    ]  # fmt: skip
+        "gaussian",
+        "mixture",
+        "sphere",
+        "cube",
+        "signs",
+        "laplace",
+        "student",
+        "finite",
+    ]
 
 
 def test_make_law():

@@ -56,9 +56,14 @@ def test_signs_with_a_diagonal_matrix_against_the_exact_sum():
     law = Signs(3, scale=1.3)
     value = np.array([[1.0, -2.0, 0.5], [0.0, 1.0, 3.0]])
     head = weight_head(
-        law, query=np.diag([0.4, 1.0, -2.0]), key=np.eye(3), value=value,
-        query_bias=[0.3, 0.0, -0.5], value_bias=[1.0, 2.0], scale=1.0,
-    )  # fmt: skip
+        law,
+        query=np.diag([0.4, 1.0, -2.0]),
+        key=np.eye(3),
+        value=value,
+        query_bias=[0.3, 0.0, -0.5],
+        value_bias=[1.0, 2.0],
+        scale=1.0,
+    )
     found = limit_moments(head)
     assert found.method == "quadrature"
     cloud = 1.3 * np.array(list(product([-1.0, 1.0], repeat=3)))
@@ -83,9 +88,13 @@ def test_cube_with_a_permutation_like_matrix_against_sampling(within_errors):
     )
     rng = np.random.default_rng(3)
     head = weight_head(
-        Cube(5, half_width=1.5), query=matrix, key=np.eye(5), value=rng.standard_normal((3, 5)),
-        query_bias=[0.5, 0.0, -1.0, 0.7, 0.0], scale=1.0,
-    )  # fmt: skip
+        Cube(5, half_width=1.5),
+        query=matrix,
+        key=np.eye(5),
+        value=rng.standard_normal((3, 5)),
+        query_bias=[0.5, 0.0, -1.0, 0.7, 0.0],
+        scale=1.0,
+    )
     exact = limit_moments(head)
     assert exact.method == "quadrature"
     assert exact.covariance_error.max() < 1e-11
@@ -112,9 +121,12 @@ def test_cube_at_large_horizons_against_a_direct_integral(horizon):
 
 def test_cube_with_steps_at_different_places_of_one_column():
     head = weight_head(
-        Cube(3), query=[[300.0, 0, 0], [-40.0, 0, 0], [5.0, 0, 0]], key=np.eye(3),
-        query_bias=[60.0, 20.0, 40.0], scale=1.0,
-    )  # fmt: skip
+        Cube(3),
+        query=[[300.0, 0, 0], [-40.0, 0, 0], [5.0, 0, 0]],
+        key=np.eye(3),
+        query_bias=[60.0, 20.0, 40.0],
+        scale=1.0,
+    )
     exact = limit_moments(head)
     assert exact.covariance_error.max() < 1e-12
     # The midpoint rule with 2e5 points is good to (300 / 2e5)^2 and better.
@@ -143,8 +155,10 @@ def test_mixture_of_two_peaks_against_signs(within_errors):
     width = 0.2
     head = weight_head(
         GaussianMixture([0.5, 0.5], [[1.0], [-1.0]], [[width**2]]),
-        query=[[1.5]], key=[[1.0]], scale=1.0,
-    )  # fmt: skip
+        query=[[1.5]],
+        key=[[1.0]],
+        scale=1.0,
+    )
     noise, weights = np.polynomial.hermite_e.hermegauss(80)
     t = 1.5 * (1.0 + width * noise)
     exact = weights @ (np.tanh(t) + width**2 * t) ** 2 / weights.sum()

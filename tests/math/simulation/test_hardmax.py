@@ -181,8 +181,13 @@ class TestCurve:
         np.testing.assert_array_equal(curve.simulated, hardmax_simulated([10, 1e6], 50, 2).value)
         frame = curve.table()
         assert list(frame.columns) == [
-            "n", "leading", "exact", "simulated", "standard_error", "certified",
-        ]  # fmt: skip
+            "n",
+            "leading",
+            "exact",
+            "simulated",
+            "standard_error",
+            "certified",
+        ]
         assert curve.to_dict()["exact"] == curve.exact.tolist()
         assert "E|mean|, d = 1" in repr(curve)
         assert "1e+06" in repr(curve)

@@ -10,9 +10,22 @@ from esscher.math.statistics.intervals import discoveries, family_wise
 
 #: The 15 p-values of Benjamini and Hochberg (1995), section 3.2.
 THROMBOLYSIS = [
-    0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262,
-    0.5719, 0.6528, 0.7590, 1.0,
-]  # fmt: skip
+    0.0001,
+    0.0004,
+    0.0019,
+    0.0095,
+    0.0201,
+    0.0278,
+    0.0298,
+    0.0344,
+    0.0459,
+    0.3240,
+    0.4262,
+    0.5719,
+    0.6528,
+    0.7590,
+    1.0,
+]
 
 
 def test_the_published_example():

@@ -12,10 +12,19 @@ from esscher.math.tails.verdict import half_agreement, kappa_estimate, proxy_cor
 
 def tail(low, high):
     return TailComparison(
-        share=0.1, threshold=2.0, exceedances=100, groups=10, tau=1.0, tau_interval=(low, high),
-        k=0.1, inflation=1.0, level=0.95, weights={}, gaussian_over_exponential=0.0,
+        share=0.1,
+        threshold=2.0,
+        exceedances=100,
+        groups=10,
+        tau=1.0,
+        tau_interval=(low, high),
+        k=0.1,
+        inflation=1.0,
+        level=0.95,
+        weights={},
+        gaussian_over_exponential=0.0,
         criterion={"Gaussian": 0.0, "Weibull": 1.0, "Pareto": 1.0},
-    )  # fmt: skip
+    )
 
 
 LIGHT, HEAVY, UNSURE = tail(4, 13), tail(0.8, 1.8), tail(0.1, 5)
@@ -27,10 +36,16 @@ def cloud(one, two, proxies=(1.0, 1.0)):
         for value in proxies
     )
     return Cloud(
-        tokens=1000, passages=10, kurtosis=Estimate(value=0.0, interval=(0.0, 0.0)),
-        proxy=halves[0], tail=(one,), tail_halves=((one,), (two,)), largest=4.0, agreement=0.5,
+        tokens=1000,
+        passages=10,
+        kurtosis=Estimate(value=0.0, interval=(0.0, 0.0)),
+        proxy=halves[0],
+        tail=(one,),
+        tail_halves=((one,), (two,)),
+        largest=4.0,
+        agreement=0.5,
         proxy_halves=halves,
-    )  # fmt: skip
+    )
 
 
 def test_kappa_by_hand():
@@ -74,9 +89,15 @@ def test_verdicts_on_single_clouds_take_agreement():
 
 def test_clouds_of_earlier_versions_are_left_out():
     old = Cloud(
-        tokens=1000, passages=10, kurtosis=Estimate(value=0.0, interval=(0.0, 0.0)),
-        proxy=cloud(LIGHT, LIGHT).proxy, tail=(LIGHT,), tail_halves=(), largest=4.0, agreement=0.5,
-    )  # fmt: skip
+        tokens=1000,
+        passages=10,
+        kurtosis=Estimate(value=0.0, interval=(0.0, 0.0)),
+        proxy=cloud(LIGHT, LIGHT).proxy,
+        tail=(LIGHT,),
+        tail_halves=(),
+        largest=4.0,
+        agreement=0.5,
+    )
     found = half_agreement([old, cloud(LIGHT, HEAVY)], 0)
     assert found.clouds == 1
     assert half_agreement([old], 0).kappa.value is None

@@ -101,19 +101,33 @@ def test_a_function_of_tokens_and_seed():
 
 def comparison(low, high, *, pareto=0.0):
     return TailComparison(
-        share=0.1, threshold=2.0, exceedances=100, groups=10, tau=1.0, tau_interval=(low, high),
-        k=0.1, inflation=1.0, level=0.95, weights={}, gaussian_over_exponential=0.0,
+        share=0.1,
+        threshold=2.0,
+        exceedances=100,
+        groups=10,
+        tau=1.0,
+        tau_interval=(low, high),
+        k=0.1,
+        inflation=1.0,
+        level=0.95,
+        weights={},
+        gaussian_over_exponential=0.0,
         criterion={"Gaussian": 0.0, "Weibull": 1.0, "Pareto": 1.0 - pareto},
-    )  # fmt: skip
+    )
 
 
 def cloud(tail, *halves):
     """A cloud of which only the comparisons matter."""
     return Cloud(
-        tokens=1000, passages=10, kurtosis=Estimate(value=0.0, interval=(0.0, 0.0)),
+        tokens=1000,
+        passages=10,
+        kurtosis=Estimate(value=0.0, interval=(0.0, 0.0)),
         proxy=VarianceProxy(value=1.0, interval=(1.0, 1.0), reach=1.0, at=1.0, level=0.95),
-        tail=(tail,), tail_halves=tuple((half,) for half in halves), largest=4.0, agreement=0.5,
-    )  # fmt: skip
+        tail=(tail,),
+        tail_halves=tuple((half,) for half in halves),
+        largest=4.0,
+        agreement=0.5,
+    )
 
 
 def test_verdict_at_one_threshold():

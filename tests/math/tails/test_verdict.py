@@ -10,10 +10,19 @@ def test_the_tail_shown_is_the_one_that_decided():
     def tail(low, high):
         criterion = {"Gaussian": 0.0, "Weibull": 0.0, "Pareto": 0.0}
         return TailComparison(
-            share=0.1, threshold=2.0, exceedances=500, groups=10, tau=1.0,
-            tau_interval=(low, high), k=0.1, inflation=1.0, level=0.95, weights={},
-            gaussian_over_exponential=0.0, criterion=criterion,
-        )  # fmt: skip
+            share=0.1,
+            threshold=2.0,
+            exceedances=500,
+            groups=10,
+            tau=1.0,
+            tau_interval=(low, high),
+            k=0.1,
+            inflation=1.0,
+            level=0.95,
+            weights={},
+            gaussian_over_exponential=0.0,
+            criterion=criterion,
+        )
 
     # heavy from below, overruled further out, where nothing can be told
     assert judge_thresholds([tail(1.1, 1.3), tail(1.4, 3.0)]) == (UNDECIDED, 1)

@@ -124,9 +124,14 @@ class TestHeadBound:
         query, key = np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([[1.0, 1.0], [0.0, 3.0]])
         value = np.diag([0.5, 4.0])
         head = weight_head(
-            Cube(2, half_width=2.0), query=query, key=key, value=value,
-            query_bias=[1.0, -1.0], value_bias=[7.0, 7.0], scale=0.5,
-        )  # fmt: skip
+            Cube(2, half_width=2.0),
+            query=query,
+            key=key,
+            value=value,
+            query_bias=[1.0, -1.0],
+            value_bias=[7.0, 7.0],
+            scale=0.5,
+        )
         bound = head_ball_bound(head, query_radius=3.0)
         tilt = np.linalg.norm(key.T @ query * 0.5, 2) * 3
         tilt += np.linalg.norm(key.T @ np.array([1.0, -1.0]) * 0.5)

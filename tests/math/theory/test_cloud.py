@@ -43,8 +43,9 @@ def attended(logits, values, queries, keys):
 def enumerated(request):
     """A tiny cloud, its pass, and the outputs of every sample of 3 tokens."""
     head, logits = made(4, 2, 1.3, 1, tokens=request.param, queries=5)
-    found = CloudPass(head, np.array([3.0]), np.array([3.0]), Effort(64, 2, 10, 10),
-                      np.random.default_rng(0))  # fmt: skip
+    found = CloudPass(
+        head, np.array([3.0]), np.array([3.0]), Effort(64, 2, 10, 10), np.random.default_rng(0)
+    )
     samples = {}
     for sample in product(range(4), repeat=3):
         asked = list(sample) if request.param else range(5)
@@ -61,10 +62,14 @@ def test_tiny_clouds_are_whole(enumerated):
 
 def test_map_error_is_exact(enumerated):
     head, found, samples = enumerated
-    square = np.mean([
-        np.mean(np.sum((out - (head.outputs[list(s)] if found.tokens else head.outputs)) ** 2, 1))
-        for s, out in samples.items()
-    ])  # fmt: skip
+    square = np.mean(
+        [
+            np.mean(
+                np.sum((out - (head.outputs[list(s)] if found.tokens else head.outputs)) ** 2, 1)
+            )
+            for s, out in samples.items()
+        ]
+    )
     weighed = (found.share / found.share.sum()) @ found.squares
     assert weighed[0] == pytest.approx(square, rel=RULE)
     assert found.map_squares == pytest.approx(found.squares)
@@ -86,11 +91,14 @@ def test_bias_is_exact(enumerated):
     np.testing.assert_allclose(weighed, mean, atol=RULE)
     # products of outputs, less the noise that all share
     shifts = {s: found.shifts[list(s)].mean(axis=0) for s in samples}
-    second = np.mean([
-        (rows.T @ rows) / len(rows)
-        for s, out in samples.items()
-        for rows in [(out - origin) @ axes - shifts[s]]
-    ], axis=0)  # fmt: skip
+    second = np.mean(
+        [
+            (rows.T @ rows) / len(rows)
+            for s, out in samples.items()
+            for rows in [(out - origin) @ axes - shifts[s]]
+        ],
+        axis=0,
+    )
     limit = found.outputs.T @ found.outputs / len(found.outputs)
     np.testing.assert_allclose(found.second[0, 0], second - limit, atol=3 * RULE)
 
@@ -124,8 +132,13 @@ def simulated(head, logits, n, samples, rng):
         rows = rng.integers(len(head.values), size=n)
         out = attended(logits, head.values, rows, rows)
         gap = np.cov(out.T, bias=True) - cov
-        errors.append([np.sum((out.mean(axis=0) - mean) ** 2), np.sum(gap**2),
-                       np.mean(np.sum((out - head.outputs[rows]) ** 2, axis=1))])  # fmt: skip
+        errors.append(
+            [
+                np.sum((out.mean(axis=0) - mean) ** 2),
+                np.sum(gap**2),
+                np.mean(np.sum((out - head.outputs[rows]) ** 2, axis=1)),
+            ]
+        )
     return np.array(errors)
 
 
@@ -161,8 +174,9 @@ def test_expected_norms_agree_with_simulation(heavy):
     found = cloud_errors(head, [32], effort=Effort(10_000, 3, 400, 3), seed=1)
     errors = simulated(head, logits, 32, 1000, rng)
     ratio = np.sqrt(errors).mean(axis=0) / np.sqrt(errors.mean(axis=0))
-    parts = np.array([np.sqrt(block).mean(0) / np.sqrt(block.mean(0))
-                      for block in errors.reshape(20, 50, 3)])  # fmt: skip
+    parts = np.array(
+        [np.sqrt(block).mean(0) / np.sqrt(block.mean(0)) for block in errors.reshape(20, 50, 3)]
+    )
     noise = parts.std(axis=0, ddof=1) / np.sqrt(20)
     # of mean and map; here the covariance is quadratic in the errors, which is not drawn
     shape = np.array([part.shape[0] for part in (found.mean, found.map)])
@@ -185,8 +199,9 @@ def test_standard_errors():
     found = [cloud_errors(head, sizes, effort=effort, seed=seed) for seed in range(24)]
     for metric in ("mean", "cov", "map"):
         parts, truth = [getattr(one, metric) for one in found], getattr(exact, metric)
-        scores = np.array([(p.square - truth.square) / np.sqrt(np.diag(p.covariance))
-                           for p in parts])  # fmt: skip
+        scores = np.array(
+            [(p.square - truth.square) / np.sqrt(np.diag(p.covariance)) for p in parts]
+        )
         assert 0.65 < np.sqrt(np.mean(scores**2)) < 1.7, metric
         assert np.abs(scores).max() < 6, metric
 
@@ -197,8 +212,9 @@ def test_more_queries_take_noise_off():
     spreads, levels = [], []
     for more in (0, 240):
         effort = Effort(queries=64, groups=8, tokens=300, pairs=21, more=more)
-        squares = [cloud_errors(head, [512], effort=effort, seed=seed).cov.square[0]
-                   for seed in range(24)]  # fmt: skip
+        squares = [
+            cloud_errors(head, [512], effort=effort, seed=seed).cov.square[0] for seed in range(24)
+        ]
         spreads.append(np.std(squares, ddof=1))
         levels.append(np.mean(squares))
     assert spreads[1] < 0.7 * spreads[0]

@@ -121,8 +121,10 @@ def _influence_by_hand(dim: int, s: float, r: float, n: float) -> float:
         first = int((s * s / 2 - 17 * s) / step)
         ell = [step * k for k in range(first, int((s * s / 2 + 10 * s + 4) / step))]
         # lambda w depends on the sum of ln lambda and s x only
-        z = [mp.exp(ell[0] + s * x[0] - mp.mpf(s) ** 2 / 2 + step * k)
-             for k in range(len(ell) + len(x))]  # fmt: skip
+        z = [
+            mp.exp(ell[0] + s * x[0] - mp.mpf(s) ** 2 / 2 + step * k)
+            for k in range(len(ell) + len(x))
+        ]
         plain = [mp.exp(-t) if t < 2000 else mp.mpf(0) for t in z]
         heavy = [t * e for t, e in zip(z, plain, strict=True)]
         key, rest = [], []

@@ -19,8 +19,13 @@ def simulated(head, n, replicates, mean, covariance, limit, seed=0):
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         out = weights @ tokens.values / weights.sum(axis=1, keepdims=True)
         gap = np.cov(out.T, bias=True) - covariance
-        rows.append([np.mean(np.sum((out - limit(tokens)) ** 2, axis=1)),
-                     np.sum((out.mean(axis=0) - mean) ** 2), np.sum(gap**2)])  # fmt: skip
+        rows.append(
+            [
+                np.mean(np.sum((out - limit(tokens)) ** 2, axis=1)),
+                np.sum((out.mean(axis=0) - mean) ** 2),
+                np.sum(gap**2),
+            ]
+        )
     return np.mean(rows, axis=0), np.std(rows, axis=0) / np.sqrt(replicates)
 
 
@@ -32,8 +37,9 @@ def test_signs():
     curves = law_curves(head, sizes, "tokens", seed=0)
     level = np.tanh(h)
     for i, n in enumerate((64, 256)):
-        square, noise = simulated(head, n, 300, np.zeros(d), level**2 * np.eye(d),
-                                  lambda tokens: level * tokens.keys)  # fmt: skip
+        square, noise = simulated(
+            head, n, 300, np.zeros(d), level**2 * np.eye(d), lambda tokens: level * tokens.keys
+        )
         for k, name in enumerate(("map", "mean_rms", "cov_rms")):
             curve = curves[name]
             own = 2 * curve.error[i] * curve.standard_error[i]
@@ -75,10 +81,12 @@ def test_large_sizes_are_left_out():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "head",
-    [esscher.law_head(esscher.laws.Signs(3), horizon=0.8),
-     esscher.law_head(esscher.laws.Sphere(4), horizon=1.0)],
+    [
+        esscher.law_head(esscher.laws.Signs(3), horizon=0.8),
+        esscher.law_head(esscher.laws.Sphere(4), horizon=1.0),
+    ],
     ids=["signs", "sphere"],
-)  # fmt: skip
+)
 def test_standard_errors_over_seeds(head):
     """Intervals of 1.96 standard errors around 20 estimates, whose mean is the truth to 1/5 of one.
 

@@ -39,15 +39,18 @@ def test_shares_are_of_heads_that_are_done(found, name):
             assert row["high"] == pytest.approx(np.mean(early <= at), abs=1e-5)
             assert row["low"] == pytest.approx(np.mean(late <= at), abs=1e-5)
     assert {row["name"]: row["at"] for row in panel_rows(chart, 0, "at")} == {
-        "longest context": 256, "1 head still changing": pytest.approx(11 / 12, abs=1e-5),
-    }  # fmt: skip
+        "longest context": 256,
+        "1 head still changing": pytest.approx(11 / 12, abs=1e-5),
+    }
 
 
 def test_lengths_are_those_of_the_heads_and_marks_say_which_are_none(found):
     for name, number in (("lengths", 0), ("context", 1), ("explorer", 0)):
         chart = draw(DRAWINGS, found, name)
-        shown = {(row["layer"], row["head"]): row["length"]
-                 for row in panel_rows(chart, number, "length")}  # fmt: skip
+        shown = {
+            (row["layer"], row["head"]): row["length"]
+            for row in panel_rows(chart, number, "length")
+        }
         assert shown == {(head.layer, head.head): head.length for head in found.heads}
         written = texts(chart)
         assert (written.count("×"), written.count("→")) == (1, 1)
@@ -56,24 +59,33 @@ def test_lengths_are_those_of_the_heads_and_marks_say_which_are_none(found):
 
 def test_curves_are_what_is_still_to_come(found):
     chart = draw(DRAWINGS, found, "curves", heads=[(0, 1), (1, 1), (1, 3)])
-    names = ["head 0.1: 52", "head 1.1: still changing by 20% at 256",
-             "head 1.3: 900 (extrapolated)"]  # fmt: skip
+    names = [
+        "head 0.1: 52",
+        "head 1.1: still changing by 20% at 256",
+        "head 1.3: 900 (extrapolated)",
+    ]
     assert set(names) <= set(texts(chart))
     shown = panel_rows(chart, 0, "line")
-    lines = [("still to come", found.head(0, 1).rest),
-             ("change at a doubling", found.head(1, 1).change),  # has no sum
-             ("still to come", found.head(1, 3).rest)]  # fmt: skip
+    lines = [
+        ("still to come", found.head(0, 1).rest),
+        ("change at a doubling", found.head(1, 1).change),  # has no sum
+        ("still to come", found.head(1, 3).rest),
+    ]
     for name, (line, values) in zip(names, lines, strict=True):
-        own = {row["context"]: row["rest"] for row in shown
-               if (row["head"], row["line"]) == (name, line)}  # fmt: skip
+        own = {
+            row["context"]: row["rest"]
+            for row in shown
+            if (row["head"], row["line"]) == (name, line)
+        }
         expected = dict(zip(found.lengths, values, strict=False))
         known = {at: value for at, value in own.items() if value is not None}
         assert known == pytest.approx(expected, rel=1e-5)
     extrapolated = [(row["context"], row["rest"]) for row in shown if row["line"] == "extrapolated"]
     assert extrapolated[-1] == (900, 0.1)
     assert extrapolated[0] == (256, pytest.approx(found.head(1, 3).rest[-1], rel=1e-5))
-    done = [(row["head"], row["context"]) for row in panel_rows(chart, 0, "head")
-            if "line" not in row]  # fmt: skip
+    done = [
+        (row["head"], row["context"]) for row in panel_rows(chart, 0, "head") if "line" not in row
+    ]
     assert done == [(names[0], 52), (names[2], 900)]
 
 
@@ -100,8 +112,9 @@ def test_the_explorer_starts_at_an_open_end_and_has_the_curves_of_every_head(fou
     shown = panel_rows(chart, 3, "curve")
     for head in found.heads:
         own = [row for row in shown if (row["layer"], row["head"]) == (head.layer, head.head)]
-        values = {name: [row["change"] for row in own if row["curve"] == name]
-                  for name in CHANGES.names}  # fmt: skip
+        values = {
+            name: [row["change"] for row in own if row["curve"] == name] for name in CHANGES.names
+        }
         assert values[change] == pytest.approx(list(head.change), rel=1e-5)
         if head.length is None:
             assert values[used] == []
@@ -123,8 +136,11 @@ def test_nothing_is_offered_before_a_passage_is_complete(found):
 
 def test_heads_that_are_all_open_or_all_alike_are_drawn(found, capfd):
     one = found.head(1, 1)
-    for head in (one, structs.replace(one, interval=(None, None)),
-                 structs.replace(found.head(0, 0), rest=(0.0,) * 4)):  # fmt: skip
+    for head in (
+        one,
+        structs.replace(one, interval=(None, None)),
+        structs.replace(found.head(0, 0), rest=(0.0,) * 4),
+    ):
         for name in ("context", "explorer", "curves"):
             assert texts(draw(DRAWINGS, replace(found, heads=(head,)), name))
     assert capfd.readouterr().err == ""

@@ -169,12 +169,26 @@ def test_one_passage_decides_nothing() -> None:
     assert found.length == 32
     assert found.record().interval == (None, None)
     heads = [
-        HeadContext(layer=0, head=0, change=(0.0,), note="", length=length, open=False,
-                    interval=interval, extrapolated=False, limit=None, exponent=None, rest=())
-        for length, interval in (
-            (32.0, (None, None)), (32.0, (30.0, 40.0)), (60.0, (50.0, 70.0)), (90.0, (70.0, 99.0)),
+        HeadContext(
+            layer=0,
+            head=0,
+            change=(0.0,),
+            note="",
+            length=length,
+            open=False,
+            interval=interval,
+            extrapolated=False,
+            limit=None,
+            exponent=None,
+            rest=(),
         )
-    ]  # fmt: skip
+        for length, interval in (
+            (32.0, (None, None)),
+            (32.0, (30.0, 40.0)),
+            (60.0, (50.0, 70.0)),
+            (90.0, (70.0, 99.0)),
+        )
+    ]
     assert count_done(heads, 64) == {"done": 1, "not yet": 1, "undecided": 2}
 
 

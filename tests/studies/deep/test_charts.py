@@ -79,11 +79,15 @@ def test_the_other_way_of_drawing_is_dashed_at_the_middle_size(decoder):
 def test_exponents_and_growth(run, request):
     found = request.getfixturevalue(run)
     words = {"cov": "covariance"}
-    shown = {(row["layer"], row["curve"]): row
-             for row in panel_rows(draw(DRAWINGS, found, "exponents"), 0, "exponent")}  # fmt: skip
+    shown = {
+        (row["layer"], row["curve"]): row
+        for row in panel_rows(draw(DRAWINGS, found, "exponents"), 0, "exponent")
+    }
     growth = draw(DRAWINGS, found, "growth")
-    at = [{(row["layer"], row["curve"]): row for row in panel_rows(growth, i, "factor")}
-          for i in range(3)]  # fmt: skip
+    at = [
+        {(row["layer"], row["curve"]): row for row in panel_rows(growth, i, "factor")}
+        for i in range(3)
+    ]
     for layer in found.layers:
         for curve, fit in layer.fit.items():
             place = (str(layer.layer), words.get(curve, curve))
@@ -119,10 +123,12 @@ def values_of(chart, number, name):
 def test_the_end_of_a_decoder(decoder):
     chart, end = draw(DRAWINGS, decoder, "end"), decoder.end
     for i, wanted in enumerate(
-        ({way: end.kl[way].mean for way in decoder.growth},
-         {way: end.top1[way].mean for way in decoder.growth},
-         {way: end.perplexity[way].ratio for way in decoder.growth})
-    ):  # fmt: skip
+        (
+            {way: end.kl[way].mean for way in decoder.growth},
+            {way: end.top1[way].mean for way in decoder.growth},
+            {way: end.perplexity[way].ratio for way in decoder.growth},
+        )
+    ):
         for way, values in wanted.items():
             shown = values_of(chart, i, f"{way} samples")
             assert list(shown) == list(decoder.sizes)

@@ -120,8 +120,9 @@ def test_the_factor_of_a_layer_changes_no_relative_error():
         weights = np.exp(tilts @ keys.T)
         weights /= weights.sum(axis=1, keepdims=True)
         x = x + weights @ values @ output.T / (factor * scale)
-        exact = exact + head.with_law(law).limit_map(head.tokens(exact * scale).tilts) \
-            @ output.T / (factor * scale)  # fmt: skip
+        exact = exact + head.with_law(law).limit_map(
+            head.tokens(exact * scale).tilts
+        ) @ output.T / (factor * scale)
         scale *= factor
         law = Gaussian(limit.means[i + 1], limit.covariances[i + 1])
         size = np.sqrt(np.trace(limit.covariances[i + 1])) / scale

@@ -222,9 +222,15 @@ def test_bad_input(change, message, tmp_path):
 @pytest.mark.slow
 def test_the_real_encoder_loses_its_error_with_more_keys():
     found = esscher.deep(
-        demo_model("demo:minilm"), "demo:docs", context=256, passages=3, draws=2,
-        sizes=[32, 64, 128, 224], keys="independent", terciles="none",
-    )  # fmt: skip
+        demo_model("demo:minilm"),
+        "demo:docs",
+        context=256,
+        passages=3,
+        draws=2,
+        sizes=[32, 64, 128, 224],
+        keys="independent",
+        terciles="none",
+    )
     cosine = found.end.cosine["independent"].mean
     assert np.all(np.diff(cosine) > 0)
     assert cosine[-1] > 0.95

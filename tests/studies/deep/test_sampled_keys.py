@@ -23,17 +23,37 @@ from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer, wo
 from tests.engine.models.tiny import HOOKED, tiny_model, transformers
 from tests.studies.deep.readers import reader_of
 
-NAMES = ("bert", "roberta", "mpnet", "gpt2", "llama", "mistral", "gemma2", "qwen3",
-         "gemma3_text bidirectional")  # fmt: skip
+NAMES = (
+    "bert",
+    "roberta",
+    "mpnet",
+    "gpt2",
+    "llama",
+    "mistral",
+    "gemma2",
+    "qwen3",
+    "gemma3_text bidirectional",
+)
 
 
 def layer_of(q, k, v, *, causal=False, window=None, offset=0):
     """A layer from arrays [heads, n, d]."""
     inputs = LayerInputs(
-        layer=0, q=q[None], k=k[None], v=v[None], scaling=1.0, softcap=None, window=window,
-        bias=None, causal=causal, valid=None, visible_mask=None, offset=offset, hidden=None,
+        layer=0,
+        q=q[None],
+        k=k[None],
+        v=v[None],
+        scaling=1.0,
+        softcap=None,
+        window=window,
+        bias=None,
+        causal=causal,
+        valid=None,
+        visible_mask=None,
+        offset=offset,
+        hidden=None,
         own=lambda: inputs.attend(torch.float32),
-    )  # fmt: skip
+    )
     return inputs
 
 
@@ -106,10 +126,16 @@ def test_weights_are_unbiased_over_all_samples(options):
     else:
         # a query whose window holds no drawn key loses the class in that sample; the others do not
         kept = [
-            torch.stack([t[i] for t, c in zip(totals, combinations(eligible, 3), strict=True)
-                         if any(seen[i, j] for j in c)]).mean()
-            for i in range(queries) if any(seen[i, j] for j in eligible)
-        ]  # fmt: skip
+            torch.stack(
+                [
+                    t[i]
+                    for t, c in zip(totals, combinations(eligible, 3), strict=True)
+                    if any(seen[i, j] for j in c)
+                ]
+            ).mean()
+            for i in range(queries)
+            if any(seen[i, j] for j in eligible)
+        ]
         exact = [dense[i].sum() for i in range(queries) if any(seen[i, j] for j in eligible)]
         assert torch.allclose(torch.stack(kept), torch.stack(exact), rtol=1e-5)
     # a query's own token is there in every sample, with weight 1

@@ -123,8 +123,9 @@ def test_a_stopped_run_resumes_to_the_same(made, tmp_path, monkeypatch):
     assert "So far from 3 blocks" in part.headline
     assert "tokens that a head needs" in repr(part)
     again = domains(tiny("bert"), THREE, out=tmp_path / "run", **options)
-    without = [{k: v for k, v in r.items() if k != "created"} for r in
-               (whole.to_dict(), again.to_dict())]  # fmt: skip
+    without = [
+        {k: v for k, v in r.items() if k != "created"} for r in (whole.to_dict(), again.to_dict())
+    ]
     assert without[0] == without[1]
 
 
@@ -224,9 +225,14 @@ def test_bad_input(options, words, tmp_path):
 
 def test_the_real_encoder():
     found = esscher.domains(
-        demo_model("demo:minilm"), {"prose": "demo:docs", "code": "demo:code"},
-        layers=[0], heads=[0, 5], blocks=6, block_tokens=200, context=210,
-    )  # fmt: skip
+        demo_model("demo:minilm"),
+        {"prose": "demo:docs", "code": "demo:code"},
+        layers=[0],
+        heads=[0, 5],
+        blocks=6,
+        block_tokens=200,
+        context=210,
+    )
     assert found.complete
     assert found.units == ((0, 0), (0, 5))
 

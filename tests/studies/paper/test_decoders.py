@@ -96,13 +96,22 @@ def causal_table(slower=0.0, factor=1.4, heads=8, replicates=6):
         for replicate in range(replicates):
             for n in CAUSAL["quick"].sizes:
                 noise = rng.chisquare(30, size=2) / 30
-                rows.append({
-                    "layer": head, "head": 0, "replicate": replicate, "n": n,
-                    "causal": noise[0] * factor**2 * n ** (2 * slower) / n,
-                    "dense": noise[1] / n, "causal_first": noise[0] * 2 / n,
-                    "dense_first": noise[1] / n, "causal_expected": 2 / n, "dense_expected": 1 / n,
-                    "map": 20 / n, "position": np.mean(20 / np.arange(n // 2 + 1, n + 1)),
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "layer": head,
+                        "head": 0,
+                        "replicate": replicate,
+                        "n": n,
+                        "causal": noise[0] * factor**2 * n ** (2 * slower) / n,
+                        "dense": noise[1] / n,
+                        "causal_first": noise[0] * 2 / n,
+                        "dense_first": noise[1] / n,
+                        "causal_expected": 2 / n,
+                        "dense_expected": 1 / n,
+                        "map": 20 / n,
+                        "position": np.mean(20 / np.arange(n // 2 + 1, n + 1)),
+                    }
+                )
     return pd.DataFrame(rows)
 
 
@@ -142,10 +151,18 @@ def downstream_table(ceiling=1.0, bend=False):
             for n in sizes:
                 rate = ceiling * (0.3 if bend and n == sizes[-1] else (sizes[1] / n) ** 0.5 * 0.5)
                 loss = rng.binomial(60, min(rate, 0.95)) / 60
-                rows.append({
-                    "task": task, "text": text, "draw": 0, "n": n, "loss": loss,
-                    "accuracy": 0.8 - 0.5 * loss, "dense_accuracy": 0.8, "answers": 60,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "task": task,
+                        "text": text,
+                        "draw": 0,
+                        "n": n,
+                        "loss": loss,
+                        "accuracy": 0.8 - 0.5 * loss,
+                        "dense_accuracy": 0.8,
+                        "answers": 60,
+                    }
+                )
     return pd.DataFrame(rows)
 
 

@@ -36,12 +36,23 @@ def setting(tmp_path_factory):
 
 def test_rows_are_those_of_a_probe(setting):
     rows = heads.MEASUREMENTS["heads"].measure({"part": 0} | SMALL, setting)
-    found = probe(setting.encoder, setting.text, tokens=300, layers=[0], heads=[0, 1],
-                  sizes=[16, 32, 64, 128], replicates=8, seed=3).table()  # fmt: skip
+    found = probe(
+        setting.encoder,
+        setting.text,
+        tokens=300,
+        layers=[0],
+        heads=[0, 1],
+        sizes=[16, 32, 64, 128],
+        replicates=8,
+        seed=3,
+    ).table()
     mine = pd.DataFrame(rows).head(2)
-    same = {"bound": "paper_bound", "reference": "paper_reference",
-            "bound_one_sided": "paper_bound_one_sided",
-            "reference_one_sided": "paper_reference_one_sided"}  # fmt: skip
+    same = {
+        "bound": "paper_bound",
+        "reference": "paper_reference",
+        "bound_one_sided": "paper_bound_one_sided",
+        "reference_one_sided": "paper_reference_one_sided",
+    }
     exact = ["layer", "head", "H", "psi", "psi_one_sided", "H_unscaled"]
     ends = [f"{metric}{end}" for metric in heads.METRICS for end in ("", "_low", "_high")]
     for name in (*exact, *ends, *same):
@@ -122,13 +133,22 @@ def made(beta, psi, width=0.02, cov=None, bound=None):
     """A table of heads, six to a layer."""
     beta, psi = np.asarray(beta, dtype=float), np.asarray(psi, dtype=float)
     number = np.arange(len(beta))
-    table = pd.DataFrame({
-        "layer": number // 6, "head": number % 6, "alpha": 1.0, "H": psi**0.5, "psi": psi,
-        "psi_one_sided": 2 * psi, "H_unscaled": 4 * psi**0.5,
-        "bound": 1 / (2 + 64 * psi) if bound is None else bound, "bound_one_sided": 0.0,
-        "reference": 1 / (2 + 2 * psi), "reference_one_sided": 1 / (2 + 4 * psi),
-        "largest_n": 1024,
-    })  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "layer": number // 6,
+            "head": number % 6,
+            "alpha": 1.0,
+            "H": psi**0.5,
+            "psi": psi,
+            "psi_one_sided": 2 * psi,
+            "H_unscaled": 4 * psi**0.5,
+            "bound": 1 / (2 + 64 * psi) if bound is None else bound,
+            "bound_one_sided": 0.0,
+            "reference": 1 / (2 + 2 * psi),
+            "reference_one_sided": 1 / (2 + 4 * psi),
+            "largest_n": 1024,
+        }
+    )
     for metric, value in (("mean", beta), ("cov", beta if cov is None else cov), ("map", beta)):
         table[metric], table[f"{metric}_trusted"], table[f"{metric}_law"] = value, True, "power"
         for end, sign in (("low", -1), ("high", 1)):
@@ -199,8 +219,10 @@ def test_laws_of_the_argmax(laws, verdict):
         noise = 0.02 * random_stream(2, "made", head).standard_normal((32, len(sizes)))
         errors = level[laws[head % len(laws)]] * np.exp(noise)
         about = {"layer": 0, "head": head} | heads._fitted("mean", errors, sizes, 0)
-        rows += [about | {"n": n, "tokens": 2048, "mean_error": errors[:, j].mean()}
-                 for j, n in enumerate(sizes)]  # fmt: skip
+        rows += [
+            about | {"n": n, "tokens": 2048, "mean_error": errors[:, j].mean()}
+            for j, n in enumerate(sizes)
+        ]
     assert heads.judge_argmax_heads(pd.DataFrame(rows)).verdict == verdict
 
 

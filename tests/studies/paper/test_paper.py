@@ -108,10 +108,15 @@ def test_every_claim_has_its_measurements_and_units() -> None:
 def test_verdicts_come_from_the_checks_that_count() -> None:
     def made(*verdicts: str) -> str:
         checks = [
-            Check(says="x", verdict=verdict.strip("()"), found="", rule="",
-                  counts=not verdict.startswith("("))
+            Check(
+                says="x",
+                verdict=verdict.strip("()"),
+                found="",
+                rule="",
+                counts=not verdict.startswith("("),
+            )
             for verdict in verdicts
-        ]  # fmt: skip
+        ]
         return entry("limit", "", checks, "", "more", {}).verdict
 
     assert made("holds", "holds", "(contradicted)") == "holds"
@@ -129,9 +134,11 @@ def swept(exponent_of, head: str = "authors", noise: float = 0.05, replicates: i
         for n in (200, 400, 800, 1600):
             for r in range(replicates):
                 error = n ** -exponent_of(horizon) * np.exp(noise * rng.standard_normal())
-                rows.append({"head": head, "alpha": alpha, "H": horizon, "n": n, "replicate": r}
-                            | dict.fromkeys(synthetic.METRICS, error)
-                            | {f"predicted_{m}": n**-0.5 for m in synthetic.METRICS})  # fmt: skip
+                rows.append(
+                    {"head": head, "alpha": alpha, "H": horizon, "n": n, "replicate": r}
+                    | dict.fromkeys(synthetic.METRICS, error)
+                    | {f"predicted_{m}": n**-0.5 for m in synthetic.METRICS}
+                )
     return pd.DataFrame(rows)
 
 
@@ -157,8 +164,11 @@ def test_the_bound_is_contradicted_by_one_slow_exponent() -> None:
         | {f"{name}_low": [0.45, 0.35] for name in ("mean", "cov")}
         | {f"{name}_high": [0.55, 0.45] for name in ("mean", "cov")}
     )
-    tables = {"gaussian": swept(lambda h: 0.6), "ablation": swept(lambda h: 0.6, "ablation"),
-              "heads": heads}  # fmt: skip
+    tables = {
+        "gaussian": swept(lambda h: 0.6),
+        "ablation": swept(lambda h: 0.6, "ablation"),
+        "heads": heads,
+    }
     assert synthetic.judge_bound(tables, SETTING).verdict == "holds"
     tables["ablation"] = swept(lambda h: 0.6 if h < 0.1 else 0.0, "ablation", noise=0.01)
     assert synthetic.judge_bound(tables, SETTING).verdict == "contradicted"
@@ -169,10 +179,17 @@ def test_the_bound_is_contradicted_by_one_slow_exponent() -> None:
 def test_exponents_on_a_ball_are_told_whatever_the_growth_of_the_constant() -> None:
     rng = np.random.default_rng(0)
     rows = [
-        {"radius": radius, "n": n, "replicate": r, "bound": 9.0,
-         "error": n**-0.5 * np.exp(0.3 * rng.standard_normal())}
-        for radius in (1.0, 4.0, 16.0) for n in (100, 400, 1600) for r in range(12)
-    ]  # fmt: skip
+        {
+            "radius": radius,
+            "n": n,
+            "replicate": r,
+            "bound": 9.0,
+            "error": n**-0.5 * np.exp(0.3 * rng.standard_normal()),
+        }
+        for radius in (1.0, 4.0, 16.0)
+        for n in (100, 400, 1600)
+        for r in range(12)
+    ]
     found = synthetic.judge_ball({"ball": pd.DataFrame(rows)}, SETTING)
     assert "falls with exponents" in found.found
     assert "R^" in found.found or "(undecided)" in found.found

@@ -23,8 +23,15 @@ def draws(count: int, seed: int = 0) -> np.ndarray:
 
 def test_langevin() -> None:
     s = np.array([1e-9, 1e-3, 0.5, 3.0, 50.0])
-    exact = np.array([s[0] / 3, s[1] / 3 - s[1] ** 3 / 45, 1 / np.tanh(0.5) - 2,
-                      1 / np.tanh(3) - 1 / 3, 1 - 1 / 50])  # fmt: skip
+    exact = np.array(
+        [
+            s[0] / 3,
+            s[1] / 3 - s[1] ** 3 / 45,
+            1 / np.tanh(0.5) - 2,
+            1 / np.tanh(3) - 1 / 3,
+            1 - 1 / 50,
+        ]
+    )
     np.testing.assert_allclose(langevin(s), exact, rtol=1e-6)
 
 

@@ -10,10 +10,15 @@ from tests.engine.models.tiny import tiny_model
 
 #: Caches in which facts can be hidden; every rule and one of them over the scores of another.
 OPTIONS = {
-    "prefix": 224, "query_count": 12, "passages": 3, "check_passages": 2, "budget": 0.25,
-    "against": ("all", "adakv:expected", "adakv:streaming"), "tasks": ("values", "needle"),
+    "prefix": 224,
+    "query_count": 12,
+    "passages": 3,
+    "check_passages": 2,
+    "budget": 0.25,
+    "against": ("all", "adakv:expected", "adakv:streaming"),
+    "tasks": ("values", "needle"),
     "task_items": 2,
-}  # fmt: skip
+}
 
 
 def roomy():

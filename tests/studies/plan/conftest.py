@@ -17,8 +17,16 @@ def found():
     model = tiny_model("llama", max_position_embeddings=160, strength=12.0)
     loaded = wrap_model(model.model, decoder_tokenizer(), name="a $x_{$ <b> & \\frac \x07 $y$")
     text, check = ([" ".join(np.random.default_rng(i).choice(WORDS, size=1500))] for i in (1, 2))
-    return esscher.plan(loaded, text, check=check, budget=0.5, passages=2, check_passages=3,
-                        prefix=120, query_count=12)  # fmt: skip
+    return esscher.plan(
+        loaded,
+        text,
+        check=check,
+        budget=0.5,
+        passages=2,
+        check_passages=3,
+        prefix=120,
+        query_count=12,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -63,8 +63,10 @@ def test_an_item_is_answered_from_a_cache_of_its_text(asked):
     table = pd.read_parquet(asked.folder / "parts" / "needle-0.parquet")
     (item,) = task_items(loaded, "needle", 1, 224, seed=0)
     assert (stored["task"], stored["haystack"], stored["answer"]) == (
-        "needle", "noise", item.answer,
-    )  # fmt: skip
+        "needle",
+        "noise",
+        item.answer,
+    )
     prompt = ObservedPrompt(loaded, item.context, asked.keeping)
     found = ask(loaded, prompt.cache, item)
     assert stored["answers"]["dense"] == found.text
@@ -176,9 +178,10 @@ def test_answers_are_said_in_the_headline(asked):
 def test_a_rule_over_another_that_is_best_is_named(asked):
     ratio = asked.check.ratios["uniform"]
     check = structs.replace(
-        asked.check, best=("adakv:expected",),
+        asked.check,
+        best=("adakv:expected",),
         over_best=dict.fromkeys(NAMES - {"adakv:expected"}, ratio),
-    )  # fmt: skip
+    )
     assert advised(check).startswith("Use AdaKV (Expected Attention): closer to dense than")
 
 

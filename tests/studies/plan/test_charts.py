@@ -46,10 +46,13 @@ def test_without_a_check_there_are_budgets(decoder, capfd):
 
 @pytest.mark.parametrize("name", ["plan", "budgets", "explorer"])
 def test_budgets_are_those_of_the_plan(found, name):
-    shown = {(row["layer"], row[KEY_HEAD]): row["tokens"]
-             for row in rows(draw(DRAWINGS, found, name), "tokens", KEY_HEAD)}  # fmt: skip
-    assert shown == {place: found.budgets[place[0]][place[1]]
-                     for place in np.ndindex(np.shape(found.budgets))}  # fmt: skip
+    shown = {
+        (row["layer"], row[KEY_HEAD]): row["tokens"]
+        for row in rows(draw(DRAWINGS, found, name), "tokens", KEY_HEAD)
+    }
+    assert shown == {
+        place: found.budgets[place[0]][place[1]] for place in np.ndindex(np.shape(found.budgets))
+    }
 
 
 def test_costs_are_what_was_measured(found):
@@ -94,8 +97,9 @@ def test_a_layer_that_keeps_everything_has_no_error_to_draw(decoder):
 
 def test_calibration_compares_every_head(found):
     chart, heads = draw(DRAWINGS, found, "calibration"), found.check.heads
-    shown = {row["name"]: (row["predicted"], row["realised"])
-             for row in panel_rows(chart, 0, "name")}  # fmt: skip
+    shown = {
+        row["name"]: (row["predicted"], row["realised"]) for row in panel_rows(chart, 0, "name")
+    }
     for layer, head in np.ndindex(np.shape(heads.predicted)):
         pair = heads.predicted[layer][head], heads.realised[layer][head]
         if min(pair) > 0:
@@ -112,12 +116,15 @@ def test_the_explorer_has_the_query_heads_of_every_key_head(found):
     assert param["value"] == [{"layer": worst["layer"], KEY_HEAD: worst["key_head"]}]
     assert len(param["views"]) == 4
     for number, column in enumerate(("tokens", "ratio", "predicted_error")):
-        shown = {(row["layer"], row[KEY_HEAD]): row[column] or 0.0
-                 for row in panel_rows(chart, number, column)}  # fmt: skip
+        shown = {
+            (row["layer"], row[KEY_HEAD]): row[column] or 0.0
+            for row in panel_rows(chart, number, column)
+        }
         expected = table.set_index(["layer", "key_head"])[column].to_dict()
         assert shown == pytest.approx(expected, rel=1e-5)
-    errors = dict(zip(ERRORS.names, (found.predicted.head_error, found.check.heads.realised),
-                      strict=True))  # fmt: skip
+    errors = dict(
+        zip(ERRORS.names, (found.predicted.head_error, found.check.heads.realised), strict=True)
+    )
     group = found.model.heads // found.model.key_heads
     shown = panel_rows(chart, 4, "query")
     assert len(shown) == 2 * found.model.layers * found.model.heads
@@ -140,9 +147,12 @@ def test_one_passage_has_no_intervals_and_errors_may_be_zero(decoder, capfd):
 
     heads = structs.replace(check.heads, predicted=none, realised=none, within_factor=None)
     changed = structs.replace(
-        check, planned=alone(check.planned), uniform=alone(check.uniform),
-        snapkv=alone(check.snapkv), heads=heads,
-    )  # fmt: skip
+        check,
+        planned=alone(check.planned),
+        uniform=alone(check.uniform),
+        snapkv=alone(check.snapkv),
+        heads=heads,
+    )
     predicted = structs.replace(decoder.predicted, head_error=none)
     alone_ = replace(decoder, check=changed, predicted=predicted)
     for drawing in offered(DRAWINGS, alone_):

@@ -23,8 +23,9 @@ def test_cards_say_what_is_kept_and_what_it_costs(found):
     taken = found.check.cache
     card = cards.pop(3)
     assert (card.value, card.label) == (
-        byte_count(taken.planned), f"for the cache instead of {byte_count(taken.dense)}",
-    )  # fmt: skip
+        byte_count(taken.planned),
+        f"for the cache instead of {byte_count(taken.dense)}",
+    )
     # half of the tokens, each with a weight of 4 bytes beside its key and value of 32
     assert 0.5 * 68 / 64 < taken.planned / taken.dense < 0.55
     assert cards[3].label.startswith("measured KL to dense")

@@ -136,8 +136,14 @@ def test_generation_under_a_plan_is_undone():
     loaded = tiny()
     found = plan(loaded, prose(0), **DECODER)
     ids = torch.randint(4, 40, (2, 110), generator=torch.Generator().manual_seed(1))
-    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 0,
-               "output_logits": True, "return_dict_in_generate": True}  # fmt: skip
+    options = {
+        "max_new_tokens": 6,
+        "min_new_tokens": 6,
+        "do_sample": False,
+        "pad_token_id": 0,
+        "output_logits": True,
+        "return_dict_in_generate": True,
+    }
     before = loaded.model.generate(ids, **options).logits
     with found.apply(loaded.model):
         under = loaded.model.generate(ids, **options).logits
@@ -153,8 +159,13 @@ def test_all_tokens_under_a_plan_are_the_model_itself():
     loaded = tiny()
     everything = plan(loaded, prose(0), **(DECODER | {"budget": 1.0}))
     ids = torch.randint(4, 40, (2, 90), generator=torch.Generator().manual_seed(1))
-    options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "output_logits": True,
-               "return_dict_in_generate": True}  # fmt: skip
+    options = {
+        "max_new_tokens": 8,
+        "do_sample": False,
+        "pad_token_id": 0,
+        "output_logits": True,
+        "return_dict_in_generate": True,
+    }
     before = loaded.model.generate(ids, **options)
     with everything.apply(loaded):
         under = loaded.model.generate(ids, **options)

@@ -33,20 +33,50 @@ def test_what_is_said_of_key_heads_that_are_not_shown(
 ) -> None:
     grid = tuple((1.0,) for _ in tokens)
     model = ModelRecord(
-        name="m", family="", architecture="", layers=len(tokens), heads=1, key_heads=1, head_dim=1,
-        hidden=1, causal=True, max_positions=200, dtype="float32", note="positions are left out",
-    )  # fmt: skip
+        name="m",
+        family="",
+        architecture="",
+        layers=len(tokens),
+        heads=1,
+        key_heads=1,
+        head_dim=1,
+        hidden=1,
+        causal=True,
+        max_positions=200,
+        dtype="float32",
+        note="positions are left out",
+    )
     predicted = Prediction(
-        unit="", effect=0.0, interval=None, uniform_effect=0.0, uniform_powers=grid,
-        head_error=grid, price=None, gap=None,
-    )  # fmt: skip
+        unit="",
+        effect=0.0,
+        interval=None,
+        uniform_effect=0.0,
+        uniform_powers=grid,
+        head_error=grid,
+        price=None,
+        gap=None,
+    )
     found = Plan(
-        study=PlanStudy(model, TextRecord(source="a", hash=""), budget=0.5), complete=True, cells=1,
-        versions={}, created="", headline="Kept.", version=2, model=model, prefix=100,
-        keeping=Keeping(sinks=1, recent=1), budgets=tuple((n,) for n in tokens), ratios=grid,
-        powers=grid, selection="sample", score="all", sliding=(), predicted=predicted, check=None,
+        study=PlanStudy(model, TextRecord(source="a", hash=""), budget=0.5),
+        complete=True,
+        cells=1,
+        versions={},
+        created="",
+        headline="Kept.",
+        version=2,
+        model=model,
+        prefix=100,
+        keeping=Keeping(sinks=1, recent=1),
+        budgets=tuple((n,) for n in tokens),
+        ratios=grid,
+        powers=grid,
+        selection="sample",
+        score="all",
+        sliding=(),
+        predicted=predicted,
+        check=None,
         total=Total(tokens=sum(tokens), ratio=0.5),
-    )  # fmt: skip
+    )
     print_result(found)
     output = capsys.readouterr().out
     question, answer, note, *_ = output.splitlines()

@@ -131,8 +131,9 @@ def test_as_many_passages_as_are_said_decide_in_4_of_5_checks():
 def test_the_closest_need_not_be_first_on_every_passage():
     rng = np.random.default_rng(0)
     common = rng.lognormal(0.0, 2.0, 16)  # passages differ far more than configurations
-    assert closest({"a": 1.3 * common, "b": common * np.exp(SCATTER[0] * rng.standard_normal(16))
-                    }) == ["b"]  # fmt: skip
+    assert closest(
+        {"a": 1.3 * common, "b": common * np.exp(SCATTER[0] * rng.standard_normal(16))}
+    ) == ["b"]
 
 
 def test_equal_budgets_are_one_number():

@@ -20,10 +20,13 @@ from tests.studies.probe.sizes import SEQUENCES, SMALL
 SAMPLES = Path(__file__).parents[2] / "fuzz" / "samples.zip"
 
 
-@pytest.mark.parametrize(("family", "query"), [
-    ("bert", "encoder.layer.0.attention.self.query"),
-    ("llama", "layers.0.self_attn.q_proj"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "query"),
+    [
+        ("bert", "encoder.layer.0.attention.self.query"),
+        ("llama", "layers.0.self_attn.q_proj"),
+    ],
+)
 def test_scaled_tilts_are_those_of_scaled_weights(family, query):
     decoder = family == "llama"
     tokenizer = decoder_tokenizer() if decoder else encoder_tokenizer()

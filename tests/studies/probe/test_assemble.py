@@ -15,15 +15,22 @@ from tests.studies.probe.made import SIZES, made_head
 def found(error: float) -> LayerFound:
     head = made_head(0)
     mean = structs.replace(
-        head.predicted_error.mean, error=(error,) * 3, standard_error=(0.04,) * 3,
-        exponent=error, exponent_error=0.02,
-    )  # fmt: skip
+        head.predicted_error.mean,
+        error=(error,) * 3,
+        standard_error=(0.04,) * 3,
+        exponent=error,
+        exponent_error=0.02,
+    )
     fields = {name: getattr(head, name) for name in HeadStatistics.__struct_fields__}
     fields["predicted_error"] = structs.replace(head.predicted_error, mean=mean)
     measured = LayerMeasurement(
-        layer=0, heads=(0,), sizes=SIZES, errors=np.ones((3, 2, 4, 3)), relative=np.ones(2),
+        layer=0,
+        heads=(0,),
+        sizes=SIZES,
+        errors=np.ones((3, 2, 4, 3)),
+        relative=np.ones(2),
         reference_error=np.zeros(2),
-    )  # fmt: skip
+    )
     return LayerFound(measured, (HeadStatistics(**fields),))
 
 

@@ -60,9 +60,10 @@ def test_a_report_shows_every_number_of_a_head_once(found):
 def curves_of(chart, number, layer, head):
     """Rows of the curves of one metric in the explorer, for one head."""
     return [
-        row for row in panel_rows(chart, len(charts.FIRST) + number, "n")
+        row
+        for row in panel_rows(chart, len(charts.FIRST) + number, "n")
         if (row["layer"], row["head"]) == (layer, head)
-    ]  # fmt: skip
+    ]
 
 
 def test_the_explorer_has_the_curves_of_every_head(found):
@@ -73,24 +74,31 @@ def test_the_explorer_has_the_curves_of_every_head(found):
             own = curves_of(chart, number, head.layer, head.head)
             measured = [row for row in own if "hollow" in row]
             assert [row["n"] for row in measured] == list(found.sizes)
-            for key, values in (("error", head.curve[metric].mean), ("low", fit.lower),
-                                ("high", fit.upper)):  # fmt: skip
+            for key, values in (
+                ("error", head.curve[metric].mean),
+                ("low", fit.lower),
+                ("high", fit.upper),
+            ):
                 shown = [row[key] for row in measured]
                 np.testing.assert_allclose(shown, np.array(values) / scale, rtol=1e-5)
             assert {row["hollow"] for row in measured} == {not fit.trusted}
             law = {row["n"]: row["error"] for row in own if row.get("line") == charts.FITTED}
             assert law == pytest.approx(
-                {n: fit.constant * n**-fit.exponent / scale
-                 for n in (found.sizes[0], found.sizes[-1])}, rel=1e-5,
-            )  # fmt: skip
+                {
+                    n: fit.constant * n**-fit.exponent / scale
+                    for n in (found.sizes[0], found.sizes[-1])
+                },
+                rel=1e-5,
+            )
             guess = [row for row in own if row.get("line") == charts.PREDICTED]
             errors = {row["n"]: row["error"] for row in guess}
             wanted = np.array(head.predicted_error[metric].error) / scale
             np.testing.assert_allclose([errors[n] for n in found.sizes], wanted, rtol=1e-5)
             (said,) = [
-                row["text"] for row in panel_rows(chart, len(charts.FIRST) + number, "text")
+                row["text"]
+                for row in panel_rows(chart, len(charts.FIRST) + number, "text")
                 if (row["layer"], row["head"]) == (head.layer, head.head)
-            ]  # fmt: skip
+            ]
             assert said.startswith(f"β = {fit.exponent:.3f} (")
 
 

@@ -18,10 +18,18 @@ from tests.engine.models.folders import tiny, words
 def numbers_of(keys, passages=None):
     none = np.zeros((0, keys.shape[1]))
     return HeadNumbers(
-        tilts=none, keys=keys, values=none, outputs=none, logits=lambda rows: none, own=None,
-        participation=np.zeros(0), received=np.zeros(0), norm=1.0,
-        coupled=CoupledMoments.of(keys, keys), passages=passages,
-    )  # fmt: skip
+        tilts=none,
+        keys=keys,
+        values=none,
+        outputs=none,
+        logits=lambda rows: none,
+        own=None,
+        participation=np.zeros(0),
+        received=np.zeros(0),
+        norm=1.0,
+        coupled=CoupledMoments.of(keys, keys),
+        passages=passages,
+    )
 
 
 def judged(numbers):

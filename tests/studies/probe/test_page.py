@@ -159,9 +159,10 @@ def test_rows_and_points_pick_heads(browser, opened):
         # lines, of which the fitted one has two ends; what was measured
         tables = page.locator("details[data-chart]").first.locator("table")
         predicted, drawn, measured, *_ = (
-            table.locator("tr") for table in tables.all()
+            table.locator("tr")
+            for table in tables.all()
             if "n" in table.locator("th").all_inner_texts()
-        )  # fmt: skip
+        )
         assert predicted.count() == 1 + len(probe.sizes)
         assert drawn.count() == 1 + 2 + len(probe.sizes)
         assert measured.count() == 1 + len(probe.sizes)

@@ -7,8 +7,15 @@ import pandas as pd
 
 from esscher.studies.probe.result import CONSTANT, beats_constant, predictor_table
 
-COLUMNS = ("predicted_mean", "predicted_cov", "predicted_map", "predicted_khat", "sharp",
-           "paper_reference", "paper_bound")  # fmt: skip
+COLUMNS = (
+    "predicted_mean",
+    "predicted_cov",
+    "predicted_map",
+    "predicted_khat",
+    "sharp",
+    "paper_reference",
+    "paper_bound",
+)
 
 
 def frame(measured, **predicted):

@@ -344,8 +344,20 @@ def test_bad_input_is_refused(change, words_, tmp_path):
 def test_command_on_a_folder(tmp_path: Path):
     save(tmp_path / "model")
     (tmp_path / "text.txt").write_text(words(1000))
-    options = ["--text", str(tmp_path / "text.txt"), "--tokens", "300", "--context", "32",
-               "--sizes", "16:128:4", "--replicates", "5", "--layers", "0-1"]  # fmt: skip
+    options = [
+        "--text",
+        str(tmp_path / "text.txt"),
+        "--tokens",
+        "300",
+        "--context",
+        "32",
+        "--sizes",
+        "16:128:4",
+        "--replicates",
+        "5",
+        "--layers",
+        "0-1",
+    ]
     figure, out = tmp_path / "heads.png", tmp_path / "run"
     result = run(str(tmp_path / "model"), *options, "--out", str(out), "--figure", str(figure))
     assert result.exit_code == 0, result.output
@@ -384,8 +396,14 @@ def test_bad_commands(arguments, words_, tmp_path):
 
 def test_the_real_encoder():
     """One layer of MiniLM on Python's documentation: exponents near 1/2, as predicted."""
-    found = probe(demo_model("demo:minilm"), "demo:docs", tokens=2048, layers=[4],
-                  sizes=[64, 128, 256, 512], replicates=16)  # fmt: skip
+    found = probe(
+        demo_model("demo:minilm"),
+        "demo:docs",
+        tokens=2048,
+        layers=[4],
+        sizes=[64, 128, 256, 512],
+        replicates=16,
+    )
     table = found.table()
     assert len(table) == 12
     assert np.median(np.abs(table["mean"] - 0.5)) < 0.08
@@ -395,8 +413,14 @@ def test_the_real_encoder():
         gap = (table[f"predicted_{metric}"] - table[metric]).abs().median()
         assert gap < 2 * noise, metric
     # the same table from one pass, nothing sampled
-    alone = probe(demo_model("demo:minilm"), "demo:docs", tokens=2048, layers=[4],
-                  sizes=[64, 128, 256, 512], predict=True)  # fmt: skip
+    alone = probe(
+        demo_model("demo:minilm"),
+        "demo:docs",
+        tokens=2048,
+        layers=[4],
+        sizes=[64, 128, 256, 512],
+        predict=True,
+    )
     assert alone.predictors().empty
     for metric in ("mean", "cov", "map"):
         # beside measured ones, predicted exponents have the weights of their fit

@@ -40,8 +40,9 @@ def test_curves_hold_the_errors_with_their_intervals(name, reference):
     found = make("sparse-law")[1]
     chart = draw(DRAWINGS, found, name)
     for i, metric in enumerate(METRICS):
-        shown = {(row["pattern"], row["budget"]): row
-                 for row in panel_rows(chart, i, "error", "low")}  # fmt: skip
+        shown = {
+            (row["pattern"], row["budget"]): row for row in panel_rows(chart, i, "error", "low")
+        }
         assert len(shown) == len(found.patterns) * len(found.budgets)
         for pattern, about in found.patterns.items():
             curve = about.curve.by_reference[reference][metric]
@@ -88,8 +89,9 @@ def test_heatmaps_hold_the_numbers_of_the_heads():
             (exponents, i, "exponent", f"{name} exponent"),
             (errors, i + 1, "last_error", f"{name} error"),
         ):
-            shown = {(row["layer"], row["head"]): row[field]
-                     for row in panel_rows(chart, number, field)}  # fmt: skip
+            shown = {
+                (row["layer"], row["head"]): row[field] for row in panel_rows(chart, number, field)
+            }
             assert shown == pytest.approx(table.loc[name][column].to_dict(), rel=1e-5)
     words = panel_rows(errors, len(found.patterns) + 1, "word")
     assert {(row["layer"], row["head"]): row["word"] for row in words} == {
@@ -108,8 +110,11 @@ def test_the_explorer_shows_the_curves_of_a_head():
     for unit in found.heads:
         for name, pattern in unit.patterns.items():
             place = (unit.layer, unit.head, name)
-            own = [row["error"] for row in shown
-                   if (row["layer"], row["head"], row["pattern"]) == place]  # fmt: skip
+            own = [
+                row["error"]
+                for row in shown
+                if (row["layer"], row["head"], row["pattern"]) == place
+            ]
             assert own == pytest.approx(list(pattern.map.error), rel=1e-5)
     with pytest.raises(InputError, match=r"there is no head 7\.7 in this run"):
         draw(DRAWINGS, found, "explorer", heads=[(7, 7)])

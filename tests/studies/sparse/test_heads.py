@@ -30,9 +30,16 @@ def test_errors_are_those_of_attention_over_the_chosen_keys(name) -> None:
     loaded = tiny(name)
     passage = next(iter(passages(loaded, read_text([words(500)]), context=72)))
     found = measure_passage(
-        loaded, passage, ("random", "window"), (8, 16), layers=[1], heads=[0, 3], queries=6,
-        draws=2, seed=5,
-    )  # fmt: skip
+        loaded,
+        passage,
+        ("random", "window"),
+        (8, 16),
+        layers=[1],
+        heads=[0, 3],
+        queries=6,
+        draws=2,
+        seed=5,
+    )
     asking = choose_queries(passage, loaded.causal, 6, 5)
     captured = []
     visit_passages(loaded, [passage], lambda _, capture: captured.append(capture), layers=[1])
@@ -73,9 +80,15 @@ def test_results_have_everything(name, tmp_path) -> None:
     layers = [1] if name == "gemma2" else [0, 2]
     loaded = tiny(name)
     found = sparse(
-        loaded, [words(2000)], layers=layers, heads=[0, 2], out=tmp_path / "run", progress=False,
-        patterns="window,corrected,topk,linformer", **SMALL,
-    )  # fmt: skip
+        loaded,
+        [words(2000)],
+        layers=layers,
+        heads=[0, 2],
+        out=tmp_path / "run",
+        progress=False,
+        patterns="window,corrected,topk,linformer",
+        **SMALL,
+    )
     assert isinstance(found, Sparse)
     assert found.complete
     json.dumps(found.to_dict(), allow_nan=False)
@@ -168,9 +181,16 @@ def test_sinks_matter_in_a_real_decoder() -> None:
     """A window without the sinks misses most of what many heads attend."""
     loaded = demo_model("demo:smollm2")
     found = sparse(
-        loaded, "demo:docs", context=1024, passages=5, layers=[10, 20], query_count=32,
-        budgets=[32, 64, 128, 256], patterns="window,streaming,corrected,topk", progress=False,
-    )  # fmt: skip
+        loaded,
+        "demo:docs",
+        context=1024,
+        passages=5,
+        layers=[10, 20],
+        query_count=32,
+        budgets=[32, 64, 128, 256],
+        patterns="window,streaming,corrected,topk",
+        progress=False,
+    )
     last = {n: e.curve.dense.map.mean[-1] for n, e in found.patterns.items()}
     assert last["topk"] < last["streaming"] < last["window"]
     assert last["corrected"] < last["random"]

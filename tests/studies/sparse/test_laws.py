@@ -119,9 +119,16 @@ def test_cells_cover_the_replicates() -> None:
 def independent():
     """Independent Gaussian tokens, all patterns."""
     return sparse_law(
-        "gaussian", horizon=0.5, dim=2, tokens=1024, replicates=16, query_count=48, progress=False,
-        budgets=BUDGETS, patterns="window,bigbird,corrected,topk,pooled,linformer",
-    )  # fmt: skip
+        "gaussian",
+        horizon=0.5,
+        dim=2,
+        tokens=1024,
+        replicates=16,
+        query_count=48,
+        progress=False,
+        budgets=BUDGETS,
+        patterns="window,bigbird,corrected,topk,pooled,linformer",
+    )
 
 
 def test_random_selection_has_the_exponent_of_r_tokens(independent) -> None:
@@ -184,9 +191,17 @@ def test_windows_pay_for_correlation() -> None:
     """At weak tilt a window of r tokens is worth r (1-rho)/(1+rho) independent ones."""
     rho = 0.8
     found = sparse_law(
-        "gaussian", horizon=0.1, dim=2, correlation=rho, tokens=8192, replicates=32, query_count=64,
-        budgets=[64, 128, 256, 512], patterns="window,bigbird", progress=False,
-    )  # fmt: skip
+        "gaussian",
+        horizon=0.1,
+        dim=2,
+        correlation=rho,
+        tokens=8192,
+        replicates=32,
+        query_count=64,
+        budgets=[64, 128, 256, 512],
+        patterns="window,bigbird",
+        progress=False,
+    )
     window = found.patterns["window"]
     low, high = window.versus_random.map.ratio_interval
     expected = np.sqrt((1 + rho) / (1 - rho))

@@ -25,9 +25,11 @@ from esscher.studies.sweep.charts import (
 from tests.show.drawn import panel_rows, texts
 
 HOSTILE = "A $x_{$ <b> & \\frac $y$"
-NAMES = {"swept": ("curve", "exponents", "study", "predicted"),
-         "one": ("curve", "exponents", "study"),
-         "laplace": ("curve", "exponents", "study")}  # fmt: skip
+NAMES = {
+    "swept": ("curve", "exponents", "study", "predicted"),
+    "one": ("curve", "exponents", "study"),
+    "laplace": ("curve", "exponents", "study"),
+}
 
 
 @pytest.fixture
@@ -62,9 +64,11 @@ def test_curves_hold_errors_fits_and_predictions(found):
             rate, horizon = found.rate(metric, s), f"{found.horizons[s]:.3g}"
             own = [row for row in measured if row.get("horizon", horizon) == horizon]
             for key, wanted in (
-                ("n", rate.sizes), ("error", rate.errors), ("low", rate.lower),
+                ("n", rate.sizes),
+                ("error", rate.errors),
+                ("low", rate.lower),
                 ("high", rate.upper),
-            ):  # fmt: skip
+            ):
                 np.testing.assert_allclose([row[key] for row in own], wanted, rtol=1e-5)
             assert {row["hollow"] for row in own} == {not rate.trusted}
             drawn = {}
@@ -123,8 +127,10 @@ def test_exponents_and_theory(swept):
             assert by_kind[PREDICTED][horizon]["exponent"] == pytest.approx(fit.predicted, rel=1e-5)
         name = {"mean": "mean", "cov": "cov", "map": "map_rms"}[metric]
         for kind, field in (
-            (SHARPEST, name), (REFERENCE, "paper_reference"), (BOUND, "paper_bound"),
-        ):  # fmt: skip
+            (SHARPEST, name),
+            (REFERENCE, "paper_reference"),
+            (BOUND, "paper_bound"),
+        ):
             line = by_kind[kind]
             assert min(line) <= min(swept.horizons) < max(swept.horizons) <= max(line)
             for horizon, row in line.items():
@@ -198,8 +204,13 @@ def test_many_horizons_are_listed_in_part(swept):
         for i in range(40)
     )
     fits = {(m, s, "mean", 0.95): swept.rate(m, s % 3) for m in TITLES for s in range(40)}
-    many = replace(swept, scales=scales, predictions=None, _fitted=fits,
-                   _raw=np.repeat(swept._raw, 14, axis=1)[:, :40])  # fmt: skip
+    many = replace(
+        swept,
+        scales=scales,
+        predictions=None,
+        _fitted=fits,
+        _raw=np.repeat(swept._raw, 14, axis=1)[:, :40],
+    )
     written = texts(draw(DRAWINGS, many))
     listed = {f"{scale.horizon:.3g}" for scale in scales} & set(written)
     assert {"1", "1.98"} <= listed

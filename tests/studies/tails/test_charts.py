@@ -30,9 +30,15 @@ def judged(found):
         tail = (structs.replace(head.tail[0], tau_interval=ends[said]),)
         number = head.head + 4 * (i % 5)
         heads.append(
-            structs.replace(head, head=number, key_head=number, verdict=said, halves=(said, said),
-                            tail_halves=(tail, tail))
-        )  # fmt: skip
+            structs.replace(
+                head,
+                head=number,
+                key_head=number,
+                verdict=said,
+                halves=(said, said),
+                tail_halves=(tail, tail),
+            )
+        )
     return replace(found, heads=tuple(heads))
 
 

@@ -369,9 +369,12 @@ def _check_parquet(file: Any, place: str, limit: int) -> None:
         if not any(
             known(field.type)
             for known in (
-                pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, _is_text,
+                pa.types.is_integer,
+                pa.types.is_floating,
+                pa.types.is_boolean,
+                _is_text,
             )
-        ):  # fmt: skip
+        ):
             raise InputError(f"{place} is damaged: a column holds {str(field.type)[:80]}")
     _check_total(rows * columns * _WIDTH, place, limit)
 

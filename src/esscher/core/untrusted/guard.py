@@ -15,9 +15,15 @@ from esscher.core.untrusted import limits
 
 #: Exceptions raised by numbers, names and lists that do not belong together.
 _KINDS = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError,
-    TypeError, ValueError,
-)  # fmt: skip
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 @contextmanager

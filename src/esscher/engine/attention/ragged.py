@@ -292,9 +292,14 @@ def _check(
     )
     if not sound:
         shapes = {
-            "q": q, "keys": segments.keys, "values": segments.values, "start": segments.start,
-            "tail_keys": tail_keys, "tail_values": tail_values, "visible": visible,
-        }  # fmt: skip
+            "q": q,
+            "keys": segments.keys,
+            "values": segments.values,
+            "start": segments.start,
+            "tail_keys": tail_keys,
+            "tail_values": tail_values,
+            "visible": visible,
+        }
         found = ", ".join(f"{k} {list(x.shape)}" for k, x in shapes.items() if x is not None)
         raise InputError(f"these do not belong together: {found}")
     if visible is not None and visible.dtype != torch.bool:

@@ -346,9 +346,16 @@ class ReducedLayer(HoldingLayer):
             if self._call.repeats or self._call.reading or full:
                 assert self.rule is not None
                 looked = look_at_held(
-                    self.rule, self.number, self.segments, self.tail, query, self.recent,
-                    self.seen, scaling, softcap,
-                )  # fmt: skip
+                    self.rule,
+                    self.number,
+                    self.segments,
+                    self.tail,
+                    query,
+                    self.recent,
+                    self.seen,
+                    scaling,
+                    softcap,
+                )
                 if self._call.repeats:
                     group = query.shape[1] // key.shape[1]
                     self._waiting = Waiting(looked, group, first=False)
@@ -369,9 +376,16 @@ class ReducedLayer(HoldingLayer):
     ) -> None:
         assert self.rule is not None
         inputs = layer_inputs(
-            self.number, query, key, value, mask, options, causal=True, past=0,
+            self.number,
+            query,
+            key,
+            value,
+            mask,
+            options,
+            causal=True,
+            past=0,
             own=lambda: torch.zeros(0),
-        )  # fmt: skip
+        )
         own = [inputs.own_queries(batch).cpu() for batch in range(len(query))]
         again, texts = self.bounded or self._call.reading, range(len(query))
         if self._call.repeats:
@@ -483,9 +497,16 @@ class ReducedLayer(HoldingLayer):
         self.turns += 1
         held = min(self.recent_tokens, self.tail.length)
         self.segments, carried = judged(
-            self.rule, self.number, self.segments, self.tail, looked, self.carried, self.lengths,
-            self.turns, held,
-        )  # fmt: skip
+            self.rule,
+            self.number,
+            self.segments,
+            self.tail,
+            looked,
+            self.carried,
+            self.lengths,
+            self.turns,
+            held,
+        )
         self.carried = None if self.rule.score == "last" else carried
         hidden = self._hidden()
         self.tail.keep_last(held)

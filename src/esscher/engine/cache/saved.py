@@ -99,11 +99,19 @@ def save_cache(cache: ReducedCache, path: Path) -> None:
     first, rule = reduced[0], cache.rule
     assert first.lengths is not None
     about = SavedCache(
-        version=VERSION, plan_hash=plan_hash(rule.budgets),
-        weight_hash=cache.weight_hash, budgets=rule.budgets, seed=rule.seed,
-        length=rule.length, decode=cache.decode, chunk=cache.chunk, score=rule.score,
-        seen=first.seen, turns=first.turns, lengths=tuple(first.lengths.tolist()),
-    )  # fmt: skip
+        version=VERSION,
+        plan_hash=plan_hash(rule.budgets),
+        weight_hash=cache.weight_hash,
+        budgets=rule.budgets,
+        seed=rule.seed,
+        length=rule.length,
+        decode=cache.decode,
+        chunk=cache.chunk,
+        score=rule.score,
+        seen=first.seen,
+        turns=first.turns,
+        lengths=tuple(first.lengths.tolist()),
+    )
     arrays: dict[str, Tensor] = {}
     for number, layer in enumerate(cache.layers):
         found = _arrays(layer) if isinstance(layer, ReducedLayer) else _sliding_arrays(layer)
@@ -120,10 +128,14 @@ def _arrays(layer: ReducedLayer) -> dict[str, Tensor]:
     lists = [one_list(held, number) for number in everything]
     held = packed([(k, v, Kept(torch.arange(len(k)), w.cpu())) for k, v, w in lists])
     out = {
-        "keys": held.keys, "values": held.values, "log_weight": held.log_weight,
-        "start": held.start, "stop": held.stop,
-        "tail_keys": layer.tail.keys, "tail_values": layer.tail.values,
-    }  # fmt: skip
+        "keys": held.keys,
+        "values": held.values,
+        "log_weight": held.log_weight,
+        "start": held.start,
+        "stop": held.stop,
+        "tail_keys": layer.tail.keys,
+        "tail_values": layer.tail.values,
+    }
     if layer.tail.valid is not None:
         out["tail_valid"] = layer.tail.valid
     if layer.padding is not None:
@@ -267,8 +279,11 @@ def _fill(layer: ReducedLayer, own: _Arrays, about: SavedCache, loaded: LoadedMo
     padding = own.take("padding", (batch, listed), torch.bool) if "padding" in own else None
     layer.restore(
         Segments(*(x.to(device) for x in (keys, values, weight, start, stop))),
-        np.array(about.lengths), about.seen, about.turns, padding,
-    )  # fmt: skip
+        np.array(about.lengths),
+        about.seen,
+        about.turns,
+        padding,
+    )
     layer.tail.start(tail_keys.to(device), tail_values.to(device))
     layer.tail.append(tail_keys.to(device), tail_values.to(device))
     if "tail_valid" in own:

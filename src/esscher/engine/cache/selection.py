@@ -480,9 +480,14 @@ def held_tokens(segments: Segments, tail: Tail) -> Iterator[Held]:
         present = tail.present(b)
         hidden = torch.zeros(tail.length).masked_fill_(~present, -torch.inf)
         yield Held(
-            b, g, torch.cat([keys, tail.keys[b, g]]), torch.cat([values, tail.values[b, g]]),
-            torch.cat([weight, hidden.to(weight.device)]), present, len(keys),
-        )  # fmt: skip
+            b,
+            g,
+            torch.cat([keys, tail.keys[b, g]]),
+            torch.cat([values, tail.values[b, g]]),
+            torch.cat([weight, hidden.to(weight.device)]),
+            present,
+            len(keys),
+        )
 
 
 class Looked(NamedTuple):
@@ -637,9 +642,14 @@ def judged(
         candidates = torch.cat([torch.arange(held.listed), held.listed + outgoing])
         weight = held.log_weight[candidates]
         kept = rule.keep_again(
-            layer, g, own[candidates], weight, int(lengths[b]),
-            int(held.present[leaving:].sum()), turn,
-        )  # fmt: skip
+            layer,
+            g,
+            own[candidates],
+            weight,
+            int(lengths[b]),
+            int(held.present[leaving:].sum()),
+            turn,
+        )
         index = candidates[kept.index]
         again = Kept(index, kept.log_weight)
         if asked is not None:
@@ -687,9 +697,12 @@ class Waiting:
             own = query[held.text, :, start:stop][held.key_head * group :][:group]
             ends = held.listed + before + torch.arange(start + 1, stop + 1, device=own.device)
             self._found[number].add(
-                own.to(torch.float32) * scaling, held.keys.to(torch.float32), ends, softcap,
+                own.to(torch.float32) * scaling,
+                held.keys.to(torch.float32),
+                ends,
+                softcap,
                 held.bias,
-            )  # fmt: skip
+            )
 
     def looked(self, segments: Segments, tail: Tail) -> Looked:
         """Scores by both kinds of queries, given what is held without the repetition."""

@@ -77,8 +77,12 @@ def chosen_lists(segments: Segments, texts: Tensor, batch: int) -> Segments:
 def bytes_of(segments: Segments) -> int:
     """Bytes of the arrays; what lists share is there once."""
     arrays = (
-        segments.keys, segments.values, segments.log_weight, segments.start, segments.stop,
-    )  # fmt: skip
+        segments.keys,
+        segments.values,
+        segments.log_weight,
+        segments.start,
+        segments.stop,
+    )
     return sum(array.nbytes for array in arrays)
 
 

@@ -123,9 +123,13 @@ class ModelChoice:
         from esscher.engine.models.load import load_model
 
         return load_model(
-            str(self.model), device=self.device, dtype=self.dtype, revision=self.revision,
-            allow_pickle=self.allow_pickle, allow_remote_code=self.allow_remote_code,
-        )  # fmt: skip
+            str(self.model),
+            device=self.device,
+            dtype=self.dtype,
+            revision=self.revision,
+            allow_pickle=self.allow_pickle,
+            allow_remote_code=self.allow_remote_code,
+        )
 
     def for_tasks(
         self,

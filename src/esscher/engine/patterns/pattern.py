@@ -82,9 +82,7 @@ class View:
 
     def take(self, rows: NDArray[np.intp]) -> View:
         """Some of the queries."""
-        return View(
-            self.queries[rows], self.first[rows], self.stop[rows], self.keys, self.causal
-        )  # fmt: skip
+        return View(self.queries[rows], self.first[rows], self.stop[rows], self.keys, self.causal)
 
     def visible(self) -> NDArray[np.bool_]:
         """Who sees whom, [queries, keys]."""

@@ -152,9 +152,15 @@ def pooled_reference(
     coarse = np.sort(rng.choice(tokens, size=min(levels.keys, tokens), replace=False))
     moments, mean_error, covariance_error = _two_levels(view, asking, outputs, coarse, levels.chunk)
     return PooledReference(
-        asking, outputs, moments, mean_error, covariance_error, received, participation,
+        asking,
+        outputs,
+        moments,
+        mean_error,
+        covariance_error,
+        received,
+        participation,
         len(coarse),
-    )  # fmt: skip
+    )
 
 
 def _all_tokens(view: LayerCloud) -> tuple[Tensor, list[Array], list[Array]]:

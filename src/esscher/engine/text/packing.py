@@ -58,8 +58,14 @@ class PassageStream(Iterator[Passage]):
         Characters of the text tokenised so far.
     """
 
-    def __init__(self, framing: Framing, documents: Iterable[Document], context: int,
-                 tokens: int | None, keep_short: bool) -> None:  # fmt: skip
+    def __init__(
+        self,
+        framing: Framing,
+        documents: Iterable[Document],
+        context: int,
+        tokens: int | None,
+        keep_short: bool,
+    ) -> None:
         self.text_tokens = 0
         self.characters = 0
         self._framing, self._context, self._keep_short = framing, context, keep_short

@@ -380,13 +380,25 @@ def law_curves(head: Head, sizes: Array, queries: str, seed: int) -> dict[str, C
     validity = "second order in part (pairs of queries left out); no rarer tokens than in the cloud"
     curves = {
         "map": ("map", "rms", [e.map.rms for e in found], [e.map.standard_error for e in found]),
-        "mean": ("mean", "mean", [e.mean.norm for e in found],
-                 [e.mean.standard_error for e in found]),
-        "mean_rms": ("mean", "rms", [e.mean.rms for e in found],
-                     [e.mean.standard_error for e in found]),
-        "cov_rms": ("cov", "rms", [e.cov.rms for e in found],
-                    [e.cov.standard_error for e in found]),
-    }  # fmt: skip
+        "mean": (
+            "mean",
+            "mean",
+            [e.mean.norm for e in found],
+            [e.mean.standard_error for e in found],
+        ),
+        "mean_rms": (
+            "mean",
+            "rms",
+            [e.mean.rms for e in found],
+            [e.mean.standard_error for e in found],
+        ),
+        "cov_rms": (
+            "cov",
+            "rms",
+            [e.cov.rms for e in found],
+            [e.cov.standard_error for e in found],
+        ),
+    }
     return {
         name: Curve(metric, statistic, sizes, *_together(errors, noise), queries, method, validity)
         for name, (metric, statistic, errors, noise) in curves.items()

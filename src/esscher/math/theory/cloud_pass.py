@@ -446,9 +446,15 @@ class CloudPass:
         linear = linear + squares.one[..., None, None] * (y[:, :, None] * y[:, None])[:, None]
         self.second[group] += np.tensordot(share, crossed + linear, axes=1)
         found = influence(
-            table, own, y, share,
-            tokens=self.keys, sizes=n, others=self._others - 1, pairs=self.pairs,
-        )  # fmt: skip
+            table,
+            own,
+            y,
+            share,
+            tokens=self.keys,
+            sizes=n,
+            others=self._others - 1,
+            pairs=self.pairs,
+        )
         factor = (n - 1 if self.tokens else n)[:, None]
         self.on_mean[group] += factor * found.on_mean(self._z_pairs)
         self.on_products[group] += factor * found.on_products(self._z_pairs)

@@ -44,9 +44,11 @@ MEASURED = Series("line", ("measured", "extrapolated"))
 SUM, DOUBLING, EXTRAPOLATED = "still to come", "change at a doubling", "extrapolated"
 #: Curves of the head that is picked.
 CHANGES = Series(
-    "curve", ("output changes when L is doubled", "still to come beyond L", "tokens used"),
-    colours=(BLUE, VERMILION, BLACK), shapes=("circle", "square", "diamond"),
-)  # fmt: skip
+    "curve",
+    ("output changes when L is doubled", "still to come beyond L", "tokens used"),
+    colours=(BLUE, VERMILION, BLACK),
+    shapes=("circle", "square", "diamond"),
+)
 
 
 def context(found: Context) -> ChartType:
@@ -121,8 +123,9 @@ def curves(found: Context, heads: Sequence[tuple[int, int]] | None = None) -> Ch
     names = list(dict.fromkeys(row["head"] for row in rows))
     kinds = [kind for kind in (SUM, EXTRAPOLATED, DOUBLING) if kind in {r["line"] for r in rows}]
     x = _along([*found.lengths, *(row["context"] for row in rows)])
-    y = Axis("rest", REST, log=True, limits=limits([tolerance, *(r["rest"] for r in rows)],
-                                                   log=True))  # fmt: skip
+    y = Axis(
+        "rest", REST, log=True, limits=limits([tolerance, *(r["rest"] for r in rows)], log=True)
+    )
     series = Series("head", names)
     drawn = panel(
         guides([_tolerance(found)], x, y, turned=True),
@@ -141,8 +144,11 @@ def _nothing(found: Context) -> str | None:
 DRAWINGS = (
     Drawing("context", "share of heads done, and lengths by head", context, missing=_nothing),
     Drawing(
-        "explorer", "lengths and changes of every head, and the curves of one of them (--head)",
-        explorer, heads=True, missing=_nothing,
+        "explorer",
+        "lengths and changes of every head, and the curves of one of them (--head)",
+        explorer,
+        heads=True,
+        missing=_nothing,
         heading="Every head",
         caption="Click a cell, or move with the arrow keys, to see the curves of that head. A head "
         "is done once its last change, or all change still to come, is within the tolerance. "
@@ -150,17 +156,23 @@ DRAWINGS = (
         "can see.",
     ),
     Drawing(
-        "saturation", "share of heads done at every length", saturation, missing=_nothing,
+        "saturation",
+        "share of heads done at every length",
+        saturation,
+        missing=_nothing,
         heading="How many heads are done",
         caption="Share of the heads that are within the tolerance of their final output, by "
         "context; extrapolated right of the dotted line.",
     ),
     Drawing("lengths", "context that every head uses", lengths, missing=_nothing),
     Drawing(
-        "curves", "what is still to come at every length, for single heads (--head)", curves,
-        heads=True, missing=_nothing,
+        "curves",
+        "what is still to come at every length, for single heads (--head)",
+        curves,
+        heads=True,
+        missing=_nothing,
     ),
-)  # fmt: skip
+)
 
 
 def _saturation(found: Context, height: float = HEIGHT) -> ChartType:
@@ -178,10 +190,14 @@ def _saturation(found: Context, height: float = HEIGHT) -> ChartType:
     first = float(ends.min()) / 1.1
     places = np.unique([first, longest, last, *ends[ends <= last]])
     rows: list[dict[str, Any]] = [
-        {"context": float(at), "share": _share(lengths, at), "low": _share(late, at),
-         "high": _share(early, at)}
+        {
+            "context": float(at),
+            "share": _share(lengths, at),
+            "low": _share(late, at),
+            "high": _share(early, at),
+        }
         for at in places
-    ]  # fmt: skip
+    ]
     parts = [row | {"line": "measured"} for row in rows if row["context"] <= longest]
     parts += [row | {"line": "extrapolated"} for row in rows if row["context"] >= longest]
     x = Axis("context", "tokens of context", log=True, limits=(first, last))
@@ -204,9 +220,14 @@ def _saturation(found: Context, height: float = HEIGHT) -> ChartType:
 def _lengths(found: Context, pick: alt.Parameter | None = None) -> ChartType:
     rows = records(found.table())
     return heatmap(
-        rows, "length", "tokens of context used", log=True, crossed="extrapolated", cross=FARTHER,
+        rows,
+        "length",
+        "tokens of context used",
+        log=True,
+        crossed="extrapolated",
+        cross=FARTHER,
         pick=pick,
-    )  # fmt: skip
+    )
 
 
 def _picked(found: Context, pick: alt.Parameter) -> ChartType:
@@ -222,9 +243,15 @@ def _picked(found: Context, pick: alt.Parameter) -> ChartType:
             ]
         if head.length is not None:
             done.append(
-                place | {"curve": used, "context": head.length, "change": found.study.tolerance,
-                         "low": head.interval[0], "high": head.interval[1]}
-            )  # fmt: skip
+                place
+                | {
+                    "curve": used,
+                    "context": head.length,
+                    "change": found.study.tolerance,
+                    "low": head.interval[0],
+                    "high": head.interval[1],
+                }
+            )
     x = _along([*found.lengths, _last(found)])
     known = [found.study.tolerance, *(row["change"] for row in rows)]
     y = Axis("change", "relative change", log=True, limits=limits(known, log=True))

@@ -37,17 +37,28 @@ def _cards(found: Context) -> list[Card]:
         return shown(value, "n0") if np.isfinite(value) else f"open at {longest:,}"
 
     return [
-        Card(f"{done['done']} of {total}",
-             f"heads are done by {longest // 2:,} tokens",
-             f"within {100 * found.study.tolerance:g}% of their final output, by their intervals; "
-             f"{done['not yet']} are not, {done['undecided']} undecided"),
-        Card(f"{int(frame['extrapolated'].sum())} of {total}",
-             f"heads gain beyond {longest:,} tokens", "by extrapolation"),
-        Card(f"{int(frame['open'].sum())} of {total}", f"heads are still changing at {longest:,}",
-             "and the changes do not shrink"),
-        Card(used(0.5), "tokens that the median head uses",
-             f"10% and 90% of the heads: {used(0.1)} and {used(0.9)}"),
-    ]  # fmt: skip
+        Card(
+            f"{done['done']} of {total}",
+            f"heads are done by {longest // 2:,} tokens",
+            f"within {100 * found.study.tolerance:g}% of their final output, by their intervals; "
+            f"{done['not yet']} are not, {done['undecided']} undecided",
+        ),
+        Card(
+            f"{int(frame['extrapolated'].sum())} of {total}",
+            f"heads gain beyond {longest:,} tokens",
+            "by extrapolation",
+        ),
+        Card(
+            f"{int(frame['open'].sum())} of {total}",
+            f"heads are still changing at {longest:,}",
+            "and the changes do not shrink",
+        ),
+        Card(
+            used(0.5),
+            "tokens that the median head uses",
+            f"10% and 90% of the heads: {used(0.1)} and {used(0.9)}",
+        ),
+    ]
 
 
 def _heads(found: Context, name: str) -> Table:
@@ -57,21 +68,33 @@ def _heads(found: Context, name: str) -> Table:
         columns=[
             Column("layer", "layer", "n0"),
             Column("head", "head", "n0"),
-            Column("length", "tokens used", "n0", "low", "high", "open",
-                   help="context at which what is still to come is within the tolerance"),
-            Column("last_change", "last change", "p1",
-                   help="relative change of the output at the last doubling"),
+            Column(
+                "length",
+                "tokens used",
+                "n0",
+                "low",
+                "high",
+                "open",
+                help="context at which what is still to come is within the tolerance",
+            ),
+            Column(
+                "last_change",
+                "last change",
+                "p1",
+                help="relative change of the output at the last doubling",
+            ),
             Column("extrapolated", "extrapolated", help="beyond the longest context measured"),
             Column("note", "open end"),
-            Column("limit", "at most", "n0",
-                   help="the window of the layer, or what the model reads"),
+            Column(
+                "limit", "at most", "n0", help="the window of the layer, or what the model reads"
+            ),
             Column("open", "open", shown=False),
             Column("exponent", "exponent of changes", "d2", help="b of change ~ L^-b"),
         ],
         data=data_of(found.table()),
         caption="Brackets are 95% intervals from resampled passages; one passage has none.",
         sort=("last_change", True),
-    )  # fmt: skip
+    )
 
 
 # The result in a terminal.

@@ -31,9 +31,12 @@ def read_text(study: ContextStudy, loaded: LoadedModel, model: AnyModel) -> Cont
     if found.context < study.length and isinstance(study.query_count, AtMost):
         queries = min(queries, max(1, found.context // 4))
     study = study.fitted(
-        found, loaded.outline, context=found.context - queries + 1, query_count=queries,
+        found,
+        loaded.outline,
+        context=found.context - queries + 1,
+        query_count=queries,
         passages=len(found),
-    )  # fmt: skip
+    )
     study = replace(study, model=loaded.record, text=found.record)
     return ContextWork(study, model, found.passages)
 

@@ -573,15 +573,18 @@ def assemble_stack(study: DeepStackStudy, cells: Mapping[str, Cell], run: CellRu
             growth={m: tuple(found.steps[i] for found in growth[m]) for m in METRICS},
             fit={
                 m: fitted(
-                    errors[m][:, i], study.sizes, study.seed,
-                    sharp=getattr(asymptotic, _SHARP[m]), resolution=RESOLUTION,
+                    errors[m][:, i],
+                    study.sizes,
+                    study.seed,
+                    sharp=getattr(asymptotic, _SHARP[m]),
+                    resolution=RESOLUTION,
                     burn_in=float(burn_in[i]),
                 )
                 for m in METRICS
             },
         )
         for i in range(study.depth)
-    )  # fmt: skip
+    )
     overall = {m: tuple(found.overall for found in growth[m]) for m in METRICS}
     limit = compare_with_recursion(moments, pair, exact, doubt)
     return Deep.of(

@@ -19,9 +19,12 @@ from esscher.studies.deep.study import DeepStackStudy
 NAMES = {"map": "map", "mean": "mean", "cov": "covariance"}
 #: Colours and shapes of what is sampled in a model.
 SAMPLED = {
-    "independent": (BLUE, "circle"), "shared": (VERMILION, "square"),
-    "low": (SKY, "circle"), "middle": (ORANGE, "square"), "high": (PURPLE, "triangle-up"),
-}  # fmt: skip
+    "independent": (BLUE, "circle"),
+    "shared": (VERMILION, "square"),
+    "low": (SKY, "circle"),
+    "middle": (ORANGE, "square"),
+    "high": (PURPLE, "triangle-up"),
+}
 #: Quantities of a model's end: title, whether the axis is logarithmic, and the dense one's.
 END: dict[str, tuple[str, bool, float | None]] = {
     "kl": ("KL to dense (nats per token)", True, None),
@@ -129,41 +132,59 @@ def _no_terciles(found: Deep) -> str | None:
 DRAWINGS = (
     Drawing("depth", "errors and exponents by layer, and the end", depth, missing=_nothing),
     Drawing(
-        "errors", "relative errors by layer", errors, missing=_nothing,
+        "errors",
+        "relative errors by layer",
+        errors,
+        missing=_nothing,
         heading="Error by layer",
         caption="Relative error of the tokens behind each layer, one line per n: in a stack "
         "against the infinite-token limit, in a model against attention over all keys.",
     ),
     Drawing(
-        "exponents", "exponents by layer", exponents, missing=_no_exponents,
+        "exponents",
+        "exponents by layer",
+        exponents,
+        missing=_no_exponents,
         heading="Exponents by layer",
         caption="β of error ~ C n^-β behind each layer.",
     ),
     Drawing(
-        "growth", "growth of the error from layer to layer", growth, missing=_no_growth,
+        "growth",
+        "growth of the error from layer to layer",
+        growth,
+        missing=_no_growth,
         heading="Growth from layer to layer",
         caption="Error over that of the layer before.",
     ),
     Drawing(
-        "limit", "measured limit against the exact recursion", limit, missing=_no_limit,
+        "limit",
+        "measured limit against the exact recursion",
+        limit,
+        missing=_no_limit,
         heading="Measured limit against the exact recursion",
         caption="Every entry of the mean and covariance of every layer, extrapolated from the "
         "measured sizes, minus what the recursion says. If both agree, all points of a layer lie "
         "in the band in 95% of the cases.",
     ),
     Drawing(
-        "end", "divergence of the model's end from dense", end, missing=_no_end,
+        "end",
+        "divergence of the model's end from dense",
+        end,
+        missing=_no_end,
         heading="The end of the model",
         caption="What the model says, with n keys drawn in every layer, against dense attention; "
         "intervals are over passages.",
     ),
     Drawing(
-        "terciles", "the same, a third of the heads sampled", terciles, missing=_no_terciles,
+        "terciles",
+        "the same, a third of the heads sampled",
+        terciles,
+        missing=_no_terciles,
         heading="One third of the heads",
         caption="The same with keys drawn in one third of the heads only, by their horizon H; the "
         "others are dense.",
     ),
-)  # fmt: skip
+)
 
 
 def subject(found: Deep) -> str:
@@ -197,8 +218,12 @@ def _errors(found: Deep, curve: str, others: Sequence[str] = ()) -> ChartType:
     dashed = [row for other in others for row in _error_rows(found, other, [middle])]
     # panels of a model are about errors of the same tokens, those of a stack are not
     every = (curve,) if found.is_gaussian or others else found.growth
-    y = _axis([row for one in every for row in _error_rows(found, one)], "error", "relative error",
-              log=True)  # fmt: skip
+    y = _axis(
+        [row for one in every for row in _error_rows(found, one)],
+        "error",
+        "relative error",
+        log=True,
+    )
     x = Axis("layer", "layer", whole=True, limits=limits([layer.layer for layer in found.layers]))
     series = Series("n", [f"{n:,}" for n in found.sizes], title="n", ordered=True)
     dashes = Series("samples", [curve, *others]) if others else None
@@ -244,8 +269,13 @@ def _growth(found: Deep, titles: dict[int, str]) -> list[ChartType]:
         ]
         for j in titles
     }
-    y = _axis([row for own in rows.values() for row in own], "factor", "growth factor", log=True,
-              also=(1.0,))  # fmt: skip
+    y = _axis(
+        [row for own in rows.values() for row in own],
+        "factor",
+        "growth factor",
+        log=True,
+        also=(1.0,),
+    )
     return [_by_layer(found, rows[j], y, [{"at": 1.0}], titles[j]) for j in titles]
 
 
@@ -277,11 +307,18 @@ def _limit(found: Deep) -> ChartType:
             ]
     x = Axis("layer", "layer", whole=True, limits=(-0.5, len(found.layers) - 0.5))
     known = [row[key] for row in bounds for key in ("low", "high")]
-    y = Axis("score", "deviation (standard errors)",
-             limits=limits([*known, *(row["score"] for row in rows)]))  # fmt: skip
+    y = Axis(
+        "score",
+        "deviation (standard errors)",
+        limits=limits([*known, *(row["score"] for row in rows)]),
+    )
     drawn = bands(bounds, x, y, Series("what", (what,), colours=(GREY,)))
-    return panel(drawn, guides([{"at": 0.0}], x, y), points(rows, x, y),
-                 title="measured limit minus recursion")  # fmt: skip
+    return panel(
+        drawn,
+        guides([{"at": 0.0}], x, y),
+        points(rows, x, y),
+        title="measured limit minus recursion",
+    )
 
 
 def _end(found: Deep, quantity: str, variants: dict[str, str], title: str = "") -> ChartType:

@@ -367,9 +367,15 @@ class Deep(Result["AnyDeep"]):
                 for j, n in enumerate(self.sizes if variant != "dense" else [None]):
                     low, high = found.interval[j] or (None, None)
                     rows.append(
-                        {"quantity": name, "variant": variant, "n": n, "mean": found.mean[j],
-                         "low": low, "high": high}
-                    )  # fmt: skip
+                        {
+                            "quantity": name,
+                            "variant": variant,
+                            "n": n,
+                            "mean": found.mean[j],
+                            "low": low,
+                            "high": high,
+                        }
+                    )
         return pd.DataFrame(rows)
 
     def limit_table(self) -> pd.DataFrame:

@@ -188,9 +188,14 @@ class DeepStackStudy(Study[Deep]):
         from esscher.studies.deep.stack import random_stack
 
         return random_stack(
-            self.depth, self.dim, self.horizon, residual=self.residual,
-            output_scale=self.output_scale, tau=self.tau, seed=self.seed,
-        )  # fmt: skip
+            self.depth,
+            self.dim,
+            self.horizon,
+            residual=self.residual,
+            output_scale=self.output_scale,
+            tau=self.tau,
+            seed=self.seed,
+        )
 
     def cells(self) -> list[str]:
         """One cell per replicate."""

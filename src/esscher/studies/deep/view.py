@@ -34,16 +34,31 @@ def _cards(found: Deep) -> list[Card]:
     out = []
     for name, layer in (("first", layers[0]), ("last", layers[-1])):
         error = layer.error[curve]
-        out.append(Card(shown(error.mean[j], "p2"), f"error after the {name} layer",
-                        f"{n}; {_interval_note(error.interval[j], 'p2')}"))  # fmt: skip
+        out.append(
+            Card(
+                shown(error.mean[j], "p2"),
+                f"error after the {name} layer",
+                f"{n}; {_interval_note(error.interval[j], 'p2')}",
+            )
+        )
     growth = found.growth[curve][j]
     if growth is not None:
-        out.append(Card(shown(growth.factor, "d3"), "growth factor per layer",
-                        f"{n}; {_interval_note(growth.interval, 'd3')}"))  # fmt: skip
+        out.append(
+            Card(
+                shown(growth.factor, "d3"),
+                "growth factor per layer",
+                f"{n}; {_interval_note(growth.interval, 'd3')}",
+            )
+        )
     fit = layers[-1].fit[curve]
     if fit is not None:
-        out.append(Card(shown(fit.exponent, "d3"), "exponent after the last layer",
-                        _interval_note(fit.interval, "d3")))  # fmt: skip
+        out.append(
+            Card(
+                shown(fit.exponent, "d3"),
+                "exponent after the last layer",
+                _interval_note(fit.interval, "d3"),
+            )
+        )
     return out
 
 
@@ -80,11 +95,18 @@ def _tercile_table(found: Deep, name: str) -> Table:
         columns=[
             Column("third", "third"),
             Column("heads", "heads", "n0"),
-            Column("horizon", "median horizon H", "d2", "horizon_low", "horizon_high",
-                   help="with the smallest and the largest"),
+            Column(
+                "horizon",
+                "median horizon H",
+                "d2",
+                "horizon_low",
+                "horizon_high",
+                help="with the smallest and the largest",
+            ),
             Column("layer", "mean layer", "d1"),
-            Column("error", f"error at n = {found.sizes[middle]:,}", "p1", "error_low",
-                   "error_high"),
+            Column(
+                "error", f"error at n = {found.sizes[middle]:,}", "p1", "error_low", "error_high"
+            ),
         ],
         data={
             "third": [third for third, _ in rows],
@@ -99,7 +121,7 @@ def _tercile_table(found: Deep, name: str) -> Table:
         },
         caption=f"One third of the heads of the {terciles.scope} is sampled at a time, the "
         "others are dense. Errors are of the last layer, with 95% intervals over passages.",
-    )  # fmt: skip
+    )
 
 
 def _layer_table(found: Deep, name: str) -> Table:

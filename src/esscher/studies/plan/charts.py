@@ -57,9 +57,11 @@ MEASURES: dict[str, Callable[[Measures], Mean | None]] = {
 }
 #: Errors of query heads that share a key head.
 ERRORS = Series(
-    "error", ("predicted", "realised on held-out text"),
-    colours=(VERMILION, BLUE), shapes=("diamond", "circle"),
-)  # fmt: skip
+    "error",
+    ("predicted", "realised on held-out text"),
+    colours=(VERMILION, BLUE),
+    shapes=("diamond", "circle"),
+)
 #: Configurations whose intervals are drawn over layers: bands of more than two cover each other.
 BANDED = ("planned", "uniform")
 #: Share of the largest error below which an error is rounding: all tokens are kept.
@@ -101,8 +103,10 @@ def explorer(found: Plan, heads: Sequence[tuple[int, int]] | None = None) -> Cha
     known = table[[name for name in table if name.endswith("_error")]].to_numpy()
     least = [error for error in table["predicted_error"] if error > 0]
     errors: dict[str, Any] = {
-        "log": True, "colours": SHARES, "ends": (min(least), known.max()) if least else None,
-    }  # fmt: skip
+        "log": True,
+        "colours": SHARES,
+        "ends": (min(least), known.max()) if least else None,
+    }
     panels = [
         heatmap(records(table), column, title, columns=KEY_HEAD, pick=pick, **how)
         for column, title, how in (
@@ -143,8 +147,14 @@ def _answers(scores: dict[str, TaskScore], title: str) -> ChartType:
     rows: list[dict[str, Any]] = []
     for name, found in scores.items():
         called = "dense" if name == "dense" else name_of(name)
-        rows.append({"label": f"{called}: {found.score:.0%}", "value": found.score,
-                     "low": found.interval[0], "high": found.interval[1]})  # fmt: skip
+        rows.append(
+            {
+                "label": f"{called}: {found.score:.0%}",
+                "value": found.score,
+                "low": found.interval[0],
+                "high": found.interval[1],
+            }
+        )
     names = Axis("label", names=[row["label"] for row in rows])
     x = Axis("value", "right answers", limits=(0.0, 1.0))
     drawn = bars(rows, x, names, across=True)
@@ -176,36 +186,49 @@ DRAWINGS = (
     Drawing("plan", "budgets, cost, layers and calibration", plan),
     Drawing("budgets", "tokens that every key head keeps", budgets),
     Drawing(
-        "explorer", "budgets and errors of every key head, and one of them (--head)", explorer,
+        "explorer",
+        "budgets and errors of every key head, and one of them (--head)",
+        explorer,
         heads=True,
         heading="Budgets",
         caption="Click a cell, or move with the arrow keys, to see the errors of the query heads "
         "that share this key head.",
     ),
     Drawing(
-        "cost", "what the plan costs on held-out text", cost, missing=_no_check,
+        "cost",
+        "what the plan costs on held-out text",
+        cost,
+        missing=_no_check,
         heading="What it costs on held-out text",
         caption="All methods keep the same number of tokens, on passages that the plan has not "
         "seen.",
     ),
     Drawing(
-        "tasks", "right answers to questions about texts", tasks, missing=_no_tasks,
+        "tasks",
+        "right answers to questions about texts",
+        tasks,
+        missing=_no_tasks,
         heading="Questions about texts",
         caption="Share of right answers by method; all keep the same number of tokens.",
     ),
     Drawing(
-        "layers", "errors of attention outputs by layer", layers, missing=_no_check,
+        "layers",
+        "errors of attention outputs by layer",
+        layers,
+        missing=_no_check,
         heading="Error of attention outputs by layer",
         caption="Against dense attention on held-out text. Layers without a point have no error: "
         "all of their tokens are kept.",
     ),
     Drawing(
-        "calibration", "realised against predicted errors of heads", calibration,
+        "calibration",
+        "realised against predicted errors of heads",
+        calibration,
         missing=_no_check,
         heading="Predicted against realised",
         caption="One point per query head; on the dotted line both are equal.",
     ),
-)  # fmt: skip
+)
 
 
 def series(check: Check) -> Series:
@@ -240,8 +263,9 @@ def _group(found: Plan, pick: alt.Parameter) -> ChartType:
         for (layer, head), values in zip(np.ndindex(np.shape(found.budgets)), grid, strict=True)
         for i, value in enumerate(values)
     ]
-    x = Axis("query", "query head of the group",
-             names=list(dict.fromkeys(row["query"] for row in rows)))  # fmt: skip
+    x = Axis(
+        "query", "query head of the group", names=list(dict.fromkeys(row["query"] for row in rows))
+    )
     y = Axis("value", "relative output error")
     drawn = points(rows, x, y, ERRORS, beside=True, pick=pick)
     return panel(drawn, title=picked_title("errors", KEY_HEAD))
@@ -260,8 +284,15 @@ def _cost(
         value, called = of(found[name]), name_of(name)
         if value is not None:
             low, high = value.interval or (None, None)
-            rows.append({"configuration": called, "label": f"{called}: {value.mean:.3g}",
-                         "value": value.mean, "low": low, "high": high})  # fmt: skip
+            rows.append(
+                {
+                    "configuration": called,
+                    "label": f"{called}: {value.mean:.3g}",
+                    "value": value.mean,
+                    "low": low,
+                    "high": high,
+                }
+            )
     names = Axis("label", names=[row["label"] for row in rows])
     drawn = bars(rows, Axis("value", title), names, colours, across=True)
     return panel(drawn, height=HEIGHT if colours is not None else 1.4 * ROW * len(rows))
@@ -275,8 +306,15 @@ def _layers(check: Check) -> ChartType:
         assert found is not None  # a plan without is refused
         for layer, (mean, ends) in enumerate(zip(found.mean, found.interval, strict=True)):
             low, high = (ends if name in BANDED else None) or (None, None)
-            rows.append({"configuration": name_of(name), "layer": layer, "error": mean, "low": low,
-                         "high": high})  # fmt: skip
+            rows.append(
+                {
+                    "configuration": name_of(name),
+                    "layer": layer,
+                    "error": mean,
+                    "low": low,
+                    "high": high,
+                }
+            )
     x = Axis("layer", "layer", whole=True, limits=limits([row["layer"] for row in rows]))
     largest = max(row["error"] for row in rows)
     rows = [row for row in rows if row["error"] > ROUNDING * largest]

@@ -213,15 +213,23 @@ class Request:
         found: Generation | Comparison
         if self.comparing:
             found, cache = compare(
-                loaded, ids, make_cache, new=self.max_new_tokens,
-                temperature=self.temperature, seed=self.seed,
-            )  # fmt: skip
+                loaded,
+                ids,
+                make_cache,
+                new=self.max_new_tokens,
+                temperature=self.temperature,
+                seed=self.seed,
+            )
         else:
             warm_up(loaded, ids, make_cache())
             found = generate(
-                loaded, ids, cache, new=self.max_new_tokens, temperature=self.temperature,
+                loaded,
+                ids,
+                cache,
+                new=self.max_new_tokens,
+                temperature=self.temperature,
                 seed=self.seed,
-            )  # fmt: skip
+            )
         if self.save_cache is not None and cache is not None:
             cache.save(self.save_cache)
         return found

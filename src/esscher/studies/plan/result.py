@@ -351,9 +351,14 @@ class Plan(Result["PlanStudy"]):
     def token_budgets(self) -> TokenBudgets:
         """What it takes to run the model under the plan."""
         return TokenBudgets(
-            model=self.model, prefix=self.prefix, keeping=self.keeping, budgets=self.budgets,
-            powers=self.powers, selection=self.selection, score=self.score,
-        )  # fmt: skip
+            model=self.model,
+            prefix=self.prefix,
+            keeping=self.keeping,
+            budgets=self.budgets,
+            powers=self.powers,
+            selection=self.selection,
+            score=self.score,
+        )
 
     @property
     def verdict(self) -> Verdict | None:
@@ -422,9 +427,14 @@ class Plan(Result["PlanStudy"]):
         from esscher.engine.cache.cache import planned_cache  # brings torch
 
         return planned_cache(
-            self._loaded(model), self.token_budgets, seed=seed, decode=decode, length=length,
-            chunk=chunk, score=score,
-        )  # fmt: skip
+            self._loaded(model),
+            self.token_budgets,
+            seed=seed,
+            decode=decode,
+            length=length,
+            chunk=chunk,
+            score=score,
+        )
 
     @contextmanager
     def apply(self, model: Any, seed: int = 0, **options: Any) -> Iterator[ReducedCache]:
@@ -473,9 +483,14 @@ class Plan(Result["PlanStudy"]):
             If it is another model, the text is too short, or an option is none of these.
         """
         allowed = (
-            "against", "tasks", "task_items", "check_passages", "score", "seed",
+            "against",
+            "tasks",
+            "task_items",
+            "check_passages",
+            "score",
+            "seed",
             "column",
-        )  # fmt: skip
+        )
         for name in options:
             if name not in allowed:
                 raise InputError(f"evaluate has no {name!r}; it takes {', '.join(allowed)}")

@@ -282,10 +282,11 @@ def _print_tasks(console: PlainConsole, check: Check) -> None:
         table.add_column(task, justify="right", no_wrap=True)
     for name in ("dense", *check.configurations):
         cells = [
-            "dense cannot" if task in check.dense_cannot and name == "dense"
+            "dense cannot"
+            if task in check.dense_cannot and name == "dense"
             else _answered(scores[name])
             for task, scores in check.tasks.items()
-        ]  # fmt: skip
+        ]
         table.add_row(name, *cells, _answered(check.totals.get(name)))
     console.print(table)
     console.explain(
@@ -342,9 +343,12 @@ def _saved(found: Plan) -> list[Card]:
     cards = []
     if dense.tokens_per_second and planned.tokens_per_second:
         cards.append(
-            Card(shown(planned.tokens_per_second),
-                 f"tokens per second instead of {shown(dense.tokens_per_second)}", where)
-        )  # fmt: skip
+            Card(
+                shown(planned.tokens_per_second),
+                f"tokens per second instead of {shown(dense.tokens_per_second)}",
+                where,
+            )
+        )
     if dense.peak_memory and planned.peak_memory:
         less = dense.peak_memory - planned.peak_memory
         if abs(less) > NOISE:
@@ -357,21 +361,27 @@ def _cards(found: Plan) -> list[Card]:
     """What is kept, what it is predicted to cost, and what it did cost."""
     predicted, check = found.predicted, found.check
     cards = [
-        Card(f"{found.total.ratio:.1%}", "of the tokens are kept",
-             f"{found.total.tokens:,} in all key heads"),
-        Card(kept_per_head(found.budgets), "tokens per key head",
-             f"of a prefix of {found.prefix:,}"),
-        Card(shown(predicted.effect), f"predicted {predicted.unit}",
-             _interval(predicted.interval)),
-    ]  # fmt: skip
+        Card(
+            f"{found.total.ratio:.1%}",
+            "of the tokens are kept",
+            f"{found.total.tokens:,} in all key heads",
+        ),
+        Card(
+            kept_per_head(found.budgets), "tokens per key head", f"of a prefix of {found.prefix:,}"
+        ),
+        Card(shown(predicted.effect), f"predicted {predicted.unit}", _interval(predicted.interval)),
+    ]
     if check is None:
         return cards
     if check.cache is not None:
         taken = check.cache
         cards.append(
-            Card(byte_count(taken.planned), f"for the cache instead of {byte_count(taken.dense)}",
-                 f"measured: {taken.planned / taken.dense:.1%}")
-        )  # fmt: skip
+            Card(
+                byte_count(taken.planned),
+                f"for the cache instead of {byte_count(taken.dense)}",
+                f"measured: {taken.planned / taken.dense:.1%}",
+            )
+        )
     return [*cards, *_checked(check)]
 
 
@@ -390,16 +400,23 @@ def _checked(check: Check) -> list[Card]:
     else:
         ratio = inverse(ratio) if check.verdict == "worse" else ratio
         where = "farther from" if check.verdict == "worse" else "closer to"
-        verdict = Card(f"{two_digits(ratio.mean)}×", f"{where} dense than uniform budgets",
-                       f"{STATISTIC} of this text, {_interval(ratio.interval, 's2')}")  # fmt: skip
+        verdict = Card(
+            f"{two_digits(ratio.mean)}×",
+            f"{where} dense than uniform budgets",
+            f"{STATISTIC} of this text, {_interval(ratio.interval, 's2')}",
+        )
     best = [name_of(name) for name in check.best]
     if len(best) == 1:
-        closest = Card(best[0], "closest to dense of all that was measured",
-                       "beyond the paired intervals")  # fmt: skip
+        closest = Card(
+            best[0], "closest to dense of all that was measured", "beyond the paired intervals"
+        )
     else:
         among = f"with {counted(check.passages, 'passage')}: {', '.join(best)}"
-        closest = Card(f"{len(best)} of {len(check.configurations)}",
-                       "methods cannot be told apart as the closest to dense", among)  # fmt: skip
+        closest = Card(
+            f"{len(best)} of {len(check.configurations)}",
+            "methods cannot be told apart as the closest to dense",
+            among,
+        )
     return [measured, verdict, closest, *_answer_cards(check)]
 
 
@@ -421,9 +438,13 @@ def _table(found: Plan, name: str) -> Table:
         Column("tokens", "tokens kept", "n0"),
         Column("ratio", "of the prefix", "p1"),
         *([power] if "power" in heads else []),
-        Column("predicted_error", "predicted error", "s3",
-               help="relative output error of the worst query head of the group"),
-    ]  # fmt: skip
+        Column(
+            "predicted_error",
+            "predicted error",
+            "s3",
+            help="relative output error of the worst query head of the group",
+        ),
+    ]
     if found.check is not None:
         columns.append(
             Column("realised_error", "realised error", "s3", help="the same on held-out text")

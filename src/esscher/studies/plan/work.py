@@ -104,9 +104,12 @@ def _fitted(
         if isinstance(study.query_count, AtMost):
             queries = min(queries, max(1, length // 4))
     study = study.fitted(
-        shorter, loaded.outline, prefix=length - queries, query_count=queries,
+        shorter,
+        loaded.outline,
+        prefix=length - queries,
+        query_count=queries,
         check_passages=0 if study.check is None else len(other),
-    )  # fmt: skip
+    )
     while isinstance(study.passages, AtMost) and study.kinds.count("prose") > len(prose):
         study = replace(study, passages=AtMost(study.passages - 1))
     if study.kinds.count("prose") > len(prose):
@@ -124,11 +127,15 @@ def _retrieval_passages(
     text = np.concatenate([passage.ids for passage in passages])
     return tuple(
         calibration_item(
-            loaded, i, study.prefix, study.query_count, seed=study.seed,
+            loaded,
+            i,
+            study.prefix,
+            study.query_count,
+            seed=study.seed,
             haystack="noise" if i % 2 else text,
         )
         for i in range(count)
-    )  # fmt: skip
+    )
 
 
 def task_texts(
@@ -259,8 +266,9 @@ def budget_sizes(study: PlanStudy) -> NDArray[np.int64]:
 def effects_of(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> list[PassageEffects]:
     """Effects of budgets on all calibration passages, as they are stored."""
     count = len(budget_sizes(study))
-    return [_stored_effects(study, name, cells[name], count, run)
-            for name in study.calibration_cells]  # fmt: skip
+    return [
+        _stored_effects(study, name, cells[name], count, run) for name in study.calibration_cells
+    ]
 
 
 def choose_budgets(

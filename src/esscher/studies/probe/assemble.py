@@ -58,9 +58,14 @@ def assemble(study: ProbeStudy, cells: Mapping[str, Cell], run: CellRun) -> Prob
     heads = with_flags(heads)
     sizes = study.sizes if heads else ()
     return Probe.of(
-        run, study, len(cells), headline(heads),
-        sizes=sizes, heads=tuple(heads), layers=tuple(layers),
-    )  # fmt: skip
+        run,
+        study,
+        len(cells),
+        headline(heads),
+        sizes=sizes,
+        heads=tuple(heads),
+        layers=tuple(layers),
+    )
 
 
 def _layer(measured: LayerMeasurement, heads: list[ProbeHead], study: ProbeStudy) -> ProbeLayer:

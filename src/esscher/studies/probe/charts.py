@@ -53,8 +53,12 @@ from esscher.studies.probe.result import (
 )
 
 COLOURS = {"mean": VERMILION, "map": BLUE, "cov": GREEN}
-METRIC = Series("metric", tuple(METRIC_NAMES.values()), colours=tuple(COLOURS.values()),
-                shapes=("square", "circle", "triangle-up"))  # fmt: skip
+METRIC = Series(
+    "metric",
+    tuple(METRIC_NAMES.values()),
+    colours=tuple(COLOURS.values()),
+    shapes=("square", "circle", "triangle-up"),
+)
 
 
 def measured_of(found: Probe, head: ProbeHead, metric: str) -> list[dict[str, Any]]:
@@ -68,10 +72,17 @@ def measured_of(found: Probe, head: ProbeHead, metric: str) -> list[dict[str, An
         if low is not None and high is not None
     }
     return [
-        {"metric": METRIC_NAMES[metric], "n": n, "error": mean / scale, "low": None, "high": None,
-         "hollow": not fit.trusted} | ends.get(n, {})
+        {
+            "metric": METRIC_NAMES[metric],
+            "n": n,
+            "error": mean / scale,
+            "low": None,
+            "high": None,
+            "hollow": not fit.trusted,
+        }
+        | ends.get(n, {})
         for n, mean in zip(found.sizes, head.curve[metric].mean, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def fitted_of(found: Probe, head: ProbeHead, metric: str) -> list[dict[str, Any]]:
@@ -90,12 +101,16 @@ def predicted_of(found: Probe, head: ProbeHead, metric: str) -> list[dict[str, A
     """Return what one pass predicts, with its 95% interval."""
     about, scale = head.predicted_error[metric], _scale(head, metric)
     return [
-        {"metric": METRIC_NAMES[metric], "n": n, "error": error / scale,
-         "low": max(error - NORMAL * noise, error / 10) / scale,
-         "high": (error + NORMAL * noise) / scale}
+        {
+            "metric": METRIC_NAMES[metric],
+            "n": n,
+            "error": error / scale,
+            "low": max(error - NORMAL * noise, error / 10) / scale,
+            "high": (error + NORMAL * noise) / scale,
+        }
         for n, error, noise in zip(found.sizes, about.error, about.standard_error, strict=True)
         if error > 0
-    ]  # fmt: skip
+    ]
 
 
 def _scale(head: ProbeHead, metric: str) -> float:
@@ -175,9 +190,13 @@ def explorer(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> Ch
     if len(kept) < len(every):
         note += f"; curves of the {len(kept):,} of {len(every):,} heads that need most tokens"
     return figure(
-        [*_numbers(found, FIRST, pick), *curves], _title(found), note=note, least=WIDE, apart=True,
+        [*_numbers(found, FIRST, pick), *curves],
+        _title(found),
+        note=note,
+        least=WIDE,
+        apart=True,
         pick=pick,
-    )  # fmt: skip
+    )
 
 
 def numbers(found: Probe) -> ChartType:
@@ -198,9 +217,16 @@ def tokens(found: Probe) -> ChartType:
         never += need is None
         if need is not None:
             rows.append(
-                {"layer": str(layer), "head": head, "name": f"head {layer}.{head}",
-                 "rank": len(rows) + 1, "tokens": need, "low": low, "high": high}
-            )  # fmt: skip
+                {
+                    "layer": str(layer),
+                    "head": head,
+                    "name": f"head {layer}.{head}",
+                    "rank": len(rows) + 1,
+                    "tokens": need,
+                    "low": low,
+                    "high": high,
+                }
+            )
     ends = limits([row[key] for row in rows for key in ("tokens", "low", "high")], log=True)
     for row in rows:  # an end that is beyond every size leaves the chart
         row["high"] = 100 * ends[1] if row["high"] is None else row["high"]
@@ -232,10 +258,16 @@ def curves(found: Probe, heads: Sequence[tuple[int, int]] | None = None) -> Char
     for one in heads:
         about = found.head(*one)
         measured = [row for metric in METRIC_NAMES for row in measured_of(found, about, metric)]
-        fitted = [row | {"line": "fitted"} for metric in METRIC_NAMES
-                  for row in fitted_of(found, about, metric)]  # fmt: skip
-        predicted = [row | {"line": PREDICTED} for metric in METRIC_NAMES
-                     for row in predicted_of(found, about, metric)]  # fmt: skip
+        fitted = [
+            row | {"line": "fitted"}
+            for metric in METRIC_NAMES
+            for row in fitted_of(found, about, metric)
+        ]
+        predicted = [
+            row | {"line": PREDICTED}
+            for metric in METRIC_NAMES
+            for row in predicted_of(found, about, metric)
+        ]
         x, y = axes_of([*measured, *fitted, *predicted], lines_below=3)
         text = "\n".join(f"{metric}: {exponent_of(about, metric)}" for metric in METRIC_NAMES)
         panels.append(
@@ -258,13 +290,19 @@ def predicted(found: Probe) -> ChartType:
     for metric, all_of in PREDICTORS.items():
         ends = limits([0.0, 0.6, *(row[name] for row in table for name in (metric, *all_of))])
         rows = [
-            {"name": f"head {row['layer']}.{row['head']}", "layer": row["layer"],
-             "head": row["head"], "metric": METRIC_NAMES[metric], "measured": row[metric],
-             "low": row[f"{metric}_low"], "high": row[f"{metric}_high"],
-             "hollow": head.fit is None or not head.fit[metric].trusted}
+            {
+                "name": f"head {row['layer']}.{row['head']}",
+                "layer": row["layer"],
+                "head": row["head"],
+                "metric": METRIC_NAMES[metric],
+                "measured": row[metric],
+                "low": row[f"{metric}_low"],
+                "high": row[f"{metric}_high"],
+                "hollow": head.fit is None or not head.fit[metric].trusted,
+            }
             | {column: row[column] for column in all_of}
             for row, head in zip(table, found.heads, strict=True)
-        ]  # fmt: skip
+        ]
         for column, name in all_of.items():
             x = Axis(column, "predicted exponent", limits=ends)
             y = Axis("measured", "measured exponent", limits=ends)
@@ -272,10 +310,12 @@ def predicted(found: Probe) -> ChartType:
             text = f"mean |difference|\n{np.mean(off):.3f}" if off else "not predicted"
             panels.append(
                 panel(
-                    diagonal(x, y), points(rows, x, y, METRIC), words([{"text": text}], right=True),
+                    diagonal(x, y),
+                    points(rows, x, y, METRIC),
+                    words([{"text": text}], right=True),
                     title=alt.TitleParams(text=[name, METRIC_NAMES[metric]]),
                 )
-            )  # fmt: skip
+            )
     note = f"{counted(len(table), 'head')}; bars: 95% intervals; {HOLLOW}"
     return figure(panels, _title(found), note=note, least=SLIM)
 
@@ -289,23 +329,33 @@ def layers(found: Probe) -> ChartType:
     queries = ("errors of the mean", "errors of queries")
     below = [
         _by_layer(
-            table, "independent heads",
-            dict(zip((*queries, "magnitudes"),
-                     ("effective_heads", "effective_heads_map", "effective_magnitudes"),
-                     strict=True)),
-            guide={"at": max(row["heads"] for row in table), "name": "all heads"}, least=0.0,
+            table,
+            "independent heads",
+            dict(
+                zip(
+                    (*queries, "magnitudes"),
+                    ("effective_heads", "effective_heads_map", "effective_magnitudes"),
+                    strict=True,
+                )
+            ),
+            guide={"at": max(row["heads"] for row in table), "name": "all heads"},
+            least=0.0,
         ),
         _by_layer(
-            table, "squared error of sum / sum of squared",
+            table,
+            "squared error of sum / sum of squared",
             dict(zip(queries, ("amplification", "amplification_map"), strict=True)),
-            guide={"at": 1.0, "name": "independent errors"}, least=0.0,
+            guide={"at": 1.0, "name": "independent errors"},
+            least=0.0,
         ),
         _by_layer(
-            table, "exponent of the mean error",
+            table,
+            "exponent of the mean error",
             {"heads side by side": "side_by_side", "output projection": "projected"},
-            {"mean head": "heads_mean", "worst head": "heads_worst"}, guide={"at": 0.5},
+            {"mean head": "heads_mean", "worst head": "heads_worst"},
+            guide={"at": 0.5},
         ),
-    ]  # fmt: skip
+    ]
     note = (
         f"squares: correlation of the errors of heads at n = {found.sizes[-1]:,}, above the "
         "diagonal of the vectors, below of their magnitudes; bars: 95% intervals"
@@ -332,40 +382,58 @@ def _no_layers(found: Probe) -> str | None:
 DRAWINGS = (
     Drawing("heads", "six numbers of every head, layer by head", heads, missing=_nothing),
     Drawing(
-        "explorer", "error, tokens and horizon of every head, and the curves of one (--head)",
-        explorer, heads=True, missing=_nothing,
+        "explorer",
+        "error, tokens and horizon of every head, and the curves of one (--head)",
+        explorer,
+        heads=True,
+        missing=_nothing,
         heading="Every head",
         caption="Click a cell, or move with the arrow keys, to see the curves and numbers of that "
         "head. Errors are relative to the root mean square norm of the head's outputs (covariance: "
         "to its square). Dashed: predicted from one pass.",
     ),
     Drawing(
-        "tokens", "tokens for 10% error of every head, sorted", tokens, missing=_nothing,
+        "tokens",
+        "tokens for 10% error of every head, sorted",
+        tokens,
+        missing=_nothing,
         heading="Tokens for 10% output error",
         caption="One point per head; click it to see the head.",
     ),
     Drawing(
-        "numbers", "exponents, k-hat, sinks, effective tokens and tails of every head", numbers,
+        "numbers",
+        "exponents, k-hat, sinks, effective tokens and tails of every head",
+        numbers,
         missing=_nothing,
         heading="Exponents and attention of every head",
         caption="Click a cell to see the head.",
     ),
-    Drawing("curves", "errors of single heads against n, fitted and predicted (--head)", curves,
-            heads=True, missing=_nothing),
     Drawing(
-        "predicted", "measured against predicted exponents", predicted,
+        "curves",
+        "errors of single heads against n, fitted and predicted (--head)",
+        curves,
+        heads=True,
+        missing=_nothing,
+    ),
+    Drawing(
+        "predicted",
+        "measured against predicted exponents",
+        predicted,
         missing=_nothing_measured,
         heading="Predicted against measured",
         caption="One point per head; on the dotted line both agree. A predictor is worth something "
         "if it is closer than always saying 1/2. Click a point to see the head.",
     ),
     Drawing(
-        "layers", "the heads of each layer together", layers, missing=_no_layers,
+        "layers",
+        "the heads of each layer together",
+        layers,
+        missing=_no_layers,
         heading="Heads together",
         caption="The output projection adds up the errors of a layer's heads. Independent heads: "
         "(tr R)² / tr R², R being the correlations of their errors.",
     ),
-)  # fmt: skip
+)
 
 
 # Panels.
@@ -411,11 +479,15 @@ def _correlations(layer: ProbeLayer) -> ChartType:
     found = layer.heads_together
     assert found is not None
     rows = [
-        {"head": one, "other": two,
-         "correlation": (found.correlation if i < j else found.magnitudes.correlation)[i][j]}
+        {
+            "head": one,
+            "other": two,
+            "correlation": (found.correlation if i < j else found.magnitudes.correlation)[i][j],
+        }
         for i, one in enumerate(found.heads)
-        for j, two in enumerate(found.heads) if i != j
-    ]  # fmt: skip
+        for j, two in enumerate(found.heads)
+        if i != j
+    ]
     return pairs(rows, "correlation", f"layer {layer.layer}")
 
 
@@ -438,14 +510,21 @@ def _by_layer(
         dashes = (*DASHES[:1] * len(measured), DASHES[0], DASHES[2])
     series = Series("of", names, colours=colours, shapes=shapes, dashes=dashes)
     rows = [
-        {"layer": str(row["layer"]), "of": name, "value": row[column],
-         "low": row[f"{column}_low"], "high": row[f"{column}_high"]}
-        for name, column in measured.items() for row in table
-    ]  # fmt: skip
+        {
+            "layer": str(row["layer"]),
+            "of": name,
+            "value": row[column],
+            "low": row[f"{column}_low"],
+            "high": row[f"{column}_high"],
+        }
+        for name, column in measured.items()
+        for row in table
+    ]
     other = [
         {"layer": str(row["layer"]), "of": name, "value": row[column]}
-        for name, column in compared.items() for row in table
-    ]  # fmt: skip
+        for name, column in compared.items()
+        for row in table
+    ]
     known = [row.get(key) for row in (*rows, *other) for key in ("value", "low", "high")]
     low, high = limits([*known, guide["at"], least])
     x = Axis("layer", "layer", names=[str(row["layer"]) for row in table])

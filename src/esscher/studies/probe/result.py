@@ -623,8 +623,19 @@ class Probe(WithHeads[ProbeHead], Result["ProbeStudy"]):
         if table.empty:
             return []
         exponents = [self.exponent_column(metric) for metric in METRICS]
-        names = ["layer", "head", "H", "psi", "paper_bound", *exponents, "khat", "at_context",
-                 "tokens_10", "extrapolated", "flags"]  # fmt: skip
+        names = [
+            "layer",
+            "head",
+            "H",
+            "psi",
+            "paper_bound",
+            *exponents,
+            "khat",
+            "at_context",
+            "tokens_10",
+            "extrapolated",
+            "flags",
+        ]
         return [table.sort_values("tokens_10", ascending=False, na_position="first")[names]]
 
 

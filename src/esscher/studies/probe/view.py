@@ -59,24 +59,39 @@ def _cards(found: Probe) -> list[Card]:
     middle = enough_for(found, 0.5)
     beyond = int(table["extrapolated"].sum())
     cards = [
-        Card(shown(float(errors.median()), "p1"), "output error of a typical head",
-             f"at {worst.at_context.n:,.0f} tokens, the model's own context length; worst "
-             f"({worst.layer}.{worst.head}): {shown(worst.at_context.error, 'p0')}"),
-        Card(f"{len(large)} of {count}", f"heads are more than {LARGE:.0%} off",
-             "there, by the lower ends of their 95% intervals: keep all of their tokens"),
-        Card(f"{counts['at 1/2']} of {count}", "heads converge like 1/\u2060√n",
-             f"mean output, {how}, by 95% intervals: {class_words(counts)}"),
-        Card(shown(middle, "n3", NEVER), "tokens are enough for half of the heads",
-             f"for 10% output error; extrapolated beyond the tokens read: {beyond} of {count}"),
-    ]  # fmt: skip
+        Card(
+            shown(float(errors.median()), "p1"),
+            "output error of a typical head",
+            f"at {worst.at_context.n:,.0f} tokens, the model's own context length; worst "
+            f"({worst.layer}.{worst.head}): {shown(worst.at_context.error, 'p0')}",
+        ),
+        Card(
+            f"{len(large)} of {count}",
+            f"heads are more than {LARGE:.0%} off",
+            "there, by the lower ends of their 95% intervals: keep all of their tokens",
+        ),
+        Card(
+            f"{counts['at 1/2']} of {count}",
+            "heads converge like 1/\u2060√n",
+            f"mean output, {how}, by 95% intervals: {class_words(counts)}",
+        ),
+        Card(
+            shown(middle, "n3", NEVER),
+            "tokens are enough for half of the heads",
+            f"for 10% output error; extrapolated beyond the tokens read: {beyond} of {count}",
+        ),
+    ]
     best = found.predictors()
     if not best.empty:
         first = best[best["metric"] == "mean"].iloc[0]
         word = "better than" if beats_constant(first) else "not shown to be better than"
         cards.append(
-            Card(f"{first['mean absolute error']:.3f}", "mean error of the best predicted exponent",
-                 f"mean output, {first['predictor']}: {word} always saying 1/2")
-        )  # fmt: skip
+            Card(
+                f"{first['mean absolute error']:.3f}",
+                "mean error of the best predicted exponent",
+                f"mean output, {first['predictor']}: {word} always saying 1/2",
+            )
+        )
     return cards
 
 
@@ -168,51 +183,104 @@ def _heads(found: Probe, name: str) -> Table:
     columns = [
         Column("layer", "layer", "n0"),
         Column("head", "head", "n0"),
-        Column("tokens_10", "tokens for 10%", "n3", "tokens_10_low", "tokens_10_high",
-               NEVER, True, "tokens for 10% relative output error; 95% interval"),
-        Column("beyond", "extrapolated",
-               help="whether that is more than the tokens that were read"),
-        Column("at_context", "error at the context", "p1", "at_context_low", "at_context_high",
-               help="relative output error at the model's own context length; 95% interval"),
+        Column(
+            "tokens_10",
+            "tokens for 10%",
+            "n3",
+            "tokens_10_low",
+            "tokens_10_high",
+            NEVER,
+            True,
+            "tokens for 10% relative output error; 95% interval",
+        ),
+        Column(
+            "beyond", "extrapolated", help="whether that is more than the tokens that were read"
+        ),
+        Column(
+            "at_context",
+            "error at the context",
+            "p1",
+            "at_context_low",
+            "at_context_high",
+            help="relative output error at the model's own context length; 95% interval",
+        ),
         Column("flags", "flags", help="what stands out at this head"),
         Column("flag_evidence", "evidence of the flags", shown=False),
         Column("H", "H", "d2", help="attention horizon: the largest whitened singular value"),
         Column("psi", "Psi", "d2", help="H^2: two-sided, as in the published version of the paper"),
-        Column("paper_bound", "beta, paper", "d4",
-               help="the exponent is at least this, 1/(2(1 + 32 Psi)), by the paper's bound"),
-        Column("bound", "bound",
-               help="whether the exponent of the mean is above it, by its 95% interval"),
+        Column(
+            "paper_bound",
+            "beta, paper",
+            "d4",
+            help="the exponent is at least this, 1/(2(1 + 32 Psi)), by the paper's bound",
+        ),
+        Column(
+            "bound",
+            "bound",
+            help="whether the exponent of the mean is above it, by its 95% interval",
+        ),
         Column("paper_reference", "reference, paper", "d2", help="the line 1/(2(1 + Psi))"),
         *(
-            Column(metric, f"exponent, {words}", "d2", f"{metric}_low", f"{metric}_high",
-                   help=f"beta of error ~ C n^-beta, {words}; 95% interval")
+            Column(
+                metric,
+                f"exponent, {words}",
+                "d2",
+                f"{metric}_low",
+                f"{metric}_high",
+                help=f"beta of error ~ C n^-beta, {words}; 95% interval",
+            )
             for metric, words in METRIC_NAMES.items()
             if not found.study.predict
         ),
         *(
-            Column(f"predicted_{metric}", f"predicted exponent, {words}", "d2",
-                   f"predicted_{metric}_low", f"predicted_{metric}_high",
-                   help=f"exponent of the {words} error on these sizes, from one pass; 95% "
-                   "interval")
+            Column(
+                f"predicted_{metric}",
+                f"predicted exponent, {words}",
+                "d2",
+                f"predicted_{metric}_low",
+                f"predicted_{metric}_high",
+                help=f"exponent of the {words} error on these sizes, from one pass; 95% interval",
+            )
             for metric, words in METRIC_NAMES.items()
         ),
-        Column("khat", "k-hat", "d2", "khat_low", "khat_high",
-               help="tail of received attention: a diagnostic, 1/2 and more is a heavy tail"),
+        Column(
+            "khat",
+            "k-hat",
+            "d2",
+            "khat_low",
+            "khat_high",
+            help="tail of received attention: a diagnostic, 1/2 and more is a heavy tail",
+        ),
         Column("ess", "effective tokens", "n0", help="tokens that the median query attends"),
         Column("sinks", "in sinks", "p0", help="attention that goes to sinks"),
-        Column("delimiters", "in delimiters", "p0",
-               help="attention that goes to delimiters, such as [CLS] and [SEP], in real passages"),
+        Column(
+            "delimiters",
+            "in delimiters",
+            "p0",
+            help="attention that goes to delimiters, such as [CLS] and [SEP], in real passages",
+        ),
         Column("sink_tokens", "largest sinks", shown=False),
         *(
             Column(name, words, digits, help=help, shown=False)
             for name, words, digits, help in ONE_SIDED
             if frame[name].notna().any()
         ),
-        Column("H_unscaled", "H without 1/√d", "d2", shown=False,
-               help="as the authors' programs compute it; their Psi is its square"),
-        Column("proxy", "proxy", "d2", "proxy_low", "proxy_high",
-               help="variance proxy of the keys over their variance, along the worst direction"),
-    ]  # fmt: skip
+        Column(
+            "H_unscaled",
+            "H without 1/√d",
+            "d2",
+            shown=False,
+            help="as the authors' programs compute it; their Psi is its square",
+        ),
+        Column(
+            "proxy",
+            "proxy",
+            "d2",
+            "proxy_low",
+            "proxy_high",
+            help="variance proxy of the keys over their variance, along the worst direction",
+        ),
+    ]
     file = "The CSV file has every column"
     if len(kept) < len(heads):
         file += f"; evidence of flags only of the {len(kept):,} heads that need most tokens"
@@ -246,8 +314,19 @@ def print_result(found: Probe, console: PlainConsole, everything: bool = False) 
         + ("all heads" if not hidden else f"the {len(shown)} heads that need most tokens"),
         least=("ESS", "k-hat", "cov", "H", "map", "error"),
     )
-    headings = ("head", "H", "Psi", "beta, paper", "mean", "cov", "map", "k-hat", "ESS", "error",
-                "10%")  # fmt: skip
+    headings = (
+        "head",
+        "H",
+        "Psi",
+        "beta, paper",
+        "mean",
+        "cov",
+        "map",
+        "k-hat",
+        "ESS",
+        "error",
+        "10%",
+    )
     for name in headings:
         table.add_column(name, justify="right", no_wrap=True)
     for row in shown.to_dict("records"):

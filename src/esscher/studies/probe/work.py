@@ -108,9 +108,14 @@ class ProbeWork:
         linear = [layer for layer in layers if head_weights(self.loaded, layer).linear]
         seen = PassageMoments(self.passages, asked.tokens, linear)
         for cloud in collected_clouds(
-            self.loaded, self.passages, asked, layers, run, remote=self.executor.remote,
+            self.loaded,
+            self.passages,
+            asked,
+            layers,
+            run,
+            remote=self.executor.remote,
             watch=lambda read, layer: seen.take(read, _scaled(layer, asked.alpha)),
-        ):  # fmt: skip
+        ):
             tokens = str(cloud.folder.resolve()) if self.executor.remote else cloud
             shares = seen.delimiters
             yield {
@@ -156,20 +161,30 @@ def _layer_cell(
         weights = head_weights(loaded, layer)
         label = _labels(loaded, np.asarray(cloud.token_ids))
         measured, numbers = measure_pooled(
-            cloud, layer, study.sizes, study.samples, study.seed, study.sampling,
-            OutputProjection.of(weights.W_o[list(study.heads)]), alpha=study.alpha,
-        )  # fmt: skip
+            cloud,
+            layer,
+            study.sizes,
+            study.samples,
+            study.seed,
+            study.sampling,
+            OutputProjection.of(weights.W_o[list(study.heads)]),
+            alpha=study.alpha,
+        )
         if study.sampling == "without":
             measured = _corrected(measured, cloud.rows)
         psi = one_sided_psi(weights, covariance, study.alpha)
         stats = tuple(
             describe_head(
-                number, study.sizes, study.seed, label,
-                context=loaded.max_positions, delimiters=float(shares[head]),
+                number,
+                study.sizes,
+                study.seed,
+                label,
+                context=loaded.max_positions,
+                delimiters=float(shares[head]),
                 psi=None if psi is None else psi[head],
             )
             for head, number in zip(measured.heads, numbers, strict=True)
-        )  # fmt: skip
+        )
     return make_cell([LayerFound(measured, stats)])
 
 
@@ -184,19 +199,30 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
             capture = _scaled(capture, study.alpha)
             with torch.inference_mode():
                 measured, numbers, sinks = measure_context(
-                    capture, asking, keys, study.sizes, draws, study.seed, passage.number,
+                    capture,
+                    asking,
+                    keys,
+                    study.sizes,
+                    draws,
+                    study.seed,
+                    passage.number,
                     OutputProjection.of(head_weights(loaded, capture.layer).W_o),
-                )  # fmt: skip
+                )
                 shares = delimiter_shares(capture, passage.is_delimiter)
             label = _labels(loaded, passage.ids[keys])
             stats = tuple(
                 describe_head(
-                    numbers[h], study.sizes, study.seed, label,
-                    context=loaded.max_positions, passages=len(study.cells()),
-                    delimiters=float(shares[h]), apart=sinks[h],
+                    numbers[h],
+                    study.sizes,
+                    study.seed,
+                    label,
+                    context=loaded.max_positions,
+                    passages=len(study.cells()),
+                    delimiters=float(shares[h]),
+                    apart=sinks[h],
                 )
                 for h in study.heads
-            )  # fmt: skip
+            )
             layers.append(LayerFound(_chosen(measured, study.heads), stats))
 
         visit_passages(loaded, [passage], sink, layers=study.layers)
@@ -289,9 +315,17 @@ def collected_clouds(
             )
 
         cloud = collect_cloud(
-            loaded, passages, tokens=study.tokens, context=study.context, layers=chosen,
-            heads=study.heads, seed=study.seed, folder=where, progress=progress, watch=watch,
-        )  # fmt: skip
+            loaded,
+            passages,
+            tokens=study.tokens,
+            context=study.context,
+            layers=chosen,
+            heads=study.heads,
+            seed=study.seed,
+            folder=where,
+            progress=progress,
+            watch=watch,
+        )
         run.doing("")
         return cloud
 
@@ -310,9 +344,12 @@ def collected_clouds(
 def _layer_bytes(loaded: LoadedModel, study: ProbeStudy) -> int:
     shape = loaded.shape
     return cloud_bytes(
-        rows=study.tokens, layers=1, heads=len(study.heads),
-        key_heads=shape.key_heads, head_dim=shape.head_dim,
-    )  # fmt: skip
+        rows=study.tokens,
+        layers=1,
+        heads=len(study.heads),
+        key_heads=shape.key_heads,
+        head_dim=shape.head_dim,
+    )
 
 
 def _that_fit(layers: Sequence[int], size: int, folder: Path) -> list[int]:

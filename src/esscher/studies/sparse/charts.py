@@ -111,12 +111,23 @@ def explorer(found: Sparse, heads: Sequence[tuple[int, int]] | None = None) -> C
         for name, pattern in unit.patterns.items()
         for budget, error in zip(found.budgets, pattern.map.error, strict=True)
     ]
-    y = Axis("error", "relative map error", log=True,
-             limits=limits([TARGET["at"], *(row["error"] for row in at)], log=True))  # fmt: skip
+    y = Axis(
+        "error",
+        "relative map error",
+        log=True,
+        limits=limits([TARGET["at"], *(row["error"] for row in at)], log=True),
+    )
     panels.append(
-        _drawn(at, _budget(found), y, _series(found), guide=[TARGET], pick=pick,
-               title=picked_title("map error"))
-    )  # fmt: skip
+        _drawn(
+            at,
+            _budget(found),
+            y,
+            _series(found),
+            guide=[TARGET],
+            pick=pick,
+            title=picked_title("map error"),
+        )
+    )
     note = f"map errors at r = {found.budgets[-1]:,}, mean over {found.replicates} replicates"
     return figure(panels, found.subject, note=note, apart=True, pick=pick)
 
@@ -144,33 +155,50 @@ def _no_heads(found: Sparse) -> str | None:
 DRAWINGS = (
     Drawing("patterns", "errors, exponents and verdicts", patterns, missing=_nothing),
     Drawing(
-        "curves", "errors against the budget", curves, missing=_nothing,
+        "curves",
+        "errors against the budget",
+        curves,
+        missing=_nothing,
         heading="Error against the budget",
         caption="Relative error against dense attention, with 95% intervals over replicates.",
     ),
     Drawing(
-        "exponents", "exponents and verdicts", exponents, missing=_nothing,
+        "exponents",
+        "exponents and verdicts",
+        exponents,
+        missing=_nothing,
         heading="Exponents by pattern",
         caption="Exponents β of error ~ r^-β; beside each pattern, the verdict on its map.",
     ),
     Drawing("limit", "errors against the infinite-token limit", limit, missing=_no_limit),
     Drawing(
-        "bias", "how much of the error is bias", bias, missing=_no_bias,
+        "bias",
+        "how much of the error is bias",
+        bias,
+        missing=_no_bias,
         heading="How much of the error is bias",
         caption="Share of the squared map error that averaging over draws does not remove: all of "
         "it, for a pattern without randomness.",
     ),
     Drawing(
-        "explorer", "map errors of every head, and the curves of one of them (--head)", explorer,
-        heads=True, missing=_no_heads,
+        "explorer",
+        "map errors of every head, and the curves of one of them (--head)",
+        explorer,
+        heads=True,
+        missing=_no_heads,
         heading="Every head",
         caption="Map errors by pattern. Click a cell, or move with the arrow keys, to see the "
         "curves of that head.",
     ),
-    Drawing("heads", "exponents of every head, by pattern", heads, missing=_no_heads,
-            heading="Exponents of every head",
-            caption="Intervals are in the CSV file of the table of heads."),
-)  # fmt: skip
+    Drawing(
+        "heads",
+        "exponents of every head, by pattern",
+        heads,
+        missing=_no_heads,
+        heading="Exponents of every head",
+        caption="Intervals are in the CSV file of the table of heads.",
+    ),
+)
 
 
 def best_pattern(unit: SparseHead) -> str:
@@ -188,10 +216,14 @@ def _curves(found: Sparse, reference: Reference) -> list[ChartType]:
             curve = pattern.curve.by_reference[reference][metric]
             noise = curve.standard_error or (None,) * len(found.budgets)
             for budget, mean, error in zip(found.budgets, curve.mean, noise, strict=True):
-                ends = {} if error is None else {
-                    "low": max(mean - student(found) * error, 0.05 * mean),
-                    "high": mean + student(found) * error,
-                }  # fmt: skip
+                ends = (
+                    {}
+                    if error is None
+                    else {
+                        "low": max(mean - student(found) * error, 0.05 * mean),
+                        "high": mean + student(found) * error,
+                    }
+                )
                 rows.append({"pattern": name, "budget": budget, "error": mean} | ends)
         dense = found.dense_against_limit
         floor = dense[metric] if reference == "limit" and dense is not None else None
@@ -247,10 +279,15 @@ def _exponents(found: Sparse) -> ChartType:
         for metric, title in METRICS.items():
             fit = pattern.fit[metric]
             rows.append(
-                {"pattern": names[-1], "metric": title, "exponent": fit.exponent,
-                 "low": fit.interval[0], "high": fit.interval[1],
-                 "hollow": not (fit.trusted and fit.law == "power")}
-            )  # fmt: skip
+                {
+                    "pattern": names[-1],
+                    "metric": title,
+                    "exponent": fit.exponent,
+                    "low": fit.interval[0],
+                    "high": fit.interval[1],
+                    "hollow": not (fit.trusted and fit.law == "power"),
+                }
+            )
     known = [row[key] for row in rows for key in ("exponent", "low", "high")]
     x = Axis("exponent", "exponent β of error ~ r^-β", limits=limits([0.0, 0.5, *known]))
     y = Axis("pattern", names=names)

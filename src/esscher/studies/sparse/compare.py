@@ -666,9 +666,15 @@ def describe_patterns(
         limit = fits.get(("limit", name))
         stored, bias = _bias(curves, p, budgets)
         versus, verdicts, even = _against_random(
-            name, fits["dense", name], fits["dense", BASELINE], overall[0, p], overall[0, base],
-            budgets, bias, seed,
-        )  # fmt: skip
+            name,
+            fits["dense", name],
+            fits["dense", BASELINE],
+            overall[0, p],
+            overall[0, base],
+            budgets,
+            bias,
+            seed,
+        )
         if name == CONSISTENT:
             # against the others too: from which budget on it is worth its chance
             even = replace(even, against=_crossings(overall[0], names, budgets, seed))

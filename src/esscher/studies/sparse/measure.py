@@ -297,11 +297,15 @@ class _Layer:
             chosen = [p for p in range(len(patterns)) if draw == 0 or is_random[p]]
             names = [patterns[p] for p in chosen]
             for i, b, outputs in pattern_outputs(
-                names, budgets, self._view, self._logits, self._values,
+                names,
+                budgets,
+                self._view,
+                self._logits,
+                self._values,
                 lambda draw=draw: random_stream(  # type: ignore[misc]
                     seed, "sparse selection", passage, self.layer, draw
                 ),
-            ):  # fmt: skip
+            ):
                 p = chosen[i]
                 found = dense.errors(outputs) / scales
                 if is_random[p]:
@@ -375,9 +379,13 @@ def measure_laws(
         if exact is not None:
             dense_limit[:, i] = (exact.errors(dense.outputs) / scales)[:, 0]
         for p, b, outputs in pattern_outputs(
-            patterns, budgets, view, logits, values,
+            patterns,
+            budgets,
+            view,
+            logits,
+            values,
             lambda number=replicate: random_stream(seed, "sparse selection", number),  # type: ignore[misc]
-        ):  # fmt: skip
+        ):
             errors[0, p, :, :, i, b] = dense.errors(outputs) / scales
             if exact is not None:
                 errors[1, p, :, :, i, b] = exact.errors(outputs) / scales
@@ -527,8 +535,9 @@ def read_measurements(
         try:
             measured = _measurement(cell, patterns, budgets)
             if found and (measured.units, measured.references) != (
-                found[0].units, found[0].references,
-            ):  # fmt: skip
+                found[0].units,
+                found[0].references,
+            ):
                 raise InputError("its heads are not those of the other cells")
         except (ValueError, LookupError, TypeError) as error:
             raise run.damaged(name, error) from error

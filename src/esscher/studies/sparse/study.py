@@ -280,9 +280,10 @@ class SparseLawStudy(LawStudy[Sparse]):
         """What is measured."""
         kind = f"AR(1) with rho = {self.correlation:g}" if self.correlation else "independent"
         horizon = (
-            f"spectrum {list(self.spectrum or ())}" if self.horizon is None
+            f"spectrum {list(self.spectrum or ())}"
+            if self.horizon is None
             else f"H = {self.horizon:g}"
-        )  # fmt: skip
+        )
         return (
             f"{self.law} tokens, {kind}, {horizon}, d = {self.dim}, N = {self.tokens:,}, "
             f"{counted(self.replicates, 'replicate')}"

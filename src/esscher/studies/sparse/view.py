@@ -161,29 +161,42 @@ def _cards(found: Sparse) -> list[Card]:
     noise = patterns[best].curve.dense.map.standard_error
     spread = "" if noise is None else f" ± {student(found) * noise[-1]:.2g}"
     out = [
-        Card(shown(base.exponent, "d3"), "exponent of random selection",
-             f"map error, 95% interval {shown(base.interval[0], 'd3')} to "
-             f"{shown(base.interval[1], 'd3')}: {rate_words(base.interval)}"),
-        Card(best, f"smallest mean error at r = {largest:,}",
-             f"map error {last[best]:.3g}{spread}; random {last[RANDOM]:.3g}{after}"),
-    ]  # fmt: skip
+        Card(
+            shown(base.exponent, "d3"),
+            "exponent of random selection",
+            f"map error, 95% interval {shown(base.interval[0], 'd3')} to "
+            f"{shown(base.interval[1], 'd3')}: {rate_words(base.interval)}",
+        ),
+        Card(
+            best,
+            f"smallest mean error at r = {largest:,}",
+            f"map error {last[best]:.3g}{spread}; random {last[RANDOM]:.3g}{after}",
+        ),
+    ]
     reached = {
-        name: p.break_even.for_target for name, p in patterns.items()
+        name: p.break_even.for_target
+        for name, p in patterns.items()
         if p.break_even.for_target.budget is not None
-    }  # fmt: skip
+    }
     if reached:
         cheapest = min(reached, key=lambda name: reached[name].budget or 0.0)
         low, high = reached[cheapest].interval
         out.append(
-            Card(between(reached[cheapest].budget, None, "n0"),
-                 f"keys for {TARGET} map error, at least",
-                 f"with {cheapest}; 95% interval {shown(low, 'n0')} to "
-                 f"{shown(high, 'n0', 'beyond the grid')}")
-        )  # fmt: skip
+            Card(
+                between(reached[cheapest].budget, None, "n0"),
+                f"keys for {TARGET} map error, at least",
+                f"with {cheapest}; 95% interval {shown(low, 'n0')} to "
+                f"{shown(high, 'n0', 'beyond the grid')}",
+            )
+        )
     never, unknown = (sum(p.verdict == v for p in patterns.values()) for v in (NEVER, UNDECIDED))
-    out.append(Card(f"{never} of {len(patterns)}",
-                    "patterns do not converge to dense on these budgets",
-                    f"{unknown} undecided"))  # fmt: skip
+    out.append(
+        Card(
+            f"{never} of {len(patterns)}",
+            "patterns do not converge to dense on these budgets",
+            f"{unknown} undecided",
+        )
+    )
     out.append(Card(f"{found.visible:,.0f}", "keys that a query sees", "dense attention, mean"))
     return out
 
@@ -207,13 +220,32 @@ def _verdicts(found: Sparse, name: str) -> Table:
             Column("pattern", "pattern"),
             Column("verdict", "verdict"),
             Column("exponent", "exponent, map", "d3", "low", "high"),
-            Column("difference", "minus that of random", "d3", "difference_low", "difference_high",
-                   help="difference of exponents, both resampled together"),
-            Column("ratio", "error / random", "s3", "ratio_low", "ratio_high",
-                   help="geometric mean over the budgets of the map error over that of random "
-                   "selection"),
-            Column("keys", f"keys for {TARGET}", "n0", "keys_low", "keys_high",
-                   missing="not on this grid", last=True),
+            Column(
+                "difference",
+                "minus that of random",
+                "d3",
+                "difference_low",
+                "difference_high",
+                help="difference of exponents, both resampled together",
+            ),
+            Column(
+                "ratio",
+                "error / random",
+                "s3",
+                "ratio_low",
+                "ratio_high",
+                help="geometric mean over the budgets of the map error over that of random "
+                "selection",
+            ),
+            Column(
+                "keys",
+                f"keys for {TARGET}",
+                "n0",
+                "keys_low",
+                "keys_high",
+                missing="not on this grid",
+                last=True,
+            ),
             Column("evidence", "evidence"),
             Column("target", "the error asked for", shown=False),
         ],
@@ -239,7 +271,7 @@ def _verdicts(found: Sparse, name: str) -> Table:
         caption="Does the map error of a pattern fall as fast as that of random selection? Yes if "
         f"the interval of the difference of exponents is within {MARGIN:g} of 0, no if it is "
         "outside, undecided otherwise.",
-    )  # fmt: skip
+    )
 
 
 def _heads(found: Sparse, name: str) -> Table:
@@ -269,13 +301,26 @@ def _heads(found: Sparse, name: str) -> Table:
             f"{pattern}_keys": [one.budget for one in own],
         }
         columns += [
-            Column(f"{pattern}_exponent", f"exponent, {pattern}", "d2", f"{pattern}_low",
-                   f"{pattern}_high", shown=pattern == RANDOM),
-            Column(f"{pattern}_error", f"error, {pattern}", "s3",
-                   help=f"map error at r = {largest:,}"),
-            Column(f"{pattern}_keys", f"keys for {TARGET}, {pattern}", "n0",
-                   missing="not on this grid", last=True, shown=False),
-        ]  # fmt: skip
+            Column(
+                f"{pattern}_exponent",
+                f"exponent, {pattern}",
+                "d2",
+                f"{pattern}_low",
+                f"{pattern}_high",
+                shown=pattern == RANDOM,
+            ),
+            Column(
+                f"{pattern}_error", f"error, {pattern}", "s3", help=f"map error at r = {largest:,}"
+            ),
+            Column(
+                f"{pattern}_keys",
+                f"keys for {TARGET}, {pattern}",
+                "n0",
+                missing="not on this grid",
+                last=True,
+                shown=False,
+            ),
+        ]
     return Table(
         title="All heads",
         name=f"{name}-heads",

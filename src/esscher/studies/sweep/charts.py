@@ -96,13 +96,19 @@ def predicted(found: Sweep) -> ChartType:
     """Draw measured exponents against predicted ones."""
     names, series = _horizons(found)
     rows = [
-        {"metric": metric, "horizon": names[s], "predicted": fit.predicted,
-         "exponent": fit.exponent, "low": fit.interval[0], "high": fit.interval[1],
-         "hollow": not fit.trusted}
+        {
+            "metric": metric,
+            "horizon": names[s],
+            "predicted": fit.predicted,
+            "exponent": fit.exponent,
+            "low": fit.interval[0],
+            "high": fit.interval[1],
+            "hollow": not fit.trusted,
+        }
         for metric in METRICS
         for s in range(len(names))
         if (fit := found.fit(metric, s)).predicted is not None
-    ]  # fmt: skip
+    ]
     known = [row[key] for row in rows for key in ("predicted", "exponent", "low", "high")]
     ends = limits([CONSTANT, *known])
     x = Axis("predicted", "predicted exponent", limits=ends)
@@ -113,11 +119,13 @@ def predicted(found: Sweep) -> ChartType:
         if own:
             panels.append(
                 panel(
-                    diagonal(x, y), guides([{"at": CONSTANT}], x, y, upright=True),
-                    points(own, x, y, series), words([{"text": _off(own)}], right=True),
+                    diagonal(x, y),
+                    guides([{"at": CONSTANT}], x, y, upright=True),
+                    points(own, x, y, series),
+                    words([{"text": _off(own)}], right=True),
                     title=TITLES[metric],
                 )
-            )  # fmt: skip
+            )
     return figure(panels, _title(found), note=SURE)
 
 
@@ -145,24 +153,33 @@ def _few_predicted(found: Sweep) -> str | None:
 
 DRAWINGS = (
     Drawing(
-        "curve", "errors against n with fitted law and prediction", curve, missing=_nothing,
+        "curve",
+        "errors against n with fitted law and prediction",
+        curve,
+        missing=_nothing,
         heading="Errors against the number of tokens",
         caption="Mean over replicates. Both axes are logarithmic: a power law is a straight line.",
     ),
     Drawing(
-        "exponents", "exponents against the horizon", exponents, missing=_no_fits,
+        "exponents",
+        "exponents against the horizon",
+        exponents,
+        missing=_no_fits,
         heading="Exponents against the horizon",
         caption="Exponents β of error ~ C n^-β; intervals from resampled replicates. The table "
         "says why a fit is not to be trusted.",
     ),
     Drawing("study", "both, in the layout of the published study", study, missing=_no_fits),
     Drawing(
-        "predicted", "measured against predicted exponents", predicted, missing=_few_predicted,
+        "predicted",
+        "measured against predicted exponents",
+        predicted,
+        missing=_few_predicted,
         heading="Predicted against measured",
         caption="Exponents on the same sizes. On the sloping line both agree; the upright line is "
         "the constant prediction, always 1/2.",
     ),
-)  # fmt: skip
+)
 
 
 def _errors(found: Sweep, metric: str, *, fitted: bool) -> ChartType:
@@ -219,9 +236,13 @@ def _one(found: Sweep) -> list[ChartType]:
         said += [] if fit.predicted is None else [f"predicted {fit.predicted:.3f}"]
         below = [bands(band[metric], x, y)] if metric in band else []
         panels.append(
-            panel(*below, lines(rows, x, y, kinds), points(measured, x, y),
-                  title=alt.TitleParams(text=TITLES[metric], subtitle=said))
-        )  # fmt: skip
+            panel(
+                *below,
+                lines(rows, x, y, kinds),
+                points(measured, x, y),
+                title=alt.TitleParams(text=TITLES[metric], subtitle=said),
+            )
+        )
     return panels
 
 
@@ -234,8 +255,11 @@ def _exponents(rows: list[dict[str, Any]], along: str, kinds: Series, title: str
     tops = [min(row["exponent"], 1.0) for row in rows if row["kind"] == PREDICTED]
     ends = [row[end] for row in rows for end in ("low", "high") if row.get(end) is not None]
     ends += [row["exponent"] for row in rows if row["kind"] == MEASURED]
-    y = Axis("exponent", "exponent β",
-             limits=(min(-0.05, min(ends) - 0.02), max(0.62, *ends, *tops) + 0.03))  # fmt: skip
+    y = Axis(
+        "exponent",
+        "exponent β",
+        limits=(min(-0.05, min(ends) - 0.02), max(0.62, *ends, *tops) + 0.03),
+    )
     return panel(
         guides([{"at": 0.0}], x, y),
         lines([row for row in rows if row["kind"] != MEASURED], x, y, kinds),
@@ -301,9 +325,15 @@ def _exponent_rows(found: Sweep, metric: str, along: str) -> list[dict[str, Any]
     for s, at in enumerate(places):
         fit = found.fit(metric, s)
         rows.append(
-            {"kind": MEASURED, along: at, "exponent": fit.exponent, "low": fit.interval[0],
-             "high": fit.interval[1], "hollow": not fit.trusted}
-        )  # fmt: skip
+            {
+                "kind": MEASURED,
+                along: at,
+                "exponent": fit.exponent,
+                "low": fit.interval[0],
+                "high": fit.interval[1],
+                "hollow": not fit.trusted,
+            }
+        )
         if fit.predicted is not None:
             rows.append({"kind": PREDICTED, along: at, "exponent": fit.predicted})
     if found.law in WITHOUT_LIMIT:
@@ -318,8 +348,10 @@ def _exponent_rows(found: Sweep, metric: str, along: str) -> list[dict[str, Any]
     for at, h in zip(fine.tolist(), horizon.tolist(), strict=True):
         there = found_at(h)
         for kind, name in (
-            (SHARPEST, SHARP[metric]), (REFERENCE, "paper_reference"), (BOUND, "paper_bound"),
-        ):  # fmt: skip
+            (SHARPEST, SHARP[metric]),
+            (REFERENCE, "paper_reference"),
+            (BOUND, "paper_bound"),
+        ):
             rows.append({"kind": kind, along: at, "exponent": float(getattr(there, name))})
     return rows
 
@@ -329,8 +361,10 @@ def _axes(found: Sweep, rows: list[dict[str, Any]]) -> tuple[Axis, Axis]:
     known = [row["error"] for row in rows]
     ends = [
         min(max(row[end], 0.5 * row["error"]), 2 * row["error"])
-        for row in rows for end in ("low", "high") if row.get(end) is not None
-    ]  # fmt: skip
+        for row in rows
+        for end in ("low", "high")
+        if row.get(end) is not None
+    ]
     return (
         Axis("n", "tokens n", log=True, limits=limits(found.sizes, log=True)),
         Axis("error", "error", log=True, limits=limits([*known, *ends], log=True)),

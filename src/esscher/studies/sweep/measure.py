@@ -379,9 +379,12 @@ def stored_replicates(run: CellRun) -> dict[int, str]:
 
 
 def replicate_cell(
-    scales: tuple[float, ...], sizes: tuple[int, ...], replicate: int, errors: Array,
+    scales: tuple[float, ...],
+    sizes: tuple[int, ...],
+    replicate: int,
+    errors: Array,
     about: Replicate,
-) -> Cell:  # fmt: skip
+) -> Cell:
     """Return the cell of a replicate with errors of axes [metric, scale, size]."""
     columns: dict[str, Any] = {
         "replicate": np.full(len(scales) * len(sizes), replicate, dtype=np.int64)

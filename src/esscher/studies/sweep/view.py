@@ -119,9 +119,12 @@ def _cards(found: Sweep) -> list[Card]:
         trusted = sum(fit.trusted for *_, fit in fits)
         settled = sum(extrapolates(fit) for *_, fit in fits)
         out.append(
-            Card(f"{settled} of {len(fits)}", "exponents have settled: they hold for larger n too",
-                 f"trusted fits of a power law; trusted: {trusted}; laws: {count_words(laws)}")
-        )  # fmt: skip
+            Card(
+                f"{settled} of {len(fits)}",
+                "exponents have settled: they hold for larger n too",
+                f"trusted fits of a power law; trusted: {trusted}; laws: {count_words(laws)}",
+            )
+        )
     return out
 
 
@@ -130,8 +133,16 @@ def _exponents(found: Sweep, name: str) -> Table:
     fits = _fits(found)
     low, high = ends_of(fit.interval for *_, fit in fits)
     constant_low, constant_high = ends_of(fit.constant_interval for *_, fit in fits)
-    plain = ("exponent", "constant", "predicted", "sharp", "paper_reference", "paper_bound", "law",
-             "trusted")  # fmt: skip
+    plain = (
+        "exponent",
+        "constant",
+        "predicted",
+        "sharp",
+        "paper_reference",
+        "paper_bound",
+        "law",
+        "trusted",
+    )
     return Table(
         title="Exponents",
         name=f"{name}-exponents",

@@ -67,9 +67,12 @@ def explorer(found: Tails, heads: Sequence[tuple[int, int]] | None = None) -> Ch
         title=picked_title("evidence"),
     )
     return figure(
-        [*_numbers(found, pick), *_verdicts(found, pick), power, evidence], _title(found),
-        note=POWER_NOTE, apart=True, pick=pick,
-    )  # fmt: skip
+        [*_numbers(found, pick), *_verdicts(found, pick), power, evidence],
+        _title(found),
+        note=POWER_NOTE,
+        apart=True,
+        pick=pick,
+    )
 
 
 def curves(found: Tails, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
@@ -98,8 +101,13 @@ def counts(found: Tails) -> ChartType:
         for (layer, kind), count in sorted(said.items())
     ]
     names = list(dict.fromkeys(str(row["layer"]) for row in rows))
-    drawn = bars(rows, Axis("layer", "layer", names=names), Axis("heads", "heads", whole=True),
-                 BOTH, stacked=True)  # fmt: skip
+    drawn = bars(
+        rows,
+        Axis("layer", "layer", names=names),
+        Axis("heads", "heads", whole=True),
+        BOTH,
+        stacked=True,
+    )
     return figure([panel(drawn)], _title(found))
 
 
@@ -114,10 +122,15 @@ def layers(found: Tails) -> ChartType:
         ("norms_k", "k-hat of norms", {"at": 0.0}),
     ):
         own = [
-            {"layer": row["layer"], "value": row[column], "low": row[f"{column}_low"],
-             "high": row[f"{column}_high"], "verdict": row["verdict"]}
+            {
+                "layer": row["layer"],
+                "value": row[column],
+                "low": row[f"{column}_low"],
+                "high": row[f"{column}_high"],
+                "verdict": row["verdict"],
+            }
             for row in rows
-        ]  # fmt: skip
+        ]
         known = [row[key] for row in own for key in ("value", "low", "high")]
         known = [value for value in known if value is not None]
         log = column != "norms_k" and min(known) > 0 and max(known) > 20 * min(known)
@@ -131,10 +144,14 @@ def layers(found: Tails) -> ChartType:
 
 
 def _withheld(found: Tails) -> str | None:
-    return None if found.reproducible else (
-        "verdicts on single heads are not given, because two halves of the text agree too little "
-        "on them"
-    )  # fmt: skip
+    return (
+        None
+        if found.reproducible
+        else (
+            "verdicts on single heads are not given, because two halves of the text agree too "
+            "little on them"
+        )
+    )
 
 
 def _no_layers(found: Tails) -> str | None:
@@ -146,7 +163,10 @@ DRAWINGS = (
     Drawing("heads", "tails of every head's keys, layer by head", heads),
     Drawing("verdicts", "the verdicts alone, where they are given", verdicts, missing=_withheld),
     Drawing(
-        "explorer", "every head, and the tail of one of them (--head)", explorer, heads=True,
+        "explorer",
+        "every head, and the tail of one of them (--head)",
+        explorer,
+        heads=True,
         heading="Every head",
         caption="Numbers of the worst direction found, measured on held-out passages. Click a "
         "cell, or move with the arrow keys, to see the tail of that head: the larger the power, "
@@ -154,17 +174,22 @@ DRAWINGS = (
     ),
     Drawing("curves", "power of the tail of single heads (--head)", curves, heads=True),
     Drawing(
-        "counts", "what both halves of the text say, by layer", counts,
+        "counts",
+        "what both halves of the text say, by layer",
+        counts,
         heading="Both halves of the text, by layer",
         caption="Number of heads that both halves of the text call sub-Gaussian or heavier; "
         "undecided where they differ or cannot tell. Heads that share their keys count once.",
     ),
     Drawing(
-        "layers", "tails of the tokens in every layer", layers, missing=_no_layers,
+        "layers",
+        "tails of the tokens in every layer",
+        layers,
+        missing=_no_layers,
         heading="Hidden states by layer",
         caption="The worst direction of the tokens that enter each layer; bars are 95% intervals.",
     ),
-)  # fmt: skip
+)
 
 
 def _numbers(found: Tails, pick: Any = None) -> list[ChartType]:
@@ -180,9 +205,10 @@ def _verdicts(found: Tails, pick: Any = None) -> list[ChartType]:
     return [
         category_map(rows, column, title, VERDICT, LETTERS, pick=pick)
         for column, title in (
-            ("verdict", "verdict on text tokens"), ("with_delimiters", f"with {apart}"),
+            ("verdict", "verdict on text tokens"),
+            ("with_delimiters", f"with {apart}"),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _power(tails: list[dict[str, Any]]) -> Axis:
@@ -205,13 +231,20 @@ def _evidence(tails: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _tails(found: Tails) -> list[dict[str, Any]]:
     """One row per head and threshold."""
     return [
-        {"layer": head.layer, "head": head.head, "verdict": head.verdict,
-         "threshold": at.threshold, "tau": at.tau, "low": at.tau_interval[0],
-         "high": at.tau_interval[1], "hollow": at.exceedances < FIRM}
+        {
+            "layer": head.layer,
+            "head": head.head,
+            "verdict": head.verdict,
+            "threshold": at.threshold,
+            "tau": at.tau,
+            "low": at.tau_interval[0],
+            "high": at.tau_interval[1],
+            "hollow": at.exceedances < FIRM,
+        }
         | {name: at.criterion[name] for name in TYPES.names}
         for head in found.heads
         for at in head.tail
-    ]  # fmt: skip
+    ]
 
 
 def _chosen(found: Tails, heads: Sequence[tuple[int, int]] | None) -> list[tuple[int, int]]:

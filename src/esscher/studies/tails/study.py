@@ -226,9 +226,13 @@ def assemble(study: TailsStudy, cells: Sequence[LayerTails], run: CellRun) -> Ta
         for cell in cells
     )
     return Tails.of(
-        run, study, len(cells), _headline(heads, agreement.get(KEYS)),
-        heads=heads, layers=layers,
-    )  # fmt: skip
+        run,
+        study,
+        len(cells),
+        _headline(heads, agreement.get(KEYS)),
+        heads=heads,
+        layers=layers,
+    )
 
 
 def _agreement(
@@ -316,8 +320,10 @@ def estimate(found: Estimate) -> str:
 def _row(cloud: JudgedTokens) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, source in (
-        ("kurtosis", cloud.kurtosis), ("proxy", cloud.proxy), ("norms_k", cloud.norms),
-    ):  # fmt: skip
+        ("kurtosis", cloud.kurtosis),
+        ("proxy", cloud.proxy),
+        ("norms_k", cloud.norms),
+    ):
         low, high = source.interval
         row |= {name: source.value, f"{name}_low": low, f"{name}_high": high}
     low, high = cloud.decided_by.tau_interval

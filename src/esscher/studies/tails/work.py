@@ -46,9 +46,13 @@ def read_text(
 ) -> TailsWork:
     """Take as many whole passages as the tokens fill, at least four."""
     found = read_passages(
-        loaded, study.text, tokens=study.tokens, context=study.context, column=study.column,
+        loaded,
+        study.text,
+        tokens=study.tokens,
+        context=study.context,
+        column=study.column,
         least=FEWEST,
-    )  # fmt: skip
+    )
     # what is left of the text at its end may be a passage of a few tokens only
     whole = tuple(p for p in found.passages if len(p.ids) == study.context)
     kept = whole if len(whole) >= FEWEST_PASSAGES else found.passages

@@ -54,9 +54,12 @@ def test_text_is_what_the_model_generates(task, decoder, asked):
     ids = torch.from_numpy(np.concatenate([item.context, item.question]))[None]
     with quiet():
         new = decoder.model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=item.max_new,
-            do_sample=False, pad_token_id=0,
-        )[0, ids.shape[1] :]  # fmt: skip
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=item.max_new,
+            do_sample=False,
+            pad_token_id=0,
+        )[0, ids.shape[1] :]
     expected = decoder.tokenizer.decode(new, skip_special_tokens=True)
     assert ask(decoder, cache, item).text == expected
 

@@ -37,12 +37,29 @@ LAYOUT, KEYS = 7, 6
 #: Of everything the kernel is given.
 FLOAT = "float32"
 _POINTERS = (
-    "keys", "values", "tilts", "relative", "visible", "part", "total", "squares", "shift", "peak",
+    "keys",
+    "values",
+    "tilts",
+    "relative",
+    "visible",
+    "part",
+    "total",
+    "squares",
+    "shift",
+    "peak",
     "scratch",
-)  # fmt: skip
+)
 _INTEGERS = (
-    "all_keys", "width", "rows", "queries", "scales", "group", "block", "flush", "started",
-)  # fmt: skip
+    "all_keys",
+    "width",
+    "rows",
+    "queries",
+    "scales",
+    "group",
+    "block",
+    "flush",
+    "started",
+)
 
 
 class Pass(ctypes.Structure):
@@ -220,12 +237,24 @@ def open_library(target: str, path: Path) -> Kernel:
     found.esscher_keys.restype = None
     found.esscher_outputs.argtypes = [pointer, number, real, real, pointer, pointer]
     found.esscher_received.argtypes = [
-        pointer, number, number, number, pointer, pointer, pointer,
-    ]  # fmt: skip
+        pointer,
+        number,
+        number,
+        number,
+        pointer,
+        pointer,
+        pointer,
+    ]
     found.esscher_received.restype = None
     found.esscher_pack_rows.argtypes = [
-        pointer, pointer, number, number, number, ctypes.c_float, pointer,
-    ]  # fmt: skip
+        pointer,
+        pointer,
+        number,
+        number,
+        number,
+        ctypes.c_float,
+        pointer,
+    ]
     found.esscher_pack_rows.restype = ctypes.c_float
     found.esscher_pack_values.argtypes = [pointer, pointer, number, number, pointer]
     found.esscher_pack_values.restype = ctypes.c_float
@@ -259,11 +288,22 @@ def attended(
     total = zeros(keys, len(relative), rows + 1, queries, dtype="float64")
     scratch = empty(keys, 2 * kernel.panel * (block + 2 * KEYS), dtype=FLOAT)
     state = Pass(
-        keys=address(packed_keys), values=address(packed_values), tilts=address(packed_tilts),
-        relative=address(factors), part=address(part), total=address(total),
-        scratch=address(scratch), all_keys=len(keys), width=width, rows=rows, queries=queries,
-        scales=len(relative), group=kernel.panel, block=block, flush=25,
-    )  # fmt: skip
+        keys=address(packed_keys),
+        values=address(packed_values),
+        tilts=address(packed_tilts),
+        relative=address(factors),
+        part=address(part),
+        total=address(total),
+        scratch=address(scratch),
+        all_keys=len(keys),
+        width=width,
+        rows=rows,
+        queries=queries,
+        scales=len(relative),
+        group=kernel.panel,
+        block=block,
+        flush=25,
+    )
     kernel.attend(state, start, len(keys))
     return total[:, :, : len(tilts)]
 

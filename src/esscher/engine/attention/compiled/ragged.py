@@ -57,10 +57,16 @@ class Lists:
         self.dtype = keys.dtype
         self.kept = len(keys)
         self.fields = LISTS.pack(
-            keys.data_ptr(), values.data_ptr(), segments.log_weight.data_ptr(),
-            segments.start.data_ptr(), segments.stop.data_ptr(), self.kept, keys.shape[1],
-            values.shape[1], TYPES[keys.dtype],
-        )  # fmt: skip
+            keys.data_ptr(),
+            values.data_ptr(),
+            segments.log_weight.data_ptr(),
+            segments.start.data_ptr(),
+            segments.stop.data_ptr(),
+            self.kept,
+            keys.shape[1],
+            values.shape[1],
+            TYPES[keys.dtype],
+        )
 
     def take(self, q: Tensor, tail_keys: Tensor, tail_values: Tensor) -> bool:
         """Whether the kernel reads arrays of these types and strides."""
@@ -121,11 +127,25 @@ class Lists:
             if len(visible) == 1:
                 strides = (0, *strides[1:])
         rest = CALL.pack(
-            wide.data_ptr(), tail_keys.data_ptr(), tail_values.data_ptr(), seen,
-            outputs.data_ptr(), _Team.parallel, torch.get_num_threads(), batch, key_heads,
-            heads // key_heads, n_q, tail, *wide.stride(), *tail_keys.stride(),
-            *tail_values.stride(), *strides, scaling, softcap or 0.0,
-        )  # fmt: skip
+            wide.data_ptr(),
+            tail_keys.data_ptr(),
+            tail_values.data_ptr(),
+            seen,
+            outputs.data_ptr(),
+            _Team.parallel,
+            torch.get_num_threads(),
+            batch,
+            key_heads,
+            heads // key_heads,
+            n_q,
+            tail,
+            *wide.stride(),
+            *tail_keys.stride(),
+            *tail_values.stride(),
+            *strides,
+            scaling,
+            softcap or 0.0,
+        )
         failed = self.attend_all(self.fields + rest)
         if failed == 1:
             raise InputError(f"a list lies outside the {self.kept} kept keys")
@@ -184,10 +204,18 @@ def weigh_compiled(
     found = keys.new_empty(3, columns)
     kernel.library.esscher_weighed(
         WEIGHING.pack(
-            packed.data_ptr(), tilts.data_ptr(), 0 if extra is None else extra.data_ptr(),
-            0 if last is None else last.data_ptr(), room.data_ptr(), sums.data_ptr(),
-            *(one.data_ptr() for one in found), there, keys.shape[1], count, columns,
+            packed.data_ptr(),
+            tilts.data_ptr(),
+            0 if extra is None else extra.data_ptr(),
+            0 if last is None else last.data_ptr(),
+            room.data_ptr(),
+            sums.data_ptr(),
+            *(one.data_ptr() for one in found),
+            there,
+            keys.shape[1],
+            count,
+            columns,
             0.0 if softcap is None else softcap / math.log(2),
         )
-    )  # fmt: skip
+    )
     return found

@@ -465,12 +465,24 @@ def _facts(rng: np.random.Generator) -> list[tuple[str, str, str]]:
     host, home, town = pick(rng, CITIES, 3)
     thing, animal = pick_one(rng, THINGS), pick_one(rng, NOUNS)
     return [
-        (f"The code of the {first} {animal} is", f"What is the code of the {first} {animal}?",
-         code),
-        (f"The number of {thing} counted in {host} was", f"How many {thing} were counted in "
-         f"{host}?", amount),
-        (f"The password of the station in {home} is", f"What is the password of the station in "
-         f"{home}?", word),
-        (f"The {second} letter was sent to the city of", f"Where was the {second} letter sent?",
-         town),
-    ]  # fmt: skip
+        (
+            f"The code of the {first} {animal} is",
+            f"What is the code of the {first} {animal}?",
+            code,
+        ),
+        (
+            f"The number of {thing} counted in {host} was",
+            f"How many {thing} were counted in {host}?",
+            amount,
+        ),
+        (
+            f"The password of the station in {home} is",
+            f"What is the password of the station in {home}?",
+            word,
+        ),
+        (
+            f"The {second} letter was sent to the city of",
+            f"Where was the {second} letter sent?",
+            town,
+        ),
+    ]
