@@ -18,7 +18,7 @@ LISTS = {"--sizes", "--spectrum", "--tau", "--alpha"}
 
 def cases():
     for name in COMMANDS:
-        for option in main.commands[name].params:
+        for option in main.get_command(None, name).params:
             written = option.opts[-1]
             if option.type is click.FLOAT or written in LISTS:
                 values = ["nan", "inf", "1e400", "x"]

@@ -18,10 +18,10 @@ import esscher
 import esscher.show.render as rendering
 from esscher.cli.program import main
 from esscher.core.errors import InputError
+from esscher.core.shown import between, shown, visible
 from esscher.runs.registry import STUDIES, has_part
 from esscher.runs.report import page_of
 from esscher.show.content import Drawn, Page, Table
-from esscher.show.numbers import between, shown, visible
 from esscher.show.render import as_data
 from esscher.studies.probe.result import KEPT, by_need
 from tests.runs.made import HOSTILE, RUNS, make, wide_probe

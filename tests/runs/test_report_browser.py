@@ -7,9 +7,9 @@ import csv
 import pytest
 
 import esscher
+from esscher.core.shown import shown
 from esscher.runs.registry import STUDIES
 from esscher.show.content import Column, Page, Table
-from esscher.show.numbers import shown
 from esscher.show.render import render
 from tests.runs.made import RUNS, changed, make, wide_probe
 from tests.show.browser import ATTACKS, EXPLORER, chromium, looking

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import esscher
+from esscher.core.shown import shown
 from esscher.runs.report import page_of
-from esscher.show.numbers import shown
 from esscher.studies.probe.view import summary
 from tests.runs.made import HOSTILE, changed, wide_probe
 from tests.show.browser import ATTACKS, EXPLORER, chromium, looking

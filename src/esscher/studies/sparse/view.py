@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from esscher.core.shown import plain_count, with_interval
+from esscher.core.shown import between, plain_count, shown, with_interval
 from esscher.math.statistics.records import FittedRate
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import ends_of
-from esscher.show.numbers import between, shown
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.sparse.charts import best_pattern
 from esscher.studies.sparse.result import (

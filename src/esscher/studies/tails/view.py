@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from esscher.core.codec import Estimate
-from esscher.core.shown import counted
+from esscher.core.shown import counted, shown, visible
 from esscher.math.tails.candidates import VarianceProxy
 from esscher.math.tails.verdict import KINDS, LETTERS, SUBSTANTIAL
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
-from esscher.show.numbers import shown, visible
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.tails.study import (
     DELIMITED,
