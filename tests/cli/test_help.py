@@ -60,38 +60,6 @@ def test_description_and_examples(name: str) -> None:
     assert examples[0].lstrip().startswith(f"esscher {name}")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_options_have_a_meaning_and_a_default(name: str) -> None:
-    for option in parameters(name):
-        if not isinstance(option, click.Option):
-            continue
-        assert option.help, option.opts
-        assert option.help[-1] in ".)", f"{option.opts}: {option.help}"
-        given = option.to_info_dict()["default"]
-        if option.is_flag or given in (None, (), []):
-            continue
-        assert option.show_default, f"{option.opts} does not show its default {given!r}"
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_arguments_are_explained(name: str) -> None:
-    text = main.get_command(None, name).help or ""
-    for argument in parameters(name):
-        if isinstance(argument, click.Argument):
-            word = (argument.metavar or argument.name or "").strip("[].").split("|")[0]
-            chosen = isinstance(argument.type, click.Choice)
-            listed = chosen or word in text or word in ("DIR", "RUN", "LAW")
-            assert listed, f"the help of {name} does not say what {word} is"
-
-
-@pytest.mark.parametrize("name", ["", *COMMANDS])
-def test_help_is_printed(name: str) -> None:
-    result = CliRunner().invoke(main, [*filter(None, [name]), "--help"], terminal_width=100)
-    assert result.exit_code == 0
-    assert result.output.startswith(f"Usage: main {name}".rstrip())
-    assert "Example" in result.output
-
-
 def test_exit_codes_are_those_of_the_program() -> None:
     codes = {0, 2, REQUEUE, STOPPED, UNREAD, TERMINATED}
     page = (Path(__file__).parents[2] / "docs/command-line.md").read_text()
@@ -99,15 +67,6 @@ def test_exit_codes_are_those_of_the_program() -> None:
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)] == sorted(codes)
     assert CliRunner().invoke(main, ["theory", "--horizon", "-1"]).exit_code == 2
     assert CliRunner().invoke(main, ["theory", "--horizon", "0.5"]).exit_code == 0
-
-
-def test_the_list_of_commands_fits_a_terminal() -> None:
-    result = CliRunner().invoke(main, ["--help"], terminal_width=80, prog_name="esscher")
-    listed_there = result.output.partition("Commands:")[2]
-    assert "..." not in listed_there
-    assert max(map(len, listed_there.splitlines())) <= 80
-    # the purpose before the theory, and a first command to copy
-    assert result.output.index("esscher probe demo:minilm") < result.output.index("esscher theory")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -70,7 +70,8 @@ def test_options_of_commands_in_prose_exist(page: Path) -> None:
             parse(words)
             continue
         assert words[0] in main.list_commands(None), f"{name(page)}:{line}: no command {words[0]!r}"
-        known = {o for p in main.get_command(None, words[0)].params for o in (*p.opts, *p.secondary_opts)}
+        params = main.get_command(None, words[0]).params
+        known = {option for p in params for option in (*p.opts, *p.secondary_opts)}
         for option in (word.split("=")[0] for word in words if word.startswith("--")):
             assert option in known | {"--help"}, f"{name(page)}:{line}: {words[0]} has no {option}"
 
@@ -82,7 +83,10 @@ def test_options_in_tables_of_the_command_line_page_exist() -> None:
         if not names:
             continue
         known = {
-            o for n in names for p in main.get_command(None, n).params for o in (*p.opts, *p.secondary_opts)
+            option
+            for name in names
+            for p in main.get_command(None, name).params
+            for option in (*p.opts, *p.secondary_opts)
         }
         for row in re.findall(r"^\| (`-[^|]*) \|", section, re.M):
             for option in re.findall(r"--[a-z][a-z-]*", row):

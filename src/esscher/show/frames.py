@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def rounded(value: Any) -> Any:
@@ -15,7 +17,7 @@ def rounded(value: Any) -> Any:
         value = value.item()
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
-    return None if value is pd.NA else value
+    return None if type(value).__name__ == "NAType" else value  # of pandas
 
 
 def values(column: Any) -> list[Any]:
