@@ -120,7 +120,7 @@ def head_clouds(
     """Layer, head, tilts, keys and values of some heads, spread over the layers of a model."""
     import torch
 
-    from esscher.engine.text import iterate_passages, whole_passages
+    from esscher.engine.text import first_passages, iterate_passages
 
     loaded = Setting("quick", 0, model, model, text).loaded(model)
     context = min(CONTEXT, loaded.max_positions)
@@ -128,7 +128,7 @@ def head_clouds(
     places = np.linspace(0, loaded.shape.layers - 1, heads).round().astype(int)
     chosen = [(int(layer), i % loaded.shape.heads) for i, layer in enumerate(places)]
     parts: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {i: [] for i in range(heads)}
-    found = whole_passages(loaded, text, count=count, context=context)
+    found = first_passages(loaded, text, count, context)
     for passage, inputs in iterate_passages(loaded, found, layers=sorted({at for at, _ in chosen})):
         keep = torch.from_numpy(~passage.is_delimiter)
         keep[0] = False  # whatever token is first attracts attention because it is first
@@ -616,11 +616,11 @@ def _row(
 def _next_tokens(number: int, plan: DownstreamPlan, setting: Setting) -> Rows:
     """Next tokens of a decoder on one passage, against the dense model's and the text's."""
     from esscher.engine.reading import PassageReader
-    from esscher.engine.text import whole_passages
+    from esscher.engine.text import first_passages
 
     loaded = setting.loaded(setting.decoder)
     context = min(plan.context, loaded.max_positions)
-    passage = whole_passages(loaded, setting.text, count=plan.passages, context=context)[number]
+    passage = first_passages(loaded, setting.text, plan.passages, context)[number]
     reader = PassageReader(loaded, passage, context - plan.queries)
     certain = passage.is_delimiter.copy()
     certain[0] = True

@@ -89,7 +89,6 @@ def _cloud(
         tokens=tokens,
         context=context,
         layers=layers,
-        seed=setting.seed,
         watch=seen.take,
     )
     return cloud, {layer: (weights[layer], seen.covariance(layer)) for layer in layers}
@@ -289,7 +288,7 @@ def _measure_argmax(unit: Unit, setting: Setting) -> Rows:
             sizes.append(2 * sizes[-1])
         view = cloud.layer(layer)
         for head in view.heads:
-            q, k, v = view.head(head).take(slice(None))
+            q, k, v = map(np.array, view.head(head))
             rng = random_stream(setting.seed, "argmax of heads", layer, head)
             shift, square = argmax_errors(q, k, v, sizes, unit["replicates"], rng)
             whole = np.concatenate(

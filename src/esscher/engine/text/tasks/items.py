@@ -131,12 +131,13 @@ def as_haystack(framing: Framing, source: HaystackSource, length: int) -> Haysta
     if isinstance(source, str) and source == NOISE:
         once = len(framing.ids(SENTENCES))
         return Haystack(NOISE, framing.ids(" ".join([SENTENCES] * (length // once + 1))), framing)
+    ids: NDArray[Any]
     if isinstance(source, str):
         # half characters would stop the tokenizer
         ids = framing.ids(source.encode("utf-8", "replace").decode())
     else:
         try:
-            ids: NDArray[Any] = np.asarray(source)
+            ids = np.asarray(source)
         except (TypeError, ValueError):
             ids = np.zeros(())
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
@@ -245,7 +246,7 @@ def task_items(
         raise InputError(f"there is no task {shortened(task)}; choose from {', '.join(TASKS)}")
     count, length, seed = as_dim(count, "count"), as_dim(length, "length"), as_seed(seed)
     first = as_seed(first, "first")
-    framing = framing_of(loaded, True)
+    framing = framing_of(loaded)
     purpose = f"task {task}"
     numbers = range(first, first + count)
     drafts = [TASKS[task](random_stream(seed, purpose, number)) for number in numbers]
@@ -398,7 +399,7 @@ def calibration_item(
     """
     length, query_count = as_dim(length, "length"), as_dim(query_count, "query_count")
     number, seed = as_seed(number, "number"), as_seed(seed)
-    framing = framing_of(loaded, True)
+    framing = framing_of(loaded)
     rng = random_stream(seed, PURPOSE, number)
     (code,), (amount,) = pick_numbers(rng, 1, 6), pick_numbers(rng, 1, 5)
     (word,) = pick_coded(rng, 1, 3)
