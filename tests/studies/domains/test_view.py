@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 
 import pytest
@@ -76,11 +75,7 @@ def test_names_in_the_report_are_text(result, tmp_path):
     assert "$2_{$ &amp; &lt;b&gt;" in text
 
 
-def test_provenance_and_command_name_every_corpus(result):
-    page = page_of(result)
-    rows, words = dict(page.provenance), shlex.split(page.command)
+def test_provenance_names_every_corpus(result):
+    rows = dict(page_of(result).provenance)
     for corpus in result.study.corpora:
         assert corpus.text_hash in rows[f"corpus {corpus.name}"]
-        assert f"{corpus.name}={corpus.source}" in words
-    assert words[:2] == ["esscher", "domains"]
-    assert words.count("--text") == 3
