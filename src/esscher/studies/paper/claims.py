@@ -46,5 +46,8 @@ def judge_all(
     return tuple(
         CLAIMS[name].judge(tables, setting)
         for name in chosen
-        if all(used in tables for used in CLAIMS[name].uses)
+        if all(
+            used in tables or not MEASUREMENTS[used].units(setting.scale)
+            for used in CLAIMS[name].uses
+        )
     )
