@@ -28,6 +28,8 @@ from esscher.studies.paper.ledger import (
 
 #: Exponents that differ by no more than this are called the same.
 MARGIN = 0.1
+#: Numbers of tokens whose ratio is within this factor of 1 are called the same.
+FACTOR = 1.25
 
 
 # -- sparse
@@ -448,17 +450,17 @@ def measure_domains(unit: Unit, setting: Setting) -> Rows:
     )
     table = result.table()
     tokens = table[table["statistic"] == "tokens"]
-    return records(tokens[["layer", "head", "p", "adjusted_p", "share", "verdict"]])
+    columns = ["layer", "head", "p", "adjusted_p", "share", "verdict", "low", "high"]
+    return records(tokens[columns])
 
 
 def judge_domains(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     """Judge by permutations of the blocks, at a false discovery rate of 5%."""
-    table = tables["domains"]
-    differ, same = (
-        int((table["verdict"] == "differs").sum()),
-        int((table["verdict"] == "the same").sum()),
-    )
-    total = len(table)
+    table = tables["domains"].copy()
+    differs = table["verdict"] == "differs"
+    within = (table["low"] > 1 / FACTOR) & (table["high"] < FACTOR)
+    table.loc[within & ~differs, "verdict"] = "the same"
+    differ, same, total = int(differs.sum()), int((within & ~differs).sum()), len(table)
     checks = [
         Check(
             says="a head needs as many tokens on another kind of text",
@@ -467,7 +469,7 @@ def judge_domains(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
             f"{total - differ - same} undecided",
             rule="contradicted if a head differs (blocks exchanged between texts, p-values "
             "adjusted over the heads, false discovery rate 5%); holds if in every head the 95% "
-            "interval of the ratio lies within a factor of 1.25",
+            f"interval of the ratio lies within a factor of {FACTOR}",
         ),
     ]
     return judged(

@@ -372,7 +372,7 @@ def judge_reference(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Ent
     checks.insert(
         0,
         Check(
-            says="one of the two conventions describes the authors' fits setting",
+            says="one of the two conventions describes the authors' own setting",
             verdict=both,
             measured=f"mean distance of the exponents from the reference "
             f"{min(distance.values()):.3f}, from 1/2 {half:.3f}, from the slope predicted "
