@@ -50,7 +50,6 @@ LAWS = [
     "Signs",
     "Sphere",
     "StudentT",
-    "make_law",
     "standard_law",
 ]
 CALLED = {

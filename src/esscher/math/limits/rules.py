@@ -91,11 +91,11 @@ def _rule(law: ProductLaw, slopes: Array, bias: Array, points: int) -> Rule:
     """Nodes and weights for one coordinate of the law."""
     if not isinstance(law, Cube):
         return law.marginal_rule(points)
-    edges = _panels(law.half_width, slopes, bias)
+    edges = _panels(law.scale, slopes, bias)
     nodes, weights = scipy.special.roots_legendre(points)
     half = np.diff(edges)[:, None] / 2
     middle = (edges[:-1, None] + edges[1:, None]) / 2
-    return (middle + half * nodes).ravel(), (half * weights / (2 * law.half_width)).ravel()
+    return (middle + half * nodes).ravel(), (half * weights / (2 * law.scale)).ravel()
 
 
 def _panels(half_width: float, slopes: Array, bias: Array) -> Array:
