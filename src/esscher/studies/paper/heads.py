@@ -374,19 +374,13 @@ def window_errors(
 
 def _measure_windows(unit: Unit, setting: Setting) -> Rows:
     """One row per head and width; nothing for models that read shorter passages."""
-    from esscher.engine.text import iterate_passages, read_passages
+    from esscher.engine.text import first_passages, iterate_passages
 
     if not _reads_long(setting):
         return []
     loaded, number = setting.loaded(setting.encoder), unit["passage"]
-    passages = read_passages(
-        loaded,
-        setting.text,
-        tokens=AtMost((number + 1) * LONG_CONTEXT),  # a short text has fewer passages
-        context=LONG_CONTEXT,
-        keep_short=False,
-        least=2 * max(HALF_WIDTHS) + RANDOM_KEYS,
-    )
+    # a short text has fewer passages
+    passages = first_passages(loaded, setting.text, AtMost(number + 1), LONG_CONTEXT)
     rows: Rows = []
     halves = _sizes(*HALF_WIDTHS)
     for _, layer in iterate_passages(loaded, passages.passages[number : number + 1]):
