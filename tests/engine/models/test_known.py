@@ -10,7 +10,7 @@ import torch
 
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
-from esscher.engine.models.record import once
+from esscher.engine.models.record import computed_once as once
 from tests.engine.models.tiny import tiny_model
 
 

@@ -15,7 +15,7 @@ import torch
 from esscher.core.errors import InputError
 from esscher.engine.models.families import family_of
 from esscher.engine.models.outline import Outline, described
-from esscher.engine.models.record import ModelRecord, once, weight_hash, weight_sample
+from esscher.engine.models.record import ModelRecord, computed_once, tensor_hash, weight_sample
 
 #: Roles of tokens that stand at the ends of texts and mean nothing; they often act as sinks.
 DELIMITER_ROLES = ("cls_token", "sep_token", "bos_token", "eos_token", "pad_token")
@@ -70,7 +70,7 @@ class LoadedModel(Outline):
     @cached_property
     def weight_hash(self) -> str:
         """SHA-256 over all weights, tensor by tensor; computed when first asked for."""
-        return once(self.model, "hash", weight_hash)
+        return computed_once(self.model, "hash", lambda model: tensor_hash(model.state_dict()))
 
     @cached_property
     def record(self) -> ModelRecord:
@@ -136,7 +136,7 @@ def wrap_model(
     causal = outline.causal
     if not family.hooked:
         causal = any(bool(family.attention(block).is_causal) for block in blocks)
-    once(model, "finite", lambda model: _check_finite(model, title))
+    computed_once(model, "finite", lambda model: _check_finite(model, title))
     delimiters: set[int] = set()
     for role in DELIMITER_ROLES:
         value = getattr(inner if tokenizer is None else tokenizer, f"{role}_id", None)

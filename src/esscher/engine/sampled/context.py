@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models import LayerCapture
+from esscher.engine.models import LayerInputs
 from esscher.engine.models.inputs import QUERY_BLOCK
 from esscher.engine.sampled.layer import (
     PRODUCTS,
@@ -51,7 +51,7 @@ def split(
 
 
 def measure_context(
-    capture: LayerCapture,
+    capture: LayerInputs,
     asking: NDArray[np.int64],
     keys: NDArray[np.int64],
     sizes: tuple[int, ...],
@@ -112,7 +112,7 @@ def measure_context(
 
 
 def _within_window(
-    capture: LayerCapture,
+    capture: LayerInputs,
     asking: NDArray[np.int64],
     keys: NDArray[np.int64],
     fewest: int = FEWEST_KEYS,
@@ -183,7 +183,7 @@ def _sampled(
 
 
 def _numbers(
-    capture: LayerCapture,
+    capture: LayerInputs,
     h: int,
     asking: NDArray[np.int64],
     keys: NDArray[np.int64],
@@ -211,7 +211,7 @@ def _numbers(
 
 
 def delimiter_shares(
-    capture: LayerCapture,
+    capture: LayerInputs,
     is_delimiter: NDArray[np.bool_],
     asking: NDArray[np.bool_] | None = None,
     text: int = 0,

@@ -31,7 +31,7 @@ from esscher.engine.attention.outputs import (
     nested_outputs,
     streamed_attention,
 )
-from esscher.engine.models import LayerCapture
+from esscher.engine.models import LayerInputs
 from esscher.engine.sampled.context import delimiter_shares
 from esscher.engine.sampled.layer import (
     PRODUCTS,
@@ -312,7 +312,7 @@ class PassageMoments:
         chosen = zip(passages, first_tokens(passages, tokens), strict=True)
         self._asking = {passage.number: asking for passage, asking in chosen}
 
-    def take(self, passages: Sequence[Passage], capture: LayerCapture) -> None:
+    def take(self, passages: Sequence[Passage], capture: LayerInputs) -> None:
         """Take in what a layer sees of some passages."""
         layer = capture.layer
         for i, passage in enumerate(passages):

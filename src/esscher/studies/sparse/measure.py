@@ -22,7 +22,7 @@ from torch import Tensor
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models import AnyModel, LayerCapture, LoadedModel, opened_model
+from esscher.engine.models import AnyModel, LayerInputs, LoadedModel, opened_model
 from esscher.engine.patterns import PATTERNS, View
 from esscher.engine.text import Passage, first_passages, visit_passages
 from esscher.math.heads import WeightHead
@@ -227,7 +227,7 @@ def measure_passage(
         raise InputError(f"passage {passage.number} has no text tokens to ask with")
     parts: list[_Layer] = []
 
-    def sink(passage: Passage, capture: LayerCapture) -> None:
+    def sink(passage: Passage, capture: LayerInputs) -> None:
         with torch.inference_mode():
             part = _Layer(capture, asking, heads, budgets[-1])
             part.measure(patterns, budgets, draws, seed, passage.number)
@@ -250,7 +250,7 @@ class _Layer:
 
     def __init__(
         self,
-        capture: LayerCapture,
+        capture: LayerInputs,
         asking: NDArray[np.int64],
         heads: Sequence[int],
         largest: int,
