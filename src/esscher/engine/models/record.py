@@ -138,7 +138,7 @@ def compare_weights(
     return "other type" if np.array_equal(first, second, equal_nan=True) else "others"
 
 
-def said_of_types(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def type_difference(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Describe the same weights in another type."""
     return f"the same weights in {now['dtype']} instead of {stored['dtype']}"
 

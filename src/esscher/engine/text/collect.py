@@ -51,8 +51,6 @@ EVERY = 5.0
 MARGIN = 64 * 2**20
 #: Tokens that the model reads at a time; bounds memory, and larger batches are hardly faster.
 BATCH_TOKENS = 4096
-#: Keys of a manifest that may differ between a cloud and the request that continues it.
-FREE_KEYS = ("source", "versions")
 
 
 class CloudWriter:
@@ -214,7 +212,7 @@ def collect_cloud(
     chosen = as_indices(heads, shape.heads, "heads")
     manifest = Manifest(
         format=FORMAT,
-        model=loaded.summary | {"name": Path(loaded.name).name},
+        model=Path(loaded.name).name,
         weight_hash=loaded.weight_hash,
         source=text.source,
         text_hash=text.text_hash,
@@ -227,7 +225,6 @@ def collect_cloud(
         group=group,
         head_dim=shape.head_dim,
         drop_delimiters=drop_delimiters,
-        versions=dict(loaded.provenance["versions"]),
     )
     place = Path(tempfile.mkdtemp(prefix="esscher-cloud-") if folder is None else folder)
     try:
@@ -297,7 +294,7 @@ def _prepare(
         stored = manifest
     for key in manifest.__struct_fields__:
         before, now = getattr(stored, key), getattr(manifest, key)
-        if key not in FREE_KEYS and before != now:
+        if key not in ("model", "source") and before != now:  # names say nothing
             raise InputError(
                 f"the folder {folder} holds a cloud with another {key} ({before!r} instead of "
                 f"{now!r}); choose another folder"
