@@ -8,8 +8,7 @@ from altair.typing import ChartType
 
 from esscher.show.content import Drawing
 from esscher.studies.paper.claims import CLAIMS
-from esscher.studies.paper.result import Paper
-from esscher.studies.paper.study import NAMES
+from esscher.studies.paper.study import NAMES, Paper
 
 
 def _drawing(name: str) -> Drawing:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from esscher.core.errors import InputError
+from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.sampled.sizes import METRICS
@@ -55,14 +56,19 @@ CONTEXT = 512
 RESAMPLES = 1_000
 #: Queries whose logits are held at a time.
 QUERIES = 1_024
+#: The authors' experiment with BigBird, for models that read :data:`LONG_CONTEXT` tokens at a time:
+#: numbers of tokens drawn; half-widths of windows, and keys drawn beside a window.
+LONG_CONTEXT = 4_096
+LONG_SIZES = (1_000, 3_000, 12)
+HALF_WIDTHS = (500, 1_500, 12)
+RANDOM_KEYS = 50
 
 
 # Measurements.
 
 
-def _sizes(unit: Unit) -> tuple[int, ...]:
-    grid = np.geomspace(unit["first"], unit["last"], unit["count"]).round()
-    return tuple(int(n) for n in np.unique(grid))
+def _sizes(first: int, last: int, count: int) -> tuple[int, ...]:
+    return tuple(int(n) for n in np.unique(np.geomspace(first, last, count).round()))
 
 
 @lru_cache(maxsize=2)
@@ -97,6 +103,11 @@ def _cloud(
 
 def _layers(setting: Setting, part: int) -> tuple[int, ...]:
     return tuple(range(part, setting.loaded(setting.encoder).shape.layers, PARTS))
+
+
+def _reads_long(setting: Setting) -> bool:
+    """Whether the encoder reads passages as long as BigBird's."""
+    return setting.loaded(setting.encoder).outline.max_positions >= LONG_CONTEXT
 
 
 def _fitted(name: str, errors: Array, sizes: Sequence[int], seed: int, heads: int = 1) -> Unit:
@@ -145,8 +156,10 @@ def _measured(
     from esscher.studies.probe.together import amplification, effective_heads
     from esscher.studies.probe.work import one_sided_psi
 
-    sizes, seed = _sizes(unit), setting.seed
+    sizes, seed = _sizes(unit["first"], unit["last"], unit["count"]), setting.seed
     shape = setting.loaded(setting.encoder).shape
+    if setting.scale == "paper" and joint and _reads_long(setting):
+        sizes = _sizes(*LONG_SIZES)
     rows: Rows = []
     for layer in layers:
         cloud, about = _cloud(setting, layers, unit["tokens"])
@@ -316,7 +329,89 @@ def _measure_argmax(unit: Unit, setting: Setting) -> Rows:
     return rows
 
 
+def _windows_units(scale: Scale) -> list[Unit]:
+    """At the authors' scale only: 500 replicates are 10 passages with 50 queries each."""
+    return [{"passage": i, "queries": 50} for i in range(10)] if scale == "paper" else []
+
+
+def window_errors(
+    queries: NDArray[np.float32],
+    keys: NDArray[np.float32],
+    values: NDArray[np.float32],
+    half_widths: Sequence[int],
+    count: int,
+    rng: np.random.Generator,
+) -> Array:
+    """Squared errors of attention to a window of keys and :data:`RANDOM_KEYS` keys beside it.
+
+    Parameters
+    ----------
+    queries, keys, values
+        Rows of a head, in the order of the text; logits are their products.
+    half_widths
+        Keys on either side of a query.
+    count, rng
+        Number of queries, and the stream that draws them and the keys beside their windows.
+
+    Returns
+    -------
+    Squared distance from attention to all keys, over the mean square of that: [query, width].
+    """
+    length, widest = len(keys), max(half_widths)
+    errors, squares = np.zeros((count, len(half_widths))), 0.0
+    for i, place in enumerate(rng.integers(widest, length - widest, size=count)):
+        logits = (keys @ queries[place]).astype(np.float64)
+        weights = np.exp(logits - logits.max())
+        dense = weights @ values / weights.sum()
+        squares += float(dense @ dense) / count
+        order = rng.permutation(length)
+        for j, half in enumerate(half_widths):
+            beside = order[np.abs(order - place) > half][:RANDOM_KEYS]
+            chosen = np.concatenate([np.arange(place - half, place + half + 1), beside])
+            output = weights[chosen] @ values[chosen] / weights[chosen].sum()
+            errors[i, j] = ((output - dense) ** 2).sum()
+    return errors / squares
+
+
+def _measure_windows(unit: Unit, setting: Setting) -> Rows:
+    """One row per head and width; nothing for models that read shorter passages."""
+    from esscher.engine.text import iterate_passages, read_passages
+
+    if not _reads_long(setting):
+        return []
+    loaded, number = setting.loaded(setting.encoder), unit["passage"]
+    passages = read_passages(
+        loaded,
+        setting.text,
+        tokens=AtMost((number + 1) * LONG_CONTEXT),  # a short text has fewer passages
+        context=LONG_CONTEXT,
+        keep_short=False,
+        least=2 * max(HALF_WIDTHS) + RANDOM_KEYS,
+    )
+    rows: Rows = []
+    halves = _sizes(*HALF_WIDTHS)
+    for _, layer in iterate_passages(loaded, passages.passages[number : number + 1]):
+        for head in range(layer.q.shape[1]):
+            q = layer.q[0, head].numpy() * np.float32(layer.scaling)
+            shared = head * layer.k.shape[1] // layer.q.shape[1]
+            k, v = layer.k[0, shared].numpy(), layer.v[0, shared].numpy()
+            rng = random_stream(setting.seed, "windows", number, layer.layer, head)
+            squares = window_errors(q, k, v, halves, unit["queries"], rng).mean(axis=0)
+            rows += [
+                {
+                    "layer": layer.layer,
+                    "head": head,
+                    "passage": number,
+                    "n": 2 * half + 1 + RANDOM_KEYS,
+                    "error": float(square) ** 0.5,
+                }
+                for half, square in zip(halves, squares, strict=True)
+            ]
+    return rows
+
+
 MEASUREMENTS: dict[str, Measurement] = {
+    "windows": Measurement(_windows_units, _measure_windows),
     "heads": Measurement(_heads_units, _measure_heads),
     "alpha-heads": Measurement(_alpha_units, _measure_alpha),
     "argmax-heads": Measurement(_argmax_units, _measure_argmax),
@@ -454,6 +549,30 @@ def _judge_heads(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         counts=False,
     )
 
+    evidence = {"heads": table}
+    checks = [bound, *half, rank, reference]
+    windows = tables.get("windows")
+    if windows is not None and len(windows):
+        # one curve per passage: the root mean square over heads; passages are what is independent
+        squares = windows.assign(square=windows["error"] ** 2)
+        curves = squares.pivot_table(index="passage", columns="n", values="square") ** 0.5
+        rate = fit_rate(curves.to_numpy(), curves.columns.tolist(), seed=setting.seed)
+        typical, (low, high) = float(table["map"].median()), rate.interval
+        checks.append(
+            Check(
+                says=f"A window and {RANDOM_KEYS} random keys converge like random keys alone.",
+                verdict=verdict_of(
+                    low <= typical <= high and high - low <= 0.2, not low <= typical <= high
+                ),
+                found=f"Exponent {with_interval(rate.exponent, low, high)} in the number of keys, "
+                f"over {len(curves)} passages; random keys, median head: {typical:.2f}.",
+                rule="Contradicted if the 95% interval over passages excludes the median head's "
+                "exponent of the map, holds if it contains it and is no wider than 0.2.",
+                counts=False,
+            )
+        )
+        evidence["windows"] = windows
+
     width = float((table["mean_high"] - table["mean_low"]).median() / 2)
     return entry(
         "heads",
@@ -461,12 +580,12 @@ def _judge_heads(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         f"median head does. Exponents of the mean: {parts['mean']}; of the covariance: "
         f"{parts['cov']}. Rank correlation of the exponent of the mean with Psi: "
         f"{with_interval(*slower)}.",
-        [bound, *half, rank, reference],
+        checks,
         f"Exponents are slopes up to n = {largest:,}, on one text. That of the covariance has a "
         "bias of order 1/n in it, which makes it steeper on such sizes.",
         f"More replicates: the interval of a typical head is ± {width:.2f}; exponents closer to "
         "1/2 than that are not told from it. More heads, for the correlation.",
-        {"heads": table},
+        evidence,
     )
 
 
@@ -661,7 +780,7 @@ CLAIMS: dict[str, Claim] = {
         title="Heads of an encoder",
         says="Heads of a real model converge at rates strictly below 1/2, more slowly the larger "
         "Psi is, and never more slowly than the bound.",
-        uses=("heads",),
+        uses=("heads", "windows"),
         judge=_judge_heads,
         draw=_draw_heads,
     ),

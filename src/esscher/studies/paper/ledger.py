@@ -7,12 +7,17 @@ their tables into an :class:`Entry`: checks, a verdict, and the tables behind it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
+import numpy as np
+
 from esscher.core.codec import Name, Record
+from esscher.core.validation import Array
+from esscher.math.statistics import LEVEL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +29,10 @@ Scale: TypeAlias = Literal["quick", "standard", "paper"]
 Verdict: TypeAlias = Literal["holds", "contradicted", "undecided"]
 #: Columns of a table by name, as JSON holds them.
 Columns: TypeAlias = dict[str, list[Any]]
+#: Options of one unit: plain numbers and strings.
+Unit: TypeAlias = dict[str, Any]
+#: Rows of a table, all with the same columns.
+Rows: TypeAlias = list[dict[str, Any]]
 
 
 class Check(Record, frozen=True, kw_only=True):
@@ -86,6 +95,11 @@ class Entry(Record, frozen=True, kw_only=True):
 
         return pd.DataFrame(self.tables[name])
 
+    def rows(self, name: str) -> Rows:
+        """Return the rows of one of the tables; what is missing is None."""
+        table = self.tables[name]
+        return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -115,12 +129,6 @@ def _loaded(name: str) -> LoadedModel:
     from esscher.engine.models import load_model
 
     return load_model(name)
-
-
-#: Options of one unit: plain numbers and strings.
-Unit: TypeAlias = dict[str, Any]
-#: Rows of a table, all with the same columns.
-Rows: TypeAlias = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -219,9 +227,26 @@ def with_interval(value: float, low: float, high: float, digits: int = 2) -> str
     return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
+def student_interval(values: Array) -> tuple[float, float, float]:
+    """Mean of independent values, with the ends of its 95% interval."""
+    from scipy.special import stdtrit
+
+    count, mean = len(values), float(np.mean(values))
+    if count < 2:
+        return mean, -math.inf, math.inf
+    half = float(stdtrit(count - 1, (1 + LEVEL) / 2))
+    half *= float(np.std(values, ddof=1)) / math.sqrt(count)
+    return mean, mean - half, mean + half
+
+
+def exponential(values: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Exponential of a number and of the ends of its interval."""
+    value, low, high = values
+    return math.exp(value), math.exp(low), math.exp(high) if high < 700 else math.inf
+
+
 def _columns(table: pd.DataFrame) -> Columns:
     """Return the columns of a table; what is no number in JSON is left out as None."""
-    import math
 
     def plain(value: Any) -> Any:
         value = value.item() if hasattr(value, "item") else value
