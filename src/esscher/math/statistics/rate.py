@@ -443,9 +443,7 @@ def solve_line(
     return z, (half - math.sqrt(root)) / square, (half + math.sqrt(root)) / square
 
 
-def solve_floor(
-    error: float, parameters: Array, covariance: Array, critical: float
-) -> LogTokens:
+def solve_floor(error: float, parameters: Array, covariance: Array, critical: float) -> LogTokens:
     """Solve ``C n^-b + e0 = error`` for ln n, with an interval by the delta method.
 
     ``parameters`` are (ln C, b, e0).

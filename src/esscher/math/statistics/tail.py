@@ -287,11 +287,11 @@ def tail_clusters(values: Array) -> tuple[int, float]:
 # small by up to 0.5: pass ``burn_in`` if known.
 #
 # Tokens are taken in the order of the text. The largest stand in clusters if neighbours depend on
-# each other; intervals are those of as many independent tokens as the clusters are worth (see
-# :func:`tail_clusters`), with Student's quantile for their number. The standard error of k-hat grows with
-# k itself, ``(1 + k)/sqrt(m)``, that of ``ln(1 + k)`` does not: intervals are symmetric for the
-# latter. Symmetric ones for k are too short above and too long below, and where k-hat happens to be
-# too small its error looks small as well.
+# each other; intervals are those of as many independent tokens as the clusters are worth
+# (:func:`tail_clusters`), with Student's quantile for their number. The standard error of k-hat
+# grows with k itself, ``(1 + k)/sqrt(m)``, that of ``ln(1 + k)`` does not: intervals are symmetric
+# for the latter. Symmetric ones for k are too short above and too long below, and where k-hat
+# happens to be too small its error looks small as well.
 
 #: How far k-hat's interval may reach to either side; beyond, it says little.
 HALF_WIDTH = 0.25
@@ -356,6 +356,11 @@ class TailIndex(Record, frozen=True, kw_only=True):
     clusters: Amount
     effective_count: Amount
 
+    @property
+    def dependent(self) -> bool:
+        """Whether neighbouring tokens depend on each other so much that it must be said."""
+        return self.effective_count < DEPENDENT * self.tail_count
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, lists and strings (JSON-safe)."""
         return dict(as_tree(self))
@@ -385,7 +390,7 @@ class TailIndex(Record, frozen=True, kw_only=True):
                 f"{100 * self.sink_share:.3g}% of the attention; k-hat {self.k_with_sinks:.3f} "
                 "with them"
             )
-        if self.effective_count < DEPENDENT * self.tail_count:
+        if self.dependent:
             lines.append(
                 f"Warning: the largest tokens stand in {self.clusters} clusters along the text, "
                 f"since neighbours depend on each other: they are worth {self.effective_count:.0f} "

@@ -317,7 +317,7 @@ def judge(
         Whether the pattern is dense attention once its budget holds all keys.
     """
     low, high = rate.interval
-    if not math.isfinite(high - low):
+    if low is None or high is None:
         return _said(UNDECIDED, "one replicate has no interval")
     words = (
         f"exponent {rate.exponent:.3f} ({low:.3f} to {high:.3f}) against "
@@ -367,9 +367,9 @@ def _floor(rate: Rate, bias: Bias | None) -> str | None:
     """Why the map error does not go to 0 along these budgets; None if nothing says so."""
     # a bend that a logarithm explains as well is no floor
     if rate.law == "floor" and rate.selection.decisive:
-        floor = rate.selection.fits["floor"].parameters["floor"]
+        floor = rate.selection.laws["floor"].parameters["floor"]
         return f"the curve, sqrt(1 - r/N) divided out, has a floor at {floor:.2g}"
-    if rate.interval[1] < FLAT:
+    if rate.interval[1] is not None and rate.interval[1] < FLAT:
         return "the error does not fall on this range"
     if bias is not None and bias.dominates and bias.stays:
         share = f"{100 * bias.share:.0f}%"
@@ -682,8 +682,8 @@ def describe_patterns(
             title=PATTERNS[name].title,
             random=PATTERNS[name].is_random,
             curve=ErrorCurves(**by_reference),
-            fit=_by_metric([rate.record() for rate in fits["dense", name]]),
-            fit_limit=None if limit is None else _by_metric([rate.record() for rate in limit]),
+            fit=_by_metric(fits["dense", name]),
+            fit_limit=None if limit is None else _by_metric(limit),
             bias=stored,
             versus_random=versus,
             verdict=verdicts.map.verdict,

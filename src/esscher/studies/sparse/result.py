@@ -13,8 +13,9 @@ import scipy
 from esscher.core.codec import Count, Index, Name, Record
 from esscher.core.errors import InputError
 from esscher.core.shown import between, rates_said, two_digits
+from esscher.math.statistics import Rate
 from esscher.math.statistics.intervals import LEVEL
-from esscher.math.statistics.records import ByMetric, Ends, FittedRate, class_counts, rate_class
+from esscher.math.statistics.records import ByMetric, Ends, class_counts, rate_class
 from esscher.runs.result import Result, WithHeads
 
 #: Errors that are measured, as in a sweep.
@@ -165,14 +166,14 @@ class SparsePattern(Record, frozen=True, kw_only=True, omit_defaults=True):
     title: Name
     random: bool
     curve: ErrorCurves
-    fit: ByMetric[FittedRate]
+    fit: ByMetric[Rate]
     bias: BiasCurve
     versus_random: ByMetric[VersusRandom] | None
     verdict: Name
     evidence: Name
     verdicts: ByMetric[Verdict]
     break_even: BreakEven
-    fit_limit: ByMetric[FittedRate] | None = None
+    fit_limit: ByMetric[Rate] | None = None
 
 
 class UnitCurve(Record, frozen=True, kw_only=True):
@@ -451,7 +452,7 @@ def headline(patterns: Mapping[str, SparsePattern], heads: Sequence[SparseHead] 
     return " ".join(sentences)
 
 
-def _baseline(fit: FittedRate) -> str:
+def _baseline(fit: Rate) -> str:
     """The exponent of random selection, and whether it is 1/2."""
     low, high = fit.interval
     if low is None or high is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from esscher.core.shown import plain_count, with_interval
-from esscher.math.statistics.records import FittedRate
+from esscher.math.statistics import Rate
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import ends_of
 from esscher.show.numbers import between, shown
@@ -100,7 +100,7 @@ def _where(crossing: Crossing) -> str:
     return f": r = {crossing.budget:.0f} ({low} to {high})"
 
 
-def _exponent(fit: FittedRate) -> str:
+def _exponent(fit: Rate) -> str:
     low, high = fit.interval
     mark = "" if fit.trusted and fit.law == "power" else "*"
     if low is None or high is None:
