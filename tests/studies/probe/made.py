@@ -66,6 +66,8 @@ def made_head(head: int, *, ess: float = 100.0, n: int = 1000, **changes: Any) -
             level=0.95,
             trusted=True,
             reasons=(),
+            clusters=90,
+            effective_count=90.0,
         ),
         ess=Quantiles(p10=ess / 2, median=ess, p90=2 * ess),
         sinks=Sinks(count=0, share=0.0, tokens=()),
