@@ -24,7 +24,7 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.models import AnyModel, LayerCapture, LoadedModel, opened_model
 from esscher.engine.patterns import PATTERNS, View
-from esscher.engine.text import Passage, visit_passages, whole_passages
+from esscher.engine.text import Passage, first_passages, visit_passages
 from esscher.math.heads import WeightHead
 from esscher.math.laws import Gaussian, Law
 from esscher.math.limits import limit_map
@@ -604,9 +604,7 @@ def _table(measured: Measurement, patterns: Sequence[str], budgets: Sequence[int
 
 def read_text(study: SparseStudy, loaded: LoadedModel, model: AnyModel) -> OneBatch:
     """Take the passages that are asked for."""
-    found = whole_passages(
-        loaded, study.text, count=study.passages, context=study.context, column=study.column
-    )
+    found = first_passages(loaded, study.text, study.passages, study.context, study.column)
     study = study.fitted(found, loaded.outline, context=found.context, passages=len(found))
     study = replace(study, model=loaded.record, text=found.record)
     asked = {
