@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_array
-from esscher.math.statistics.records import LocalExponents, finite_list, finite_numbers
+from esscher.math.statistics.records import LocalExponents, Means, finite_list, finite_numbers
 
 #: Level of every interval, unless a caller asks for another one.
 LEVEL = 0.95
@@ -44,6 +44,16 @@ def mean_and_interval(
         "standard_error": finite_list(error),
         "interval": np.stack([mean - half, mean + half], axis=1).clip(lowest, highest).tolist(),
     }
+
+
+def means(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Means:
+    """Return the same as a record."""
+    found = mean_and_interval(values, lowest, highest)
+    return Means(
+        mean=tuple(found["mean"]),
+        standard_error=tuple(found["standard_error"]),
+        interval=tuple(end and (end[0], end[1]) for end in found["interval"]),
+    )
 
 
 def exponentials(values: Array) -> dict[str, Any]:

@@ -31,6 +31,14 @@ class ByMetric(Record, Generic[T], frozen=True, kw_only=True):
         return found
 
 
+class Means(Record, frozen=True, kw_only=True):
+    """Means by size, with standard errors and intervals where there are replicates."""
+
+    mean: tuple[float, ...]
+    standard_error: tuple[float | None, ...]
+    interval: tuple[Interval | None, ...]
+
+
 class FittedLaw(Record, frozen=True, kw_only=True):
     """One law that was compared: see :class:`esscher.math.statistics.LawFit`."""
 
@@ -221,6 +229,14 @@ def agreement(interval: Ends, expected: float) -> Agreement:
     if found == "at 1/2":
         return "agrees"
     return "undecided" if found == "undecided" else "differs"
+
+
+def rate_words(interval: Ends) -> str:
+    """Class of an exponent as words that follow its interval."""
+    name = rate_class(interval)
+    if name == "at 1/2":
+        return name
+    return f"{name} 1/2" if name != "undecided" else "undecided whether 1/2"
 
 
 def class_counts(intervals: Iterable[Ends]) -> dict[RateClass, int]:
