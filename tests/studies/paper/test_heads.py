@@ -111,7 +111,7 @@ def test_windows_of_a_long_encoder(tmp_path, monkeypatch):
     assert (found["largest_n"] == 32).all()
     entry = heads._judge_heads({"heads": found, "windows": windows}, setting)
     assert entry.checks[-1].counts is False
-    assert "over 3 passages" in entry.checks[-1].found
+    assert "over 3 passages" in entry.checks[-1].measured
 
 
 def test_a_window_over_everything_has_no_error(monkeypatch):

@@ -14,7 +14,7 @@ import esscher
 from esscher.cli.program import main
 from esscher.core.errors import InputError
 from esscher.studies.paper import claims, sweeps, synthetic
-from esscher.studies.paper.ledger import Check, Measurement, Setting, entry, joint_verdict
+from esscher.studies.paper.ledger import Check, Measurement, Setting, joint_verdict, judged
 from esscher.studies.paper.study import NAMES
 
 SETTING = Setting("quick", 0, "demo:minilm", "demo:smollm2", "demo:docs")
@@ -111,13 +111,13 @@ def test_verdicts_come_from_the_checks_that_count() -> None:
             Check(
                 says="x",
                 verdict=verdict.strip("()"),
-                found="",
+                measured="",
                 rule="",
                 counts=not verdict.startswith("("),
             )
             for verdict in verdicts
         ]
-        return entry("limit", "", checks, "", "more", {}).verdict
+        return judged("limit", "", checks, "", "more", {}).verdict
 
     assert made("holds", "holds", "(contradicted)") == "holds"
     assert made("holds", "undecided") == "undecided"
@@ -189,5 +189,5 @@ def test_exponents_on_a_ball_are_told_whatever_the_growth_of_the_constant() -> N
         for r in range(12)
     ]
     found = synthetic.judge_ball({"ball": pd.DataFrame(rows)}, SETTING)
-    assert "falls with exponents" in found.found
-    assert "R^" in found.found or "(undecided)" in found.found
+    assert "falls with exponents" in found.measured
+    assert "R^" in found.measured or "(undecided)" in found.measured

@@ -193,7 +193,6 @@ def _pooled(
         context=study.context,
         layers=study.layers,
         heads=study.heads,
-        seed=seed,
         watch=moments.take,
     )
     rows = []

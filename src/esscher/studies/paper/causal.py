@@ -44,8 +44,8 @@ from esscher.studies.paper.ledger import (
     Scale,
     Setting,
     Unit,
-    entry,
     exponential,
+    judged,
     student_interval,
     verdict_of,
     with_interval,
@@ -112,7 +112,7 @@ def head_clouds(
     """Layer, head, tilts, keys and values of some heads, spread over the layers of a model."""
     import torch
 
-    from esscher.engine.text import iterate_passages, whole_passages
+    from esscher.engine.text import first_passages, iterate_passages
 
     loaded = Setting("quick", 0, model, model, text).loaded(model)
     context = min(CONTEXT, loaded.max_positions)
@@ -120,8 +120,10 @@ def head_clouds(
     places = np.linspace(0, loaded.shape.layers - 1, heads).round().astype(int)
     chosen = [(int(layer), i % loaded.shape.heads) for i, layer in enumerate(places)]
     parts: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {i: [] for i in range(heads)}
-    found = whole_passages(loaded, text, count=count, context=context)
-    for passage, inputs in iterate_passages(loaded, found, layers=sorted({at for at, _ in chosen})):
+    passages = first_passages(loaded, text, count, context)
+    for passage, inputs in iterate_passages(
+        loaded, passages, layers=sorted({at for at, _ in chosen})
+    ):
         keep = torch.from_numpy(~passage.is_delimiter)
         keep[0] = False  # whatever token is first attracts attention because it is first
         for i, (layer, head) in enumerate(chosen):
@@ -198,13 +200,13 @@ def causal_errors(
         causal, gaps = {}, np.empty(sizes[-1])
         edges = sorted({*range(0, sizes[-1], BLOCK), *sizes, 0})
         for start, stop in pairwise(edges):
-            own = drawn[start:stop]
-            block = weights[own]
-            both = block @ (seen[:, None] * ones) + torch.tril(block[:, own]) @ ones[own]
+            picked = drawn[start:stop]
+            block = weights[picked]
+            both = block @ (seen[:, None] * ones) + torch.tril(block[:, picked]) @ ones[picked]
             output = both[:, :-1] / both[:, -1:]
             total += output.double().sum(dim=0)
-            gaps[start:stop] = (output - limit[own]).square().sum(dim=1).numpy()
-            seen += torch.bincount(own, minlength=count)
+            gaps[start:stop] = (output - limit[picked]).square().sum(dim=1).numpy()
+            seen += torch.bincount(picked, minlength=count)
             if stop in sizes:
                 causal[stop] = float((total / stop).square().sum())
         first = g[drawn].cumsum(dim=0)
@@ -251,8 +253,8 @@ def controlled_means(values: Array, control: Array, expected: Array) -> Array:
     spread = np.sum(centred**2, axis=(0, 1))
     factor = np.sum(centred * values / unit, axis=(0, 1)) / np.where(spread > 0, spread, 1.0)
     means = values.mean(axis=1)
-    found = means - factor * (control.mean(axis=1) - expected)
-    return np.asarray(np.where(found > 0, found, means))
+    corrected = means - factor * (control.mean(axis=1) - expected)
+    return np.asarray(np.where(corrected > 0, corrected, means))
 
 
 def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
@@ -264,10 +266,10 @@ def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     columns = table.columns.difference(["layer", "head", "replicate", "n"])
     heads, grids, places = [], [], []
     groups: Any = table.groupby(["layer", "head"], sort=True)
-    for (layer, head), own in groups:
+    for (layer, head), rows in groups:
         heads.append((layer, head))
         grid = {
-            name: own.pivot(index="replicate", columns="n", values=name).to_numpy()
+            name: rows.pivot(index="replicate", columns="n", values=name).to_numpy()
             for name in columns
         }
         grids.append(grid)
@@ -308,14 +310,14 @@ def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
             verdict=verdict_of(
                 rate[1] > -SAME and rate[2] < SAME, rate[1] > SAME or rate[2] < -SAME
             ),
-            found=f"exponent with the mask minus without {with_interval(*rate)} on {span}; "
+            measured=f"exponent with the mask minus without {with_interval(*rate)} on {span}; "
             f"{with_interval(*whole)} from n = {sizes[0]} on",
             rule=f"holds if the interval lies within {SAME:g} of 0, contradicted if it lies beyond",
         ),
         Check(
             says="The constant is larger",
             verdict=verdict_of(constant[1] > 1, constant[2] < 1),
-            found=f"error with the mask over that without at n = {sizes[-1]:,}: "
+            measured=f"error with the mask over that without at n = {sizes[-1]:,}: "
             f"{with_interval(*constant)}; no effect would be 1, half the tokens 1.41",
             rule="holds if the interval lies above 1, contradicted if it lies below",
         ),
@@ -325,8 +327,8 @@ def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
                 position[1] > 1 / CLOSE and position[2] < CLOSE,
                 position[1] > CLOSE or position[2] < 1 / CLOSE,
             ),
-            found=f"error with the mask at positions n/2 to n over that without it among as many "
-            f"keys: {with_interval(*position, digits=3)}",
+            measured="error with the mask at positions n/2 to n over that without it among as "
+            f"many keys: {with_interval(*position, digits=3)}",
             rule="holds if the interval lies within 5% of 1, contradicted if it lies beyond; the "
             "answer is known to be 1",
         ),
@@ -336,7 +338,7 @@ def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
                 against_first[1] > 1 / CLOSE and against_first[2] < CLOSE,
                 against_first[1] > CLOSE or against_first[2] < 1 / CLOSE,
             ),
-            found=f"measured ratio over that of first order ({first_ratio:.2f} in the geometric "
+            measured=f"measured ratio over that of first order ({first_ratio:.2f} in the geometric "
             f"mean): {with_interval(*against_first)}",
             rule="holds if the interval lies within 5% of 1, contradicted if it lies beyond",
             counts=False,
@@ -365,7 +367,7 @@ def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         }
     )
     clouds = CAUSAL[setting.scale].tokens
-    return entry(
+    return judged(
         "causal",
         f"With the mask the mean output errs {with_interval(*constant)} times as much at "
         f"n = {sizes[-1]:,} ({first_ratio:.2f} to first order), and its exponent differs by "
@@ -395,12 +397,12 @@ def _slopes(x: Array, y: Array) -> Array:
     return np.asarray(y @ centred / (centred @ centred))
 
 
-def draw_causal(found: Entry) -> ChartType:
+def draw_causal(entry: Entry) -> ChartType:
     """Draw errors with and without the mask, their ratio, and errors by position."""
     from esscher.show.chart import Axis, Series, figure, guides, lines, panel, points
     from esscher.show.theme import BLUE, GREY, LINE, VERMILION, limits
 
-    errors, ratios, places = (found.rows(name) for name in ("errors", "ratios", "positions"))
+    errors, ratios, places = (entry.rows(name) for name in ("errors", "ratios", "positions"))
     sizes = [row["n"] for row in ratios]
     x = Axis("n", "tokens n", log=True, limits=limits(sizes, log=True))
     names = (WITH, WITHOUT, "first order")

@@ -39,8 +39,8 @@ def judge_all(
         What the cells are a function of.
     """
     tables = {
-        name: pd.concat([cell.table for cell in own], ignore_index=True)
-        for name, own in cells.items()
+        name: pd.concat([cell.table for cell in parts], ignore_index=True)
+        for name, parts in cells.items()
         if name not in missing
     }
     return tuple(

@@ -31,9 +31,9 @@ from esscher.studies.paper.ledger import (
     Scale,
     Setting,
     Unit,
-    entry,
     exponential,
     joint_verdict,
+    judged,
     student_interval,
     verdict_of,
     with_interval,
@@ -175,11 +175,11 @@ def _row(
 def _next_tokens(number: int, plan: DownstreamPlan, setting: Setting) -> Rows:
     """Next tokens of a decoder on one passage, against the dense model's and the text's."""
     from esscher.engine.reading import PassageReader
-    from esscher.engine.text import whole_passages
+    from esscher.engine.text import first_passages
 
     loaded = setting.loaded(setting.decoder)
     context = min(plan.context, loaded.max_positions)
-    passage = whole_passages(loaded, setting.text, count=plan.passages, context=context)[number]
+    passage = first_passages(loaded, setting.text, plan.passages, context)[number]
     reader = PassageReader(loaded, passage, context - plan.queries)
     certain = passage.is_delimiter.copy()
     certain[0] = True
@@ -191,8 +191,8 @@ def _next_tokens(number: int, plan: DownstreamPlan, setting: Setting) -> Rows:
     for draw in range(plan.token_draws):
         for n in plan.token_sizes:
             drawn = SampledKeys(certain, setting.seed, "downstream tokens", number, draw, n)
-            found = _end(reader, drawn).argmax(dim=-1)
-            differs, right = ((found != dense), (found == truth))
+            answers = _end(reader, drawn).argmax(dim=-1)
+            differs, right = ((answers != dense), (answers == truth))
             rows.append(
                 _row(
                     TOKEN,
@@ -336,9 +336,9 @@ def labelled_texts(model: str, context: int) -> LabelledTexts:
             stream = passages(
                 loaded, [Document(name, text[:65_536])], context=context, keep_short=False
             )
-            found = list(islice(stream, 2))
-            if len(found) == 2 and taken < PER_CLASS:
-                readers.append(PassageReader(loaded, found[1], 0))
+            pieces = list(islice(stream, 2))
+            if len(pieces) == 2 and taken < PER_CLASS:
+                readers.append(PassageReader(loaded, pieces[1], 0))
                 labels.append(label)
                 taken += 1
     embeddings = np.array([_unit(_end(reader, None).double().numpy()) for reader in readers])
@@ -431,15 +431,15 @@ def judge_downstream(tables: Mapping[str, pd.DataFrame], setting: Setting) -> En
     changes, drops, hits, slower = [], [], [], []
     words: dict[str, list[str]] = {name: [] for name in ("change", "drop", "hit", "slower")}
     for index, task in enumerate(TASKS):
-        own = table[table["task"] == task]
-        sizes = np.sort(own["n"].unique())
+        rows = table[table["task"] == task]
+        sizes = np.sort(rows["n"].unique())
         grids = {
-            name: own.groupby(["text", "n"])[name].mean().unstack().to_numpy()
+            name: rows.groupby(["text", "n"])[name].mean().unstack().to_numpy()
             for name in ("loss", "accuracy", "dense_accuracy")
         }
         first = plan.token_first if task == TOKEN else plan.text_first
         fitted = (sizes >= first) & (sizes <= sizes[-1] / BEYOND)
-        least = 0.5 / (float(own["answers"].sum()) / len(sizes))
+        least = 0.5 / (float(rows["answers"].sum()) / len(sizes))
         law = extrapolate(grids["loss"], sizes, fitted, least, setting.seed, index)
         # what changes from the last size to the first, text by text
         change = student_interval(grids["loss"][:, 0] - grids["loss"][:, -1])
@@ -511,20 +511,20 @@ def judge_downstream(tables: Mapping[str, pd.DataFrame], setting: Setting) -> En
         Check(
             says="Answers of a model whose attention sees n keys change as n falls",
             verdict=joint_verdict(changes),
-            found="share of answers that differ from the dense model's, smallest n minus largest: "
-            + ", ".join(words["change"]),
+            measured="share of answers that differ from the dense model's, smallest n minus "
+            "largest: " + ", ".join(words["change"]),
             rule="holds if all intervals (over texts) lie above 0, contradicted if one lies below",
         ),
         Check(
             says="Accuracy falls with them",
             verdict=joint_verdict(drops),
-            found="dense accuracy minus that at the smallest n: " + ", ".join(words["drop"]),
+            measured="dense accuracy minus that at the smallest n: " + ", ".join(words["drop"]),
             rule="holds if all intervals (over texts) lie above 0, contradicted if one lies below",
         ),
         Check(
             says="The loss is a power of n that extrapolates by a factor of four",
             verdict=joint_verdict(hits),
-            found="; ".join(words["hit"])
+            measured="; ".join(words["hit"])
             + ". Predicted over measured of other rules, in this order: "
             + "; ".join(others),
             rule="holds if every exponent's interval lies above 0 and that of predicted over "
@@ -533,7 +533,7 @@ def judge_downstream(tables: Mapping[str, pd.DataFrame], setting: Setting) -> En
         Check(
             says="The loss falls more slowly than n^-1/2",
             verdict=joint_verdict(slower),
-            found="exponents: " + ", ".join(words["slower"]),
+            measured="exponents: " + ", ".join(words["slower"]),
             rule="holds if all intervals lie below 1/2, contradicted if one lies above",
             counts=False,
         ),
@@ -542,7 +542,7 @@ def judge_downstream(tables: Mapping[str, pd.DataFrame], setting: Setting) -> En
         f"{row['exponent']:.2f} ({row['low']:.2f} to {row['high']:.2f}) for {_OF[str(row['task'])]}"
         for row in fits
     )
-    return entry(
+    return judged(
         "downstream",
         f"With attention over n keys in every layer, the share of changed answers falls with the "
         f"exponent {short}; fitted up to n_max/4, these laws predict "
@@ -568,12 +568,12 @@ def judge_downstream(tables: Mapping[str, pd.DataFrame], setting: Setting) -> En
 _OF = {TOKEN: "next tokens", NEIGHBOUR: "nearest texts", CLASS: "classes"}
 
 
-def draw_downstream(found: Entry) -> ChartType:
+def draw_downstream(entry: Entry) -> ChartType:
     """Draw losses with their power laws, and accuracies beside the dense ones."""
     from esscher.show.chart import Axis, Series, figure, guides, lines, panel, points
     from esscher.show.theme import BLUE, GREEN, VERMILION, limits
 
-    curves = found.rows("curves")
+    curves = entry.rows("curves")
     series = Series("task", TASKS, colours=(VERMILION, BLUE, GREEN))
     x = Axis("n", "keys n", log=True, limits=limits([row["n"] for row in curves], log=True))
     shown = [row | {"hollow": not row["fitted"]} for row in curves]

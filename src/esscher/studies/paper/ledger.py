@@ -36,7 +36,7 @@ Rows: TypeAlias = list[dict[str, Any]]
 
 
 class Check(Record, frozen=True, kw_only=True):
-    """One thing that a claim says, and whether it was found.
+    """One thing that a claim says, and what was measured.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Check(Record, frozen=True, kw_only=True):
         What is checked.
     verdict
         Whether it holds.
-    found
+    measured
         What was measured, with its interval.
     rule
         When it holds, and when it is contradicted.
@@ -54,7 +54,7 @@ class Check(Record, frozen=True, kw_only=True):
 
     says: str
     verdict: Verdict
-    found: str
+    measured: str
     rule: str
     counts: bool = True
 
@@ -69,7 +69,7 @@ class Entry(Record, frozen=True, kw_only=True):
     verdict
         Contradicted if one of the checks that count is, holds if all of them hold, undecided
         otherwise.
-    found
+    measured
         What was measured, in one or two sentences.
     weakest
         The weakest point of the evidence.
@@ -83,7 +83,7 @@ class Entry(Record, frozen=True, kw_only=True):
 
     claim: Name
     verdict: Verdict
-    found: str
+    measured: str
     weakest: str
     decide: str
     checks: tuple[Check, ...]
@@ -159,7 +159,7 @@ class Claim:
         Names of the measurements it rests on.
     judge
         Takes the tables of these measurements and the setting; returns the entry without a verdict
-        of its own: see :func:`entry`.
+        of its own: see :func:`judged`.
     draw
         Draws the figure of an entry.
     """
@@ -171,9 +171,9 @@ class Claim:
     draw: Callable[[Entry], ChartType]
 
 
-def entry(
+def judged(
     claim: str,
-    found: str,
+    measured: str,
     checks: Sequence[Check],
     weakest: str,
     decide: str,
@@ -187,7 +187,7 @@ def entry(
     return Entry(
         claim=claim,
         verdict=verdict,
-        found=found,
+        measured=measured,
         weakest=weakest,
         decide=decide if verdict == "undecided" else "",
         checks=tuple(checks),

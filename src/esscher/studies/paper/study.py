@@ -73,7 +73,7 @@ class Paper(Result["PaperStudy"]):
                 {
                     "claim": entry.claim,
                     "verdict": entry.verdict,
-                    "measured": entry.found,
+                    "measured": entry.measured,
                     "weakest point": entry.weakest,
                     "command": f"esscher paper {entry.claim}",
                 }
@@ -91,7 +91,7 @@ class Paper(Result["PaperStudy"]):
                 "claim": entry.claim,
                 "says": check.says,
                 "verdict": check.verdict,
-                "found": check.found,
+                "measured": check.measured,
                 "rule": check.rule,
                 "counts": check.counts,
             }

@@ -45,7 +45,7 @@ from esscher.studies.paper.ledger import (
     Scale,
     Setting,
     Unit,
-    entry,
+    judged,
     records,
     simultaneous,
     verdict_of,
@@ -253,8 +253,8 @@ def band(exponents: Array, moved: Array, horizons: Array, seed: int) -> JointExp
 def _influences(errors: Array, sizes: Array, rates: Sequence[Rate]) -> Array:
     """How every replicate moves every exponent, [replicate, scale]; their mean is 0."""
     columns = []
-    for own, rate in zip(errors, rates, strict=True):
-        used = own[:, np.isin(sizes, rate.sizes)]
+    for replicates, rate in zip(errors, rates, strict=True):
+        used = replicates[:, np.isin(sizes, rate.sizes)]
         x, weights = np.log(rate.sizes), rate.weights
         centred = x - weights @ x
         form = -weights * centred / (weights @ centred**2)
@@ -289,13 +289,13 @@ def exponent_table(raw: pd.DataFrame, seed: int) -> pd.DataFrame:
     factor 1/sqrt(d).
     """
     rows = []
-    for name, own in raw.groupby("head", sort=False):
-        alphas, sizes = np.sort(own["alpha"].unique()), np.sort(own["n"].unique())
-        horizons = own.groupby("alpha")["H"].first().to_numpy()
+    for name, group in raw.groupby("head", sort=False):
+        alphas, sizes = np.sort(group["alpha"].unique()), np.sort(group["n"].unique())
+        horizons = group.groupby("alpha")["H"].first().to_numpy()
         dim = swept_head(str(name)).key_dim
         for metric in METRICS:
             cube = (
-                own.sort_values(["alpha", "replicate", "n"])[metric]
+                group.sort_values(["alpha", "replicate", "n"])[metric]
                 .to_numpy()
                 .reshape(len(alphas), -1, len(sizes))
             )
@@ -304,7 +304,10 @@ def exponent_table(raw: pd.DataFrame, seed: int) -> pd.DataFrame:
             late = [fit_rate(errors[:, -3:], sizes[-3:], seed=seed) for errors in cube]
             for s, (alpha, rate) in enumerate(zip(alphas, rates, strict=True)):
                 theory = (
-                    own[own["alpha"] == alpha].groupby("n")[f"predicted_{metric}"].max().to_numpy()
+                    group[group["alpha"] == alpha]
+                    .groupby("n")[f"predicted_{metric}"]
+                    .max()
+                    .to_numpy()
                 )
                 square = float(horizons[s]) ** 2
                 rows.append(
@@ -341,28 +344,28 @@ def exponent_table(raw: pd.DataFrame, seed: int) -> pd.DataFrame:
 def judge_reference(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     """Judge by the simultaneous band of the authors' setting, in both units of H."""
     table = exponent_table(tables["gaussian"], setting.seed)
-    own = table[(table["head"] == "authors") & (table["metric"] != "map")]
+    fits = table[(table["head"] == "authors") & (table["metric"] != "map")]
     checks, distance = [], {}
     for column, units in (
         ("reference", "H with 1/sqrt(d)"),
         ("reference_authors", "H of the authors' scripts"),
     ):
-        inside = (own["joint_low"] <= own[column]) & (own[column] <= own["joint_high"])
-        narrow = bool(((own["joint_high"] - own["joint_low"]) < 0.2).all())
-        distance[column] = float((own["exponent"] - own[column]).abs().mean())
+        inside = (fits["joint_low"] <= fits[column]) & (fits[column] <= fits["joint_high"])
+        narrow = bool(((fits["joint_high"] - fits["joint_low"]) < 0.2).all())
+        distance[column] = float((fits["exponent"] - fits[column]).abs().mean())
         checks.append(
             Check(
                 says=f"beta = 1/(2(1+H^2)), {units}",
                 verdict=verdict_of(bool(inside.all()) and narrow, not bool(inside.all())),
-                found=f"inside the band at {int(inside.sum())} of {len(own)} exponents of mean "
+                measured=f"inside the band at {int(inside.sum())} of {len(fits)} exponents of mean "
                 f"and covariance; mean distance {distance[column]:.3f}",
                 rule="contradicted if a band over all scales excludes it, holds if none does and "
                 "all are narrower than 0.2",
                 counts=False,
             )
         )
-    half = float((own["exponent"] - 0.5).abs().mean())
-    known = own[np.isfinite(own["predicted"])]
+    half = float((fits["exponent"] - 0.5).abs().mean())
+    known = fits[np.isfinite(fits["predicted"])]
     predicted = float((known["exponent"] - known["predicted"]).abs().mean())
     verdicts = [check.verdict for check in checks]
     both = verdict_of("holds" in verdicts, set(verdicts) == {"contradicted"})
@@ -371,14 +374,14 @@ def judge_reference(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Ent
         Check(
             says="one of the two conventions describes the authors' own setting",
             verdict=both,
-            found=f"mean distance of the exponents from the reference "
+            measured=f"mean distance of the exponents from the reference "
             f"{min(distance.values()):.3f}, from 1/2 {half:.3f}, from the slope predicted "
             f"on these sizes {predicted:.3f}",
             rule="contradicted if both are, holds if one does",
         ),
     )
-    largest = own[own["metric"] == "mean"].iloc[-1]
-    return entry(
+    largest = fits[fits["metric"] == "mean"].iloc[-1]
+    return judged(
         "reference",
         f"In the authors' setting (d = 50) the exponents of mean and covariance differ from "
         f"1/(2(1+H^2)) by {distance['reference']:.2f} on average "
@@ -435,9 +438,9 @@ def draw_exponents(table: pd.DataFrame, title: str, along: str = "H") -> ChartTy
     return figure(panels, title, note="bars: 95% intervals")
 
 
-def draw_reference(found: Entry) -> ChartType:
+def draw_reference(entry: Entry) -> ChartType:
     """Draw the authors' setting."""
-    table = found.table("exponents")
+    table = entry.table("exponents")
     own = table[table["head"] == "authors"]
     return draw_exponents(own, "Exponents in the authors' setting: Gaussian tokens, d = 50")
 
@@ -502,14 +505,14 @@ def judge_bound(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         Check(
             says="beta >= 1/(2(1+32 Psi)) for mean and covariance",
             verdict=verdict_of(share >= 0.9 and not below.any(), bool(below.any())),
-            found=", ".join(f"{source}: holds at {count}" for source, count in by_source.items())
+            measured=", ".join(f"{source}: holds at {count}" for source, count in by_source.items())
             + f"; undecided at {undecided}, violated at {int(below.sum())}",
             rule="a point holds if its interval lies above the bound; the claim is contradicted "
             f"if a point lies below it by {sure:.1f} standard errors (99.9% for all at once), on "
             "all sizes and on the last three; it holds if none does and nine points in ten hold",
         ),
     ]
-    return entry(
+    return judged(
         "bound",
         f"The bound holds at {holds} of {len(table)} exponents "
         f"({', '.join(f'{source} {count}' for source, count in by_source.items())}), is undecided "
@@ -523,9 +526,9 @@ def judge_bound(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     )
 
 
-def draw_bound(found: Entry) -> ChartType:
+def draw_bound(entry: Entry) -> ChartType:
     """Draw exponents against Psi, with the bound."""
-    table = found.table("points")
+    table = entry.table("points")
     table = table[table["psi"] > 0]
     sources = tuple(table["source"].unique())
     series = Series(
@@ -576,16 +579,16 @@ def judge_ablation(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entr
         Check(
             says="exponents of Gaussian tokens fall as alpha grows",
             verdict=verdict_of(bool((drops["low"] > 0).all()), bool((drops["high"] < 0).any())),
-            found=f"from alpha = 0.01 to 10: {', '.join(steps)}",
+            measured=f"from alpha = 0.01 to 10: {', '.join(steps)}",
             rule="holds if the simultaneous bands at both ends are apart in all metrics, "
             "contradicted if one rises",
         ),
         heads,
     ]
-    return entry(
+    return judged(
         "ablation",
         f"From alpha = 0.01 to 10 exponents of Gaussian tokens fall: {', '.join(steps)}. On real "
-        f"heads: {heads.found.rstrip('.')}.",
+        f"heads: {heads.measured.rstrip('.')}.",
         checks,
         "At alpha = 10 the slopes are those of a finite range, far from their limit.",
         "More replicates, or more heads.",
@@ -593,10 +596,10 @@ def judge_ablation(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entr
     )
 
 
-def draw_ablation(found: Entry) -> ChartType:
+def draw_ablation(entry: Entry) -> ChartType:
     """Draw exponents against alpha^2; the last panel has real heads."""
-    synthetic = draw_exponents(found.table("exponents"), "", "alpha")
-    both = [*synthetic.concat, draw_alpha_heads(found.table("heads"))]
+    synthetic = draw_exponents(entry.table("exponents"), "", "alpha")
+    both = [*synthetic.concat, draw_alpha_heads(entry.table("heads"))]
     return figure(
         both,
         "Scaling the tilts by alpha: Gaussian tokens, and heads of a model",

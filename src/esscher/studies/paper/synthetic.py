@@ -34,7 +34,7 @@ from esscher.studies.paper.ledger import (
     Scale,
     Setting,
     Unit,
-    entry,
+    judged,
     records,
     simultaneous,
     verdict_of,
@@ -78,7 +78,7 @@ def measure_limit(unit: Unit, setting: Setting) -> Rows:
     law, sizes = _law(unit["law"]), unit["sizes"]
     if unit["law"] == "student":
         head = weight_head(law, query=np.eye(LAW_DIM), key=np.eye(LAW_DIM))
-        found = limit_moments(head)
+        tilted = limit_moments(head)
         return [
             {
                 "law": "student",
@@ -87,7 +87,7 @@ def measure_limit(unit: Unit, setting: Setting) -> Rows:
                 "error": np.nan,
                 "along": np.nan,
                 "constant": np.nan,
-                "refused": isinstance(found, NoLimit),
+                "refused": isinstance(tilted, NoLimit),
             }
         ]
     tilt = np.full(LAW_DIM, 0.3)
@@ -162,7 +162,7 @@ def judge_limit(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         Check(
             says="averages over n tokens tend to grad K, for seven laws with a closed form",
             verdict=verdict_of(z < sure, z >= sure),
-            found=f"largest distance {z:.1f} standard errors of {len(table)}",
+            measured=f"largest distance {z:.1f} standard errors of {len(table)}",
             rule=f"contradicted beyond {sure:.2f} standard errors (99.9% for all laws at once)",
         ),
         Check(
@@ -170,7 +170,7 @@ def judge_limit(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
             verdict=verdict_of(
                 bool(ratio_z.max() < sure) and resolved, bool(ratio_z.max() >= sure)
             ),
-            found=f"ratios {table['constant_ratio'].min():.2f} to "
+            measured=f"ratios {table['constant_ratio'].min():.2f} to "
             f"{table['constant_ratio'].max():.2f} "
             f"(largest standard error {table['constant_error'].max():.2f})",
             rule="contradicted beyond the same number of standard errors; undecided if a "
@@ -179,11 +179,11 @@ def judge_limit(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         Check(
             says="Student tokens have no limit",
             verdict=verdict_of(refused, not refused),
-            found="refused" if refused else "a limit was returned",
+            measured="refused" if refused else "a limit was returned",
             rule="exact",
         ),
     ]
-    return entry(
+    return judged(
         "limit",
         f"At n = {int(table['n'].iloc[0]):,} the outputs of seven laws are within {z:.1f} standard "
         f"errors of grad K; errors fall with exponents {low:.2f} to {high:.2f}, and their "
@@ -196,9 +196,9 @@ def judge_limit(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     )
 
 
-def draw_limit(found: Entry) -> ChartType:
+def draw_limit(entry: Entry) -> ChartType:
     """Draw errors against n, with the predicted ones."""
-    curves = found.table("curves")
+    curves = entry.table("curves")
     rows = [
         {
             "law": row["law"],
@@ -217,7 +217,7 @@ def draw_limit(found: Entry) -> ChartType:
     error = Axis("error", "distance from the limit", log=True, limits=ends)
     laws = Series("law", LAWS[:-1])
     left = panel(lines(expected, n, error, laws), points(rows, n, error, laws))
-    table = found.table("limit")
+    table = entry.table("limit")
     ratios = [
         {
             "law": row["law"],
@@ -338,7 +338,7 @@ def ball_units(scale: Scale) -> list[Unit]:
 
 def measure_ball(unit: Unit, setting: Setting) -> Rows:
     """Supremum of the map's error over |t| <= R, tokens uniform on the unit sphere."""
-    found = measured_supremum(
+    suprema = measured_supremum(
         Sphere(BALL_DIM, 1.0),
         unit["radius"],
         [unit["n"]],
@@ -354,7 +354,7 @@ def measure_ball(unit: Unit, setting: Setting) -> Rows:
             "error": float(value),
             "bound": bound,
         }
-        for r, value in enumerate(found.samples[0])
+        for r, value in enumerate(suprema[0])
     ]
 
 
@@ -394,7 +394,7 @@ def judge_ball(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         Check(
             says="the error stays below C(R)/sqrt(n)",
             verdict=verdict_of(bool(below.all()), bool(above.any())),
-            found=f"below it at {int(below.sum())} of {len(points_)} points, by a factor of "
+            measured=f"below it at {int(below.sum())} of {len(points_)} points, by a factor of "
             f"{table['bound_over_measured'].min():.1f} to "
             f"{table['bound_over_measured'].max():.2g}",
             rule="contradicted if a mean lies above the bound by more than "
@@ -403,7 +403,7 @@ def judge_ball(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         Check(
             says="it falls like 1/sqrt(n) at every radius",
             verdict=verdict_of(not (wide | slow).any(), False),
-            found="exponents "
+            measured="exponents "
             + ", ".join(
                 with_interval(row["exponent"], row["low"], row["high"]) for row in records(table)
             ),
@@ -413,7 +413,7 @@ def judge_ball(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         Check(
             says="the constant grows exponentially with R",
             verdict="undecided" if growth.undecided else verdict_of(not growth.power, growth.power),
-            found=f"measured: {growth.words('R')}; the bound: e^({bound_rate:.2f} R)",
+            measured=f"measured: {growth.words('R')}; the bound: e^({bound_rate:.2f} R)",
             rule="which of the two laws leaves smaller residuals in 97.5% of resamples",
             counts=False,
         ),
@@ -421,7 +421,7 @@ def judge_ball(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     comment = ""
     if not growth.undecided:
         comment = ": the exponential is not needed here" if growth.power else ", exponentially too"
-    return entry(
+    return judged(
         "ball",
         f"The supremum over |t| <= R falls with exponents {table['exponent'].min():.2f} to "
         f"{table['exponent'].max():.2f} and lies below C(R)/sqrt(n) at {int(below.sum())} of "
@@ -435,9 +435,9 @@ def judge_ball(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     )
 
 
-def draw_ball(found: Entry) -> ChartType:
+def draw_ball(entry: Entry) -> ChartType:
     """Draw the supremum against n, and the constants against R."""
-    table, measured = found.table("ball"), found.table("points")
+    table, measured = entry.table("ball"), entry.table("points")
     radii = [f"{radius:g}" for radius in table["radius"]]
     rows = [
         {
@@ -569,7 +569,7 @@ def measure_moments(unit: Unit, setting: Setting) -> Rows:
         )
         for radius in unit["radii"]:
             tokens, limit, variance = support_law(unit["law"], radius, draws)
-            found = attention_statistics(
+            statistics = attention_statistics(
                 tokens * SUPPORT_DIM**-0.5,
                 tokens,
                 tokens,
@@ -577,11 +577,11 @@ def measure_moments(unit: Unit, setting: Setting) -> Rows:
                 factor=1.0,
                 limit=limit[None],
             )
-            cov = np.asarray(found.covariance).reshape(len(sizes), SUPPORT_DIM, SUPPORT_DIM)
+            cov = np.asarray(statistics.covariance).reshape(len(sizes), SUPPORT_DIM, SUPPORT_DIM)
             cov = cov - variance * np.eye(SUPPORT_DIM)
-            mean = np.asarray(found.mean).reshape(len(sizes), SUPPORT_DIM)
-            assert found.map_square is not None  # a limit was given
-            square = np.asarray(found.map_square).reshape(len(sizes))
+            mean = np.asarray(statistics.mean).reshape(len(sizes), SUPPORT_DIM)
+            assert statistics.map_square is not None  # a limit was given
+            square = np.asarray(statistics.map_square).reshape(len(sizes))
             for j, n in enumerate(sizes):
                 rows.append(
                     {
@@ -651,7 +651,7 @@ def judge_moments(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
             verdict=verdict_of(
                 bool(powers.all()), bool((counted["verdict"] == "exponential").any())
             ),
-            found="; ".join(
+            measured="; ".join(
                 f"{law}: "
                 + ", ".join(
                     f"{row['metric']} R^" + with_interval(row["exponent"], row["low"], row["high"])
@@ -667,7 +667,7 @@ def judge_moments(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
             verdict=verdict_of(
                 bool((table[table["metric"] == "map"]["verdict"] == "power").all()), False
             ),
-            found=", ".join(
+            measured=", ".join(
                 f"{row['law']} R^" + with_interval(row["exponent"], row["low"], row["high"])
                 for row in records(table[table["metric"] == "map"])
             ),
@@ -676,7 +676,7 @@ def judge_moments(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
         ),
     ]
     low, high = counted["exponent"].min(), counted["exponent"].max()
-    return entry(
+    return judged(
         "moments",
         f"From R = 0.5 to 8 the constants of mean and covariance grow like R^{low:.1f} to "
         f"R^{high:.1f}; a power describes {int(powers.sum())} of {len(counted)} better than an "
@@ -689,9 +689,9 @@ def judge_moments(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
     )
 
 
-def draw_moments(found: Entry) -> ChartType:
+def draw_moments(entry: Entry) -> ChartType:
     """Draw constants against R, a panel per metric."""
-    table = found.table("constants")
+    table = entry.table("constants")
     laws = Series("law", SUPPORT_LAWS)
     radius = Axis(
         "radius", "size R of the support", log=True, limits=limits(table["radius"], log=True)
@@ -773,7 +773,7 @@ def judge_hardmax(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
                 bool((z < sure).all()) and bool((gap.abs().diff()[1:] < 0).all()),
                 bool((z >= sure).any()),
             ),
-            found=f"simulations within {z.max():.1f} standard errors of the exact values up to "
+            measured=f"simulations within {z.max():.1f} standard errors of the exact values up to "
             f"n = 10^12, the leading term {100 * gap.iloc[0]:+.1f}% off at 10^3 and "
             f"{100 * gap.iloc[-1]:+.1f}% at 10^12",
             rule=f"contradicted if a simulation is {sure:.1f} standard errors off the exact "
@@ -785,7 +785,7 @@ def judge_hardmax(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
                 bool(on_line["power_low"] > 0.3 and on_line["power_high"] < 0.7),
                 bool(on_line["power_low"] > 1.0),
             ),
-            found="power of 1/ln n "
+            measured="power of 1/ln n "
             + with_interval(on_line["power"], on_line["power_low"], on_line["power_high"])
             + f", exact on these sizes {on_line['exact_power']:.2f}",
             rule="holds if the interval lies within 0.3 to 0.7, contradicted above 1",
@@ -793,7 +793,7 @@ def judge_hardmax(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
         Check(
             says="in d dimensions the power is 1/2 + (d-1)/4 (conjectured)",
             verdict=verdict_of(bool(inside.all()), False),
-            found="; ".join(
+            measured="; ".join(
                 f"d = {row['dim']}: "
                 + with_interval(row["power"], row["power_low"], row["power_high"])
                 + f", exact {row['exact_power']:.2f}, conjecture {row['conjecture']:.2f}"
@@ -805,11 +805,11 @@ def judge_hardmax(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
         ),
         heads,
     ]
-    return entry(
+    return judged(
         "hardmax",
         f"On the line simulations agree with the exact expectation to {z.max():.1f} standard "
         f"errors up to n = 10^12, where the leading term is still "
-        f"{100 * (last['leading'] / last['exact'] - 1):+.1f}% off. {heads.found.rstrip('.')}.",
+        f"{100 * (last['leading'] / last['exact'] - 1):+.1f}% off. {heads.measured.rstrip('.')}.",
         checks,
         "The leading term comes close only logarithmically; real heads have finitely many tokens.",
         "More replicates.",
@@ -817,9 +817,9 @@ def judge_hardmax(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
     )
 
 
-def draw_hardmax(found: Entry) -> ChartType:
+def draw_hardmax(entry: Entry) -> ChartType:
     """Draw the mean output against n, powers against the dimension, and real heads."""
-    table = found.table("curves")
+    table = entry.table("curves")
     simulated = [
         {
             "d": f"{row['dim']}",
@@ -846,7 +846,7 @@ def draw_hardmax(found: Entry) -> ChartType:
         points(simulated, n, error, dims),
         title="Gaussian tokens",
     )
-    right = draw_argmax_heads(found.table("heads"))
+    right = draw_argmax_heads(entry.table("heads"))
     return figure(
         [left, right],
         "Hardmax attention over n tokens",

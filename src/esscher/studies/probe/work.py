@@ -321,7 +321,6 @@ def collected_clouds(
             context=study.context,
             layers=chosen,
             heads=study.heads,
-            seed=study.seed,
             folder=where,
             progress=progress,
             watch=watch,

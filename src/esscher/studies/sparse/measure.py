@@ -25,7 +25,7 @@ from esscher.core.validation import Array
 from esscher.engine.models import AnyModel, LayerCapture, LoadedModel, opened_model
 from esscher.engine.patterns import PATTERNS, View
 from esscher.engine.sampled.sizes import METRICS, PREFIX
-from esscher.engine.text import Passage, visit_passages, whole_passages
+from esscher.engine.text import Passage, first_passages, visit_passages
 from esscher.math.heads import WeightHead
 from esscher.math.laws import Gaussian, Law
 from esscher.runs.executors import CellExecutor, Task
@@ -350,9 +350,7 @@ def read_errors(
 
 def read_text(study: SparseStudy, loaded: LoadedModel, model: AnyModel) -> OneBatch:
     """Cut the text into passages."""
-    text = whole_passages(
-        loaded, study.text, count=study.passages, context=study.context, column=study.column
-    )
+    text = first_passages(loaded, study.text, study.passages, study.context, study.column)
     study = study.fitted(text, loaded.outline, context=text.context, passages=len(text))
     study = replace(study, model=loaded.record, text=text.record)
     sent = replace(study, out=None, executor=None)  # an executor stays in this process
