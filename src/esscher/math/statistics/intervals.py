@@ -15,7 +15,7 @@ from esscher.core.codec import Record
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_array
-from esscher.math.statistics.records import Numbers, finite_numbers
+from esscher.math.statistics.records import Means, Numbers, finite_numbers
 
 #: Level of every interval, unless a caller asks for another one.
 LEVEL = 0.95
@@ -45,6 +45,16 @@ def mean_and_interval(
         "standard_error": finite_numbers(error),
         "interval": np.stack([mean - half, mean + half], axis=1).clip(lowest, highest).tolist(),
     }
+
+
+def means(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Means:
+    """Return the same as a record."""
+    found = mean_and_interval(values, lowest, highest)
+    return Means(
+        mean=tuple(found["mean"]),
+        standard_error=tuple(found["standard_error"]),
+        interval=tuple(end and (end[0], end[1]) for end in found["interval"]),
+    )
 
 
 def exponentials(values: Array) -> dict[str, Any]:

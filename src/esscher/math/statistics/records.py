@@ -10,7 +10,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from esscher.core.codec import Record
+from esscher.core.codec import Interval, Record
 
 T = TypeVar("T")
 
@@ -32,6 +32,14 @@ class ByMetric(Record, Generic[T], frozen=True, kw_only=True):
     def __getitem__(self, metric: str) -> T:
         value: T = getattr(self, metric)
         return value
+
+
+class Means(Record, frozen=True, kw_only=True):
+    """Means by size, with standard errors and intervals where there are replicates."""
+
+    mean: tuple[float, ...]
+    standard_error: tuple[float | None, ...]
+    interval: tuple[Interval | None, ...]
 
 
 def finite(value: float) -> float | None:
@@ -89,6 +97,14 @@ def agreement(interval: Ends, expected: float) -> Agreement:
     if found == "at 1/2":
         return "agrees"
     return "undecided" if found == "undecided" else "differs"
+
+
+def rate_words(interval: Ends) -> str:
+    """Class of an exponent as words that follow its interval."""
+    name = rate_class(interval)
+    if name == "at 1/2":
+        return name
+    return f"{name} 1/2" if name != "undecided" else "undecided whether 1/2"
 
 
 def class_counts(intervals: Iterable[Ends]) -> dict[RateClass, int]:
