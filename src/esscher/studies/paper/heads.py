@@ -122,7 +122,7 @@ def _fitted(name: str, errors: Array, sizes: Sequence[int], seed: int, heads: in
     except InputError:  # errors are 0 at most sizes
         return missing | {f"{name}_law": "none", f"{name}_trusted": False}
     joint = rate if heads == 1 else fit_rate(errors, sizes, seed=seed, level=1 - 0.05 / heads)
-    fits = rate.selection.fits
+    fits = rate.selection.laws
     return missing | {
         name: rate.exponent,
         f"{name}_low": rate.interval[0],
@@ -555,6 +555,7 @@ def _judge_heads(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         curves = squares.pivot_table(index="passage", columns="n", values="square") ** 0.5
         rate = fit_rate(curves.to_numpy(), curves.columns.tolist(), seed=setting.seed)
         typical, (low, high) = float(table["map"].median()), rate.interval
+        low, high = -np.inf if low is None else low, np.inf if high is None else high
         checks.append(
             Check(
                 says=f"A window and {RANDOM_KEYS} random keys converge like random keys alone.",
