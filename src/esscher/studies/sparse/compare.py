@@ -16,7 +16,7 @@ import scipy
 from msgspec.structs import replace
 
 from esscher.core.validation import Array
-from esscher.engine.patterns import BASELINE, PATTERNS, Corrected
+from esscher.engine.patterns import BASELINE, PATTERNS
 from esscher.math.statistics import LEVEL, Rate, Resamples, fit_rate, resample
 from esscher.math.statistics.intervals import family_wise, replicates_needed
 from esscher.math.statistics.records import ByMetric, Ends, finite
@@ -525,7 +525,7 @@ def slope_over_passages(errors: Array, budgets: Array) -> tuple[float, Ends]:
 #: Relative map error for which budgets are given.
 TARGET = 0.1
 #: The pattern that is also compared with every other one.
-CONSISTENT = Corrected.name
+CONSISTENT = "corrected"
 #: Relative rounding of outputs in float32; errors near it are not resolved.
 RESOLUTION = 1e-6
 
