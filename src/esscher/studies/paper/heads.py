@@ -140,7 +140,7 @@ def _measured(
     With ``joint`` intervals hold the exponents of all heads at once, and rows also say what the
     heads of their layer have in common.
     """
-    from esscher.engine.sampled.layer import OutputProjection
+    from esscher.engine.sampled.layer import output_gram
     from esscher.engine.sampled.pooled import measure_pooled
     from esscher.studies.probe.together import amplification, effective_heads
     from esscher.studies.probe.work import one_sided_psi
@@ -150,9 +150,9 @@ def _measured(
     rows: Rows = []
     for layer in layers:
         cloud, about = _cloud(setting, layers, unit["tokens"])
-        projection = OutputProjection.of(about[layer][0].W_o) if joint else None
+        gram = output_gram(about[layer][0].W_o) if joint else None
         found, numbers = measure_pooled(
-            cloud, layer, sizes, unit["replicates"], seed, "with", projection, alpha=alpha
+            cloud, layer, sizes, unit["replicates"], seed, "with", gram, alpha=alpha
         )
         together: dict[str, float | None] = {}
         if found.products is not None and len(found.heads) > 1:
