@@ -143,16 +143,16 @@ def _streamed(
     view: LayerCloud, head: int, queries: NDArray[np.int64]
 ) -> tuple[Tensor, Array, Array]:
     """Some queries of one head over all keys, which are read in chunks."""
-    tokens = view.head(head)
+    q, k, v = view.head(head)
 
     def chunks() -> Iterator[Chunk]:
-        for start in range(0, len(tokens.k), CHUNK):
+        for start in range(0, len(k), CHUNK):
             rows = slice(start, start + CHUNK)
-            yield _loaded(tokens.k[rows]), _loaded(tokens.v[rows])
+            yield _loaded(k[rows]), _loaded(v[rows])
             view.let_go()
 
-    q = _rows(tokens.q, queries)
-    return streamed_attention(q, chunks, scaling=view.scaling, softcap=view.softcap)
+    tilts = _rows(q, queries)
+    return streamed_attention(tilts, chunks, scaling=view.scaling, softcap=view.softcap)
 
 
 def _two_levels(
@@ -371,17 +371,17 @@ def _numbers(
     rng: np.random.Generator,
 ) -> HeadNumbers:
     """One-pass numbers of a head from the reference's pass over all keys."""
-    head = view.head(view.heads[h])
+    all_q, all_k, all_v = view.head(view.heads[h])
     outputs = reference.outputs[h]
     norm = float(outputs.to(torch.float64).square().sum(-1).mean().sqrt())
-    rows = np.arange(len(head.k))
+    rows = np.arange(len(all_k))
     if len(rows) > PREDICTION_ROWS:
         # the queries are among them: a query attends its own key, too
         others = np.setdiff1d(rows, reference.queries)
         more = rng.choice(others, size=PREDICTION_ROWS - len(reference.queries), replace=False)
         rows = np.sort(np.concatenate([reference.queries, more]))
-    q, k, v = _rows(head.q, reference.queries), _rows(head.k, rows), _rows(head.v, rows)
-    if len(rows) < len(head.k):
+    q, k, v = _rows(all_q, reference.queries), _rows(all_k, rows), _rows(all_v, rows)
+    if len(rows) < len(all_k):
         # predictions are about draws from these rows, so their limit is attention over these
         outputs = attend(q[None], k[None], v[None], view.scaling, view.softcap)[0]
     tilts = q.to(torch.float64).numpy() * view.scaling
@@ -405,7 +405,7 @@ def _numbers(
         received=reference.received[h],
         norm=norm,
         coupled=CoupledMoments.from_moments(
-            _moments(head.q, view.scaling), _moments(head.k, 1.0), tilts
+            _moments(all_q, view.scaling), _moments(all_k, 1.0), tilts
         ),
         passages=passage[rows],
     )

@@ -321,7 +321,6 @@ def collected_clouds(
             context=study.context,
             layers=chosen,
             heads=study.heads,
-            seed=study.seed,
             folder=where,
             progress=progress,
             watch=watch,
@@ -436,7 +435,7 @@ def describe_head(
     outputs = _MapCurve.of(found, numbers.norm, random_stream(seed, "probe prediction"))
     needed: dict[str, Any] = {name: outputs.crossing(at) for name, at in TOLERANCES.items()}
     ess = numbers.participation
-    order = sorted(tail.sinks, key=lambda j: -numbers.received[j])
+    order = sorted(map(int, tail.sinks), key=lambda j: -numbers.received[j])
     quantiles = (float(np.quantile(ess, q)) for q in (0.1, 0.5, 0.9))
     p10, median, p90 = quantiles
     return HeadStatistics(
@@ -447,13 +446,13 @@ def describe_head(
         psi=Psi(two_sided=moments.horizon**2, one_sided=psi),
         log_burn_in=moments.log_burn_in,
         frozen_share=moments.frozen_share(sizes[-1]),
-        khat=tail.record(),
+        khat=tail,
         ess=Quantiles(p10=p10, median=median, p90=p90),
         sinks=Sinks(
             count=len(order),
             share=float(numbers.received[order].sum()) if order else 0.0,
             tokens=tuple(
-                Sink(token=label(int(j)), share=float(numbers.received[j])) for j in order[:LISTED]
+                Sink(token=label(j), share=float(numbers.received[j])) for j in order[:LISTED]
             ),
         ),
         delimiter_share=delimiters,
