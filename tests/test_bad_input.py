@@ -32,7 +32,6 @@ THEORY = [
     "constants",
     "cov_constant",
     "hardmax_curve",
-    "head_ball_bound",
     "map_constant",
     "map_curve",
     "mean_constant",
@@ -48,7 +47,6 @@ LAWS = [
     "Signs",
     "Sphere",
     "StudentT",
-    "make_law",
     "standard_law",
 ]
 CALLED = {

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 import esscher
-from esscher.runs.report import page_of
 from esscher.show.frames import data_of
 from esscher.studies.deep.result import DeepEnd
 from esscher.studies.deep.view import summary
@@ -69,9 +68,3 @@ def test_the_report_has_the_answer_and_names_are_text(run, request, tmp_path, ho
     if found.study.name == "deep":
         assert "<b> &" not in text
         assert html.escape(hostile.partition(" \x07")[0], quote=False) in text
-
-
-def test_the_command_makes_the_same_run(stack):
-    assert page_of(stack).command.startswith(
-        "esscher deep-stack --depth 3 --dim 2 --horizon 0.4 --sizes 32,64,128 --replicates 8"
-    )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import html
-import shlex
 
 import numpy as np
 import pytest
 
 import esscher
 from esscher.core.shown import shown
-from esscher.runs.report import page_of
 from esscher.studies.probe.view import summary
 from tests.runs.made import HOSTILE, changed, wide_probe
 from tests.show.browser import ATTACKS, EXPLORER, chromium, looking
@@ -82,13 +80,6 @@ def test_names_in_the_report_are_text(found, tmp_path):
     before = text[: text.index('id="data"')]
     assert HOSTILE not in before
     assert "<b>" not in before
-
-
-def test_the_command_is_rebuilt(found):
-    words = shlex.split(page_of(found).command)
-    assert words[:3] == ["esscher", "probe", HOSTILE]
-    assert words[words.index("--layers") + 1] == "0,2"
-    assert words[words.index("--sizes") + 1] == "16,32,64"
 
 
 def told(page):
