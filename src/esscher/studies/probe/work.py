@@ -25,7 +25,7 @@ from esscher.engine.models import (
     opened_model,
 )
 from esscher.engine.sampled.context import delimiter_shares, measure_context, split
-from esscher.engine.sampled.layer import HeadNumbers, LayerMeasurement, OutputProjection
+from esscher.engine.sampled.layer import HeadNumbers, LayerMeasurement, output_gram
 from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
 from esscher.engine.sampled.sizes import FEWEST_KEYS, needed_context
 from esscher.engine.text import (
@@ -167,7 +167,7 @@ def _layer_cell(
             study.samples,
             study.seed,
             study.sampling,
-            OutputProjection.of(weights.W_o[list(study.heads)]),
+            output_gram(weights.W_o[list(study.heads)]),
             alpha=study.alpha,
         )
         if study.sampling == "without":
@@ -206,7 +206,7 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
                     draws,
                     study.seed,
                     passage.number,
-                    OutputProjection.of(head_weights(loaded, capture.layer).W_o),
+                    output_gram(head_weights(loaded, capture.layer).W_o),
                 )
                 shares = delimiter_shares(capture, passage.is_delimiter)
             label = _labels(loaded, passage.ids[keys])
