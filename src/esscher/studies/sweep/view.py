@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from esscher.core.shown import plain_count, with_error
 from esscher.math.statistics import Rate
 from esscher.math.statistics.records import Agreement, agreement
@@ -322,7 +320,7 @@ def _cells(found: Sweep, scale: int, size: int) -> list[str]:
             float(numbers(metric)[scale, size])
             for numbers in (found.mean, found.median, found.standard_error)
         )
-        cells.append(with_error(mean, noise if np.isfinite(noise) else 0.0))
+        cells.append(with_error(mean, noise))
         cells.append(f"{median:.4g}")
     return cells
 
