@@ -28,17 +28,17 @@ from typing import Any
 
 import numpy as np
 import scipy
+from msgspec.structs import replace
 
 from esscher.core.codec import Estimate
 from esscher.core.errors import InputError
-from esscher.core.shown import between, cosine_between, rates_said, two_digits
+from esscher.core.shown import between, rates_said, two_digits
 from esscher.core.validation import Array
 from esscher.math.limits import GaussianStack, StackLimit
-from esscher.math.statistics import LEVEL, fit_rate, resample
+from esscher.math.statistics import LEVEL, Rate, fit_rate, resample
 from esscher.math.statistics.intervals import means
 from esscher.math.statistics.records import (
     Ends,
-    FittedRate,
     Means,
     class_counts,
     finite,
@@ -123,13 +123,13 @@ def growth_factors(errors: Array, seed: int) -> tuple[list[Estimate | None], Est
     return [None, *factors[:-1]], factors[-1]
 
 
-def fitted(errors: Array, sizes: Sequence[int], seed: int, **options: Any) -> FittedRate | None:
+def fitted(errors: Array, sizes: Sequence[int], seed: int, **options: Any) -> Rate | None:
     """The rate of errors with axes [replicate, size]; None where there is none to be seen."""
     if len(sizes) < 2 or np.sum(np.mean(errors > 0, axis=0) > 0.5) < 2:
         return None
     sharp = options.pop("sharp", None)
     rate = fit_rate(errors, np.asarray(sizes, dtype=np.float64), seed=seed, **options)
-    return rate.with_predictions(sharp=sharp).record()
+    return replace(rate, sharp=sharp)
 
 
 def growth_by_size(
@@ -190,7 +190,7 @@ def assemble_model(study: DeepStudy, cells: Mapping[str, Cell], run: CellRun) ->
     )
 
     end: dict[str, dict[str, Means]] = {}
-    damage: dict[str, FittedRate | None] = {}
+    damage: dict[str, Rate | None] = {}
     # KL divergence or 1 - cosine, by passage and size
     costs: dict[str, Array] = {}
     main = "kl" if study.model_record.causal else "cosine"
@@ -340,7 +340,7 @@ def model_headline(
     growth: Sequence[Estimate | None],
     layers: Sequence[DeepLayer],
     end: Mapping[str, Mapping[str, Means]],
-    damage: Mapping[str, FittedRate | None],
+    damage: Mapping[str, Rate | None],
     terciles: Terciles | None,
 ) -> str:
     """Say what the middle size costs a model, and how fast the damage falls.
@@ -372,7 +372,7 @@ def model_headline(
         )
     else:
         cosine = end["cosine"][way]
-        shown = cosine_between(cosine.mean[middle], cosine.interval[middle])
+        shown = between(cosine.mean[middle], cosine.interval[middle], "d3")
         text += f"the embedding's cosine to dense is {shown}."
     sentences = [text]
     factor = growth[middle]

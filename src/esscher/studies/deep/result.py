@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from esscher.core.codec import Count, Estimate, Index, Name, Record
 from esscher.core.errors import InputError
-from esscher.math.statistics.records import FittedRate, Means
+from esscher.math.statistics import Rate
+from esscher.math.statistics.records import Means
 from esscher.runs.result import Result
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class DeepLayer(Record, frozen=True, kw_only=True, omit_defaults=True):
     layer: Index
     error: dict[str, Means]
     growth: dict[str, tuple[Estimate | None, ...]]
-    fit: dict[str, FittedRate | None]
+    fit: dict[str, Rate | None]
     horizon: float | None = None
 
 
@@ -158,7 +159,7 @@ class Deep(Result["AnyDeep"]):
     limit: tuple[LayerLimit, ...] = ()
     eligible: tuple[Count, ...] = ()
     end: dict[str, dict[str, Means]] = field(default_factory=dict)
-    damage: dict[str, FittedRate | None] = field(default_factory=dict)
+    damage: dict[str, Rate | None] = field(default_factory=dict)
     terciles: Terciles | None = None
 
     def __post_init__(self) -> None:

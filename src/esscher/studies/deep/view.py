@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from esscher.core.codec import Estimate
-from esscher.core.shown import with_error
-from esscher.math.statistics.records import FittedRate
+from esscher.core.shown import shown, with_error
+from esscher.math.statistics import Rate
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
-from esscher.show.numbers import shown
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.deep.charts import NAMES, subject
 from esscher.studies.deep.result import STACK_CURVES, Deep
@@ -131,7 +130,7 @@ def _growth(step: Estimate | None) -> str:
     return with_error(step.value, None if low is None or high is None else (high - low) / 2, 2)
 
 
-def _exponent(fit: FittedRate | None) -> str:
+def _exponent(fit: Rate | None) -> str:
     if fit is None:
         return ""
     number = _growth(Estimate(value=fit.exponent, interval=fit.interval))

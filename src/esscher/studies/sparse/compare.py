@@ -27,15 +27,9 @@ from esscher.core.shown import between, rates_said
 from esscher.core.validation import Array
 from esscher.engine.patterns import PATTERNS
 from esscher.engine.sampled.sizes import METRICS
-from esscher.math.statistics import LEVEL, fit_rate, resample
+from esscher.math.statistics import LEVEL, Rate, fit_rate, resample
 from esscher.math.statistics.intervals import means
-from esscher.math.statistics.records import (
-    ByMetric,
-    FittedRate,
-    class_counts,
-    finite,
-    rate_words,
-)
+from esscher.math.statistics.records import ByMetric, class_counts, finite, rate_words
 from esscher.runs.folder import Cell, CellRun
 from esscher.studies.sparse.measure import read_errors
 from esscher.studies.sparse.result import (
@@ -126,10 +120,7 @@ def describe_patterns(
     patterns = {}
     for p, name in enumerate(names):
         fit = _by_metric(
-            [
-                fit_rate(e / factor, budgets, seed=seed, resolution=RESOLUTION).record()
-                for e in errors[p]
-            ]
+            [fit_rate(e / factor, budgets, seed=seed, resolution=RESOLUTION) for e in errors[p]]
         )
         difference = ratio = None
         verdict = IS_BASELINE
@@ -175,7 +166,7 @@ def versus_random(
     return difference, ratio
 
 
-def judge(fit: FittedRate, difference: Estimate, is_exact: bool) -> str:
+def judge(fit: Rate, difference: Estimate, is_exact: bool) -> str:
     """Return the verdict on a pattern; the rule is above.
 
     Parameters

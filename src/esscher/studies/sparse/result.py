@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from esscher.core.codec import Count, Estimate, Index, Name, Record
 from esscher.core.errors import InputError
 from esscher.engine.sampled.sizes import METRICS
-from esscher.math.statistics.records import ByMetric, FittedRate, Means
+from esscher.math.statistics import Rate
+from esscher.math.statistics.records import ByMetric, Means
 from esscher.runs.result import Result, WithHeads
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class SparsePattern(Record, frozen=True, kw_only=True):
 
     title: Name
     curve: ByMetric[Means]
-    fit: ByMetric[FittedRate]
+    fit: ByMetric[Rate]
     difference: ByMetric[Estimate] | None
     ratio: ByMetric[Estimate] | None
     verdict: Name

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from esscher.core.shown import with_error, with_interval
-from esscher.math.statistics.records import FittedRate, rate_words
+from esscher.core.shown import shown, with_error, with_interval
+from esscher.math.statistics import Rate
+from esscher.math.statistics.records import rate_words
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, ends_of
-from esscher.show.numbers import shown
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.sparse.charts import best_pattern, subject
 from esscher.studies.sparse.result import MARGIN, NEVER, RANDOM, UNDECIDED, Sparse
@@ -66,7 +66,7 @@ def print_result(result: Sparse, console: PlainConsole) -> None:
     )
 
 
-def _exponent(fit: FittedRate) -> str:
+def _exponent(fit: Rate) -> str:
     low, high = fit.interval
     half = None if low is None or high is None else (high - low) / 2
     mark = "" if fit.trusted and fit.law == "power" else "*"
