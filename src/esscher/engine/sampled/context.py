@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models import LayerCapture
+from esscher.engine.models import LayerInputs
 from esscher.engine.models.inputs import QUERY_BLOCK
 from esscher.engine.sampled.layer import (
     PRODUCTS,
@@ -53,7 +53,7 @@ def split(
 
 
 def measure_context(
-    capture: LayerCapture,
+    capture: LayerInputs,
     queries: NDArray[np.int64],
     keys: NDArray[np.int64],
     sizes: tuple[int, ...],
@@ -129,7 +129,7 @@ def measure_context(
 
 
 def _within_window(
-    capture: LayerCapture,
+    capture: LayerInputs,
     queries: NDArray[np.int64],
     keys: NDArray[np.int64],
     fewest: int = FEWEST_KEYS,
@@ -204,7 +204,7 @@ def _rows_of(logits: NDArray[np.float32], rows: NDArray[np.int64]) -> Array:
 
 
 def delimiter_shares(
-    capture: LayerCapture,
+    capture: LayerInputs,
     is_delimiter: NDArray[np.bool_],
     queries: NDArray[np.bool_] | None = None,
     text: int = 0,

@@ -26,7 +26,7 @@ from torch import Tensor
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.attention.outputs import Chunk, attend, nested_outputs, streamed_attention
-from esscher.engine.models import LayerCapture
+from esscher.engine.models import LayerInputs
 from esscher.engine.sampled.context import delimiter_shares
 from esscher.engine.sampled.layer import (
     PRODUCTS,
@@ -262,7 +262,7 @@ class PassageMoments:
         chosen = zip(passages, first_tokens(passages, tokens), strict=True)
         self._queries = {passage.number: queries for passage, queries in chosen}
 
-    def take(self, passages: Sequence[Passage], capture: LayerCapture) -> None:
+    def take(self, passages: Sequence[Passage], capture: LayerInputs) -> None:
         """Add one layer of some passages."""
         layer = capture.layer
         for i, passage in enumerate(passages):

@@ -19,7 +19,7 @@ from esscher.core.validation import Array
 from esscher.engine.models import (
     AnyModel,
     HeadWeights,
-    LayerCapture,
+    LayerInputs,
     LoadedModel,
     head_weights,
     opened_model,
@@ -195,7 +195,7 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
         asking, keys = split(len(passage.ids), passage.is_delimiter, loaded.causal, rng)
         layers: list[LayerFound] = []
 
-        def sink(passage: Passage, capture: LayerCapture) -> None:
+        def sink(passage: Passage, capture: LayerInputs) -> None:
             capture = _scaled(capture, study.alpha)
             with torch.inference_mode():
                 measured, numbers, sinks = measure_context(
@@ -229,7 +229,7 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
     return make_cell(layers)
 
 
-def _scaled(capture: LayerCapture, alpha: float) -> LayerCapture:
+def _scaled(capture: LayerInputs, alpha: float) -> LayerInputs:
     """A layer whose tilts are scaled; its tokens are those of the model as it is."""
     return replace(capture, scaling=alpha * capture.scaling)
 
@@ -285,7 +285,7 @@ def collected_clouds(
     run: CellRun,
     *,
     remote: bool,
-    watch: Callable[[Sequence[Passage], LayerCapture], object],
+    watch: Callable[[Sequence[Passage], LayerInputs], object],
 ) -> Iterator[CloudFile]:
     """Yield clouds which together hold the layers; each is gone once the next is asked for.
 
