@@ -33,7 +33,7 @@ def numbers_of(keys, passages=None):
 
 
 def judged(numbers):
-    return judge(numbers).verdict
+    return judge(numbers)[0]
 
 
 def test_tails_of_keys():
