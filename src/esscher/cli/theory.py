@@ -16,7 +16,7 @@ from esscher.math.laws import STANDARD_LAWS
 from esscher.math.limits import NoLimit
 from esscher.math.simulation import DirectErrors, direct_errors
 from esscher.math.theory import Prediction, predict
-from esscher.show.tables import PlainTable
+from esscher.show.tables import PlainConsole, PlainTable
 
 #: Largest n, number of queries and of replicates that ``--check`` simulates directly.
 CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
