@@ -308,6 +308,8 @@ def test_average():
     assert average(quantiles) == Quantiles(p10=2.0, median=4.0, p90=6.0)
     # as far as all of them go
     assert average([tuple(quantiles), tuple(quantiles[1:])]) == (average(quantiles),)
+    # an interval that is open in one passage is open at that end alone
+    assert average([(2.0, None), (4.0, 6.0)]) == average([(4.0, 6.0), (2.0, None)]) == (3.0, None)
     assert average([None, 1.0]) is None
     assert average([1.0, None]) is None
     assert average([quantiles[0], None]) is None

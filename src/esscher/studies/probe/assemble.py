@@ -139,12 +139,11 @@ def average(values: Sequence[Any]) -> Any:
         return sum(values) * 2 > len(values)
     if isinstance(first, int | float):
         return float(np.mean(values))
-    if isinstance(first, tuple) and first and all(isinstance(x, Record | tuple) for x in first):
-        # as far as all of them go: passages may differ in the number of thresholds
-        return tuple(average(entries) for entries in zip(*values, strict=False))
-    numeric = isinstance(first, tuple) and all(isinstance(x, int | float) for x in first)
-    if numeric and all(len(value) == len(first) for value in values):
-        return tuple(average(entries) for entries in zip(*values, strict=True))
+    if isinstance(first, tuple):
+        nested = any(isinstance(entry, Record | tuple) for entry in first)
+        if nested or len({len(value) for value in values}) == 1:
+            # as far as all of them go: passages may differ in the number of thresholds
+            return tuple(average(entries) for entries in zip(*values, strict=False))
     return first
 
 
