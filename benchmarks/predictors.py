@@ -30,7 +30,13 @@ import pandas as pd
 import esscher
 from esscher.core.streams import random_stream
 from esscher.math.statistics.records import rate_class
-from esscher.studies.probe.assemble import PREDICTED, PREDICTED_SLOW, predicted_slow, with_flags
+from esscher.studies.probe.assemble import (
+    PREDICTED,
+    PREDICTED_SLOW,
+    predicted_exponents,
+    significant,
+    with_flags,
+)
 from esscher.studies.probe.result import PREDICTORS, ProbeHead, predictor_table
 
 RESULTS = Path(__file__).parent / "results" / "predictors.json"
@@ -46,9 +52,9 @@ FLAGS: dict[str, Callable[[ProbeHead, float], bool]] = {
     "H > 1 (was: horizon)": lambda head, top: head.horizon > 1,
     "burn-in above n_max (was: burn-in)": lambda head, top: head.log_burn_in > np.log(top),
     "over 10% of queries frozen (was: frozen)": lambda head, top: head.frozen_share > 0.1,
-    "median query below 4 tokens (was: hardmax)": lambda head, top: head.ess.median < 4,
+    "median query below 4 tokens (was: hardmax)": lambda head, top: head.ess["median"] < 4,
     "over 30% in sinks (was: sinks)": lambda head, top: (
-        head.sinks.share + head.delimiter_share > 0.3
+        head.sink_share + head.delimiter_share > 0.3
     ),
     "k-hat above 1/2 (was: slow tail)": lambda head, top: head.khat.k > 0.5,
 }
@@ -85,8 +91,8 @@ def predictors(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
 
 def worst_ratio(head: ProbeHead, metric: str) -> float:
     """Largest distance, over the sizes, of the predicted from the measured curve."""
-    assert head.curve is not None
-    ratio = np.array(head.predicted_error[metric].error) / np.array(head.curve[metric].mean)
+    assert head.fit is not None
+    ratio = np.array(head.predicted_error[metric].error) / np.array(head.fit[metric].mean)
     with np.errstate(divide="ignore"):
         return float(np.abs(np.log(ratio)).max())
 
@@ -167,14 +173,13 @@ def noise(runs: dict[str, Any], folders: dict[str, Path]) -> list[dict[str, Any]
 
 def _misses(head: ProbeHead, metric: str) -> list[float]:
     """Standard errors of the two exponents, their difference, and the ratios of the curves."""
-    assert head.curve is not None
     assert head.fit is not None
     predicted, fit = head.predicted_error[metric], head.fit[metric]
-    ratios = np.array(predicted.error) / np.array(head.curve[metric].mean)
+    ratios = np.array(predicted.error) / np.array(fit.mean)
     return [
         float(fit.standard_error or np.nan),
         float(predicted.exponent_error or np.nan),
-        float(head.predicted_exponent(metric) or np.nan) - fit.exponent,
+        float(head.predicted_exponent(metric)[0] or np.nan) - fit.exponent,
         *ratios.tolist(),
     ]
 
@@ -190,7 +195,9 @@ def flags(runs: dict[str, Any]) -> list[dict[str, Any]]:
         slow_ones = {
             id(probe.heads[i])
             for probe in runs.values()
-            for i, _ in predicted_slow(probe.heads, metric)
+            for i in significant(
+                predicted_exponents(probe.heads, metric), PREDICTED_SLOW, below=True
+            )
         }
         raised = {name: lambda head, top, slow=slow_ones: id(head) in slow}
         for name, flag in {**raised, **FLAGS}.items():
@@ -210,7 +217,7 @@ def flags(runs: dict[str, Any]) -> list[dict[str, Any]]:
         for head in probe.heads:
             off = bool(worst_ratio(head, "mean") > np.log1p(OFF))
             into = hits_off if off else hits_fine
-            into[0] += int((head.ess.median < FEW) == off)
+            into[0] += int((head.ess["median"] < FEW) == off)
             into[1] += 1
     rows.append(
         {

@@ -19,7 +19,6 @@ from esscher.cli import main
 from esscher.core.shown import with_error
 from esscher.runs.folder import run_lock
 from esscher.runs.registry import load
-from esscher.studies.sweep import measure
 from esscher.studies.sweep import sweep as run_sweep
 from tests.cli.printed import before_next, table_of
 
@@ -44,10 +43,7 @@ def test_sweep_prints_json() -> None:
     head = esscher.gaussian_head(0.5, 2)
     curve = run_sweep(head, [10, 30, 90], 3, 4, alpha=np.geomspace(0.5, 2, 3))
     for metric in ("mean", "cov", "map"):
-        entry = out["scales"][1][metric]
-        assert entry["mean"] == curve.mean(metric)[1].tolist()
-        assert entry["median"] == curve.median(metric)[1].tolist()
-        assert entry["standard_error"] == curve.standard_error(metric)[1].tolist()
+        assert out["scales"][1][metric]["median"] == curve.median(metric)[1].tolist()
 
 
 def test_sweep_prints_a_table_and_show_the_same(tmp_path: Path) -> None:
@@ -119,14 +115,11 @@ def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("law", ["mixture", "sphere", "cube", "signs", "laplace", "student"])
 def test_other_laws_can_be_swept(law: str) -> None:
-    result = run("sweep", law, *SMALL, "--queries", "population", "--json")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["configuration"]["head"]["law"] == law
-
-
-def test_spectrum_and_tau(tmp_path: Path) -> None:
     shape = ("--spectrum", "1.5,0.7", "--tau", "0.5", "--sizes", "10,20", "--replicates", "2")
-    out = json.loads(run("sweep", "gaussian", *shape, "--json").stdout)
+    result = run("sweep", law, *shape, "--queries", "population", "--json")
+    assert result.exit_code == 0, result.output
+    out = json.loads(result.stdout)
+    assert out["configuration"]["head"]["law"] == law
     assert out["scales"][0]["horizon"] == pytest.approx(1.5)
 
 
@@ -226,13 +219,3 @@ def test_a_stopped_sweep_says_how_to_resume(
     done = load(out).replicates
     assert f"Stopped with {done} replicates stored in {out}" in error
     assert f"esscher sweep gaussian {' '.join(shape)} --out '{out}'" in error
-
-
-def test_a_stopped_sweep_without_a_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(plan: object, replicate: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(measure, "measure_replicate", stopped)
-    result = run("sweep", "gaussian", *SMALL)
-    assert result.exit_code == 130
-    assert "Nothing is stored" in result.output

@@ -19,12 +19,11 @@ from esscher.studies.sweep.charts import (
     PREDICTED,
     REFERENCE,
     SHARPEST,
-    TITLES,
-    study,
 )
+from esscher.studies.sweep.predictions import SHARP
+from esscher.studies.sweep.result import TITLES
 from tests.show.drawn import panel_rows, texts
 
-HOSTILE = "A $x_{$ <b> & \\frac $y$"
 NAMES = {
     "swept": ("curve", "exponents", "study", "predicted"),
     "one": ("curve", "exponents", "study"),
@@ -125,12 +124,8 @@ def test_exponents_and_theory(swept):
             assert (row["low"], row["high"]) == pytest.approx(fit.interval, rel=1e-5)
             assert row["hollow"] is not fit.trusted
             assert by_kind[PREDICTED][horizon]["exponent"] == pytest.approx(fit.predicted, rel=1e-5)
-        name = {"mean": "mean", "cov": "cov", "map": "map_rms"}[metric]
-        for kind, field in (
-            (SHARPEST, name),
-            (REFERENCE, "paper_reference"),
-            (BOUND, "paper_bound"),
-        ):
+        published = {REFERENCE: "paper_reference", BOUND: "paper_bound"}
+        for kind, field in ({SHARPEST: SHARP[metric]} | published).items():
             line = by_kind[kind]
             assert min(line) <= min(swept.horizons) < max(swept.horizons) <= max(line)
             for horizon, row in line.items():
@@ -141,17 +136,6 @@ def test_exponents_and_theory(swept):
 def test_tokens_without_a_limit_have_no_asymptotic_exponent(laplace, one):
     assert SHARPEST in texts(draw(DRAWINGS, one, "exponents"))
     assert SHARPEST not in texts(draw(DRAWINGS, laplace, "exponents"))
-
-
-def test_exponents_against_the_square_of_the_scale(swept):
-    spec = study(swept, "alpha_squared").to_dict()
-    rows = [row for data in spec["datasets"].values() for row in data if "alpha_squared" in row]
-    measured = {row["alpha_squared"] for row in rows if row["kind"] == MEASURED}
-    assert measured == {0.25, 1.0, 4.0}
-    for row in rows:
-        if row["kind"] == REFERENCE:
-            wanted = exponents(np.sqrt(row["alpha_squared"])).paper_reference
-            assert row["exponent"] == pytest.approx(wanted, abs=1e-5)
 
 
 def test_measured_against_predicted(swept):
@@ -196,28 +180,3 @@ def test_scales_of_the_same_horizon(swept):
     for name in found.charts():
         assert "undefined" not in texts(draw(DRAWINGS, found, name))
     assert {"0 (α = 0.5)", "0 (α = 2.0)"} <= set(texts(draw(DRAWINGS, found)))
-
-
-def test_many_horizons_are_listed_in_part(swept):
-    scales = tuple(
-        structs.replace(swept.scales[i % 3], alpha=1 + i / 40, horizon=1 + i / 40)
-        for i in range(40)
-    )
-    fits = {(m, s, "mean", 0.95): swept.rate(m, s % 3) for m in TITLES for s in range(40)}
-    many = replace(
-        swept,
-        scales=scales,
-        predictions=None,
-        _fitted=fits,
-        _raw=np.repeat(swept._raw, 14, axis=1)[:, :40],
-    )
-    written = texts(draw(DRAWINGS, many))
-    listed = {f"{scale.horizon:.3g}" for scale in scales} & set(written)
-    assert {"1", "1.98"} <= listed
-    assert len(listed) <= 14
-
-
-def test_a_hostile_name_is_text(one):
-    head = structs.replace(one.study.head_record, law=HOSTILE)
-    named = replace(one, study=replace(one.study, head=head))
-    assert any(HOSTILE in line for line in texts(draw(DRAWINGS, named)))
