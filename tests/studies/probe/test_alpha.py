@@ -7,9 +7,7 @@ import copy
 import pytest
 import torch
 
-from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
-from esscher.runs.registry import load
 from esscher.studies.probe import probe
 from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer, words
 from tests.engine.models.tiny import tiny_model
@@ -37,12 +35,3 @@ def test_scaled_tilts_are_those_of_scaled_weights(family, query):
     by_weights = probe(wrap_model(halved, tokenizer), [words(1000)], **options)
     assert by_option.to_dict()["heads"] == by_weights.to_dict()["heads"]
     assert by_option.to_dict()["layers"] == by_weights.to_dict()["layers"]
-
-
-def test_alpha_is_part_of_the_configuration(tmp_path):
-    model = wrap_model(tiny_model("bert").model, encoder_tokenizer())
-    options = {"layers": [0], "heads": [0], "out": tmp_path / "run", **SMALL}
-    probe(model, [words(1000)], alpha=2.0, **options)
-    assert load(tmp_path / "run").study.alpha == 2.0
-    with pytest.raises(InputError, match="alpha"):
-        probe(model, [words(1000)], **options)

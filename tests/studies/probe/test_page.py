@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-
 import numpy as np
 import pytest
 
@@ -97,72 +95,3 @@ def test_a_click_tells_everything_about_a_head(browser, opened):
             assert shown(own.horizon, "d2") in told(page)
             for flag, evidence in own.flags.items():
                 assert f"{flag}: {evidence}" in told(page)
-
-
-def test_rows_and_points_pick_heads(browser, opened):
-    probe, path = opened
-    with looking(browser) as look:
-        page = look.open(path)
-        look.bring(EXPLORER)
-        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws everything
-        listed = page.locator("[data-part=table]").last
-        assert listed.locator("tr[aria-selected=true]").count() == 1
-        listed.locator("tbody tr").first.focus()
-        page.keyboard.press("ArrowDown")
-        row = page.evaluate("Number(document.activeElement.dataset.row)")
-        page.keyboard.press("Enter")
-        own = probe.heads[row]
-        page.wait_for_selector(f'[data-pick="{own.layer}.{own.head}"]')
-        assert told(page).startswith(f"Layer {own.layer}, head {own.head}")
-        assert listed.locator("tr[aria-selected=true]").get_attribute("data-row") == str(row)
-        # the point of the head that needs most tokens, which no other one covers
-        known = [head for head in probe.heads if head.tokens_for["0.1"] is not None]
-        last = max(known, key=lambda head: head.tokens_for["0.1"])
-        assert last is not own
-        points = page.locator(".chart").nth(1).locator("g.mark-symbol.role-mark path")
-        points.last.click(force=True)
-        page.wait_for_selector(f'[data-pick="{last.layer}.{last.head}"]')
-        page.locator("details[data-chart]").first.locator("summary").click()
-        # its numbers as tables: those of the maps; then intervals of what was predicted; both
-        # lines, of which the fitted one has two ends; what was measured
-        tables = page.locator("details[data-chart]").first.locator("table")
-        predicted, drawn, measured, *_ = (
-            table.locator("tr")
-            for table in tables.all()
-            if "n" in table.locator("th").all_inner_texts()
-        )
-        assert predicted.count() == 1 + len(probe.sizes)
-        assert drawn.count() == 1 + 2 + len(probe.sizes)
-        assert measured.count() == 1 + len(probe.sizes)
-        column = measured.first.locator("th").all_inner_texts().index("error")
-        errors = [float(row.locator("td").nth(column).inner_text()) for row in measured.all()[1:]]
-        np.testing.assert_allclose(errors, np.array(last.fit.mean.mean) / last.norm, rtol=1e-5)
-
-
-def test_tables_sort_filter_and_save(browser, opened):
-    probe, path = opened
-    frame = probe.table()
-    with looking(browser, accept_downloads=True) as look:
-        page = look.open(path)
-        page.evaluate("dispatchEvent(new Event('beforeprint'))")
-        place = page.locator("[data-part=table]").last
-        cells = place.locator("tbody tr")
-        assert cells.count() == 270
-        place.get_by_role("button", name="H", exact=True).click()
-        assert place.locator("th[aria-sort=descending]").inner_text() == "H"
-        column = [float(text) for text in place.locator("tbody td.sorted").all_inner_texts()]
-        assert len(column) == 270
-        assert column == sorted(column, reverse=True)
-        limit = float(frame["H"].median())
-        place.get_by_role("searchbox").fill(f"h>{limit:.6f} layer=7")
-        expected = frame[(frame["H"] > limit + 1e-6) & (frame["layer"] == 7)]
-        assert cells.count() == len(expected) > 0
-        with page.expect_download() as waiting:
-            place.get_by_role("button", name="Download CSV").click()
-        with open(waiting.value.path(), newline="", encoding="utf-8") as file:
-            saved = list(csv.DictReader(file))
-        ordered = expected.sort_values("H", ascending=False)
-        assert [int(row["head"]) for row in saved] == list(ordered["head"])
-        for key in ("H", "khat", "mean", "mean_low", "mean_high", "predicted_map", "ess"):
-            np.testing.assert_allclose([float(row[key]) for row in saved], ordered[key], rtol=1e-5)
-        assert [row["flags"] for row in saved] == list(ordered["flags"])

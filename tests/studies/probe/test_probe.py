@@ -180,11 +180,11 @@ def test_another_configuration_is_refused(stored):
     with pytest.raises(InputError, match="seed: stored 0, now 1"):
         probe(tiny(), [words(1000)], seed=1, **options)
     config = json.loads((stored / "config.json").read_text())
-    del config["configuration"]["sampling"]
+    del config["configuration"]["seed"]
     (stored / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match="it has no 'sampling'"):
+    with pytest.raises(InputError, match="it has no 'seed'"):
         load(stored)
-    with pytest.raises(InputError, match='sampling: stored null, now "with"'):
+    with pytest.raises(InputError, match="seed: stored null, now 0"):
         probe(tiny(), [words(1000)], **options)
 
 
@@ -259,39 +259,16 @@ def test_several_passages_with_tails(tmp_path):
     assert load(tmp_path / "run").heads == found.heads
 
 
-def test_samples_without_replacement_are_corrected():
-    """Errors shrink to 0 as n reaches N; divided by the factor, they stay those of the law."""
-    loaded, text = tiny(), [words(1000)]
-    options = SMALL | {"sizes": [32, 290], "replicates": 40, "layers": [1]}
-    with_, without = (
-        probe(loaded, text, sampling=kind, **options).layers[0].fit.mean
-        for kind in ("with", "without")
-    )
-    ratio = np.array(without.mean) / with_.mean
-    noise = np.hypot(
-        np.array(without.mean_standard_error) / without.mean,
-        np.array(with_.mean_standard_error) / with_.mean,
-    )
-    # queries are the sample's own tokens, so that the factor holds to first order only
-    assert np.all(np.abs(ratio - 1) < 4 * noise + 0.25)
-
-
 BAD = [
-    ({"mode": "deep"}, "mode is 'deep'"),
-    ({"sampling": "some"}, "sampling is 'some'"),
     ({"context": 500}, "reads at most"),
     ({"tokens": 5000}, "5000"),
     ({"tokens": 39, "sizes": None}, "a curve needs at least 40"),
     ({"layers": [7]}, "layers"),
     ({"heads": [9]}, "heads"),
-    ({"seed": -1}, "seed is -1"),
-    ({"replicates": 0}, "replicates"),
     ({"sizes": [16, 16]}, "strictly increasing"),
     ({"sizes": [1, 16]}, "sizes"),
     ({"sizes": []}, "sizes"),
-    ({"mode": "context", "sampling": "without"}, "is for pooled mode"),
     ({"mode": "context", "tokens": 10**12, "context": 2}, "passages"),
-    ({"sampling": "without", "sizes": [10, 300]}, "without replacement"),
 ]
 
 
@@ -321,27 +298,6 @@ def test_command_on_a_folder(tmp_path: Path):
     assert "k-hat" in CliRunner().invoke(main, ["show", str(out)]).output
     listed = json.loads(CliRunner().invoke(main, ["ls", str(tmp_path), "--json"]).stdout)["runs"]
     assert [(r["run"], r["kind"], r["state"]) for r in listed] == [("run", "probe", "complete")]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words_"),
-    [
-        (("{empty}",), "not a model"),
-        (("demo:nothing",), "demo:nothing"),
-        (("{model}", "--text", "{empty}/none.txt"), "none.txt"),
-        (("{model}", "--layers", "x"), "--layers is 'x'"),
-        (("{model}", "--layers", "3-1"), "runs backwards"),
-        (("{model}", "--figure", "a.gif"), "must end in"),
-    ],
-)
-def test_bad_commands(arguments, words_, tmp_path):
-    save(tmp_path / "model")
-    (tmp_path / "empty").mkdir()
-    places = {"empty": str(tmp_path / "empty"), "model": str(tmp_path / "model")}
-    result = run(*(a.format(**places) for a in arguments))
-    assert result.exit_code == 2
-    assert words_ in result.output.replace("\n", " ")
-    assert "Traceback" not in result.output
 
 
 def test_the_real_encoder():

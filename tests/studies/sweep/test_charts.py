@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from msgspec import structs
 
 import esscher
 from esscher.core.errors import InputError
@@ -25,9 +22,9 @@ from esscher.studies.sweep.result import TITLES
 from tests.show.drawn import panel_rows, texts
 
 NAMES = {
-    "swept": ("curve", "exponents", "study", "predicted"),
-    "one": ("curve", "exponents", "study"),
-    "laplace": ("curve", "exponents", "study"),
+    "swept": ("curve", "exponents", "predicted"),
+    "one": ("curve", "exponents"),
+    "laplace": ("curve", "exponents"),
 }
 
 
@@ -46,11 +43,6 @@ def test_every_chart_is_drawn(found, name, capfd):
     assert "undefined" not in written
     assert set(TITLES.values()) <= set(written)
     assert capfd.readouterr().err == ""
-
-
-@pytest.mark.parametrize(("found", "names"), NAMES.items(), indirect=["found"])
-def test_what_a_sweep_offers(found, names):
-    assert tuple(one.name for one in offered(DRAWINGS, found)) == names
 
 
 @pytest.mark.parametrize("found", NAMES, indirect=True)
@@ -99,16 +91,6 @@ def test_one_horizon_has_the_band_of_its_fit(one):
     low, high = one.rate("map").interval
     assert f"β = {one.rate('map').exponent:.3f} ({low:.3f} to {high:.3f})" in written
     assert f"predicted {one.rate('map').predicted:.3f}" in written
-
-
-def test_a_law_that_fits_better_is_drawn_beside_the_power(one):
-    from esscher.studies.sweep import result
-
-    fitted = one.rate("map")
-    bent = replace(fitted, selection=replace(fitted.selection, law="floor"))
-    changed = replace(one, _fitted={("map", 0, "mean", result.LEVEL): bent})
-    assert "law with a floor" in texts(draw(DRAWINGS, changed))
-    assert "law with a floor" not in texts(draw(DRAWINGS, one))
 
 
 def test_exponents_and_theory(swept):
@@ -171,12 +153,3 @@ def test_one_size_has_no_fit():
     assert texts(draw(DRAWINGS, found))
     with pytest.raises(InputError, match="takes at least 2 sizes"):
         draw(DRAWINGS, found, "exponents")
-
-
-def test_scales_of_the_same_horizon(swept):
-    """As those of a head without tilts, which no logarithmic axis can show."""
-    none = tuple(structs.replace(scale, horizon=0.0) for scale in swept.scales)
-    found = replace(swept, scales=none)
-    for name in found.charts():
-        assert "undefined" not in texts(draw(DRAWINGS, found, name))
-    assert {"0 (α = 0.5)", "0 (α = 2.0)"} <= set(texts(draw(DRAWINGS, found)))

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pandas as pd
 import pytest
-from msgspec import structs
 
 import esscher
-from esscher.math.statistics.records import ByMetric
 from esscher.studies.sweep.result import TITLES
 from esscher.studies.sweep.view import agreement_counts, summary
 
@@ -33,58 +28,11 @@ def test_one_horizon_in_words_and_cards(one):
     assert values["exponents have settled: they hold for larger n too"] == "0 of 3"
 
 
-@pytest.mark.parametrize(
-    ("trusted", "value", "said"),
-    [
-        (3, "3 of 3", "All 3 have settled and may be used for larger n."),
-        (1, "1 of 3", "1 of 3 have settled; for the others n is too small, or the data too few,"),
-    ],
-)
-def test_cards_and_words_count_the_same_exponents(one, trusted, value, said):
-    """One that agrees with theory, but is not to be trusted, holds for the sizes alone."""
-    fits = {}
-    for i, metric in enumerate(TITLES):
-        fit = one.fit(metric)
-        law = structs.replace(fit.selection, verdict="power")
-        fits[metric] = structs.replace(
-            fit, trusted=i < trusted, selection=law, interval=(0.4, 0.42), predicted=0.41
-        )
-    scales = tuple(structs.replace(scale, fit=ByMetric(**fits)) for scale in one.scales)
-    about = summary(replace(one, scales=scales, numbers=(), _raw=None), "run")
-    values = {card.label: card.value for card in about.cards}
-    assert values["exponents agree with theory on these sizes"] == "3 of 3"
-    assert values["exponents have settled: they hold for larger n too"] == value
-    assert "against theory on these sizes: 3 agree, 0 differ, 0 undecided." in about.answer
-    assert said in about.answer
-
-
-def test_several_horizons_in_words(swept):
-    about = summary(swept, "run")
-    first, last = swept.fit("mean", 0), swept.fit("mean", 2)
-    assert f"goes from {first.exponent:.2f} (" in about.answer
-    assert f"to {last.exponent:.2f} (" in about.answer
-    assert about.answer.count("at H = 0.5 ") == 1
-    assert "H = 0.5 to 2, n = 16 to 128" in about.subject
-
-
 def test_notes_are_told(laplace):
     about = summary(laplace, "run")
     assert all(f"Note: {note}." in about.answer for note in laplace.notes)
     assert laplace.notes
     assert "predicted exponents" not in about.answer
-
-
-def test_agreement():
-    rows = [
-        {"low": 0.41, "high": 0.45, "predicted": 0.42},
-        {"low": 0.41, "high": 0.45, "predicted": 0.5},
-        {"low": 0.2, "high": 0.6, "predicted": 0.42},
-        {"low": None, "high": None, "predicted": 0.42},
-        {"low": 0.41, "high": 0.45, "predicted": None},
-    ]
-    counts = agreement_counts(pd.DataFrame(rows))
-    assert counts == {"agrees": 1, "differs": 1, "undecided": 2}
-    assert agreement_counts(pd.DataFrame(rows[-1:])) == {}
 
 
 def test_tables_hold_the_numbers_of_the_result(swept):

@@ -160,19 +160,3 @@ def test_nothing_is_spent_beyond_the_limit() -> None:
         batches.append(batch)
         left = 20.0 - spent(batches, WORK)
     assert -1e-9 <= left < WORK[0]
-
-
-def test_the_schedule_saves_work() -> None:
-    """Independent sizes: whole replicates need 1.5 times the work for the same variance, or more.
-
-    With correlated ones the gain is smaller (a whole replicate's noise cancels from its own slope),
-    but there is never a loss.
-    """
-    for covariance, least in ((np.diag(np.diag(COVARIANCE)), 1.5), (COVARIANCE, 1.0)):
-        batches = [Batch(0, 8, 4)]
-        goal = slope_variance(LOG_SIZES, np.full(4, 128.0), covariance)
-        while slope_variance(LOG_SIZES, counts_at(batches, 4), covariance) > goal:
-            batch = next_batch(batches, LOG_SIZES, covariance, WORK, left=1e9)
-            assert batch is not None
-            batches.append(batch)
-        assert 128 / spent(batches, WORK) > least

@@ -45,6 +45,7 @@ from esscher.studies.probe.result import (
     ProbeHead,
     by_need,
     enough_for,
+    subject,
 )
 
 COLOURS = {"mean": VERMILION, "map": BLUE, "cov": GREEN}
@@ -401,11 +402,8 @@ def _numbers(
 
 def _title(result: Probe) -> str:
     study = result.study
-    return (
-        f"{study.model_record.name} on {study.text_record.source}, {study.mode}, "
-        f"{study.tokens:,} tokens, n = {study.sizes[0]:,} to {study.sizes[-1]:,}, "
-        + ("predicted from one pass" if study.predict else counted(study.replicates, "replicate"))
-    )
+    how = "predicted from one pass" if study.predict else counted(study.replicates, "replicate")
+    return f"{subject(result)}, {how}"
 
 
 def _nothing(result: Probe) -> str | None:

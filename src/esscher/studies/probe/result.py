@@ -525,6 +525,15 @@ def _columns(name: str, value: float | None, interval: Ends) -> dict[str, Any]:
     return {name: value, f"{name}_low": interval[0], f"{name}_high": interval[1]}
 
 
+def subject(probe: Probe) -> str:
+    """Return what was measured: model, text, mode, tokens and sizes."""
+    study = probe.study
+    return (
+        f"{study.model_record.name} on {study.text_record.source}, {study.mode}, "
+        f"{study.tokens:,} tokens, n = {study.sizes[0]:,} to {study.sizes[-1]:,}"
+    )
+
+
 def by_need(probe: Probe) -> list[ProbeHead]:
     """Return the heads, those that need most tokens first."""
     return sorted(probe.heads, key=lambda head: -(head.tokens_for["0.1"] or math.inf))

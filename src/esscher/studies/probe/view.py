@@ -26,6 +26,7 @@ from esscher.studies.probe.result import (
     by_need,
     enough_for,
     percent,
+    subject,
 )
 
 NEVER = "more than 10⁸"
@@ -73,17 +74,13 @@ HIDDEN = {"flag_evidence", "sink_tokens", "H_unscaled"} | {
 
 def summary(result: Probe, name: str) -> Summary:
     """Say what was measured and what matters of it; ``name`` is that of the run."""
-    study, count = result.study, len(result.heads)
-    subject = (
-        f"{study.model_record.name} on {study.text_record.source}, {study.mode}, "
-        f"{study.tokens:,} tokens, n = {study.sizes[0]:,} to {study.sizes[-1]:,}"
-    )
+    count = len(result.heads)
     if not count:
-        return Summary("Probe of a model", subject, [], [])
+        return Summary("Probe of a model", subject(result), [], [])
     table = result.table()
     worst = result.heads[int(table["at_context"].argmax())]
     counts = class_counts(head.exponent("mean")[1] for head in result.heads)
-    how = "predicted" if study.predict else "measured"
+    how = "predicted" if result.study.predict else "measured"
     cards = [
         Card(
             shown(float(table["at_context"].median()), "p1"),
@@ -124,7 +121,7 @@ def summary(result: Probe, name: str) -> Summary:
         tables.append(_predictors(predictors))
     if any(head.flags for head in result.heads):
         tables.append(_flags(result))
-    return Summary("Probe of a model", subject, cards, [*tables, _heads(result, name)])
+    return Summary("Probe of a model", subject(result), cards, [*tables, _heads(result, name)])
 
 
 def _predictors(predictors: pd.DataFrame) -> Table:

@@ -194,19 +194,10 @@ def _layer_cell(
             study.sizes,
             study.samples,
             study.seed,
-            study.sampling,
+            "with",
             OutputProjection.of(weights.W_o[list(study.heads)]),
             alpha=study.alpha,
         )
-        if study.sampling == "without":  # divided by sqrt((N - n)/(N - 1))
-            n = np.asarray(measured.sizes, dtype=np.float64)
-            factor = (cloud.rows - n) / (cloud.rows - 1)
-            products = measured.products
-            measured = replace(
-                measured,
-                errors=measured.errors / np.sqrt(factor),
-                products=None if products is None else products / factor[:, None, None],
-            )
         psi = one_sided_psi(weights, covariance, study.alpha)
         token_ids = np.asarray(cloud.token_ids)
         stats = tuple(

@@ -21,7 +21,6 @@ from esscher.show.chart import (
     lines,
     panel,
     points,
-    sheet,
     words,
 )
 from esscher.show.content import Drawing
@@ -76,7 +75,7 @@ def curve(result: Sweep) -> ChartType:
         kinds = _kinds([*drawn, "predicted"] if known else drawn)
         panels = [_one_horizon(result, metric, kinds) for metric in TITLES]
     else:
-        panels = [_all_horizons(result, metric, fitted=True) for metric in TITLES]
+        panels = [_all_horizons(result, metric) for metric in TITLES]
     return figure(panels, _title(result), note=SURE)
 
 
@@ -105,12 +104,6 @@ def exponents(result: Sweep) -> ChartType:
             )
         )
     return figure(panels, _title(result), note=SURE)
-
-
-def study(result: Sweep) -> ChartType:
-    """Draw errors above and exponents below, in the layout of the published study."""
-    above = figure([_all_horizons(result, metric, fitted=False) for metric in TITLES])
-    return sheet([above, exponents(result)], _title(result), note=SURE)
 
 
 def predicted(result: Sweep) -> ChartType:
@@ -178,7 +171,6 @@ DRAWINGS = (
         caption="Exponents β of error ~ C n^-β; intervals from resampled replicates. The table "
         "says why a fit is not to be trusted.",
     ),
-    Drawing("study", "both, in the layout of the published study", study, missing=_no_fits),
     Drawing(
         "predicted",
         "measured against predicted exponents",
@@ -191,20 +183,17 @@ DRAWINGS = (
 )
 
 
-def _all_horizons(result: Sweep, metric: str, *, fitted: bool) -> ChartType:
-    """All horizons: points and fitted laws, or points joined by lines; predicted curves."""
+def _all_horizons(result: Sweep, metric: str) -> ChartType:
+    """All horizons: points, fitted laws and predicted curves."""
     names, series = _horizons(result)
     measured, drawn = [], []
     for s, name in enumerate(names):
         marked = _measured(result, metric, s)
         measured += [row | {"horizon": name} for row in marked]
-        line = {"horizon": name, "line": FITTED if fitted else MEASURED}
-        if result.has_fits and fitted:
-            drawn += [
-                line | row for row in _fitted(result, metric, s, marked[0]["n"], marked[-1]["n"])
-            ]
-        elif result.has_fits:
-            drawn += [line | {"n": row["n"], "error": row["error"]} for row in marked]
+        if result.has_fits:
+            ends = marked[0]["n"], marked[-1]["n"]
+            law = {"horizon": name, "line": FITTED}
+            drawn += [law | row for row in _fitted(result, metric, s, *ends)]
         line = {"horizon": name, "line": "predicted"}
         drawn += [line | row for row in _predicted(result, metric, s)]
     kinds = Series("line", list(dict.fromkeys(row["line"] for row in drawn)))

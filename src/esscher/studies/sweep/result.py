@@ -15,7 +15,6 @@ from esscher.core.errors import InputError
 from esscher.core.shown import between, two_digits
 from esscher.core.validation import Array, as_sizes
 from esscher.math.statistics import LEVEL, Rate, fit_rate, joint_law
-from esscher.math.statistics.joint import untested_law
 from esscher.math.statistics.records import (
     ByMetric,
     FittedRate,
@@ -39,6 +38,11 @@ if TYPE_CHECKING:
 
 #: Names of the errors.
 TITLES = {"mean": "mean output", "cov": "covariance", "map": "map (rms)"}
+#: Numbers of a fitted rate that the table of exponents has.
+FITTED = (
+    *("exponent", "constant", "predicted", "sharp", "paper_reference", "paper_bound"),
+    *("law", "trusted"),
+)
 
 
 class Summary(Record, frozen=True, kw_only=True):
@@ -225,8 +229,6 @@ class Sweep(Result["SweepStudy"]):
         stored = self.scales[place].joint
         if stored is not None:
             return stored
-        if self._raw is None:  # a file of an earlier version
-            return untested_law(METRICS, "this result was read from a file without raw errors")
         if place not in self._joint:
             predicted = self.predictions[place].errors if self.predictions else None
             errors = {metric: self.raw(metric)[place] for metric in METRICS}
@@ -288,34 +290,17 @@ class Sweep(Result["SweepStudy"]):
         for s, scale in enumerate(self.scales if self.has_fits else ()):
             for metric in METRICS:
                 fit = self.fit(metric, s)
-                law, (low, high) = fit.selection, fit.interval
+                law = fit.selection
                 floor_share, floor_power = law.floor_share, law.power.get("floor")
                 if law.verdict == "as predicted" and law.predicted is not None:
                     floor_share, floor_power = law.predicted.floor_share, law.predicted.floor_power
-                rows.append(
-                    {
-                        "alpha": scale.alpha,
-                        "horizon": scale.horizon,
-                        "metric": metric,
-                        "exponent": fit.exponent,
-                        "low": low,
-                        "high": high,
-                        "constant": fit.constant,
-                        "constant_low": fit.constant_interval[0],
-                        "constant_high": fit.constant_interval[1],
-                        "predicted": fit.predicted,
-                        "sharp": fit.sharp,
-                        "paper_reference": fit.paper_reference,
-                        "paper_bound": fit.paper_bound,
-                        "law": fit.law,
-                        "verdict": law.verdict,
-                        "floor_share": floor_share,
-                        "floor_power": floor_power,
-                        "trusted": fit.trusted,
-                        "settled": fit.trusted and law.verdict == "power",
-                        "reasons": "; ".join(fit.reasons),
-                    }
-                )
+                row = {"alpha": scale.alpha, "horizon": scale.horizon, "metric": metric}
+                row |= {name: getattr(fit, name) for name in FITTED}
+                row["low"], row["high"] = fit.interval
+                row["constant_low"], row["constant_high"] = fit.constant_interval
+                row |= {"floor_share": floor_share, "floor_power": floor_power}
+                row |= {"verdict": law.verdict, "reasons": "; ".join(fit.reasons)}
+                rows.append(row | {"settled": fit.trusted and law.verdict == "power"})
         return pd.DataFrame(rows)
 
     def shown(self) -> list[pd.DataFrame]:
