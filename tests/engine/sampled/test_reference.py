@@ -93,8 +93,8 @@ def test_two_levels_are_unbiased_and_know_their_error(softcap, strength):
 def test_received_attention_is_that_of_the_asking_tokens():
     view = layer()
     found = pooled_reference(view, np.random.default_rng(0), TWO)
-    head = view.head(4)
-    logits = view.scaling * head.q[found.asking].astype(float) @ head.k.astype(float).T
+    q, k, _ = view.head(4)
+    logits = view.scaling * q[found.asking].astype(float) @ k.astype(float).T
     weights = torch.softmax(torch.from_numpy(logits), dim=1).numpy()
     np.testing.assert_allclose(found.received[2], weights.mean(0), rtol=1e-4)
     np.testing.assert_allclose(found.participation[2], 1 / (weights**2).sum(1), rtol=1e-4)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from esscher.math.statistics import fit_rate
-from esscher.math.statistics.records import ByMetric, ReceivedTail
+from esscher.math.statistics import TailIndex, fit_rate
+from esscher.math.statistics.records import ByMetric
 from esscher.studies.probe.result import PredictedError, ProbeHead
 
 SIZES = (16, 32, 64)
@@ -17,11 +17,11 @@ SIZES = (16, 32, 64)
 def made_head(head: int, *, n: int = 1000, **changes: Any) -> ProbeHead:
     """A head of layer 0 that converges like n^-1/2, unless something else is given."""
     errors = np.array(SIZES) ** -0.5 * np.exp([[0.01], [-0.01], [0.02], [-0.02]])
-    fit = fit_rate(errors, np.array(SIZES, dtype=float), seed=0).record()
+    fit = fit_rate(errors, np.array(SIZES, dtype=float), seed=0)
     predicted = PredictedError(
         error=(0.3, 0.2, 0.1), standard_error=(0.01, 0.01, 0.01), exponent=0.5, exponent_error=0.01
     )
-    khat = ReceivedTail(
+    khat = TailIndex(
         exponent=0.5,
         exponent_interval=(0.5, 0.5),
         k=0.1,
@@ -36,6 +36,8 @@ def made_head(head: int, *, n: int = 1000, **changes: Any) -> ProbeHead:
         level=0.95,
         trusted=True,
         reasons=(),
+        clusters=90,
+        effective_count=90.0,
     )
     made = ProbeHead(
         layer=0,

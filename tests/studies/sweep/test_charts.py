@@ -100,7 +100,7 @@ def test_exponents_and_theory(swept):
         for row in panel_rows(chart, i, "kind"):
             by_kind.setdefault(row["kind"], {})[row["horizon"]] = row
         for s, horizon in enumerate(swept.horizons):
-            fit = swept.fit(metric, s)
+            fit = swept.rate(metric, s)
             row = by_kind[MEASURED][horizon]
             assert row["exponent"] == pytest.approx(fit.exponent, rel=1e-5)
             assert (row["low"], row["high"]) == pytest.approx(fit.interval, rel=1e-5)
@@ -126,7 +126,7 @@ def test_measured_against_predicted(swept):
         shown = {row["horizon"]: row for row in panel_rows(chart, i, "metric")}
         assert len(shown) == 3
         for s, horizon in enumerate(swept.horizons):
-            fit, row = swept.fit(metric, s), shown[f"{horizon:.3g}"]
+            fit, row = swept.rate(metric, s), shown[f"{horizon:.3g}"]
             assert row["predicted"] == pytest.approx(fit.predicted, rel=1e-5)
             assert row["exponent"] == pytest.approx(fit.exponent, rel=1e-5)
         # beside the trivial prediction: a line, and how far off it is

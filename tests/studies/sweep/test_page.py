@@ -11,14 +11,14 @@ from esscher.studies.sweep.view import agreement_counts, summary
 
 def test_one_horizon_in_words_and_cards(one):
     about = summary(one, "run")
-    fit = one.fit("mean")
+    fit = one.rate("mean")
     assert f"falls like n^-{fit.exponent:.3f} (" in about.answer
     assert f"theory predicts {fit.predicted:.3f}" in about.answer
     assert "for Gaussian tokens" not in about.answer
     values = {card.label: card.value for card in about.cards}
     assert values["replicates"] == "8"
     for metric, name in TITLES.items():
-        assert values[f"exponent of the {name}"] == f"{one.fit(metric).exponent:.3f}"
+        assert values[f"exponent of the {name}"] == f"{one.rate(metric).exponent:.3f}"
     counts = agreement_counts(one.exponents_table())
     assert sum(counts.values()) == 3
     assert values["exponents agree with theory on these sizes"] == f"{counts['agrees']} of 3"
@@ -39,7 +39,7 @@ def test_tables_hold_the_numbers_of_the_result(swept):
     exponents, errors = (table.data for table in summary(swept, "run").tables)
     at = [(s, metric) for s in range(3) for metric in TITLES]
     for i, (s, metric) in enumerate(at):
-        fit = swept.fit(metric, s)
+        fit = swept.rate(metric, s)
         assert exponents["horizon"][i] == swept.scales[s].horizon
         assert exponents["alpha"][i] == swept.scales[s].alpha
         assert exponents["metric"][i] == TITLES[metric]

@@ -180,16 +180,18 @@ def _one_pass(
     view: LayerCloud, head: int, asking: NDArray[np.int64], chunk: int
 ) -> StreamedAttention:
     """Asking tokens of one head over all keys, which are read in chunks."""
-    tokens = view.head(head)
+    q, k, v = view.head(head)
 
     def chunks() -> Iterator[Chunk]:
-        for start in range(0, len(tokens.k), chunk):
+        for start in range(0, len(k), chunk):
             rows = slice(start, start + chunk)
-            yield _loaded(tokens.k[rows]), _loaded(tokens.v[rows])
+            yield _loaded(k[rows]), _loaded(v[rows])
             view.let_go()
 
-    q = torch.from_numpy(read_rows(tokens.q, asking))
-    return streamed_attention(q, chunks, scaling=view.scaling, softcap=view.softcap, received=True)
+    queries = torch.from_numpy(read_rows(q, asking))
+    return streamed_attention(
+        queries, chunks, scaling=view.scaling, softcap=view.softcap, received=True
+    )
 
 
 def _two_levels(
@@ -424,10 +426,10 @@ def _numbers(
     rng: np.random.Generator,
 ) -> HeadNumbers:
     """What the reference's pass over all keys says about a head."""
-    head = view.head(view.heads[h])
+    all_q, all_k, all_v = view.head(view.heads[h])
     outputs = reference.outputs[h]
     norm = float(outputs.to(torch.float64).square().sum(-1).mean().sqrt())
-    rows = np.arange(len(head.k))
+    rows = np.arange(len(all_k))
     if len(rows) > PREDICTION_ROWS:
         # those that ask are among them: a query attends its own key, too
         others = np.setdiff1d(rows, reference.asking)
@@ -435,9 +437,9 @@ def _numbers(
         rows = np.sort(np.concatenate([reference.asking, more]))
     q, k, v = (
         _take(array, chosen)
-        for array, chosen in ((head.q, reference.asking), (head.k, rows), (head.v, rows))
+        for array, chosen in ((all_q, reference.asking), (all_k, rows), (all_v, rows))
     )
-    if len(rows) < len(head.k):
+    if len(rows) < len(all_k):
         # predictions are about draws from these rows, so their limit is attention over these
         outputs = attend(q[None], k[None], v[None], view.scaling, view.softcap)[0]
     tilts, keys = q.to(torch.float64).numpy() * view.scaling, k.to(torch.float64).numpy()
@@ -452,9 +454,7 @@ def _numbers(
         participation=reference.participation[h],
         received=reference.received[h],
         norm=norm,
-        coupled=CoupledMoments.from_moments(
-            _moments(head.q, view.scaling), _moments(head.k), tilts
-        ),
+        coupled=CoupledMoments.from_moments(_moments(all_q, view.scaling), _moments(all_k), tilts),
         passages=passage[rows],
     )
 

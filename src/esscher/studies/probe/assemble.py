@@ -16,9 +16,9 @@ from esscher.core.shown import counted, rates_said, two_digits
 from esscher.core.validation import Array
 from esscher.engine.sampled.layer import PRODUCTS, LayerMeasurement
 from esscher.engine.sampled.sizes import METRICS
-from esscher.math.statistics import fit_rate
+from esscher.math.statistics import Rate, fit_rate
 from esscher.math.statistics.intervals import family_wise
-from esscher.math.statistics.records import ByMetric, FittedRate, class_counts
+from esscher.math.statistics.records import ByMetric, class_counts
 from esscher.math.theory.cloud import EFFORT
 from esscher.runs.folder import Cell, CellRun
 from esscher.studies.probe.result import (
@@ -139,7 +139,7 @@ def average(values: Sequence[Any]) -> Any:
 
 def fit_unit(
     measured: LayerMeasurement, unit: int, stats: HeadStatistics | None, seed: int
-) -> ByMetric[FittedRate] | None:
+) -> ByMetric[Rate] | None:
     """Fitted rates of a head or of the whole layer, with what was predicted for them.
 
     None if nothing was sampled.
@@ -153,13 +153,14 @@ def fit_unit(
             # curves bend: the exponent of the predicted one takes the weights of the fit
             predicted = stats.predicted_error[metric]
             curve = np.asarray(predicted.error)[np.isin(sizes, rate.sizes)]
-            rate = rate.with_predictions(
+            rate = structs.replace(
+                rate,
                 predicted=rate.slope_of(curve) if np.all(curve > 0) else predicted.exponent,
                 sharp=stats.sharp[metric],
                 paper_reference=stats.paper_reference,
                 paper_bound=stats.paper_bound,
             )
-        rates[metric] = rate.record()
+        rates[metric] = rate
     return ByMetric(**rates)
 
 

@@ -73,12 +73,10 @@ def curve_rows(
     measured: list[dict[str, Any]] = []
     drawn: list[dict[str, Any]] = []
     if fit is not None:
-        for n, mean, *ends in zip(fit.sizes, fit.mean, fit.lower, fit.upper, strict=True):
-            low, high = (None if end is None else end / scale for end in ends)
-            point = {"n": n, "error": None if mean is None else mean / scale}
-            point |= {"low": low, "high": high, "hollow": not fit.trusted}
-            measured.append({"metric": name} | point)
-    if fit is not None and fit.constant is not None:
+        for n, mean, lower, upper in zip(fit.sizes, fit.mean, fit.lower, fit.upper, strict=True):
+            low, high = (None if end is None else end / scale for end in (lower, upper))
+            point = {"metric": name, "n": n, "error": mean / scale, "hollow": not fit.trusted}
+            measured.append(point | {"low": low, "high": high})
         for n in (result.sizes[0], result.sizes[-1]):  # between which it is straight
             error = fit.constant * n**-fit.exponent / scale
             drawn.append({"metric": name, "line": FITTED, "n": n, "error": error})

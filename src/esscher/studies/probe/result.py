@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from esscher.core.codec import Amount, Count, Estimate, Index, Interval, Name, Record
 from esscher.core.streams import random_stream
 from esscher.engine.sampled.sizes import METRICS, ReferenceUsed
-from esscher.math.statistics.records import ByMetric, Ends, FittedRate, ReceivedTail
+from esscher.math.statistics import Rate, TailIndex
+from esscher.math.statistics.records import ByMetric, Ends, Matrix
 from esscher.math.tails.candidates import Cloud
 from esscher.runs.result import Result, WithHeads
 
@@ -36,9 +37,6 @@ METRIC_NAMES = {"mean": "mean output", "map": "map (rms)", "cov": "covariance"}
 KEPT = 1_000
 #: Relative output errors for which the number of tokens is given.
 TOLERANCES = ("0.05", "0.1", "0.2")
-
-#: A number for each pair of heads.
-Matrix: TypeAlias = tuple[tuple[float, ...], ...]
 
 
 class PredictedError(Record, frozen=True, kw_only=True):
@@ -112,7 +110,7 @@ class HeadStatistics(Record, frozen=True, kw_only=True):
     sharp: ByMetric[float]
     log_burn_in: float
     frozen_share: float
-    khat: ReceivedTail
+    khat: TailIndex
     ess: dict[str, float]
     sinks: tuple[tuple[str, float], ...]
     sink_share: float
@@ -203,7 +201,7 @@ class ProbeHead(HeadStatistics, frozen=True, kw_only=True):
 
     layer: Index
     head: Index
-    fit: ByMetric[FittedRate] | None
+    fit: ByMetric[Rate] | None
     reference_share: float
     flags: dict[Name, str]
 
@@ -269,7 +267,7 @@ class SharedErrors(Record, frozen=True, kw_only=True):
     correlation: Matrix
     effective_heads: tuple[Estimate, ...]
     amplification: tuple[Estimate, ...] = ()
-    projected: FittedRate | None = None
+    projected: Rate | None = None
 
 
 class ProbeLayer(Record, frozen=True, kw_only=True):
@@ -288,7 +286,7 @@ class ProbeLayer(Record, frozen=True, kw_only=True):
 
     layer: Index
     heads: tuple[Index, ...]
-    fit: ByMetric[FittedRate] | None
+    fit: ByMetric[Rate] | None
     heads_together: dict[str, SharedErrors] | None
 
     def __post_init__(self) -> None:

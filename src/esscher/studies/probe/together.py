@@ -25,6 +25,7 @@ from esscher.core.validation import Array
 from esscher.engine.sampled.layer import PRODUCTS, LayerMeasurement
 from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics import LEVEL, fit_rate, resampling_counts
+from esscher.math.statistics.records import as_matrix
 from esscher.studies.probe.result import SharedErrors
 
 #: Resamples of the replicates.
@@ -54,21 +55,17 @@ def heads_together(measured: LayerMeasurement, seed: int) -> dict[str, SharedErr
         projected = np.sqrt(np.maximum(products.sum(axis=(2, 3)), 0.0))
         each_size = range(len(sizes))
         shared[name] = SharedErrors(
-            correlation=_rows(error_correlation(products[:, -1])),
+            correlation=as_matrix(error_correlation(products[:, -1])),
             effective_heads=tuple(effective_heads(products[:, j], seed) for j in each_size),
             amplification=tuple(amplification(products[:, j], seed) for j in each_size),
-            projected=fit_rate(projected, sizes, seed=seed).record(),
+            projected=fit_rate(projected, sizes, seed=seed),
         )
     norms = measured.errors[METRICS.index("mean"), :-1, :, -1].T
     shared["magnitudes"] = SharedErrors(
-        correlation=_rows(magnitude_correlation(norms)),
+        correlation=as_matrix(magnitude_correlation(norms)),
         effective_heads=(effective_magnitudes(norms, seed),),
     )
     return shared
-
-
-def _rows(matrix: Array) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(row) for row in matrix.tolist())
 
 
 def error_correlation(products: Array) -> Array:

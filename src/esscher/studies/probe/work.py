@@ -158,7 +158,6 @@ class ProbeWork:
                 context=study.context,
                 layers=batch,
                 heads=study.heads,
-                seed=study.seed,
                 folder=place if large else None,
                 progress=progress,
                 watch=watch,
@@ -327,7 +326,7 @@ def describe_head(
     sinks: Any = "auto" if apart is None else apart
     burn_in = float(np.exp(min(moments.log_burn_in, LARGE)))
     tail = received_exponent(numbers.received * len(numbers.tilts), sinks=sinks, burn_in=burn_in)
-    order = sorted(tail.sinks, key=lambda j: -numbers.received[j])
+    order = sorted(map(int, tail.sinks), key=lambda j: -numbers.received[j])
     p10, median, p90 = np.quantile(numbers.participation, [0.1, 0.5, 0.9]).tolist()
     # the relative output error at any n, and resamples of it over the queries
     keys = len(numbers.keys)
@@ -365,9 +364,9 @@ def describe_head(
         sharp=ByMetric(mean=asymptotic.mean, cov=asymptotic.cov, map=asymptotic.map_rms),
         log_burn_in=moments.log_burn_in,
         frozen_share=moments.frozen_share(sizes[-1]),
-        khat=tail.record(),
+        khat=tail,
         ess={"p10": p10, "median": median, "p90": p90},
-        sinks=tuple((label(int(j)), float(numbers.received[j])) for j in order[:LISTED]),
+        sinks=tuple((label(j), float(numbers.received[j])) for j in order[:LISTED]),
         sink_share=float(numbers.received[order].sum()) if order else 0.0,
         delimiter_share=delimiters,
         tails=key_tails(numbers, seed),

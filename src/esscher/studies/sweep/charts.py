@@ -69,7 +69,7 @@ SURE = "bars: 95% intervals; hollow: not to be trusted"
 def curve(result: Sweep) -> ChartType:
     """Draw errors against n, fitted laws and predicted curves: all horizons, or one in detail."""
     if len(result.scales) == 1 and result.has_fits:
-        laws = [result.rate(metric).law for metric in TITLES] if result.numbers else []
+        laws = [result.rate(metric).law for metric in TITLES]
         known = result.predictions[0].errors if result.predictions else {}
         drawn = [FITTED, *(BENT[law] for law in laws if law in BENT)]
         kinds = _kinds([*drawn, "predicted"] if known else drawn)
@@ -204,21 +204,17 @@ def _all_horizons(result: Sweep, metric: str) -> ChartType:
 
 def _one_horizon(result: Sweep, metric: str, kinds: Series) -> ChartType:
     """One horizon: the fitted law with its band and exponent, and the predicted curve."""
-    measured, fit = _measured(result, metric, 0), result.fit(metric, 0)
+    measured, fit = _measured(result, metric, 0), result.rate(metric, 0)
     n = np.geomspace(measured[0]["n"], measured[-1]["n"], SMOOTH)
     law = _fitted(result, metric, 0, *n)
     drawn, band = [row | {"kind": FITTED} for row in law], []
-    if result.numbers:  # a result from a file has no replicates
-        rate = result.rate(metric, 0)
-        (a, cross), (_, b) = rate.covariance
-        spread = np.sqrt(np.maximum(a - 2 * np.log(n) * cross + np.log(n) ** 2 * b, 0.0))
-        band = [
-            {"n": row["n"], "low": row["error"] / times, "high": row["error"] * times}
-            for row, times in zip(law, np.exp(rate.critical * spread), strict=True)
-        ]
-        if rate.law in BENT:
-            bent = _rows(n, rate.selection.fits[rate.law].error(n))
-            drawn += [row | {"kind": BENT[rate.law]} for row in bent]
+    interval = fit.band(n)
+    if interval is not None:
+        ends = zip(n.tolist(), *(end.tolist() for end in interval), strict=True)
+        band = [{"n": at, "low": low, "high": high} for at, low, high in ends]
+    if fit.law in BENT:
+        bent = _rows(n, fit.selection.laws[fit.law].error(n))
+        drawn += [row | {"kind": BENT[fit.law]} for row in bent]
     drawn += [row | {"kind": "predicted"} for row in _predicted(result, metric, 0)]
     x, y = _axes(result, [*measured, *drawn])
     below = [bands(band, x, y)] if band else []
@@ -253,7 +249,7 @@ def _kinds(kinds: Iterable[str]) -> Series:
 def _measured(result: Sweep, metric: str, scale: int) -> list[dict[str, Any]]:
     """One row per size: of the fit, or of the replicates if there is none."""
     if result.has_fits:
-        fit = result.fit(metric, scale)
+        fit = result.rate(metric, scale)
         return [
             {"n": n, "error": error, "low": low, "high": high, "hollow": not fit.trusted}
             for n, error, low, high in zip(fit.sizes, fit.mean, fit.lower, fit.upper, strict=True)
@@ -267,8 +263,8 @@ def _measured(result: Sweep, metric: str, scale: int) -> list[dict[str, Any]]:
 
 
 def _fitted(result: Sweep, metric: str, scale: int, *sizes: float) -> list[dict[str, Any]]:
-    fit, n = result.fit(metric, scale), np.asarray(sizes, dtype=np.float64)
-    return _rows(n, (fit.constant or np.nan) * n**-fit.exponent)
+    fit, n = result.rate(metric, scale), np.asarray(sizes, dtype=np.float64)
+    return _rows(n, fit.constant * n**-fit.exponent)
 
 
 def _predicted(result: Sweep, metric: str, scale: int) -> list[dict[str, Any]]:

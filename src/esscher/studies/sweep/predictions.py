@@ -10,7 +10,6 @@ import numpy as np
 
 from esscher.core.codec import Record
 from esscher.core.errors import UndefinedError
-from esscher.core.validation import Array
 from esscher.math.heads import ArrayHead, Head, WeightHead
 from esscher.math.theory import Curve, exponents, log_burn_in, map_curve, moment_curves
 from esscher.math.theory.cloud import largest_size, law_curves
@@ -70,13 +69,15 @@ class ScalePrediction(Record, frozen=True, kw_only=True):
     beyond_sizes: tuple[float, ...] = ()
     beyond: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
 
-    def curve(self, metric: str, sizes: Sequence[int]) -> tuple[Array, Array] | None:
+    def curve(
+        self, metric: str, sizes: Sequence[int]
+    ) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
         """Numbers of tokens, the sweep's and larger ones, and predicted errors; None without."""
         if metric not in self.errors:
             return None
         more = self.beyond.get(metric, ())
-        n = [*sizes, *(self.beyond_sizes if more else ())]
-        return np.array(n, dtype=np.float64), np.array([*self.errors[metric], *more])
+        n = (*map(float, sizes), *(self.beyond_sizes if more else ()))
+        return n, (*self.errors[metric], *more)
 
 
 def predict_scale(head: Head, sizes: Sequence[int], queries: str, seed: int) -> ScalePrediction:

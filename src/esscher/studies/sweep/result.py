@@ -15,13 +15,8 @@ from esscher.core.errors import InputError
 from esscher.core.shown import between, two_digits
 from esscher.core.validation import Array, as_sizes
 from esscher.math.statistics import LEVEL, Rate, fit_rate, joint_law
-from esscher.math.statistics.records import (
-    ByMetric,
-    FittedRate,
-    Numbers,
-    SharedLaw,
-    finite_numbers,
-)
+from esscher.math.statistics.joint import SharedLaw
+from esscher.math.statistics.records import ByMetric, Numbers, finite_numbers
 from esscher.math.theory import exponents
 from esscher.runs.result import NOT_STORED, Result
 from esscher.studies.sweep.measure import LIMIT, METRICS, Limit, replicate_errors
@@ -64,7 +59,7 @@ class SweepScale(Record, frozen=True, kw_only=True, omit_defaults=True):
         Errors of the mean output, of its covariance (Frobenius norm) and of the map (root mean
         square over queries).
     fit
-        Fitted rates; None if they are not stored. :meth:`Sweep.fit` fits them if need be.
+        Fitted rates; None if they are not stored. :meth:`Sweep.rate` fits them if need be.
     joint
         The law of all three errors together; None if it is not stored. See
         :meth:`Sweep.joint_law`.
@@ -75,7 +70,7 @@ class SweepScale(Record, frozen=True, kw_only=True, omit_defaults=True):
     mean: Summary
     cov: Summary
     map: Summary
-    fit: ByMetric[FittedRate] | None = None
+    fit: ByMetric[Rate] | None = None
     joint: SharedLaw | None = None
 
 
@@ -189,15 +184,21 @@ class Sweep(Result["SweepStudy"]):
             With the published exponents beside it and, if the sweep was made with
             ``predict=True``, the one predicted on the same sizes.
         """
+        _check(metric)
         place = self._place(scale)
-        key, errors = (metric, place, summary, level), self.raw(metric)[place]
+        stored, key = self.scales[place].fit, (metric, place, summary, level)
+        if stored is not None and (summary, level) == ("mean", LEVEL):
+            return stored[metric]
         if key in self._fitted:
             return self._fitted[key]
+        errors = self.raw(metric)[place]
         options: dict[str, Any] = {"summary": summary, "level": level, "seed": self.seed}
         if not self.predictions:
             published = exponents(self.scales[place].horizon)
-            rate = fit_rate(errors, self.sizes, **options).with_predictions(
-                paper_reference=published.paper_reference, paper_bound=published.paper_bound
+            rate = structs.replace(
+                fit_rate(errors, self.sizes, **options),
+                paper_reference=published.paper_reference,
+                paper_bound=published.paper_bound,
             )
         else:
             known = self.predictions[place]
@@ -206,9 +207,10 @@ class Sweep(Result["SweepStudy"]):
             options["predicted"] = curve if summary == "mean" else None
             options["burn_in"] = float(np.exp(min(known.log_burn_in, 700.0)))
             rate = fit_rate(errors, self.sizes, **options)
-            rate = replace(rate, predicted_curve=known.curve(metric, self.sizes))
             used = np.isin(self.sizes, rate.sizes)
-            rate = rate.with_predictions(
+            rate = structs.replace(
+                rate,
+                predicted_curve=known.curve(metric, self.sizes),
                 predicted=None if curve is None else rate.slope_of(np.asarray(curve)[used]),
                 sharp=known.sharp[metric],
                 paper_reference=known.paper_reference,
@@ -216,12 +218,6 @@ class Sweep(Result["SweepStudy"]):
             )
         self._fitted[key] = rate
         return rate
-
-    def fit(self, metric: str = "mean", scale: int | None = None) -> FittedRate:
-        """Return the record of a fitted rate: the stored one, or that of :meth:`rate`."""
-        _check(metric)
-        stored = self.scales[self._place(scale)].fit
-        return self.rate(metric, scale).record() if stored is None else stored[metric]
 
     def joint_law(self, scale: int | None = None) -> SharedLaw:
         """Return what the three errors of a scale, tested together, say about their law."""
@@ -289,7 +285,7 @@ class Sweep(Result["SweepStudy"]):
         rows = []
         for s, scale in enumerate(self.scales if self.has_fits else ()):
             for metric in METRICS:
-                fit = self.fit(metric, s)
+                fit = self.rate(metric, s)
                 law = fit.selection
                 floor_share, floor_power = law.floor_share, law.power.get("floor")
                 if law.verdict == "as predicted" and law.predicted is not None:
@@ -330,7 +326,7 @@ class Sweep(Result["SweepStudy"]):
         scales = tuple(
             structs.replace(
                 scale,
-                fit=ByMetric(**{metric: self.fit(metric, s) for metric in METRICS}),
+                fit=ByMetric(**{metric: self.rate(metric, s) for metric in METRICS}),
                 joint=self.joint_law(s),
             )
             for s, scale in enumerate(self.scales)
@@ -344,7 +340,7 @@ class Sweep(Result["SweepStudy"]):
         order = sorted(range(len(self.scales)), key=lambda s: self.scales[s].horizon)
         sentences = []
         for s in dict.fromkeys((order[0], order[-1])):
-            fit, scale, largest = self.fit("mean", s), self.scales[s], self.sizes[-1]
+            fit, scale, largest = self.rate("mean", s), self.scales[s], self.sizes[-1]
             text = (
                 f"At H = {scale.horizon:.3g} the error of the mean output falls with exponent "
                 f"{between(fit.exponent, fit.interval)}"

@@ -91,7 +91,7 @@ def hash_of(thing: object) -> str:
         elif isinstance(thing, (list, tuple)):
             kind, items = "list", dict(enumerate(thing))
         elif isinstance(thing, Law):
-            items = thing._parameters()
+            items = thing.parameters
         elif dataclasses.is_dataclass(thing):
             items = {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
         else:

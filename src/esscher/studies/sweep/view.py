@@ -55,7 +55,7 @@ def _answer(result: Sweep, fits: pd.DataFrame) -> str:
             f"{counted(result.replicates, 'replicate')} at {counted(len(result.sizes), 'size')}: "
             "how fast errors fall takes at least two sizes."
         )
-    first, last = (result.fit("mean", s) for s in (0, len(result.scales) - 1))
+    first, last = (result.rate("mean", s) for s in (0, len(result.scales) - 1))
     if len(result.scales) == 1:
         text = (
             f"With {result.study.head_record.tokens} tokens at horizon {horizon_range(result)} the "

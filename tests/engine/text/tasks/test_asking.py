@@ -64,12 +64,6 @@ def test_text_is_what_the_model_generates(task, decoder, asked):
     assert ask(decoder, cache, item).text == expected
 
 
-def test_the_model_says_different_things(decoder, asked):
-    """Or else the tests above and below would say little."""
-    said = "".join(ask(decoder, cache, item).text for item, cache in asked.values())
-    assert len(set(said)) > 10
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_caches_that_hold_all_tokens_answer_alike(task, decoder, asked):
     item, cache = asked[task]
@@ -144,14 +138,6 @@ def test_an_end_of_text_ends_the_answer(decoder, asked):
         assert ask(decoder, cache, item).text == ""
     finally:
         config.eos_token_id = before
-
-
-def test_one_token_of_answer(decoder, asked):
-    item, cache = asked["needle"]
-    short = dataclasses.replace(item, answer_ids=item.answer_ids[:1], max_new=1)
-    found = ask(decoder, cache, short)
-    assert len(found.text) <= 1
-    assert np.isfinite(found.log_probability)
 
 
 def test_a_cache_that_has_read_something_else(decoder, asked):

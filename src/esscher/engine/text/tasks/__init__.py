@@ -1,7 +1,7 @@
 """Retrieval tasks that are generated: sentences hidden in a text, and questions about them.
 
 They follow RULER (Hsieh et al. 2024, arXiv:2404.06654) in spirit. Everything is drawn from a seed,
-and nothing is downloaded. ``TASKS`` has them by name; all follow one protocol (``kinds.py``).
+and nothing is downloaded. ``TASKS`` has them by name (``kinds.py``).
 """
 
 from __future__ import annotations
@@ -9,48 +9,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from esscher.engine.text.tasks.kinds import (
-    TASKS,
-    Draft,
-    Keys,
-    Needle,
-    Quote,
-    Task,
-    Values,
-    Variables,
-    Words,
-    as_task,
-)
+from esscher.engine.text.tasks.kinds import TASKS
 
 if TYPE_CHECKING:
     from esscher.engine.text.tasks.asking import Answer, ask, ask_each, exact_match, read_context
-    from esscher.engine.text.tasks.items import (
-        HaystackSource,
-        TaskItem,
-        calibration_item,
-        make_items,
-        task_items,
-    )
+    from esscher.engine.text.tasks.items import TaskItem, calibration_item, task_items
 
 __all__ = [
     "TASKS",
     "Answer",
-    "Draft",
-    "HaystackSource",
-    "Keys",
-    "Needle",
-    "Quote",
-    "Task",
     "TaskItem",
-    "Values",
-    "Variables",
-    "Words",
-    "as_task",
     "ask",
     "ask_each",
     "calibration_item",
     "exact_match",
-    "make_items",
     "read_context",
     "task_items",
 ]
@@ -59,7 +31,7 @@ __all__ = [
 #: tasks are checked before.
 _LATER = {
     "asking": ("Answer", "ask", "ask_each", "exact_match", "read_context"),
-    "items": ("HaystackSource", "TaskItem", "calibration_item", "make_items", "task_items"),
+    "items": ("TaskItem", "calibration_item", "task_items"),
 }
 
 
