@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import altair as alt
@@ -48,68 +49,14 @@ from esscher.studies.probe.result import (
     subject,
 )
 
-COLOURS = {"mean": VERMILION, "map": BLUE, "cov": GREEN}
+#: Errors by colour and shape.
 METRIC = Series(
     "metric",
     tuple(METRIC_NAMES.values()),
-    colours=tuple(COLOURS.values()),
+    colours=(VERMILION, BLUE, GREEN),
     shapes=("square", "circle", "triangle-up"),
 )
-
-
 FITTED, PREDICTED = "fitted C n^-β", "predicted"
-
-
-def curve_rows(
-    result: Probe, head: ProbeHead, metric: str
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return measured errors at all sizes, and the lines of the fitted law and the prediction.
-
-    Errors are relative to the root mean square norm of the head's outputs, that of the covariance
-    to its square. Measured and predicted ones have 95% intervals.
-    """
-    scale = head.norm ** (2 if metric == "cov" else 1) or 1.0
-    name, fit = METRIC_NAMES[metric], None if head.fit is None else head.fit[metric]
-    measured: list[dict[str, Any]] = []
-    drawn: list[dict[str, Any]] = []
-    if fit is not None:
-        for n, mean, lower, upper in zip(fit.sizes, fit.mean, fit.lower, fit.upper, strict=True):
-            low, high = (None if end is None else end / scale for end in (lower, upper))
-            point = {"metric": name, "n": n, "error": mean / scale, "hollow": not fit.trusted}
-            measured.append(point | {"low": low, "high": high})
-        for n in (result.sizes[0], result.sizes[-1]):  # between which it is straight
-            error = fit.constant * n**-fit.exponent / scale
-            drawn.append({"metric": name, "line": FITTED, "n": n, "error": error})
-    predicted = head.predicted_error[metric]
-    for n, error, noise in zip(
-        result.sizes, predicted.error, predicted.standard_error, strict=True
-    ):
-        if error > 0:
-            line = {"metric": name, "line": PREDICTED, "n": n, "error": error / scale}
-            line["low"] = max(error - NORMAL * noise, error / 10) / scale
-            line["high"] = (error + NORMAL * noise) / scale
-            drawn.append(line)
-    return measured, drawn
-
-
-def exponent_words(head: ProbeHead, metric: str) -> str:
-    """Return the exponent with its interval, in words."""
-    value, interval = head.exponent(metric)
-    if value is None:
-        return ""
-    predicted = " (predicted)" if head.fit is None else ""
-    return f"β = {between(value, interval, 'd3')}{predicted}"
-
-
-def axes_of(rows: list[dict[str, Any]], lines_below: int) -> tuple[Axis, Axis]:
-    """Return the axes of tokens and of errors; below the errors is room for lines of text."""
-    errors = [row["error"] for row in rows] + [row.get("high") for row in rows]
-    low, high = limits(errors, log=True)
-    low *= (low / high) ** (0.09 * lines_below)
-    x = Axis("n", "tokens n", log=True, limits=limits([row["n"] for row in rows], log=True))
-    return x, Axis("error", "relative error", log=True, limits=(low, high))
-
-
 #: Column of the table, title, and how it is coloured: colours, their ends (None: from the data).
 NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
     "at_context": ("error at the context", {"colours": SHARES, "log": True}),
@@ -157,13 +104,7 @@ def explorer(result: Probe, heads: Sequence[tuple[int, int]] | None = None) -> C
     kinds = Series("line", (FITTED, PREDICTED), colours=(BLACK, VERMILION), dashes=DASHES[:2])
     curves = []
     for metric, title in METRIC_NAMES.items():
-        measured, drawn, text = [], [], []
-        for head in kept:
-            cell = {"layer": head.layer, "head": head.head}
-            points_of_head, lines_of_head = curve_rows(result, head, metric)
-            measured += [cell | row for row in points_of_head]
-            drawn += [cell | row for row in lines_of_head]
-            text.append(cell | {"text": exponent_words(head, metric)})
+        measured, drawn, text = curve_rows(result, kept, [metric])
         x, y = axes_of([*measured, *drawn], lines_below=1)
         within = [row for row in drawn if "low" in row]
         curves.append(
@@ -236,13 +177,10 @@ def curves(result: Probe, heads: Sequence[tuple[int, int]] | None = None) -> Cha
     panels = []
     for place in heads:
         head = result.head(*place)
-        measured, drawn = [], []
-        for metric in METRIC_NAMES:
-            points_of_metric, lines_of_metric = curve_rows(result, head, metric)
-            measured += points_of_metric
-            drawn += lines_of_metric
+        measured, drawn, exponents = curve_rows(result, [head], METRIC_NAMES)
         x, y = axes_of([*measured, *drawn], lines_below=3)
-        text = "\n".join(f"{metric}: {exponent_words(head, metric)}" for metric in METRIC_NAMES)
+        rows = zip(METRIC_NAMES, exponents, strict=True)
+        text = "\n".join(f"{metric}: {row['text']}" for metric, row in rows)
         panels.append(
             panel(
                 bands([row for row in drawn if "low" in row], x, y, METRIC),
@@ -382,6 +320,54 @@ def _by_layer(
     y = Axis("value", limits=(low if least is None else least, high))
     below = [guides([guide], x, y), *([lines(other, x, y, series)] if other else [])]
     return panel(*below, points(marked, x, y, series, beside=True), title=title)
+
+
+def curve_rows(
+    result: Probe, heads: Iterable[ProbeHead], metrics: Iterable[str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return measured errors at all sizes, lines of fitted laws and predictions, and exponents.
+
+    Errors are relative to the root mean square norm of the head's outputs, that of the covariance
+    to its square. Measured and predicted ones have 95% intervals; exponents are in words.
+    """
+    measured: list[dict[str, Any]] = []
+    drawn: list[dict[str, Any]] = []
+    exponents: list[dict[str, Any]] = []
+    for head, metric in product(heads, metrics):
+        scale = head.norm ** (2 if metric == "cov" else 1) or 1.0
+        fit = None if head.fit is None else head.fit[metric]
+        place = {"layer": head.layer, "head": head.head, "metric": METRIC_NAMES[metric]}
+        if fit is not None:
+            ends = zip(fit.lower, fit.upper, strict=True)
+            for n, error, (lower, upper) in zip(fit.sizes, fit.mean, ends, strict=True):
+                low, high = (None if end is None else end / scale for end in (lower, upper))
+                point = {"n": n, "error": error / scale, "low": low, "high": high}
+                measured.append(place | point | {"hollow": not fit.trusted})
+            for n in (result.sizes[0], result.sizes[-1]):  # between which it is straight
+                error = fit.constant * n**-fit.exponent / scale
+                drawn.append(place | {"line": FITTED, "n": n, "error": error})
+        predicted = head.predicted_error[metric]
+        errors = zip(predicted.error, predicted.standard_error, strict=True)
+        for n, (error, noise) in zip(result.sizes, errors, strict=True):
+            if error > 0:
+                line = {"line": PREDICTED, "n": n, "error": error / scale}
+                line["low"] = max(error - NORMAL * noise, error / 10) / scale
+                line["high"] = (error + NORMAL * noise) / scale
+                drawn.append(place | line)
+        value, interval = head.exponent(metric)
+        text = "" if value is None else f"β = {between(value, interval, 'd3')}"
+        text += " (predicted)" if text and fit is None else ""
+        exponents.append(place | {"text": text})
+    return measured, drawn, exponents
+
+
+def axes_of(rows: list[dict[str, Any]], lines_below: int) -> tuple[Axis, Axis]:
+    """Return the axes of tokens and of errors; below the errors is room for lines of text."""
+    errors = [row["error"] for row in rows] + [row.get("high") for row in rows]
+    low, high = limits(errors, log=True)
+    low *= (low / high) ** (0.09 * lines_below)
+    x = Axis("n", "tokens n", log=True, limits=limits([row["n"] for row in rows], log=True))
+    return x, Axis("error", "relative error", log=True, limits=(low, high))
 
 
 def _numbers(
