@@ -37,7 +37,7 @@ from esscher.studies.probe.assemble import (
     significant,
     with_flags,
 )
-from esscher.studies.probe.result import PREDICTORS, ProbeHead, predictor_table
+from esscher.studies.probe.result import ProbeHead
 
 RESULTS = Path(__file__).parent / "results" / "predictors.json"
 METRICS = {"mean": "mean", "cov": "covariance", "map": "map"}
@@ -70,6 +70,78 @@ NOISE: dict[str, Callable[[dict[str, Any]], str]] = {
     ),
     "curve, heads off by more than 15%": lambda x: f"{x['off']}",
 }
+
+
+#: The trivial predictor of an exponent.
+CONSTANT = "always 1/2"
+#: Predictors of an exponent: column of the table of heads and name, by metric.
+PREDICTORS = {
+    "mean": {
+        "predicted_mean": "predicted on the range",
+        "constant": CONSTANT,
+        "sharp": "Gaussian, conjectured",
+        "paper_reference": "published reference",
+        "paper_bound": "published bound",
+    },
+    "cov": {
+        "predicted_cov": "predicted on the range",
+        "constant": CONSTANT,
+        "sharp": "Gaussian, conjectured",
+    },
+    "map": {
+        "predicted_map": "predicted on the range",
+        "constant": CONSTANT,
+        "paper_reference": "published reference",
+        "paper_bound": "published bound",
+    },
+}
+#: Resamples of the heads, and fewest of which an interval is made.
+HEAD_RESAMPLES, FEWEST_HEADS = 1000, 4
+
+
+def predictor_table(heads: pd.DataFrame) -> pd.DataFrame:
+    """Mean absolute error and skill of each predictor, smallest error first, by metric.
+
+    Skill is ``1 - MAE / MAE(always 1/2)``, both over the same heads: 0 is as good as the constant,
+    1 is perfect. Its 95% interval resamples heads in pairs of errors. The measured exponents have
+    noise of their own, which no predictor can know: it keeps every skill below 1.
+
+    Parameters
+    ----------
+    heads
+        Measured and predicted exponents, one row per head.
+    """
+    rows = []
+    for metric, predictors in PREDICTORS.items():
+        measured = heads[metric].to_numpy(dtype=float)
+        some: list[dict[str, Any]] = []
+        for column, name in predictors.items():
+            constant = column == "constant"
+            predicted = np.full(len(heads), 0.5) if constant else heads[column].to_numpy(float)
+            known = np.isfinite(measured) & np.isfinite(predicted)
+            if not known.any():
+                continue
+            error, trivial = np.abs(predicted - measured)[known], np.abs(0.5 - measured)[known]
+            low = high = None
+            if not constant and len(error) >= FEWEST_HEADS and trivial.any():
+                rng = random_stream(0, "skill")
+                picks = rng.integers(len(error), size=(HEAD_RESAMPLES, len(error)))
+                below = trivial[picks].mean(axis=1)
+                ratio = error[picks].mean(axis=1)[below > 0] / below[below > 0]
+                low, high = np.quantile(1 - ratio, [0.025, 0.975]).tolist()
+            skill = float(1 - error.mean() / trivial.mean()) if trivial.mean() > 0 else None
+            some.append(
+                {
+                    "metric": metric,
+                    "predictor": name,
+                    "mean absolute error": float(error.mean()),
+                    "skill": skill,
+                    "skill_low": low,
+                    "skill_high": high,
+                }
+            )
+        rows += sorted(some, key=lambda row: row["mean absolute error"])
+    return pd.DataFrame(rows)
 
 
 def predictors(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:

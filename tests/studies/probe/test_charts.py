@@ -109,10 +109,10 @@ def test_curves_of_chosen_heads(found):
 
 
 def test_predicted_exponents(found):
-    table, chart = found.table().assign(constant=0.5), draw(DRAWINGS, found, "predicted")
+    table, chart = found.table(), draw(DRAWINGS, found, "predicted")
     written = texts(chart)
     panels = [(m, column) for m, columns in charts.PREDICTORS.items() for column in columns]
-    assert len(panels) == 12
+    assert len(panels) == 8
     for number, (metric, column) in enumerate(panels):
         shown = panel_rows(chart, number, column, "measured", "name")
         for key, wanted in (("measured", table[metric]), (column, table[column])):

@@ -41,7 +41,6 @@ from esscher.studies.probe.result import (
     KEPT,
     METRIC_NAMES,
     NORMAL,
-    PREDICTORS,
     Probe,
     ProbeHead,
     by_need,
@@ -57,6 +56,21 @@ METRIC = Series(
     shapes=("square", "circle", "triangle-up"),
 )
 FITTED, PREDICTED = "fitted C n^-β", "predicted"
+#: Predicted exponents: column of the table of heads and name, by metric.
+PREDICTORS = {
+    "mean": {
+        "predicted_mean": "predicted on the range",
+        "sharp": "Gaussian, conjectured",
+        "paper_reference": "published reference",
+        "paper_bound": "published bound",
+    },
+    "cov": {"predicted_cov": "predicted on the range"},
+    "map": {
+        "predicted_map": "predicted on the range",
+        "paper_reference": "published reference",
+        "paper_bound": "published bound",
+    },
+}
 #: Column of the table, title, and how it is coloured: colours, their ends (None: from the data).
 NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
     "at_context": ("error at the context", {"colours": SHARES, "log": True}),
@@ -196,7 +210,7 @@ def curves(result: Probe, heads: Sequence[tuple[int, int]] | None = None) -> Cha
 
 def predicted(result: Probe) -> ChartType:
     """Draw measured exponents with 95% intervals against predicted ones, a panel per predictor."""
-    table = [row | {"constant": 0.5} for row in records(result.table())]
+    table = records(result.table())
     panels = []
     for metric, predictors in PREDICTORS.items():
         ends = limits([0.0, 0.6, *(row[name] for row in table for name in (metric, *predictors))])
@@ -448,8 +462,7 @@ DRAWINGS = (
         predicted,
         missing=_nothing_measured,
         heading="Predicted against measured",
-        caption="One point per head; on the dotted line both agree. A predictor is worth something "
-        "if it is closer than always saying 1/2. Click a point to see the head.",
+        caption="One point per head; on the dotted line both agree. Click a point to see the head.",
     ),
     Drawing(
         "layers",

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from esscher.core.codec import Amount, Count, Estimate, Index, Interval, Name, Record
-from esscher.core.streams import random_stream
 from esscher.engine.sampled.sizes import METRICS, ReferenceUsed
 from esscher.math.statistics import Rate, TailIndex
 from esscher.math.statistics.records import ByMetric, Ends, Matrix
@@ -301,80 +300,6 @@ class ProbeLayer(Record, frozen=True, kw_only=True):
                 raise ValueError("Expected `object` with effective heads at a size")
 
 
-#: The trivial predictor of an exponent.
-CONSTANT = "always 1/2"
-#: Predictors of an exponent: column of the table of heads and name, by metric.
-PREDICTORS = {
-    "mean": {
-        "predicted_mean": "predicted on the range",
-        "constant": CONSTANT,
-        "sharp": "Gaussian, conjectured",
-        "paper_reference": "published reference",
-        "paper_bound": "published bound",
-    },
-    "cov": {
-        "predicted_cov": "predicted on the range",
-        "constant": CONSTANT,
-        "sharp": "Gaussian, conjectured",
-    },
-    "map": {
-        "predicted_map": "predicted on the range",
-        "constant": CONSTANT,
-        "paper_reference": "published reference",
-        "paper_bound": "published bound",
-    },
-}
-#: Resamples of the heads, and fewest of which an interval is made.
-RESAMPLES, FEWEST_HEADS = 1000, 4
-
-
-def predictor_table(heads: pd.DataFrame) -> pd.DataFrame:
-    """Mean absolute error and skill of each predictor, smallest error first, by metric.
-
-    Skill is ``1 - MAE / MAE(always 1/2)``, both over the same heads: 0 is as good as the constant,
-    1 is perfect. Its 95% interval resamples heads in pairs of errors. The measured exponents have
-    noise of their own, which no predictor can know: it keeps every skill below 1.
-
-    Parameters
-    ----------
-    heads
-        Measured and predicted exponents, one row per head.
-    """
-    import pandas as pd
-
-    rows = []
-    for metric, predictors in PREDICTORS.items():
-        measured = heads[metric].to_numpy(dtype=float)
-        some: list[dict[str, Any]] = []
-        for column, name in predictors.items():
-            constant = column == "constant"
-            predicted = np.full(len(heads), 0.5) if constant else heads[column].to_numpy(float)
-            known = np.isfinite(measured) & np.isfinite(predicted)
-            if not known.any():
-                continue
-            error, trivial = np.abs(predicted - measured)[known], np.abs(0.5 - measured)[known]
-            low = high = None
-            if not constant and len(error) >= FEWEST_HEADS and trivial.any():
-                rng = random_stream(0, "skill")
-                picks = rng.integers(len(error), size=(RESAMPLES, len(error)))
-                below = trivial[picks].mean(axis=1)
-                ratio = error[picks].mean(axis=1)[below > 0] / below[below > 0]
-                low, high = np.quantile(1 - ratio, [0.025, 0.975]).tolist()
-            skill = float(1 - error.mean() / trivial.mean()) if trivial.mean() > 0 else None
-            some.append(
-                {
-                    "metric": metric,
-                    "predictor": name,
-                    "mean absolute error": float(error.mean()),
-                    "skill": skill,
-                    "skill_low": low,
-                    "skill_high": high,
-                }
-            )
-        rows += sorted(some, key=lambda row: row["mean absolute error"])
-    return pd.DataFrame(rows)
-
-
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Probe(WithHeads[ProbeHead], Result["ProbeStudy"]):
     """The numbers of every head.
@@ -454,15 +379,6 @@ class Probe(WithHeads[ProbeHead], Result["ProbeStudy"]):
             effective = magnitudes.effective_heads[-1]
             rows.append(row | _columns("effective_magnitudes", effective.value, effective.interval))
         return pd.DataFrame(rows)
-
-    def predictors(self) -> pd.DataFrame:
-        """Mean absolute error and skill of each predictor of the measured exponents.
-
-        See :func:`predictor_table`. Empty if nothing was measured.
-        """
-        import pandas as pd
-
-        return pd.DataFrame() if self.study.predict else predictor_table(self.table())
 
     def shown(self) -> list[pd.DataFrame]:
         """Return the heads, those that need most tokens first."""

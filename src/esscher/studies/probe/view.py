@@ -14,10 +14,9 @@ from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics.records import class_counts, class_words
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
-from esscher.show.numbers import between, counted, shown, visible
+from esscher.show.numbers import counted, shown, visible
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.probe.result import (
-    CONSTANT,
     KEPT,
     LARGE,
     METRIC_NAMES,
@@ -105,41 +104,8 @@ def summary(result: Probe, name: str) -> Summary:
             f"{int(table['extrapolated'].sum())} of {count}",
         ),
     ]
-    tables = []
-    predictors = result.predictors()
-    if not predictors.empty:
-        best = predictors[predictors["metric"] == "mean"].iloc[0]
-        better = pd.notna(best["skill_low"]) and best["skill_low"] > 0
-        word = "better than" if better else "not shown to be better than"
-        cards.append(
-            Card(
-                f"{best['mean absolute error']:.3f}",
-                "mean error of the best predicted exponent",
-                f"mean output, {best['predictor']}: {word} always saying 1/2",
-            )
-        )
-        tables.append(_predictors(predictors))
-    if any(head.flags for head in result.heads):
-        tables.append(_flags(result))
-    return Summary("Probe of a model", subject(result), cards, [*tables, _heads(result, name)])
-
-
-def _predictors(predictors: pd.DataFrame) -> Table:
-    frame = predictors.assign(metric=[METRIC_NAMES[metric] for metric in predictors["metric"]])
-    return Table(
-        title="How good the predictors are",
-        name="predictors",
-        columns=[
-            Column("metric", "exponent of the"),
-            Column("predictor", "predictor"),
-            Column("error", "mean absolute error", "d3"),
-            Column("skill", "skill", "d2", "skill_low", "skill_high"),
-        ],
-        data=data_of(frame.rename(columns={"mean absolute error": "error"})),
-        caption="Mean over heads of |predicted - measured|, smallest first. Skill: 1 is perfect, "
-        "0 is as good as always saying 1/2. If the 95% interval of the skill (over heads) holds 0, "
-        "the predictor is not shown to be better than that.",
-    )
+    flags = [_flags(result)] if any(head.flags for head in result.heads) else []
+    return Summary("Probe of a model", subject(result), cards, [*flags, _heads(result, name)])
 
 
 def _flags(result: Probe) -> Table:
@@ -275,8 +241,6 @@ def print_result(result: Probe, console: PlainConsole, everything: bool = False)
         for flag, heads, evidence in flags:
             table.add_row(flag, str(len(heads)), f"{heads[0]}: {evidence}")
         console.print(table)
-    if not result.study.predict:
-        _print_predictors(result, console)
     _print_layers(result, console)
     how = "predicted" if result.study.predict else "measured"
     console.explain(
@@ -287,24 +251,6 @@ def print_result(result: Probe, console: PlainConsole, everything: bool = False)
         f"{result.heads[0].context:,.0f} tokens, the model's own context length; 10%: tokens "
         "for 10% output error, with 95% interval; * more than the tokens that were read: "
         "extrapolated, and larger if more text has rarer tokens.",
-    )
-
-
-def _print_predictors(result: Probe, console: PlainConsole) -> None:
-    """Each predictor of exponents beside the constant."""
-    table = PlainTable("Predicted exponents: mean absolute error, and skill against always 1/2")
-    for heading in ("of", "predictor", "error", "skill"):
-        table.add_column(heading, justify="right" if heading in ("error", "skill") else "left")
-    for row in result.predictors().to_dict("records"):
-        skill, low, high = (row[name] for name in ("skill", "skill_low", "skill_high"))
-        interval = None if pd.isna(low) else (low, high)
-        known = row["predictor"] != CONSTANT and not pd.isna(skill)
-        text = between(skill, interval, "d2") if known else ""
-        table.add_row(row["metric"], row["predictor"], f"{row['mean absolute error']:.3f}", text)
-    console.print(table)
-    console.explain(
-        "skill: 1 - error / error of always saying 1/2, with 95% interval over heads; an interval "
-        "that holds 0 is no better than the constant.\n"
     )
 
 

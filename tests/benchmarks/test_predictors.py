@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-
-from esscher.studies.probe.result import CONSTANT, PREDICTORS, predictor_table
+from benchmarks.predictors import CONSTANT, PREDICTORS, predictor_table
 
 
 def table(measured, **predicted):
