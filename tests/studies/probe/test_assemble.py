@@ -10,7 +10,8 @@ from esscher.engine.sampled.layer import LayerMeasurement
 from esscher.math.statistics.records import ByMetric
 from esscher.studies.probe.assemble import average, combine
 from esscher.studies.probe.result import HeadStatistics
-from tests.studies.probe.made import SIZES, made_head
+from tests.runs.made import SIZES
+from tests.studies.probe.made import made_head
 
 
 def passage(error):
