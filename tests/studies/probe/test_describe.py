@@ -35,12 +35,12 @@ def numbers_of(keys, passages=None):
 def test_tails_of_keys():
     rng = np.random.default_rng(4)
     gaussian = key_tails(numbers_of(rng.standard_normal((4000, 5))), 0)
-    assert judge(gaussian).verdict not in HEAVY
+    assert judge(gaussian)[0] not in HEAVY
     keys = rng.standard_normal((8_700, 5))
     keys[:, 2] = rng.standard_t(3, size=len(keys))
     heavy = key_tails(numbers_of(keys @ rng.standard_normal((5, 5))), 0)
     assert heavy.tokens == len(keys)
-    assert judge(heavy).verdict in HEAVY
+    assert judge(heavy)[0] in HEAVY
     # one passage cannot be split: no verdict, no flag
     assert key_tails(numbers_of(keys, np.zeros(len(keys), dtype=int)), 0) is None
     assert key_tails(numbers_of(keys[:50]), 0) is None

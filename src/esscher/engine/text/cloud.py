@@ -57,13 +57,12 @@ class Manifest(Record, frozen=True, kw_only=True):
     key_heads: _Numbers
     group: _Number
     head_dim: _Number
-    model: dict[str, Any]
+    model: Name
     weight_hash: Hash
     source: Name
     text_hash: Hash
     context: _Count
     drop_delimiters: bool
-    versions: dict[str, Annotated[str, Meta(max_length=256)] | None]
 
     def shape(self, kind: str) -> tuple[int, int, int]:
         """Shape of an array of a layer: heads or key heads, tokens, dimension."""

@@ -25,7 +25,7 @@ from esscher.core.errors import InputError
 from esscher.core.untrusted import open_regular_for_writing
 from esscher.core.validation import as_dim, as_indices
 from esscher.engine.models.capture import run_captured
-from esscher.engine.models.inputs import LayerCapture
+from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.text.cloud import (
     FORMAT,
@@ -51,8 +51,6 @@ EVERY = 5.0
 MARGIN = 64 * 2**20
 #: Tokens that the model reads at a time; bounds memory, and larger batches are hardly faster.
 BATCH_TOKENS = 4096
-#: Keys of a manifest that may differ between a cloud and the request that continues it.
-FREE_KEYS = ("source", "versions")
 
 
 class CloudWriter:
@@ -102,7 +100,7 @@ class CloudWriter:
         finally:
             self._close()
 
-    def write(self, capture: LayerCapture, keep: NDArray[np.bool_], first: int) -> None:
+    def write(self, capture: LayerInputs, keep: NDArray[np.bool_], first: int) -> None:
         """Write the kept tokens [batch, n] of a layer, from row ``first`` on."""
         self._details[str(capture.layer)] = (capture.scaling, capture.softcap, capture.window)
         manifest = self._manifest
@@ -158,7 +156,7 @@ def collect_cloud(
     column: str | None = None,
     batch_tokens: int = BATCH_TOKENS,
     progress: Callable[[int, int], object] | None = None,
-    watch: Callable[[Sequence[Passage], LayerCapture], object] | None = None,
+    watch: Callable[[Sequence[Passage], LayerInputs], object] | None = None,
 ) -> CloudFile:
     """Collect queries, keys and values of a text's first ``tokens`` tokens, on disk.
 
@@ -214,7 +212,7 @@ def collect_cloud(
     chosen = as_indices(heads, shape.heads, "heads")
     manifest = Manifest(
         format=FORMAT,
-        model=loaded.summary | {"name": Path(loaded.name).name},
+        model=Path(loaded.name).name,
         weight_hash=loaded.weight_hash,
         source=text.source,
         text_hash=text.text_hash,
@@ -227,7 +225,6 @@ def collect_cloud(
         group=group,
         head_dim=shape.head_dim,
         drop_delimiters=drop_delimiters,
-        versions=dict(loaded.provenance["versions"]),
     )
     place = Path(tempfile.mkdtemp(prefix="esscher-cloud-") if folder is None else folder)
     try:
@@ -239,7 +236,7 @@ def collect_cloud(
                 first, missing = int(ends[start] - keep[start].sum()), stop > done
 
                 def sink(
-                    capture: LayerCapture,
+                    capture: LayerInputs,
                     part: Sequence[Passage] = part,
                     kept: NDArray[np.bool_] = kept,
                     first: int = first,
@@ -297,7 +294,7 @@ def _prepare(
         stored = manifest
     for key in manifest.__struct_fields__:
         before, now = getattr(stored, key), getattr(manifest, key)
-        if key not in FREE_KEYS and before != now:
+        if key not in ("model", "source") and before != now:  # names say nothing
             raise InputError(
                 f"the folder {folder} holds a cloud with another {key} ({before!r} instead of "
                 f"{now!r}); choose another folder"
@@ -336,7 +333,7 @@ def batch_ids(text: Sequence[Passage]) -> Tensor:
 def visit_passages(
     loaded: LoadedModel,
     text: Iterable[Passage],
-    sink: Callable[[Passage, LayerCapture], object],
+    sink: Callable[[Passage, LayerInputs], object],
     *,
     layers: Sequence[int] | None = None,
 ) -> None:
@@ -355,13 +352,13 @@ def visit_passages(
 
 def iterate_passages(
     loaded: LoadedModel, text: Iterable[Passage], *, layers: Sequence[int] | None = None
-) -> Iterator[tuple[Passage, LayerCapture]]:
+) -> Iterator[tuple[Passage, LayerInputs]]:
     """Yield every chosen layer of every passage, layer after layer within a passage.
 
     Holds the chosen layers of one passage at a time; :func:`visit_passages` holds only one layer.
     """
     for passage in text:
-        captured: list[LayerCapture] = []
+        captured: list[LayerInputs] = []
         run_captured(loaded, batch_ids([passage]), captured.append, layers=layers)
         captured.reverse()
         while captured:

@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from esscher.core.codec import Record
+from esscher.core.codec import Estimate, Record
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_array
@@ -92,15 +92,20 @@ def rank_correlation(x: Array, y: Array) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def rank_correlation_interval(value: float, count: int) -> tuple[float, float]:
-    """Interval of Spearman's correlation of at least 4 pairs.
+def rank_correlation_interval(x: Array, y: Array) -> Estimate:
+    """Spearman's correlation with its interval; neither for fewer than 4 pairs, or constants.
 
     Fisher's transform, with the variance of ranks of Bonett and Wright (2000).
     """
+    if len(x) < 4 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return Estimate(value=None, interval=(None, None))
+    value = rank_correlation(x, y)
     z = scipy.special.ndtri((1 + LEVEL) / 2)
-    half = z * np.sqrt((1 + value**2 / 2) / (count - 3))
+    half = z * np.sqrt((1 + value**2 / 2) / (len(x) - 3))
     middle = np.arctanh(np.clip(value, -0.9999, 0.9999))
-    return float(np.tanh(middle - half)), float(np.tanh(middle + half))
+    return Estimate(
+        value=value, interval=(float(np.tanh(middle - half)), float(np.tanh(middle + half)))
+    )
 
 
 # How many replicates would decide what those at hand leave undecided.

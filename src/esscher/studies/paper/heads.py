@@ -150,7 +150,7 @@ def _measured(
     With ``joint`` intervals hold the exponents of all heads at once, and rows also say what the
     heads of their layer have in common.
     """
-    from esscher.engine.sampled.layer import OutputProjection
+    from esscher.engine.sampled.layer import output_gram
     from esscher.engine.sampled.pooled import measure_pooled
     from esscher.studies.probe.together import amplification, effective_heads
     from esscher.studies.probe.work import one_sided_psi
@@ -162,9 +162,9 @@ def _measured(
     rows: Rows = []
     for layer in layers:
         cloud, weights = _cloud(setting, layers, unit["tokens"])
-        projection = OutputProjection.of(weights[layer][0].W_o) if joint else None
+        gram = output_gram(weights[layer][0].W_o) if joint else None
         measured, numbers = measure_pooled(
-            cloud, layer, sizes, unit["replicates"], seed, "with", projection, alpha=alpha
+            cloud, layer, sizes, unit["replicates"], seed, "with", gram, alpha=alpha
         )
         together: dict[str, float | None] = {}
         if measured.products is not None and len(measured.heads) > 1:

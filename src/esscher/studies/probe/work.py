@@ -18,13 +18,13 @@ from esscher.core.validation import Array
 from esscher.engine.models import (
     AnyModel,
     HeadWeights,
-    LayerCapture,
+    LayerInputs,
     LoadedModel,
     head_weights,
     opened_model,
 )
 from esscher.engine.sampled.context import delimiter_shares, measure_context, split
-from esscher.engine.sampled.layer import HeadNumbers, OutputProjection
+from esscher.engine.sampled.layer import HeadNumbers, output_gram
 from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
 from esscher.engine.sampled.sizes import FEWEST_KEYS, needed_context
 from esscher.engine.text import (
@@ -119,7 +119,7 @@ class ProbeWork:
         linear = [layer for layer in layers if head_weights(loaded, layer).linear]
         moments = PassageMoments(self.passages, study.tokens, linear)
 
-        def watch(read: Sequence[Passage], capture: LayerCapture) -> None:
+        def watch(read: Sequence[Passage], capture: LayerInputs) -> None:
             moments.take(read, replace(capture, scaling=study.alpha * capture.scaling))
 
         layer_bytes = cloud_bytes(
@@ -194,7 +194,7 @@ def _layer_cell(
             study.samples,
             study.seed,
             "with",
-            OutputProjection.of(weights.W_o[list(study.heads)]),
+            output_gram(weights.W_o[list(study.heads)]),
             alpha=study.alpha,
         )
         psi = one_sided_psi(weights, covariance, study.alpha)
@@ -221,7 +221,7 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
         asking, keys = split(len(passage.ids), passage.is_delimiter, loaded.causal, rng)
         token_ids, layers = passage.ids[keys], list[MeasuredLayer]()
 
-        def measure(passage: Passage, capture: LayerCapture) -> None:
+        def measure(passage: Passage, capture: LayerInputs) -> None:
             capture = replace(capture, scaling=study.alpha * capture.scaling)
             with torch.inference_mode():
                 measured, numbers, sinks = measure_context(
@@ -232,7 +232,7 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
                     draws,
                     study.seed,
                     passage.number,
-                    OutputProjection.of(head_weights(loaded, capture.layer).W_o),
+                    output_gram(head_weights(loaded, capture.layer).W_o),
                 )
                 shares = delimiter_shares(capture, passage.is_delimiter)
             stats = tuple(

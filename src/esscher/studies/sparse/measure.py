@@ -22,7 +22,7 @@ from torch import Tensor
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models import AnyModel, LayerCapture, LoadedModel, opened_model
+from esscher.engine.models import AnyModel, LayerInputs, LoadedModel, opened_model
 from esscher.engine.patterns import PATTERNS, View
 from esscher.engine.sampled.sizes import METRICS, PREFIX
 from esscher.engine.text import Passage, first_passages, visit_passages
@@ -120,7 +120,7 @@ def measure_passage(loaded: LoadedModel, passage: Passage, study: SparseStudy) -
     visible: list[float] = []
 
     @torch.inference_mode()
-    def measure(passage: Passage, capture: LayerCapture) -> None:
+    def measure(passage: Passage, capture: LayerInputs) -> None:
         layer = capture.layer
         view = View.of(asking, capture.k.shape[2], causal=capture.causal, window=capture.window)
         fewest = int(view.counts.min())

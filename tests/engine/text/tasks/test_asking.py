@@ -13,7 +13,9 @@ from esscher.core.errors import InputError
 from esscher.engine.cache.cache import planned_cache, reduced_copies, reduced_copy
 from esscher.engine.cache.selection import Kept
 from esscher.engine.models.transformers_library import quiet
-from esscher.engine.text.tasks import TASKS, ask, ask_each, read_context, task_items
+from esscher.engine.text.tasks import TASKS
+from esscher.engine.text.tasks.asking import ask, ask_each, read_context
+from esscher.engine.text.tasks.items import task_items
 from tests.engine.cache.plans import budgets_for
 from tests.engine.models.tiny import transformers
 

@@ -7,8 +7,9 @@ import pytest
 
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
-from esscher.engine.text.tasks import TASKS, exact_match, task_items
-from esscher.engine.text.tasks.items import SENTENCES, free_end
+from esscher.engine.text.tasks import TASKS
+from esscher.engine.text.tasks.asking import exact_match
+from esscher.engine.text.tasks.items import SENTENCES, free_end, task_items
 from tests.engine.models.folders import tiny
 from tests.engine.models.tiny import tiny_model
 
