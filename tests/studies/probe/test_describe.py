@@ -48,7 +48,7 @@ def test_tails_of_keys():
 
 def test_one_sided_psi():
     loaded = tiny("bert")
-    (passage,) = read_passages(loaded, [words(60)], tokens=30, context=40, keep_short=True)
+    (passage,) = read_passages(loaded, [words(60)], tokens=30, context=40)
     for _, capture in iterate_passages(loaded, [passage], layers=[0]):
         hidden = capture.hidden[0].double().numpy()
         weights = head_weights(loaded, 0)

@@ -9,6 +9,7 @@ import altair as alt
 import numpy as np
 from altair.typing import ChartType
 
+from esscher.core.shown import between
 from esscher.math.theory import exponents as gaussian_exponents
 from esscher.math.theory.curve import bounded_exponents
 from esscher.show.chart import (
@@ -25,7 +26,6 @@ from esscher.show.chart import (
 )
 from esscher.show.content import Drawing
 from esscher.show.frames import records
-from esscher.show.numbers import between
 from esscher.show.theme import BLUE, GREEN, GREY, LINE, ORANGE, PURPLE, VERMILION, limits
 from esscher.studies.sweep.predictions import SHARP
 from esscher.studies.sweep.result import TITLES, Sweep

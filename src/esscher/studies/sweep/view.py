@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from esscher.core.shown import plain_count, with_error
+from esscher.core.shown import between, counted, plain_count, shown, with_error
 from esscher.math.statistics.records import agreement
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
-from esscher.show.numbers import between, counted, shown
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.sweep.result import TITLES, Sweep
 
