@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esscher.engine.models import head_weights
 from esscher.engine.sampled.layer import HeadNumbers
-from esscher.engine.text import iterate_passages, read_passages
 from esscher.math.coupling import CoupledMoments
 from esscher.math.tails.verdict import HEAVY, judge
 from esscher.math.theory.cloud import Predicted
-from esscher.studies.probe.work import key_tails, one_sided_psi, predicted_error
-from tests.engine.models.folders import tiny, words
+from esscher.studies.probe.work import key_tails, predicted_error
 
 
 def numbers_of(keys, passages=None):
@@ -44,21 +41,6 @@ def test_tails_of_keys():
     # one passage cannot be split: no verdict, no flag
     assert key_tails(numbers_of(keys, np.zeros(len(keys), dtype=int)), 0) is None
     assert key_tails(numbers_of(keys[:50]), 0) is None
-
-
-def test_one_sided_psi():
-    loaded = tiny("bert")
-    (passage,) = read_passages(loaded, [words(60)], tokens=30, context=40)
-    for _, capture in iterate_passages(loaded, [passage], layers=[0]):
-        hidden = capture.hidden[0].double().numpy()
-        weights = head_weights(loaded, 0)
-        covariance = np.cov(hidden.T, bias=True)
-        psi = one_sided_psi(weights, covariance)
-        values, vectors = np.linalg.eigh(covariance)
-        root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
-        for h in range(4):
-            exact = values[-1] * np.linalg.norm(root @ weights.A(h), 2) ** 2
-            assert psi[h] == pytest.approx(exact, rel=1e-6)
 
 
 def test_what_is_left_out_is_part_of_the_stated_errors():

@@ -55,7 +55,8 @@ def by_hand(loaded, text, tokens, context, layer, head):
     covariance = np.cov(np.concatenate(hidden)[:tokens].T, bias=True)
     values, vectors = np.linalg.eigh(covariance)
     root = (vectors * np.sqrt(values.clip(0))) @ vectors.T
-    matrix = head_weights(loaded, layer).A(head)
+    weights = head_weights(loaded, layer)
+    matrix = weights.scaling * weights.W_k[head].T @ weights.W_q[head]
     psi = values[-1] * np.linalg.norm(root @ matrix, 2) ** 2
     return psi, np.concatenate(shares)[:tokens].mean()
 
