@@ -24,7 +24,7 @@ ALLOWED = {
     # arrays within the file by their header, each checked; damaged in tests/engine/cache
     "engine/cache/saved.py": {"safe_open"},
     "engine/models/load.py": {"from_pretrained", "safe_open"},  # behind models/checks.py
-    "runs/pool.py": {"pickle."},  # between this process and its own workers
+    "runs/pool.py": {"pickle.", ".open("},  # between this process and its own workers
     "show/render.py": {".read_text("},  # parts of the package itself
     "runs/folder.py": {"json.loads("},  # of a configuration that was just made into JSON
     "runs/provenance.py": {"subprocess"},  # git, about Esscher's own checkout

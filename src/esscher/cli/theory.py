@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import numpy as np
 
-from esscher.cli.printing import BlockCommand, check_figure, plain_console, plain_table, print_json
-from esscher.cli.study import head_options, synthetic_head
+from esscher.cli.printing import BlockCommand, check_figure, print_json
+from esscher.cli.study import HEAD_OPTIONS, synthetic_head
 from esscher.core.errors import InputError
 from esscher.core.options import geometric_sizes
 from esscher.core.shown import plain_count, with_error
@@ -22,8 +22,7 @@ from esscher.show.tables import PlainConsole, PlainTable
 CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
 
 
-@click.command(cls=BlockCommand)
-@head_options
+@click.command(cls=BlockCommand, params=list(HEAD_OPTIONS))
 @click.option(
     "--law",
     default="gaussian",
@@ -92,7 +91,7 @@ def theory(
         return
     _print(prediction, simulated)
     if figure is not None:
-        plain_console().print(f"Figure: {figure}", soft_wrap=True)
+        PlainConsole().print(f"Figure: {figure}", soft_wrap=True)
 
 
 def _simulate(prediction: Prediction) -> DirectErrors | None:
@@ -111,7 +110,7 @@ def _simulate(prediction: Prediction) -> DirectErrors | None:
 
 
 def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
-    console = plain_console()
+    console = PlainConsole()
     head = prediction.head
     console.say(prediction.headline)
     console.print()
@@ -151,7 +150,7 @@ def _exponent_table(prediction: Prediction) -> PlainTable:
     beta, c = prediction.exponents, prediction.constants
     assert beta is not None
     assert c is not None
-    table = plain_table("Asymptotic exponents beta of error ~ C n^-beta")
+    table = PlainTable("Asymptotic exponents beta of error ~ C n^-beta")
     table.add_column("error of")
     table.add_column("beta", justify="right")
     table.add_column("C", justify="right")
@@ -185,7 +184,7 @@ def _exponent_table(prediction: Prediction) -> PlainTable:
 def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> PlainTable:
     curves = prediction.curves
     title = f"Predicted errors at finite n (queries: {prediction.queries})"
-    table = plain_table(title, least=("cov rms", "cov", "mean rms", "mean"))
+    table = PlainTable(title, least=("cov rms", "cov", "mean rms", "mean"))
     table.add_column("n", justify="right")
     for name in curves:
         label = {"map": "map rms", "mean_rms": "mean rms", "cov_rms": "cov rms"}.get(name, name)

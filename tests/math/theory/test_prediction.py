@@ -60,12 +60,6 @@ def test_no_limit_no_exponent() -> None:
         prediction.asymptotic("map")
 
 
-def test_zero_horizon() -> None:
-    prediction = esscher.predict(esscher.gaussian_head(0.0))
-    assert prediction.to_dict()["tail_index"] is None
-    json.dumps(prediction.to_dict(), allow_nan=False)
-
-
 def test_captured_tokens_have_no_one_sided_psi() -> None:
     rng = np.random.default_rng(1)
     k, v = rng.standard_normal((50, 2)), rng.standard_normal((50, 3))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import esscher
-from esscher.show.numbers import shown
+from esscher.core.shown import shown
 from esscher.studies.probe.view import summary
 from tests.runs.made import HOSTILE, changed, wide_probe
 from tests.show.browser import ATTACKS, EXPLORER, chromium, looking

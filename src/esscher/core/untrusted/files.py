@@ -386,8 +386,8 @@ def _is_text(kind: Any) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, cut to 200 characters."""
-    lines = str(error).splitlines()
+    """Return the first line of an error's message, or its kind if it has none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:200] if lines else type(error).__name__
 
 

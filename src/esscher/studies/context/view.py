@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from esscher.core.shown import counted, shown
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
-from esscher.show.numbers import counted, shown
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.context.study import Context, count_done, longest_first
 

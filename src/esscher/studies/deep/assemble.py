@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 
 from esscher.core.codec import Interval
 from esscher.core.errors import InputError
-from esscher.core.shown import between, cosine_between, counted, rates_said, two_digits
+from esscher.core.shown import between, counted, rates_said, two_digits
 from esscher.core.validation import Array
 from esscher.math.heads import WeightHead
 from esscher.math.limits import GaussianStack, StackLimit
@@ -132,7 +132,7 @@ def model_headline(
         name = "KL"
     else:
         cosine = end.damage[way]
-        shown = cosine_between(cosine.mean[middle], cosine.interval[middle])
+        shown = between(cosine.mean[middle], cosine.interval[middle], "d3")
         out += f"the embedding's cosine to dense is {shown}."
         name = "1 - cosine"
     sentences = [out]

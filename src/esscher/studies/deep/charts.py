@@ -7,10 +7,10 @@ from typing import Any
 
 from altair.typing import ChartType
 
+from esscher.core.shown import shown
 from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points
 from esscher.show.content import Drawing
 from esscher.show.frames import finite
-from esscher.show.numbers import shown
 from esscher.show.theme import BLUE, GREY, ORANGE, PURPLE, SKY, VERMILION, limits
 from esscher.studies.deep.result import TERCILES, Curve, Deep, DeepEnd, Perplexity
 from esscher.studies.deep.study import DeepStackStudy

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from esscher.core.shown import with_error
+from esscher.core.shown import shown, with_error
 from esscher.math.statistics import Rate
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, ends_of
-from esscher.show.numbers import shown
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.deep.charts import NAMES, subject
 from esscher.studies.deep.result import Curve, Deep, Growth, Means

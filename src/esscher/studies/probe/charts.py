@@ -13,6 +13,7 @@ import altair as alt
 import numpy as np
 from altair.typing import ChartType
 
+from esscher.core.shown import between, counted, shown
 from esscher.show.cells import heatmap, pairs, picked_title, picking
 from esscher.show.chart import (
     Axis,
@@ -29,7 +30,6 @@ from esscher.show.chart import (
 )
 from esscher.show.content import Drawing, check_heads
 from esscher.show.frames import records
-from esscher.show.numbers import between, counted, shown
 from esscher.show.theme import (
     BLACK,
     BLUE,

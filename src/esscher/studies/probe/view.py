@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from esscher.core.shown import with_error
+from esscher.core.shown import counted, shown, visible, with_error
 from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics.records import class_counts, class_words
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, values
-from esscher.show.numbers import counted, shown, visible
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.probe.result import (
     CONSTANT,

@@ -164,7 +164,7 @@ class SweepStudy(Study[Sweep]):
     cell = SweepCell
     result = Sweep
     sources = frozenset({"head"})
-    beside = frozenset({LIMIT, PREDICTIONS})
+    auxiliary = frozenset({LIMIT, PREDICTIONS})
     command_defaults: ClassVar[Mapping[str, Any]] = {"predict": True}
     examples = (
         "esscher sweep gaussian --dim 8 --horizon 1.5 --sizes 200:20000:10 --out RUN",

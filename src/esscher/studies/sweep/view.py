@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from esscher.core.shown import plain_count, with_error
+from esscher.core.shown import between, counted, plain_count, shown, with_error
 from esscher.math.statistics import Rate
 from esscher.math.statistics.records import Agreement, agreement
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, ends_of
-from esscher.show.numbers import between, counted, shown
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.sweep.measure import METRICS
 from esscher.studies.sweep.result import Sweep

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from esscher.core.codec import Estimate
-from esscher.core.shown import counted, with_error
+from esscher.core.shown import counted, shown, visible, with_error
 from esscher.math.tails.candidates import VarianceProxy
 from esscher.math.tails.verdict import KINDS, LETTERS, MEANINGS, SUBSTANTIAL, evidence
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
-from esscher.show.numbers import shown, visible
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.tails.study import (
     KEYS,
