@@ -11,7 +11,6 @@ import pandas as pd
 import scipy
 from msgspec.structs import asdict, replace
 
-from esscher.core.codec import Interval
 from esscher.core.errors import InputError
 from esscher.core.shown import between, counted, rates_said, two_digits
 from esscher.core.validation import Array
@@ -221,22 +220,13 @@ def independent_errors(values: Array, draws: int) -> Array:
 
 def means(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Means:
     """Mean, standard error and interval of every size: see :func:`mean_and_interval`."""
-    found = mean_and_interval(values, lowest, highest)
-    return Means(
-        mean=tuple(found["mean"]),
-        standard_error=tuple(found["standard_error"]),
-        interval=_ends(found["interval"]),
-    )
+    return Means(**asdict(mean_and_interval(values, lowest, highest)))
 
 
 def ratios(logarithms: Array) -> Curve:
     """Exponential of the mean of every size, with its interval: see :func:`exponentials`."""
-    found = exponentials(logarithms)
-    return Curve(mean=tuple(found["mean"]), interval=_ends(found["interval"]))
-
-
-def _ends(intervals: Sequence[Any]) -> tuple[Interval | None, ...]:
-    return tuple(None if ends is None else (ends[0], ends[1]) for ends in intervals)
+    result = exponentials(logarithms)
+    return Curve(mean=result.mean, interval=result.interval)
 
 
 @dataclass(frozen=True)
