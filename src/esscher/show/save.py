@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from esscher.core.atomic import write_output
 from esscher.core.errors import InputError
 from esscher.show.theme import DOUBLE, SINGLE, layout, specification
 
@@ -25,34 +24,6 @@ LARGEST = 20_000
 INCH = 72.0
 
 
-def save_chart(
-    chart: ChartType, path: str | Path, *, width: float | str = "double", dpi: float = DPI
-) -> Path:
-    """Write a chart in the format of the path's ending; directories are made if need be.
-
-    Parameters
-    ----------
-    chart
-        Any chart that ``esscher.show`` or a study makes.
-    path
-        The file: ``.png``, ``.svg`` or ``.pdf``.
-    width
-        ``"single"`` or ``"double"`` column of a paper (3.4 and 7 inches), or inches.
-    dpi
-        Dots per inch of a PNG.
-
-    Raises
-    ------
-    InputError
-        If the ending is no format, the width is out of range, or the file cannot be written; then
-        nothing is written.
-    """
-    place = Path(path)
-    data = chart_bytes(chart, check_ending(place), width=width, dpi=dpi)
-    write_output(place, data)
-    return place
-
-
 def check_ending(path: Path, option: str = "figure") -> str:
     """Return the ending of a chart's file in small letters; one that is no format is refused."""
     ending = path.suffix.lower()
@@ -64,7 +35,7 @@ def check_ending(path: Path, option: str = "figure") -> str:
 def chart_bytes(
     chart: ChartType, ending: str, *, width: float | str = "double", dpi: float = DPI
 ) -> bytes:
-    """Return the contents of a chart's file; see :func:`save_chart`."""
+    """Return the contents of a chart's file; see :meth:`esscher.show.content.Plot.save`."""
     import vl_convert
 
     points = as_points(width)
