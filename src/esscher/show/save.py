@@ -41,9 +41,9 @@ def chart_bytes(
     points = as_points(width)
     spec = layout(_printable(specification(chart)), points)
     svg = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
-    found: Any = _SIZE.search(svg)
+    size: Any = _SIZE.search(svg)
     # axes and legends made it a little wider or narrower than asked for
-    height = float(found[2]) * points / float(found[1])
+    height = float(size[2]) * points / float(size[1])
     if ending == ".svg":
         return _sized(svg, points, height, "pt").encode()
     drawn = _sized(svg, points, height)
@@ -92,8 +92,8 @@ def _sized(svg: str, width: float, height: float, unit: str = "") -> str:
     """Return a drawing of another size; its parts are numbered from 1, not from the last one's."""
     numbers: dict[str, str] = {}
 
-    def number(found: re.Match[str]) -> str:
-        return numbers.setdefault(found[0], f"{found[1]}{len(numbers) + 1}")
+    def number(match: re.Match[str]) -> str:
+        return numbers.setdefault(match[0], f"{match[1]}{len(numbers) + 1}")
 
     size = f' width="{width:.2f}{unit}" height="{height:.2f}{unit}"'
     return _NUMBERED.sub(number, _SIZE.sub(size, svg, count=1))
