@@ -177,13 +177,16 @@ def fit_floor(x: Array, y: Array, covariance: Array) -> tuple[Array, Array, Arra
         share = np.exp(p[0] - p[1] * x - total)
         return np.stack([share, -x * share, smallest * np.exp(-total)], axis=1)
 
+    def change(p: Array) -> Array:
+        return np.asarray(-whitener @ jacobian(p))
+
     for share in STARTS:
         above = np.log(np.maximum(np.exp(y) - share * smallest, 1e-3 * smallest))
         slope, start = np.polyfit(x, above, 1)
         fit = scipy.optimize.least_squares(
             distance,
             [start, float(np.clip(-slope, 0.01, STEEPEST - 0.01)), share],
-            lambda p: np.asarray(-whitener @ jacobian(p)),
+            change,
             bounds=([-np.inf, 0.0, 0.0], [np.inf, STEEPEST, np.inf]),
             x_scale=[1.0, 0.1, 0.1],
         )

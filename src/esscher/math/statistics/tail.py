@@ -95,8 +95,8 @@ def tail_shape(values: Array, count: int | None = None) -> TailShape:
             f"the largest {m} of {n} values have no tail to fit: too many of them are equal, to "
             f"{ordered[1]:g}"
         )
-    # The likelihood of a generalised Pareto law, profiled over the shape k(b) = mean ln(1 - b x), is
-    # averaged over a grid of b that Zhang and Stephens take for a prior; k is that of the mean b.
+    # The likelihood of a generalised Pareto law, profiled over the shape k(b) = mean ln(1 - b x),
+    # is averaged over a grid of b that Zhang and Stephens take for a prior; k is that of the mean.
     excess = ordered[1:] - ordered[0]
     grid = 30 + int(math.sqrt(m))
     quartile = excess[int(m / 4 + 0.5) - 1]
