@@ -57,8 +57,8 @@ def means(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Me
     )
 
 
-def exponentials(values: Array) -> dict[str, Any]:
-    """Exponential of the mean, with its interval: perplexities and ratios.
+def exponentials(values: Array) -> Means:
+    """Return the exponentials of means, with their intervals: perplexities and ratios.
 
     Parameters
     ----------
@@ -66,11 +66,12 @@ def exponentials(values: Array) -> dict[str, Any]:
         Logarithms, axes [replicate, size].
     """
     found = mean_and_interval(values)
-    ends = found["interval"]
-    return {
-        "mean": np.exp(np.array(found["mean"])).tolist(),
-        "interval": [None if end is None else np.exp(np.array(end)).tolist() for end in ends],
-    }
+    ends = [None if end is None else np.exp(np.array(end)).tolist() for end in found["interval"]]
+    return Means(
+        mean=tuple(np.exp(np.array(found["mean"])).tolist()),
+        standard_error=(None,) * len(ends),
+        interval=tuple(end and (end[0], end[1]) for end in ends),
+    )
 
 
 def wilson(right: float, count: int) -> tuple[float, float]:

@@ -36,7 +36,7 @@ from esscher.core.shown import between, rates_said, two_digits
 from esscher.core.validation import Array
 from esscher.math.limits import GaussianStack, StackLimit
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resample
-from esscher.math.statistics.intervals import means
+from esscher.math.statistics.intervals import exponentials, means
 from esscher.math.statistics.records import (
     Ends,
     Means,
@@ -204,9 +204,9 @@ def assemble_model(study: DeepStudy, cells: Mapping[str, Cell], run: CellRun) ->
             dense = np.array([nll for *_, nll in rows])[:, None]
             perplexity = end.setdefault("perplexity", {})
             if not perplexity:
-                perplexity["dense"] = _exponentials(dense)
-            perplexity[variant] = _exponentials(surprise)
-            end.setdefault("ratio", {})[variant] = _exponentials(surprise - dense)
+                perplexity["dense"] = exponentials(dense)
+            perplexity[variant] = exponentials(surprise)
+            end.setdefault("ratio", {})[variant] = exponentials(surprise - dense)
             costs[variant], cost = of_passages["kl"], independent(variant, "kl")[:, 0]
         else:
             costs[variant] = 1.0 - of_passages["cosine"]
@@ -312,24 +312,13 @@ def _terciles(
     if all(name in costs for name in TERCILES):
         low, high = costs["low"], costs["high"]
         if np.all(low > 0) and np.all(high > 0):
-            ratio = _exponentials(np.log(high) - np.log(low))
+            ratio = exponentials(np.log(high) - np.log(low))
     return Terciles(
         scope=study.terciles,
         keys=study.ways[0],
         heads=heads,
         horizons=rows,
         high_over_low=ratio,
-    )
-
-
-def _exponentials(logarithms: Array) -> Means:
-    """Exponentials of the means of logarithms [replicate, size], with intervals."""
-    found = means(logarithms)
-    intervals = [end and np.exp(np.array(end)).tolist() for end in found.interval]
-    return Means(
-        mean=tuple(np.exp(np.array(found.mean)).tolist()),
-        standard_error=(None,) * len(found.mean),
-        interval=tuple(end and (end[0], end[1]) for end in intervals),
     )
 
 

@@ -521,7 +521,7 @@ def paired_ratio(over: Array, under: Array) -> Mean:
 def mean_exponential(logs: Array) -> Mean:
     """Exponential of the mean of logarithms over passages, with interval."""
     found = exponentials(logs[:, None])
-    return Mean(mean=found["mean"][0], interval=ends_of(found["interval"][0]))
+    return Mean(mean=found.mean[0], interval=found.interval[0])
 
 
 def ends_of(interval: list[float] | None) -> tuple[float, float] | None:
