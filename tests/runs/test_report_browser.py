@@ -145,8 +145,8 @@ def test_hostile_strings_are_shown_and_never_run(browser, tmp_path):
         results["configuration"]["text"]["source"] = ATTACKS[1]
         for i, head in enumerate(results["heads"]):
             attack = ATTACKS[i % len(ATTACKS)]
-            head["sinks"] = {"count": 1, "share": 0.5, "tokens": [{"token": attack, "share": 0.5}]}
-            head["flags"] = [{"flag": attack, "evidence": attack}]
+            head["sinks"] = [[attack, 0.5]]
+            head["flags"] = {attack: attack}
         results["versions"]["esscher"] = ATTACKS[2]
 
     name = ATTACKS[0] + ATTACKS[3]

@@ -29,7 +29,7 @@ from esscher.core.codec import Estimate
 from esscher.core.shown import about
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.math.statistics.intervals import discoveries, means
+from esscher.math.statistics.intervals import discoveries, mean_and_interval
 from esscher.runs.folder import Cell, CellRun
 from esscher.studies.domains.result import (
     STATISTICS,
@@ -212,12 +212,11 @@ def assemble(study: DomainsStudy, cells: Mapping[str, Cell], run: CellRun) -> Do
             warnings.simplefilter("ignore", RuntimeWarning)  # a number that no head has is nan
             # one number per block; its interval is over the blocks
             middle = np.nanmedian(values, axis=0)
-        result = means(middle.T)
+        result = mean_and_interval(middle.T)
         for c, median in enumerate(medians):
-            ends = np.array(
-                [result.mean[c], *(result.interval[c] or (np.nan, np.nan))], dtype=np.float64
-            )
-            value, low, high = _rounded(statistic.backward(ends))
+            ends = result.interval[c] or (np.nan, np.nan)
+            estimate = np.array([result.mean[c], *ends], dtype=np.float64)
+            value, low, high = _rounded(statistic.backward(estimate))
             median[name] = Estimate(value=value, interval=(low, high))
     corpora = []
     for record, row, median in zip(study.corpora, rows, medians, strict=True):
