@@ -75,7 +75,18 @@ def theory(
     head = synthetic_head(law, horizon, dim, spectrum, tau, df)
     n = None if sizes is None else geometric_sizes(sizes)
     prediction = predict(head, n, queries=queries)
-    simulated = _simulate(prediction) if check else None
+    simulated, limit = None, prediction.limit
+    small = prediction.sizes[prediction.sizes <= CHECK_SIZE]
+    if check and len(small) and not isinstance(limit, NoLimit):
+        simulated = direct_errors(
+            prediction.head,
+            small,
+            replicates=CHECK_REPLICATES,
+            seed=0,
+            queries=prediction.queries,
+            limit=(limit.mean, limit.covariance),
+            query_count=CHECK_QUERIES,
+        )
     if figure is not None:
         prediction.plot(simulated=simulated).save(figure)
     if as_json:
@@ -92,21 +103,6 @@ def theory(
     _print(prediction, simulated)
     if figure is not None:
         PlainConsole().print(f"Figure: {figure}", soft_wrap=True)
-
-
-def _simulate(prediction: Prediction) -> DirectErrors | None:
-    n = prediction.sizes[prediction.sizes <= CHECK_SIZE]
-    if not len(n) or isinstance(prediction.limit, NoLimit):
-        return None
-    return direct_errors(
-        prediction.head,
-        n,
-        replicates=CHECK_REPLICATES,
-        seed=0,
-        queries=prediction.queries,
-        limit=(prediction.limit.mean, prediction.limit.covariance),
-        query_count=CHECK_QUERIES,
-    )
 
 
 def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
@@ -127,7 +123,9 @@ def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
             ("burn-in", prediction.burn_in_text, "tokens, one effective token per typical query"),
             ("output variance", variance, f"{limit.method}, +- {error:.1g}"),
         ]
-    _print_facts(console, facts)
+    names, numbers = (max(len(fact[i]) for fact in facts) for i in (0, 1))
+    for name, number, remark in facts:
+        console.say(f"{name:{names}}  {number:{numbers}}  {remark}".rstrip())
     if isinstance(limit, NoLimit):
         return
     for note in prediction.notes:
@@ -137,13 +135,6 @@ def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
     if prediction.curves:
         console.print()
         console.print(_curve_table(prediction, simulated))
-
-
-def _print_facts(console: PlainConsole, facts: list[tuple[str, str, str]]) -> None:
-    """A name, a number and a remark on every line."""
-    names, numbers = (max(len(fact[i]) for fact in facts) for i in (0, 1))
-    for name, number, remark in facts:
-        console.say(f"{name:{names}}  {number:{numbers}}  {remark}".rstrip())
 
 
 def _exponent_table(prediction: Prediction) -> PlainTable:
@@ -205,8 +196,10 @@ def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> Plai
         blank = [""] if simulated is not None else []
         slopes = [f"{c.slope():.3f}" for c in curves.values()]
         asymptotic = [f"{prediction.asymptotic(k):.3f}" for k in curves]
-        settled = [_from(prediction.settled_from(k)) for k in curves]
-        reached = [_from(prediction.constant_from(k)) for k in curves]
+        settled, reached = (
+            ["-" if n is None else plain_count(n) for n in map(start, curves)]
+            for start in (prediction.settled_from, prediction.constant_from)
+        )
         table.add_section()
         table.add_row("slope", *slopes, *blank)
         table.add_row("conjectured", *asymptotic, *blank)
@@ -218,7 +211,3 @@ def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> Plai
             "from there on. Constant from: the error is within 10% of its C n^-beta from there on."
         )
     return table
-
-
-def _from(n: float | None) -> str:
-    return "-" if n is None else plain_count(n)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from esscher.math.simulation.direct import attend
-from esscher.math.theory.cloud_table import MapErrors
+from esscher.math.theory.cloud_table import map_errors
 
 #: Twice |Gamma(2 + 2 pi i / ln 2)|: what nodes ln 2 apart leave of one integral, relative.
 RULE = 1e-4
@@ -24,7 +24,7 @@ def cloud(count: int, d: int, strength: float, seed: int = 0) -> tuple[np.ndarra
 
 def squares(tilts, keys, values, outputs, sizes):
     """Map errors with tables just as long as the sizes need."""
-    return MapErrors(tilts @ keys.T, values, outputs, sizes[0], sizes[-1])(sizes)
+    return map_errors(tilts @ keys.T, values, outputs, sizes[0], sizes[-1])(sizes)
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.5, 2.0, 8.0, 100.0])
@@ -51,7 +51,7 @@ def test_values_far_from_zero() -> None:
 
 
 def test_sizes_beyond_the_tables() -> None:
-    found = MapErrors(np.zeros((1, 5)), np.arange(5.0)[:, None], np.array([[2.0]]), 4, 64)
+    found = map_errors(np.zeros((1, 5)), np.arange(5.0)[:, None], np.array([[2.0]]), 4, 64)
     for n in (2.0, 128.0):
         with pytest.raises(AssertionError, match="the tables end"):
             found(np.array([n]))

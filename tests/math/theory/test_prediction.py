@@ -74,7 +74,6 @@ def test_bounded_tokens_are_parametric() -> None:
     )
     assert prediction.exponents is not None
     assert prediction.exponents.mean == prediction.exponents.map_rms == 0.5
-    assert prediction.is_exact
     assert set(prediction.curves) == {"map", "mean", "mean_rms", "cov_rms"}
     assert "1/sqrt(n)" in prediction.headline
     flat = esscher.law_head(esscher.laws.Signs(2), horizon=0.0)

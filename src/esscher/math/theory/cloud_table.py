@@ -15,6 +15,7 @@ the functions are the same for all of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -375,8 +376,10 @@ def square_errors(table: QueryTable, others: Array) -> Array:
     return np.asarray(np.maximum(STEP * (body @ table.own_decay[..., None])[..., 0], 0.0))
 
 
-class MapErrors:
-    """``E |e|^2`` of some queries at any n, without own keys: nothing but the map error.
+def map_errors(
+    logits: Array, values: Array, outputs: Array, fewest: float, most: float
+) -> Callable[[Array], Array]:
+    """Tabulate ``E |e|^2`` of some queries without own keys: nothing but the map error.
 
     Good to 1e-4 of itself (the rule), and to about 1e-7 of the values' variance (single precision),
     which is more where a query attends one key and n is so large that it never misses it.
@@ -391,28 +394,28 @@ class MapErrors:
         Attention over all keys, one row per query.
     fewest, most
         Smallest and largest n of the calls.
+
+    Returns
+    -------
+    Callable
+        From sizes n between these, and of at least 2, to errors [query, size].
     """
+    nothing = np.zeros(0, dtype=np.int64)
+    # about the middle of the values: sums over keys are in single precision
+    origin = values.mean(axis=0)
+    keys = KeyColumns(values - origin, np.zeros((len(values), 0)), (nothing, nothing))
+    parts = [slice(start, start + TOGETHER) for start in range(0, len(logits), TOGETHER)]
+    tables = [
+        QueryTable(logits[part], keys, outputs[part] - origin, fewest, most) for part in parts
+    ]
 
-    def __init__(
-        self, logits: Array, values: Array, outputs: Array, fewest: float, most: float
-    ) -> None:
-        nothing = np.zeros(0, dtype=np.int64)
-        # about the middle of the values: sums over keys are in single precision
-        origin = values.mean(axis=0)
-        keys = KeyColumns(values - origin, np.zeros((len(values), 0)), (nothing, nothing))
-        starts = range(0, len(logits), TOGETHER)
-        parts = [slice(start, start + TOGETHER) for start in starts]
-        self._tables = [
-            QueryTable(logits[part], keys, outputs[part] - origin, fewest, most) for part in parts
-        ]
-        self._ends = fewest, most
-
-    def __call__(self, sizes: Array) -> Array:
-        """Axes [query, size]; sizes of at least 2, between the ends."""
+    def at(sizes: Array) -> Array:
         n = as_sizes(sizes, smallest=2)
-        assert self._ends[0] <= n[0], "the tables end above the smallest size"
-        assert n[-1] <= self._ends[1], "the tables end below the largest size"
-        return np.concatenate([square_errors(table, n) for table in self._tables])
+        assert fewest <= n[0], "the tables end above the smallest size"
+        assert n[-1] <= most, "the tables end below the largest size"
+        return np.concatenate([square_errors(table, n) for table in tables])
+
+    return at
 
 
 def query_errors(

@@ -18,7 +18,6 @@ is has been measured against direct simulation (documentation, "How good is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -497,8 +496,7 @@ def _batch_squares(
         # query i does not serve as a query for its own key
         pairs = query_weights[:, None] * half[:, None] * ~np.eye(count, dtype=bool)
         weights = pairs / (half.sum() - half)
-        mean, square = _sampled_influence(change, weights, vectors, outer, values, noise)
-        square += _influence_about_keys(
+        mean, square = _sampled_influence(
             change, level, n, tokens, weights, vectors, outer, values, noise
         )
         if tokens:
@@ -556,7 +554,13 @@ def _about_keys(
     return np.asarray(-product / size + (own + (size - 1) * flat) / size**2)
 
 
-def _influence_about_keys(
+def _symmetric_outer(p: Array, q: Array) -> Array:
+    """``p q' + q p'`` for each row, flattened."""
+    product = p[:, :, None] * q[:, None, :]
+    return np.asarray((product + product.transpose(0, 2, 1)).reshape(len(p), -1))
+
+
+def _sampled_influence(
     change: Expectations,
     level: Expectations,
     n: Array,
@@ -566,63 +570,23 @@ def _influence_about_keys(
     outer: dict[str, Array],
     values: Array,
     noise: Array,
-) -> Array:
-    """The same for the change that each key makes, averaged over queries."""
-    average, total = _over_queries(weights)
-    g, o, b, c = (vectors[k] for k in "gobc")
-    own = g + o if tokens else np.zeros_like(g)
-    size = n[None, :, None]
-    left = change.key - change.key_key - change.key_own
-    towards = (
-        (weights.T @ c)[:, None]
-        + average(change.own + level.own[:, None], o)
-        + average(change.rest + level.rest[:, None], b)
-        - average(change.key + left, g)
-        + average(change.key, own)
-    )
-    mean_own = (weights.T @ own)[:, None]
-    x = values[:, None, :]
-    linear = -towards / size + mean_own / size**2
-    cross = x[..., :, None] * linear[..., None, :]
-    square = (cross + cross.swapaxes(-1, -2)).reshape(*linear.shape[:2], -1)
-    key_outer = 0.5 * _symmetric_outer(values, values)[:, None]
-    square += (1 / size**2 - 2 * total(change.key)[..., None] / size) * key_outer
-    attended = total(change.key + change.own)[..., None]
-    square += (2 * attended / size - 1 / size**2) * noise.ravel()
-    pairs = {
-        "gg": left - (change.key if tokens else 0.0),
-        "go": change.own_own + change.key_own - (change.key if tokens else change.own),
-        "gb": change.key_rest + change.own_rest + (change.rest if tokens else 0.0),
-    }
-    if tokens:
-        pairs |= {"oo": change.own, "ob": change.rest}
-    for name, coefficients in pairs.items():
-        square -= average(coefficients, outer[name]) / size
-    return np.asarray(square)
-
-
-def _symmetric_outer(p: Array, q: Array) -> Array:
-    """``p q' + q p'`` for each row, flattened."""
-    product = p[:, :, None] * q[:, None, :]
-    return np.asarray((product + product.transpose(0, 2, 1)).reshape(len(p), -1))
-
-
-def _sampled_influence(
-    change: Expectations,
-    weights: Array,
-    vectors: dict[str, Array],
-    outer: dict[str, Array],
-    values: Array,
-    noise: Array,
 ) -> tuple[Array, Array]:
-    """Change of the mean output, and of its second moment, that each key makes at each size.
+    """Change of the mean output, and of its second moment about the keys, that each key makes.
 
     ``weights`` (query, key) average over queries. Returns arrays (key, size, d) and
     (key, size, d*d).
     """
-    average, total = _over_queries(weights)
+
+    def average(coefficients: Array, columns: Array) -> Array:
+        product = np.einsum("ij,ijn,id->jnd", weights, coefficients, columns, optimize=True)
+        return np.asarray(product)
+
+    def total(coefficients: Array) -> Array:
+        return np.asarray(np.einsum("ij,ijn->jn", weights, coefficients))
+
     g, o, b, c = (vectors[k] for k in "gobc")
-    x = values[:, None, :]
+    x, size = values[:, None, :], n[None, :, None]
+    key_outer = 0.5 * _symmetric_outer(values, values)[:, None]
     mean = (
         total(change.key)[..., None] * x
         - average(change.key, g)
@@ -635,11 +599,9 @@ def _sampled_influence(
         + average(change.key_rest, b)
         + average(change.key, c)
     )
-    count, sizes, d = mean.shape
-    key_outer = 0.5 * _symmetric_outer(values, values)
-    cross = (x[..., :, None] * linear[..., None, :]).reshape(count, sizes, d, d)
-    square = (cross + cross.transpose(0, 1, 3, 2)).reshape(count, sizes, d * d)
-    square += total(change.key_key)[..., None] * key_outer[:, None, :]
+    cross = x[..., :, None] * linear[..., None, :]
+    square = (cross + cross.swapaxes(-1, -2)).reshape(*linear.shape[:2], -1)
+    square += total(change.key_key)[..., None] * key_outer
     square += total(change.across)[..., None] * noise.ravel()
     pairs = {
         "gg": change.key_key / 2,
@@ -654,19 +616,30 @@ def _sampled_influence(
     }
     for name, coefficients in pairs.items():
         square += average(coefficients, outer[name])
-    return mean, square
 
-
-def _over_queries(
-    weights: Array,
-) -> tuple[Callable[[Array, Array], Array], Callable[[Array], Array]]:
-    """Averages over queries, with weights (query, key): of coefficients times rows, and of them."""
-
-    def average(coefficients: Array, columns: Array) -> Array:
-        product = np.einsum("ij,ijn,id->jnd", weights, coefficients, columns, optimize=True)
-        return np.asarray(product)
-
-    def total(coefficients: Array) -> Array:
-        return np.asarray(np.einsum("ij,ijn->jn", weights, coefficients))
-
-    return average, total
+    # what taking outputs relative to the keys' mean adds, as in ``_about_keys``
+    own = g + o if tokens else np.zeros_like(g)
+    left = change.key - change.key_key - change.key_own
+    towards = (
+        (weights.T @ c)[:, None]
+        + average(change.own + level.own[:, None], o)
+        + average(change.rest + level.rest[:, None], b)
+        - average(change.key + left, g)
+        + average(change.key, own)
+    )
+    linear = -towards / size + (weights.T @ own)[:, None] / size**2
+    cross = x[..., :, None] * linear[..., None, :]
+    about = (cross + cross.swapaxes(-1, -2)).reshape(*linear.shape[:2], -1)
+    about += (1 / size**2 - 2 * total(change.key)[..., None] / size) * key_outer
+    attended = total(change.key + change.own)[..., None]
+    about += (2 * attended / size - 1 / size**2) * noise.ravel()
+    pairs = {
+        "gg": left - (change.key if tokens else 0.0),
+        "go": change.own_own + change.key_own - (change.key if tokens else change.own),
+        "gb": change.key_rest + change.own_rest + (change.rest if tokens else 0.0),
+    }
+    if tokens:
+        pairs |= {"oo": change.own, "ob": change.rest}
+    for name, coefficients in pairs.items():
+        about -= average(coefficients, outer[name]) / size
+    return mean, square + about
