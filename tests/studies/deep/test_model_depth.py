@@ -135,14 +135,14 @@ def test_terciles(scope):
 def test_intervals_of_means():
     values = np.array([[1.0, 0.2], [2.0, 0.9], [3.0, 0.4]])
     found = mean_and_interval(values, 0.0, 1.0)
-    assert found["mean"] == [2.0, pytest.approx(0.5)]
+    assert found.mean == (2.0, pytest.approx(0.5))
     # Student's quantile with 2 degrees of freedom; cut at the range of the quantity
     half = 4.302652729911275 * 1.0 / np.sqrt(3)
-    low, high = mean_and_interval(values)["interval"][0]
+    low, high = mean_and_interval(values).interval[0]
     assert (low, high) == (pytest.approx(2 - half), pytest.approx(2 + half))
-    assert found["interval"][1] == [0.0, 1.0]
-    assert exponentials(np.log(values))["mean"][0] == pytest.approx(6 ** (1 / 3))
-    assert mean_and_interval(values[:1])["interval"] == [None, None]
+    assert found.interval[1] == (0.0, 1.0)
+    assert exponentials(np.log(values)).mean[0] == pytest.approx(6 ** (1 / 3))
+    assert mean_and_interval(values[:1]).interval == (None, None)
 
 
 @pytest.mark.parametrize("stop", ["passage-1-shared", "horizons"])

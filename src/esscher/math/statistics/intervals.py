@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from esscher.core.codec import Estimate, Record
+from esscher.core.codec import Estimate, Interval, Record
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_array
-from esscher.math.statistics.records import Means, Numbers, finite_numbers
+from esscher.math.statistics.records import Numbers, finite_numbers
 
 #: Level of every interval, unless a caller asks for another one.
 LEVEL = 0.95
 
 
-def mean_and_interval(
-    values: Array, lowest: float = -np.inf, highest: float = np.inf
-) -> dict[str, Any]:
+class Means(Record, frozen=True, kw_only=True):
+    """Means by size, with standard errors and intervals where there are replicates."""
+
+    mean: tuple[float, ...]
+    standard_error: Numbers
+    interval: tuple[Interval | None, ...]
+
+
+def mean_and_interval(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Means:
     """Mean, standard error and Student's interval of every size.
 
     Parameters
@@ -33,31 +38,21 @@ def mean_and_interval(
     lowest, highest
         Range of the quantity: intervals end there.
     """
-    count = len(values)
-    mean = values.mean(axis=0)
+    count, mean = len(values), values.mean(axis=0)
     if count < 2:
-        nothing = [None] * len(mean)
-        return {"mean": finite_numbers(mean), "standard_error": nothing, "interval": nothing}
+        nothing = (None,) * len(mean)
+        return Means(mean=tuple(mean.tolist()), standard_error=nothing, interval=nothing)
     error = values.std(axis=0, ddof=1) / np.sqrt(count)
     half = scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2) * error
-    return {
-        "mean": finite_numbers(mean),
-        "standard_error": finite_numbers(error),
-        "interval": np.stack([mean - half, mean + half], axis=1).clip(lowest, highest).tolist(),
-    }
-
-
-def means(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Means:
-    """Return the same as a record."""
-    found = mean_and_interval(values, lowest, highest)
+    low, high = ((mean + sign * half).clip(lowest, highest).tolist() for sign in (-1, 1))
     return Means(
-        mean=tuple(found["mean"]),
-        standard_error=tuple(found["standard_error"]),
-        interval=tuple(end and (end[0], end[1]) for end in found["interval"]),
+        mean=tuple(mean.tolist()),
+        standard_error=finite_numbers(error),
+        interval=tuple(zip(low, high, strict=True)),
     )
 
 
-def exponentials(values: Array) -> dict[str, Any]:
+def exponentials(values: Array) -> Means:
     """Exponential of the mean, with its interval: perplexities and ratios.
 
     Parameters
@@ -65,12 +60,12 @@ def exponentials(values: Array) -> dict[str, Any]:
     values
         Logarithms, axes [replicate, size].
     """
-    found = mean_and_interval(values)
-    ends = found["interval"]
-    return {
-        "mean": np.exp(np.array(found["mean"])).tolist(),
-        "interval": [None if end is None else np.exp(np.array(end)).tolist() for end in ends],
-    }
+    logs = mean_and_interval(values)
+    return Means(
+        mean=tuple(np.exp(logs.mean).tolist()),
+        standard_error=(None,) * len(logs.mean),
+        interval=tuple(ends and tuple(np.exp(ends).tolist()) for ends in logs.interval),
+    )
 
 
 def wilson(right: float, count: int) -> tuple[float, float]:

@@ -36,10 +36,9 @@ from esscher.core.shown import between, rates_said, two_digits
 from esscher.core.validation import Array
 from esscher.math.limits import GaussianStack, StackLimit
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resample
-from esscher.math.statistics.intervals import means
+from esscher.math.statistics.intervals import Means, exponentials, mean_and_interval
 from esscher.math.statistics.records import (
     Ends,
-    Means,
     class_counts,
     finite,
     rate_words,
@@ -178,7 +177,8 @@ def assemble_model(study: DeepStudy, cells: Mapping[str, Cell], run: CellRun) ->
         DeepLayer(
             layer=i,
             error={
-                way: means(values[way]["residual"].mean(axis=1)[:, i], lowest=0.0) for way in ways
+                way: mean_and_interval(values[way]["residual"].mean(axis=1)[:, i], lowest=0.0)
+                for way in ways
             },
             growth={way: tuple(growth[way][i]) for way in ways},
             fit={
@@ -198,15 +198,17 @@ def assemble_model(study: DeepStudy, cells: Mapping[str, Cell], run: CellRun) ->
         of_passages = {name: part.mean(axis=1)[:, 0] for name, part in values[variant].items()}
         for name, (lowest, highest) in RANGES.items():
             if name in of_passages:
-                end.setdefault(name, {})[variant] = means(of_passages[name], lowest, highest)
+                end.setdefault(name, {})[variant] = mean_and_interval(
+                    of_passages[name], lowest, highest
+                )
         if main == "kl":
             surprise = of_passages["nll"]
             dense = np.array([nll for *_, nll in rows])[:, None]
             perplexity = end.setdefault("perplexity", {})
             if not perplexity:
-                perplexity["dense"] = _exponentials(dense)
-            perplexity[variant] = _exponentials(surprise)
-            end.setdefault("ratio", {})[variant] = _exponentials(surprise - dense)
+                perplexity["dense"] = exponentials(dense)
+            perplexity[variant] = exponentials(surprise)
+            end.setdefault("ratio", {})[variant] = exponentials(surprise - dense)
             costs[variant], cost = of_passages["kl"], independent(variant, "kl")[:, 0]
         else:
             costs[variant] = 1.0 - of_passages["cosine"]
@@ -312,24 +314,13 @@ def _terciles(
     if all(name in costs for name in TERCILES):
         low, high = costs["low"], costs["high"]
         if np.all(low > 0) and np.all(high > 0):
-            ratio = _exponentials(np.log(high) - np.log(low))
+            ratio = exponentials(np.log(high) - np.log(low))
     return Terciles(
         scope=study.terciles,
         keys=study.ways[0],
         heads=heads,
         horizons=rows,
         high_over_low=ratio,
-    )
-
-
-def _exponentials(logarithms: Array) -> Means:
-    """Exponentials of the means of logarithms [replicate, size], with intervals."""
-    found = means(logarithms)
-    intervals = [end and np.exp(np.array(end)).tolist() for end in found.interval]
-    return Means(
-        mean=tuple(np.exp(np.array(found.mean)).tolist()),
-        standard_error=(None,) * len(found.mean),
-        interval=tuple(end and (end[0], end[1]) for end in intervals),
     )
 
 
@@ -443,7 +434,9 @@ def assemble_stack(study: DeepStackStudy, cells: Mapping[str, Cell], run: CellRu
         DeepLayer(
             layer=i,
             horizon=float(exact.horizons[i][0]),
-            error={curve: means(errors[curve][:, i], lowest=0.0) for curve in STACK_CURVES},
+            error={
+                curve: mean_and_interval(errors[curve][:, i], lowest=0.0) for curve in STACK_CURVES
+            },
             growth={curve: tuple(growth[curve][i]) for curve in STACK_CURVES},
             fit={
                 curve: fitted(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from esscher.core.codec import Count, Estimate, Index, Name, Record
 from esscher.core.errors import InputError
 from esscher.math.statistics import Rate
-from esscher.math.statistics.records import Means
+from esscher.math.statistics.intervals import Means
 from esscher.runs.result import Result
 
 if TYPE_CHECKING:

@@ -214,7 +214,7 @@ def assemble(study: DomainsStudy, cells: Mapping[str, Cell], run: CellRun) -> Do
             middle = np.nanmedian(values, axis=0)
         result = mean_and_interval(middle.T)
         for c, median in enumerate(medians):
-            ends = np.array([result["mean"][c], *result["interval"][c]], dtype=np.float64)
+            ends = np.array([result.mean[c], *(result.interval[c] or ())], dtype=np.float64)
             value, low, high = _rounded(statistic.backward(ends))
             median[name] = Estimate(value=value, interval=(low, high))
     corpora = []

@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esscher.core.codec import Interval
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.cache.budgets import POWERS, Keeping, Score, SelectionKind
@@ -443,9 +442,9 @@ def _measures(rows: list[pd.DataFrame], cells: Sequence[Cell], name: str) -> Mea
         kept=cells[0].about.kept[name],
         error=_mean(by_layer.mean(axis=1), 0.0),
         layer_error=LayerMeans(
-            mean=tuple(layers["mean"]),
-            standard_error=tuple(layers["standard_error"]),
-            interval=tuple(ends_of(ends) for ends in layers["interval"]),
+            mean=layers.mean,
+            standard_error=layers.standard_error,
+            interval=layers.interval,
         ),
     )
 
@@ -462,9 +461,9 @@ def _mean(values: Array, lowest: float, highest: float = np.inf) -> Mean:
     """The mean over passages."""
     found = mean_and_interval(values[:, None], lowest, highest)
     return Mean(
-        mean=found["mean"][0],
-        standard_error=found["standard_error"][0],
-        interval=ends_of(found["interval"][0]),
+        mean=found.mean[0],
+        standard_error=found.standard_error[0],
+        interval=found.interval[0],
     )
 
 
@@ -521,12 +520,7 @@ def paired_ratio(over: Array, under: Array) -> Mean:
 def mean_exponential(logs: Array) -> Mean:
     """Exponential of the mean of logarithms over passages, with interval."""
     found = exponentials(logs[:, None])
-    return Mean(mean=found["mean"][0], interval=ends_of(found["interval"][0]))
-
-
-def ends_of(interval: list[float] | None) -> tuple[float, float] | None:
-    """Return the ends of an interval as records hold them."""
-    return None if interval is None else (interval[0], interval[1])
+    return Mean(mean=found.mean[0], interval=found.interval[0])
 
 
 def verdict_of(ratio: Mean) -> Verdict:
@@ -596,8 +590,8 @@ def _scores(items: Sequence[Cell]) -> TaskScores:
             score=float(own.mean()),
             interval=wilson(float(own.sum()), len(own)),
             n=len(own),
-            log_probability=likely["mean"][0],
-            log_probability_interval=_ends(likely["interval"][0]),
+            log_probability=likely.mean[0],
+            log_probability_interval=likely.interval[0],
             of_dense=None if name == "dense" else _difference(logs[name] - logs["dense"]),
             **{
                 kind: float(own[kinds == kind].mean())
@@ -611,9 +605,9 @@ def _scores(items: Sequence[Cell]) -> TaskScores:
 def _difference(values: Array) -> Mean:
     found = mean_and_interval(values[:, None])
     return Mean(
-        mean=found["mean"][0],
-        standard_error=found["standard_error"][0],
-        interval=_ends(found["interval"][0]),
+        mean=found.mean[0],
+        standard_error=found.standard_error[0],
+        interval=found.interval[0],
     )
 
 
@@ -625,7 +619,3 @@ def _values(items: Sequence[Cell], name: str, measure: str) -> Array:
         own = table[(table["configuration"] == name) & (table["measure"] == measure)]["value"]
         out.append(float(own.iloc[0]))
     return np.array(out)
-
-
-def _ends(interval: list[float] | None) -> Interval | None:
-    return None if interval is None else (interval[0], interval[1])
