@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 import esscher
+from esscher.cli import main
 from esscher.runs.registry import load
 from esscher.studies.sweep import measure
 from esscher.studies.sweep.study import hash_of
@@ -143,3 +145,13 @@ def test_the_hash_sees_every_number_and_no_cache() -> None:
     other = tokens.copy()
     other[4, 1] += 1e-9
     assert hash_of(esscher.laws.FiniteTokens(tokens)) != hash_of(esscher.laws.FiniteTokens(other))
+
+
+def test_a_sweep_with_nothing_stored_is_shown(tmp_path: Path) -> None:
+    """As after a full disk before the first replicate."""
+    small_sweep(tmp_path / "run")
+    for path in [tmp_path / "run/results.json", *(tmp_path / "run/parts").glob("replicate-*")]:
+        path.unlink()
+    done = CliRunner().invoke(main, ["show", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    assert "0 replicates (not complete)" in done.output
