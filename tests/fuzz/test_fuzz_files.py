@@ -18,7 +18,7 @@ import pytest
 from hypothesis import strategies as st
 
 from esscher.core.errors import EsscherError, InputError
-from esscher.core.options import geometric_sizes, numbers, whole_numbers
+from esscher.core.options import geometric_sizes, listed, numbers, options_of
 from esscher.core.untrusted import (
     map_array,
     parse_json,
@@ -30,6 +30,7 @@ from esscher.engine.patterns import as_patterns
 from esscher.engine.text import collect_cloud, read_text
 from esscher.engine.text.cloud import open_cloud
 from esscher.show.save import as_points
+from esscher.studies.tails import TailsStudy
 from tests.engine.models.folders import save, tiny, words
 from tests.engine.models.gguf_files import STRING, UINT32, entry, gguf_bytes
 from tests.fuzz.damage import as_text, changed_bytes, changed_tree, effort, fuzz, randoms
@@ -174,9 +175,11 @@ OPTIONS = st.text(alphabet=string.digits + ":,-.+eEinfa x_\u0663\u00b2", max_siz
 
 @effort(150, 5000)
 def test_values_of_options(examples):
+    layers = next(o for o in options_of(TailsStudy) if o.name == "layers")
+
     def property(text):
         reads(geometric_sizes, text)
-        reads(whole_numbers, text, "--layers")
+        reads(listed, layers, text, "--layers")
         reads(numbers, text, "--alpha")
         reads(as_points, text)
         reads(as_patterns, text)

@@ -49,7 +49,7 @@ def test_panels_share_the_width():
 def test_names_along_an_axis_take_their_room_up_to_a_share():
     names = ("one", "a name that is longer than all others")
     wide = layout(pairs(names).to_dict(), 2 * DOUBLE)["concat"]
-    own = (2 * DOUBLE - 2 * GAP) / 3
+    own = (2 * DOUBLE - GAP) / 2
     assert wide[0]["width"] == pytest.approx(
         own - LETTER_WIDTH * len(names[1]) - TICK_ROOM, abs=0.1
     )
