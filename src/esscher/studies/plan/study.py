@@ -169,7 +169,7 @@ class PlanStudy(ModelStudy[Plan]):
             raise InputError("give either a budget, such as 0.25, or a tolerance, such as 0.1")
         queries = _query_count(model, self.query_count)
         keys = AtMost.unless(self.prefix, _keys(model, self.prefix, queries))
-        self._check_goal(keys, keeping_for(keys, True, self.budget or 1.0))
+        self._check_goal(keys, keeping_for(keys, self.budget or 1.0))
         return replace(
             self,
             prefix=keys,
@@ -257,7 +257,7 @@ class PlanStudy(ModelStudy[Plan]):
     @property
     def keeping(self) -> Keeping:
         """What is kept for certain."""
-        return keeping_for(self.prefix, True, self.budget or 1.0)
+        return keeping_for(self.prefix, self.budget or 1.0)
 
     @property
     def kinds(self) -> list[str]:
