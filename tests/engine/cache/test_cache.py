@@ -17,6 +17,7 @@ import torch
 from esscher import load_cache
 from esscher.core.errors import InputError
 from esscher.engine.cache.cache import planned_cache
+from esscher.engine.cache.hooks import cache_by_default
 from esscher.engine.cache.layer import SLACK
 from esscher.engine.models import attention_override
 from tests.engine.cache.plans import (
@@ -137,17 +138,6 @@ def test_a_model_used_with_another_cache_is_what_it_was():
     assert after == names
     # one forward, however many caches
     assert loaded.backbone.forward == forward
-
-
-def test_a_call_that_fails_leaves_the_model_as_it_was():
-    loaded = model()
-    names = loaded.backbone.config._attn_implementation
-    cache = planned_cache(loaded, budgets_for(loaded))
-    handle = loaded.backbone.layers[1].register_forward_pre_hook(lambda *given: 1 / 0)
-    with pytest.raises(ZeroDivisionError), torch.no_grad():
-        loaded.model(input_ids=prompts([40])[0][None], past_key_values=cache)
-    handle.remove()
-    assert loaded.backbone.config._attn_implementation == names
 
 
 def test_copies_of_a_model_know_the_cache_too():
@@ -271,29 +261,6 @@ def test_tokens_of_a_prompt_that_are_taken_back():
         two.crop(-1)
 
 
-def test_tokens_that_only_some_layers_took_back():
-    """A layer with a window cannot, those before it did: the cache must not go on from that."""
-    loaded, text = model("gemma2"), prompts([60])[0][None]
-    cache = planned_cache(loaded, budgets_for(loaded, 0.5))
-    cache.layers[0], cache.layers[1] = cache.layers[1], cache.layers[0]
-    with torch.no_grad():
-        loaded.model(input_ids=text, past_key_values=cache)
-        with pytest.raises(RuntimeError, match="does not track past states"):
-            cache.crop(-1)
-        with pytest.raises(InputError, match="the cache is unfinished"):
-            loaded.model(input_ids=text[:, :1], past_key_values=cache)
-
-
-def test_sampling_is_that_of_the_logits():
-    loaded, batch = model(), padded(prompts((40, 31)))
-    options = {"do_sample": True, "temperature": 0.7, "top_k": 5}
-    torch.manual_seed(1)
-    dense = generated(loaded, batch, **options).sequences
-    torch.manual_seed(1)
-    cache = planned_cache(loaded, budgets_for(loaded, 1.0))
-    assert torch.equal(generated(loaded, batch, past_key_values=cache, **options).sequences, dense)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
     """All tokens: as near to dense as dense computed in two ways is to itself."""
@@ -327,22 +294,6 @@ def test_a_prompt_in_pieces_is_the_prompt(name, lengths):
     dense = generated(loaded, batch)
     assert torch.equal(found.sequences, dense.sequences)
     same(logits_of(found), logits_of(dense))
-
-
-@pytest.mark.parametrize("decode", ["keep", "budget"])
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
-def test_pieces_are_fitted_with_padding(name, decode):
-    """Also where all of a text is padding so far."""
-    loaded, batch = model(name), padded(prompts((90, 5, 37)))
-    budgets = budgets_for(loaded, 0.4, selection="fitted")
-    cache = planned_cache(loaded, budgets, chunk=20, decode=decode)
-    found = generated(loaded, batch, past_key_values=cache)
-    assert bool(torch.isfinite(logits_of(found)).all())
-    plain = planned_cache(loaded, budgets_for(loaded, 0.4), chunk=20, decode=decode)
-    generated(loaded, batch, past_key_values=plain)
-    assert cache.kept.tolist() == plain.kept.tolist()
-    for layer in cache.reduced:
-        assert bool(torch.isfinite(layer.segments.values).all())
 
 
 @pytest.mark.parametrize("selection", ["sample", "fitted"])
@@ -380,34 +331,18 @@ def test_generation_of_any_length_in_bounded_memory():
                 place = torch.tensor([[one.get_seq_length() % 190]])
                 loaded.model(input_ids=token, past_key_values=one, position_ids=place)
                 sizes.setdefault(id(one), []).append(int(one.kept.max()))
-    bound = 15 + 4 + SLACK  # the budget, what is always recent, and what comes before it is judged
+    bound = (
+        15 + 4 + SLACK
+    )  # the budget, what is always recent, and what comes before it is selected
     assert max(sizes[id(cache)]) <= bound
     assert max(sizes[id(grows)]) <= 0.25 * (60 + 4 * SLACK + 10) + 4 + SLACK
     assert max(sizes[id(grows)]) > bound
     assert cache.get_seq_length() == 60 + 4 * SLACK + 10
 
 
-def test_twenty_thousand_tokens_at_constant_memory():
-    """One layer, and tokens in handfuls: what counts is what is held."""
-    loaded, step = model(num_hidden_layers=1), 8
-    cache = planned_cache(loaded, budgets_for(loaded), decode="budget", length=60)
-    tokens = torch.arange(4, 44).reshape(-1, 1, step)
-    sizes = []
-    with torch.inference_mode():
-        loaded.backbone(input_ids=prompts([60])[0][None], past_key_values=cache)
-        for i in range(20_000 // step):
-            places = torch.arange(60 + i % 120, 60 + i % 120 + step)[None]
-            loaded.backbone(input_ids=tokens[i % 5], past_key_values=cache, position_ids=places)
-            sizes.append(cache.nbytes)
-    assert cache.get_seq_length() == 20_060
-    early, late = sizes[100:350], sizes[-250:]
-    assert max(late) == max(early)
-    assert max(sizes) < 0.02 * cache.dense_nbytes
-
-
 @pytest.mark.parametrize("selection", ["sample", "fitted"])
-def test_a_text_of_a_batch_is_judged_as_it_is_alone(selection):
-    """Also when it is judged again and again: padding and other texts change nothing."""
+def test_a_text_of_a_batch_is_selected_as_it_is_alone(selection):
+    """Also when it is selected again and again: padding and other texts change nothing."""
     loaded, texts = model(), prompts((30, 44))
     batch, budgets = padded(texts), budgets_for(loaded, 0.4, selection=selection)
     options = {"decode": "budget", "length": 44}
@@ -439,18 +374,6 @@ def test_a_text_of_a_batch_is_judged_as_it_is_alone(selection):
                     past_key_values=alone,
                 ).logits[:, -1]
                 torch.testing.assert_close(found, row[i : i + 1], rtol=1e-4, atol=1e-4)
-
-
-def test_branches_of_a_conversation():
-    loaded, text = model(), prompts([60])[0][None]
-    cache = planned_cache(loaded, budgets_for(loaded))
-    with torch.no_grad():
-        loaded.model(input_ids=text, past_key_values=cache)
-        branch = copy.deepcopy(cache)
-        one = loaded.model(input_ids=text[:, :5], past_key_values=branch).logits
-        other = loaded.model(input_ids=text[:, :5], past_key_values=cache).logits
-    assert torch.equal(one, other)
-    assert cache.get_seq_length() == branch.get_seq_length() == 65
 
 
 def test_inference_mode_and_no_gradients():
@@ -506,15 +429,6 @@ def test_autocast_is_refused_before_anything_is_read():
     assert cache.get_seq_length() == 61
 
 
-def test_a_cache_is_used_again_after_a_reset():
-    loaded, batch = model(), padded(prompts((40, 23)))
-    cache = planned_cache(loaded, budgets_for(loaded), decode="budget")
-    first = logits_of(generated(loaded, batch, past_key_values=cache))
-    cache.reset()
-    assert cache.nbytes == 0
-    assert torch.equal(logits_of(generated(loaded, batch, past_key_values=cache)), first)
-
-
 def test_prompts_shorter_than_what_is_certain_are_kept_whole():
     loaded = model()
     for length in (1, 3, 35, 36, 37):
@@ -543,7 +457,7 @@ def test_refusals():
             loaded.model(input_ids=text[:, :1].expand(2, 1), past_key_values=cache)
         # that did no harm
         loaded.model(input_ids=text[:, :1], past_key_values=cache)
-    with pytest.raises(InputError, match=r"'bert' is an encoder .* use plan.apply\(model\)"):
+    with pytest.raises(InputError, match=r"'bert' is an encoder .* plans are for decoders"):
         planned_cache(tiny_model("bert"), budgets)
     with pytest.raises(InputError, match="all layers of 'mistral' have a sliding window of 5"):
         planned_cache(tiny_model("mistral"), budgets)
@@ -756,24 +670,6 @@ def test_padding_is_known_after_judging_choosing_and_saving(tmp_path):
         follow(other)
 
 
-def test_attention_that_is_watched_is_the_same():
-    loaded, text = tiny_model("llama", strength=STRENGTH, **ROTARY), prompts([60])[0][None]
-    budgets, seen = budgets_for(loaded), []
-    plain, watched = planned_cache(loaded, budgets), planned_cache(loaded, budgets)
-
-    def look(inputs):
-        seen.append(inputs.own())
-
-    with torch.no_grad():
-        loaded.model(input_ids=text, past_key_values=plain)
-        expected = loaded.model(input_ids=text[:, :5], past_key_values=plain).logits
-        with attention_override(loaded, look):
-            loaded.model(input_ids=text, past_key_values=watched)
-            found = loaded.model(input_ids=text[:, :5], past_key_values=watched).logits
-    assert torch.equal(found, expected)
-    assert [tuple(one.shape) for one in seen] == [(1, 4, 60, 8)] * 3 + [(1, 4, 5, 8)] * 3
-
-
 COMPILED = """
 import sys
 import torch
@@ -824,3 +720,35 @@ def test_compiled_models_keep_the_cache_out_of_their_graphs(way, backend):
     command = [sys.executable, "-c", COMPILED, way, backend]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3_text"])
+def test_generate_uses_a_default_cache_for_every_prompt(name):
+    loaded = tiny_model(name, **room_for(name))
+    first, second = padded(prompts((60, 45))), padded(prompts([50], seed=9))
+    before = logits_of(generated(loaded, first))
+    cache = planned_cache(loaded, budgets_for(loaded))
+    with cache_by_default(loaded, cache):
+        found = [logits_of(generated(loaded, batch)) for batch in (first, second)]
+        assert cache.get_seq_length() == 55
+    assert torch.equal(logits_of(generated(loaded, first)), before)
+    assert cache.get_seq_length() == 55
+    for batch, one in zip((first, second), found, strict=True):
+        own = planned_cache(loaded, budgets_for(loaded))
+        assert torch.equal(one, logits_of(generated(loaded, batch, past_key_values=own)))
+
+
+def test_what_has_another_cache_is_left_alone():
+    """A cache that was filled before the block, or no cache at all."""
+    loaded, text = tiny_model("llama", **ROTARY), prompts([60])[0][None]
+    dense = transformers.DynamicCache(config=loaded.model.config)
+    cache = planned_cache(loaded, budgets_for(loaded))
+    with torch.no_grad():
+        loaded.model(input_ids=text, past_key_values=dense)
+        with cache_by_default(loaded, cache):
+            again = loaded.model(input_ids=text[:, :3], past_key_values=dense)
+            assert again.past_key_values is dense
+            assert loaded.model(input_ids=text, use_cache=False).past_key_values is None
+            assert cache.get_seq_length() == 0
+            assert loaded.model(input_ids=text).past_key_values is cache
+    assert dense.get_seq_length() == 63

@@ -41,13 +41,13 @@ def test_cards_say_what_is_kept_and_what_it_costs(found):
         ("undecided", 1.5, "undecided", "whether the plan or uniform budgets are closer to dense"),
     ],
 )
-def test_the_verdict_is_said_as_it_is(decoder, verdict, mean, value, label):
-    ratio = structs.replace(decoder.check.ratios["uniform"], mean=mean, interval=(0.4, 2.5))
-    ratios = decoder.check.ratios | {"uniform": ratio}
-    check = structs.replace(decoder.check, verdict=verdict, ratios=ratios, best=("snapkv",))
+def test_the_verdict_is_said_as_it_is(found, verdict, mean, value, label):
+    ratio = structs.replace(found.check.ratios["uniform"], mean=mean, interval=(0.4, 2.5))
+    ratios = found.check.ratios | {"uniform": ratio}
+    check = structs.replace(found.check, verdict=verdict, ratios=ratios, best=("snapkv",))
     over = dict.fromkeys(("planned", "uniform", "streaming"), ratio)
     check = structs.replace(check, over_best=over)
-    card, best = summary(replace(decoder, check=check), "run").cards[5:]
+    card, best = summary(replace(found, check=check), "run").cards[5:]
     assert (card.value, card.label) == (value, label)
     assert "95% interval 0.40 to 2.5" in card.note
     assert (best.value, best.note) == ("SnapKV", "beyond the paired intervals")
@@ -62,22 +62,22 @@ def test_the_verdict_is_said_as_it_is(decoder, verdict, mean, value, label):
         (1_400_000_000, 1_600_000_000, "200 MB more memory at the peak"),
     ],
 )
-def test_peaks_that_repeated_runs_have_are_no_gain(monkeypatch, decoder, dense, planned, said):
+def test_peaks_that_repeated_runs_have_are_no_gain(monkeypatch, found, dense, planned, said):
     costs = [
         Cost(prompt_seconds=1.0, tokens_per_second=None, cache_bytes=1, peak_memory=peak)
         for peak in (dense, planned)
     ]
     savings = Savings(tokens=9, new_tokens=2, dense=costs[0], planned=costs[1], parts_at=None)
     monkeypatch.setattr("esscher.studies.plan.view.read_savings", lambda folder: savings)
-    cards = [f"{card.value} {card.label}" for card in summary(decoder, "run").cards]
+    cards = [f"{card.value} {card.label}" for card in summary(found, "run").cards]
     assert [text for text in cards if "peak" in text] == ([] if said is None else [said])
 
 
-def test_methods_that_cannot_be_told_apart_are_counted(decoder):
-    ratio = decoder.check.ratios["uniform"]
+def test_methods_that_cannot_be_told_apart_are_counted(found):
+    ratio = found.check.ratios["uniform"]
     over = dict.fromkeys(("planned", "uniform", "streaming"), ratio)
-    check = structs.replace(decoder.check, best=("snapkv", "planned"), over_best=over)
-    *_, best = summary(replace(decoder, check=check), "run").cards
+    check = structs.replace(found.check, best=("snapkv", "planned"), over_best=over)
+    *_, best = summary(replace(found, check=check), "run").cards
     assert best.value == "2 of 4"
     assert best.label == "methods cannot be told apart as the closest to dense"
     assert best.note == f"with {check.passages} passages: SnapKV, planned"

@@ -63,7 +63,7 @@ def test_what_is_said_of_key_heads_that_are_not_shown(
         versions={},
         created="",
         headline="Kept.",
-        version=2,
+        version=3,
         model=model,
         prefix=100,
         keeping=Keeping(sinks=1, recent=1),

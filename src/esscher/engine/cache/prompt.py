@@ -46,6 +46,8 @@ class ObservedPrompt:
 
     Attributes
     ----------
+    rules
+        The rules.
     cache
         Transformers' own, which has read the prompt.
     scores
@@ -66,7 +68,7 @@ class ObservedPrompt:
         fits: bool = True,
         chunk: int = CHUNK,
     ) -> None:
-        self.loaded, tokens = loaded, torch.from_numpy(ids)
+        self.loaded, self.rules, tokens = loaded, tuple(rules), torch.from_numpy(ids)
         self.certain = certain_keys(len(ids), keeping.sinks, keeping.recent)
         self.scores: dict[int, Tensor] = {}
         self.rule_scores: dict[str, dict[int, Tensor]] = {rule.name: {} for rule in rules}

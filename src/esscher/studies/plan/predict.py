@@ -84,6 +84,12 @@ class Predicted:
         budgets[layers], powers[layers] = self.budgets, self.powers
         return replace(self, budgets=budgets, powers=powers)
 
+    @property
+    def optimism(self) -> float:
+        """How much more budgets cost on a passage that they were not made from, as a factor."""
+        own = float(self.own.sum())
+        return float(self.validated.sum()) / own if own > 0 else 1.0
+
     def cost(
         self, realised: Array, prose: NDArray[np.bool_]
     ) -> tuple[float, tuple[float, float] | None, float | None]:
@@ -102,11 +108,8 @@ class Predicted:
             The effect on prose, if there is any, its 95% interval (None for one passage), and the
             effect on retrieval passages (None without).
         """
-        own = float(self.own.sum())
-        # how much more budgets cost on a passage that they were not made from
-        optimism = float(self.validated.sum()) / own if own > 0 else 1.0
         # budgets that keep all tokens cost nothing: what is left of them is rounding
-        values = realised * optimism if self.own.any() else np.zeros_like(realised)
+        values = realised * self.optimism if self.own.any() else np.zeros_like(realised)
         retrieval = None if prose.all() else float(values[~prose].mean())
         if prose.any():
             values = values[prose]
