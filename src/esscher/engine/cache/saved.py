@@ -267,7 +267,10 @@ def _fill(
     if bool((counts < 0).any()) or not fits:
         raise stored.damaged("has lists that do not fit together")
     longest = int(counts.max()) + tail_keys.shape[2]
-    if longest > record.seen or max(record.lengths) > record.seen or bool((weight < 0).any()):
+    if longest > record.seen or max(record.lengths) > record.seen:
+        raise stored.damaged("holds more tokens than were seen")
+    # a sampled token stands for one at least; a fit may take off from that
+    if record.budgets.selection != "fitted" and bool((weight < 0).any()):
         raise stored.damaged("holds more tokens than were seen")
     device, listed = loaded.device, record.seen - tail_keys.shape[2]
     padding = stored.take("padding", (batch, listed), torch.bool) if "padding" in stored else None
