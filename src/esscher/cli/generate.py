@@ -159,12 +159,12 @@ def generate(
 def _stored(request: Request, found: Generation | Comparison) -> Path | None:
     """Keep what a comparison measured with the run of its plan, if it has one."""
     from esscher.engine.generation import Comparison
-    from esscher.studies.plan.generate import savings_of, store_savings
+    from esscher.studies.plan.generate import store_savings
 
     folder = None if request.plan is None else request.plan.folder
     if folder is None or not isinstance(found, Comparison):
         return None
-    return store_savings(savings_of(found), folder)
+    return store_savings(found, folder)
 
 
 def _check_options(context: click.Context, plan: Path | None, dense: bool, comparing: bool) -> None:

@@ -186,12 +186,6 @@ def test_learned_positions_stay_in_the_queries():
         assert_same(prompt_scores(inputs, "all", None), expected, np.arange(60))
 
 
-def test_many_queries_are_taken_in_blocks():
-    inputs = layer_inputs(heads=2, key_heads=1, queries=700, keys=700, strength=2.0)
-    expected = by_definition(inputs, inputs.q[0], np.arange(700))
-    assert_same(prompt_scores(inputs, "all", None), expected, np.arange(700))
-
-
 @pytest.mark.parametrize("score", ["all", "last"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_neither_scores_nor_is_scored(side, score):

@@ -17,7 +17,7 @@ from esscher.engine.text.tasks import ask, task_items
 from esscher.runs.folder import Cell
 from esscher.show.tables import PlainConsole
 from esscher.studies.plan.result import PUBLISHED, TaskScore
-from esscher.studies.plan.view import advice, print_result, summary, task_sentence
+from esscher.studies.plan.view import print_result, summary, task_sentence
 from tests.studies.plan.small import prose, roomy
 
 OTHERS = ("adakv:expected", "adakv:streaming")
@@ -88,14 +88,10 @@ def drop(rows):
         ("needle-0", drop([0]), "its table is not of all configurations"),
         ("values-1", lambda about, table: pd.concat([table, table[:1]]), "not of all"),
         ("values-0", lambda about, table: table.drop(columns="measure"), "not of all"),
-        ("values-0", lambda about, table: table.astype({"value": str}), "not of all"),
         ("needle-1", lambda about, table: about.pop("task"), "does not say what was asked"),
-        ("needle-1", lambda about, table: about.update(task="keys"), "what was asked"),
         ("needle-1", lambda about, table: about.update(haystack="hay"), "what was asked"),
         ("needle-1", lambda about, table: about.pop("kept"), "does not say what was kept"),
-        ("needle-1", lambda about, table: about["kept"].pop("kvzip"), "what was kept"),
         ("check-0", lambda about, table: about["kept"].pop("adakv"), "what dense attention gives"),
-        ("check-1", drop([3]), "its table is not of all configurations"),
         ("check-0", lambda about, table: table.astype({"value": str}), "not of all"),
         ("calibration-0", lambda about, table: table.assign(value="much"), "has no effects"),
         ("calibration-0", drop([-1]), "its norm is not one per"),
@@ -171,16 +167,6 @@ def test_answers_are_said_in_the_headline(asked):
         "model itself fails: values); AdaKV (Expected Attention) 60%."
     )
     assert task_sentence(structs.replace(check, tasks={}, totals={})) == ""
-
-
-def test_a_rule_over_another_that_is_best_is_named(asked):
-    ratio = asked.check.ratios["uniform"]
-    check = structs.replace(
-        asked.check,
-        best=("adakv:expected",),
-        over_best=dict.fromkeys(NAMES - {"adakv:expected"}, ratio),
-    )
-    assert advice(check).startswith("Use AdaKV (Expected Attention): closer to dense than")
 
 
 @pytest.mark.parametrize("selection", ["sample", "topk"])

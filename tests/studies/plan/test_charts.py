@@ -12,15 +12,13 @@ from esscher.core.errors import InputError
 from esscher.show.content import draw, offered
 from esscher.studies.plan.charts import (
     BANDED,
-    COLOURS,
     DRAWINGS,
     ERRORS,
     KEY_HEAD,
     MEASURES,
-    shown_first,
 )
 from esscher.studies.plan.view import name_of
-from tests.show.drawn import panel_rows, rows, texts
+from tests.show.drawn import panel_rows, texts
 
 UNCHECKED = ["plan", "budgets", "explorer"]
 
@@ -42,17 +40,6 @@ def test_without_a_check_there_are_budgets(found, capfd):
     with pytest.raises(InputError, match="no chart 'cost' of this result: the plan was not"):
         draw(DRAWINGS, unchecked, "cost")
     assert capfd.readouterr().err == ""
-
-
-@pytest.mark.parametrize("name", ["plan", "budgets", "explorer"])
-def test_budgets_are_those_of_the_plan(found, name):
-    shown = {
-        (row["layer"], row[KEY_HEAD]): row["tokens"]
-        for row in rows(draw(DRAWINGS, found, name), "tokens", KEY_HEAD)
-    }
-    assert shown == {
-        place: found.budgets[place[0]][place[1]] for place in np.ndindex(np.shape(found.budgets))
-    }
 
 
 def test_costs_are_what_was_measured(found):
@@ -159,18 +146,3 @@ def test_answers_to_questions_are_drawn_by_task(asked, found, capfd):
     with pytest.raises(InputError, match=r"no chart 'tasks' .* no questions were asked"):
         draw(DRAWINGS, found, "tasks")
     assert capfd.readouterr().err == ""
-
-
-def test_lines_show_as_many_configurations_as_there_are_colours(asked):
-    check = asked.check
-    first = shown_first(check)
-    assert len(first) == len(COLOURS) < len(check.configurations)
-    assert first[:2] == ["planned", "uniform"]
-    farthest = max(check.configurations[name].kl.mean for name in first[2:])
-    left = set(check.configurations) - set(first)
-    assert all(check.configurations[name].kl.mean >= farthest for name in left)
-    shown = panel_rows(draw(DRAWINGS, asked, "layers"), 0, "layer")
-    assert {row["configuration"] for row in shown} == {name_of(name) for name in first}
-    # bars have room for all
-    bars = panel_rows(draw(DRAWINGS, asked, "cost"), 0, "value")
-    assert {row["configuration"] for row in bars} == set(map(name_of, check.configurations))
