@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from esscher.studies.paper.synthetic import geometric, swept_head
+from esscher.studies.paper.sweeps import swept_head
+from esscher.studies.paper.synthetic import geometric
 from esscher.studies.sweep import Sweep, sweep
 from esscher.studies.sweep.measure import METRICS
 
@@ -64,7 +65,7 @@ def told(found: Sweep) -> dict[str, Any]:
                 "predicted": None if fit.predicted is None else round(fit.predicted, 5),
             }
             for s in range(len(found.scales))
-            for fit in [found.fit(metric, s)]
+            for fit in [found.rate(metric, s)]
         ]
         for metric in METRICS
     }

@@ -193,7 +193,7 @@ def causal_mask(scale: float) -> Iterator[Row]:
     """
     import torch
 
-    from esscher.studies.paper.decoders import causal_errors, controlled_means
+    from esscher.studies.paper.causal import causal_errors, controlled_means
 
     rng = np.random.default_rng(SEED + 6)
     sizes = (32, 256)

@@ -24,14 +24,14 @@ def test_cells_and_results_come_back(tmp_path):
         run.write("layer-1", Cell({}))
     stored = read_run(tmp_path / "run", "trial")
     assert stored.names() == ["layer-0", "layer-1"]
-    assert stored.kind == "trial"
+    assert stored.about.kind == "trial"
     cell = stored.read("layer-0")
     assert cell.about == {"norm": 2.0}
     pd.testing.assert_frame_equal(cell.table, TABLE)
     assert stored.read("layer-1").table.empty
     assert stored.read("layer-2") is None
     assert read_stored(stored) == ({}, None)
-    assert stored.configuration["sizes"] == [1, 2]
+    assert stored.about.configuration["sizes"] == [1, 2]
 
 
 def test_the_same_configuration_resumes_another_is_refused(tmp_path):

@@ -10,6 +10,7 @@ from altair.typing import ChartType
 from esscher.core.errors import InputError
 from esscher.core.shown import counted
 from esscher.core.validation import Array
+from esscher.math.heads import WeightHead
 from esscher.math.simulation import DirectErrors
 from esscher.math.statistics.laws import law_words
 from esscher.math.statistics.rate import Rate
@@ -45,28 +46,29 @@ def draw_prediction(
             "there is no curve to draw: the head has no infinite-token limit, or no sizes were "
             "given"
         )
-    name = _title(prediction) if title is None else title
+    if title is None:
+        head = prediction.head
+        law = type(head.law).__name__ if isinstance(head, WeightHead) else "Head"
+        title = (
+            f"{law} tokens, d = {head.key_dim}, H = {head.horizon:.3g}, F = {head.frobenius:.3g}, "
+            f"queries: {prediction.queries}"
+        )
     n = prediction.sizes
     x = Axis("n", "tokens n", log=True, limits=limits(n, log=True))
-    series = _series(prediction, simulated is not None)
-    panels = [_errors(prediction, simulated, x, series)]
-    if len(n) > 1:
-        panels.append(_exponents(prediction, x, series))
-    return Plot(figure(panels, name, least=WIDE))
-
-
-def _series(prediction: Prediction, simulated: bool) -> Series:
-    own = list(prediction.curves)
-    dashes = [DASHED if curve.endswith("_rms") else WHOLE for curve in own]
-    names, colours = zip(*(CURVES[curve] for curve in own), strict=True)
-    more = [SIMULATED] if simulated else []
-    return Series(
+    names, colours = zip(*(CURVES[curve] for curve in prediction.curves), strict=True)
+    dashes = [DASHED if curve.endswith("_rms") else WHOLE for curve in prediction.curves]
+    more = [SIMULATED] if simulated is not None else []
+    series = Series(
         "curve",
         [*names, *more],
         colours=[*colours, BLACK],
         dashes=[*dashes, WHOLE],
-        shapes=[*["stroke"] * len(own), "circle"],
+        shapes=[*["stroke"] * len(names), "circle"],
     )
+    panels = [_errors(prediction, simulated, x, series)]
+    if len(n) > 1:
+        panels.append(_exponents(prediction, x, series))
+    return Plot(figure(panels, title, least=WIDE))
 
 
 def _errors(
@@ -132,15 +134,6 @@ def _burn_in(prediction: Prediction, x: Axis, y: Axis, name: str = "") -> list[C
     return [guides([mark], x, y, upright=True)] if inside else []
 
 
-def _title(prediction: Prediction) -> str:
-    head = prediction.head
-    law = type(head.law).__name__ if hasattr(head, "law") else "Head"
-    return (
-        f"{law} tokens, d = {head.key_dim}, H = {head.horizon:.3g}, F = {head.frobenius:.3g}, "
-        f"queries: {prediction.queries}"
-    )
-
-
 # The chart of a rate: errors, the fit, and exponents to compare with.
 
 #: Exponents to compare with: words, colour and dashes.
@@ -179,38 +172,31 @@ def draw_rate(rate: Rate) -> Plot:
     known = [row.get(key) for row in (*drawn, *rows) for key in ("error", "low", "high")]
     x = Axis("n", "tokens n", log=True, limits=limits(rate.sizes, log=True))
     y = Axis("error", f"{rate.summary} error", log=True, limits=limits(known, log=True))
-    band = _band(rate, grid)
+    interval = rate.band(grid)
     title = rate.law_words + ("" if rate.trusted else "; exponent not to be trusted")
     marks = [lines(drawn, x, y, series), points(rows, x, y, series)]
-    below = [bands(band, x, y)] if band else []
+    below = []
+    if interval is not None:
+        ends = [
+            {"n": n, "low": low, "high": high} for n, low, high in zip(grid, *interval, strict=True)
+        ]
+        below.append(bands(ends, x, y))
     return Plot(figure([panel(*below, *marks, height=HEIGHT)], title))
 
 
 def _curves(rate: Rate, grid: Array) -> list[tuple[str, str, tuple[int, ...], Array]]:
     """Name, colour, dashes and errors of every line, those to compare with first."""
-    found = []
+    curves = []
     for field, (words, colour, dash) in COMPARED.items():
         beta = getattr(rate, field)
         if beta is not None:
             through = rate.fitted[0] * (grid / grid[0]) ** -beta
-            found.append((f"{words} {beta:.3f}", colour, dash, through))
+            curves.append((f"{words} {beta:.3f}", colour, dash, through))
     low, high = rate.interval
-    sure = f" ({low:.3f} to {high:.3f})" if np.isfinite(high - low) else ""
+    sure = "" if low is None or high is None else f" ({low:.3f} to {high:.3f})"
     words = f"fit {rate.exponent:.3f}{sure}"
-    found.append((words, BLUE, WHOLE, rate.constant * grid**-rate.exponent))
+    curves.append((words, BLUE, WHOLE, rate.constant * grid**-rate.exponent))
     if rate.law != "power":
-        bent = rate.selection.fits[rate.law].error(grid)
-        found.append((law_words(rate.law), BLACK, DASHED, bent))
-    return found
-
-
-def _band(rate: Rate, grid: Array) -> list[dict[str, Any]]:
-    """The interval of the fitted line; nothing if its width is not known."""
-    x = np.log(grid)
-    a, cross, b = rate.covariance[0, 0], rate.covariance[0, 1], rate.covariance[1, 1]
-    spread = rate.critical * np.sqrt(np.maximum(a - 2 * x * cross + x * x * b, 0.0))
-    if not np.all(np.isfinite(spread)):
-        return []
-    line = rate.constant * grid**-rate.exponent
-    ends = zip(grid, line * np.exp(-spread), line * np.exp(spread), strict=True)
-    return [{"n": n, "low": low, "high": high} for n, low, high in ends]
+        bent = rate.selection.laws[rate.law].error(grid)
+        curves.append((law_words(rate.law), BLACK, DASHED, bent))
+    return curves

@@ -73,7 +73,11 @@ class WithModel(Study[R_co]):
     def filled(self) -> Self:
         """Fill in what depends on the model, from its configuration alone."""
         if isinstance(self.model, str) and self.model in self.instead:
-            raise InputError(said_of_other(self.model, self.instead[self.model]))
+            function = self.instead[self.model].replace("-", "_")
+            raise InputError(
+                f"{self.model!r} is not a model; for synthetic tokens call esscher.{function} in "
+                "Python"
+            )
         choice = self.choice
         study = self.fill(choice.outline)
         self.check_texts()
@@ -156,11 +160,3 @@ class ModelStudy(WithModel[R_co]):
         """The text of a study that has been read."""
         assert isinstance(self.text, TextRecord)
         return self.text
-
-
-def said_of_other(subject: str, study: str) -> str:
-    """What is said of a subject that belongs to another study."""
-    return (
-        f"{subject!r} is not a model; for synthetic tokens call esscher.{study.replace('-', '_')} "
-        "in Python"
-    )

@@ -284,16 +284,14 @@ def _arrange(view: dict[str, Any], width: float, least: float) -> None:
     if "vconcat" in view:
         for part in view["vconcat"]:
             _arrange(part, width, least)
-    elif "concat" in view:
-        panels = view["concat"]
+        return
+    panels, each = view.get("concat", [view]), width
+    if "concat" in view:
         view["columns"] = columns(len(panels), width, least)
-        own = (width - GAP * (view["columns"] - 1)) / view["columns"]
-        for panel in panels:
-            panel["width"] = round(panel_width(panel, own), 1)
-        _arrange_legends(panels, own if "resolve" in view else width, width)
-    else:
-        view["width"] = round(panel_width(view, width), 1)
-        _arrange_legends(view, width, width)
+        each = (width - GAP * (view["columns"] - 1)) / view["columns"]
+    for panel in panels:
+        panel["width"] = round(panel_width(panel, each), 1)
+        _arrange_legends(panel, each if "resolve" in view else width, width)
 
 
 def panel_width(view: dict[str, Any], width: float) -> float:
@@ -312,13 +310,9 @@ def panel_width(view: dict[str, Any], width: float) -> float:
 
 def _named_axes(view: Any) -> list[dict[str, Any]]:
     """Encodings along y of the names in a panel."""
-    found = []
-    for part in view.get("layer", []):
-        found += _named_axes(part)
+    axes = [axis for part in view.get("layer", []) for axis in _named_axes(part)]
     axis: Any = view.get("encoding", {}).get("y", {})
-    if _words(axis.get("scale", {}).get("domain")):
-        found.append(axis)
-    return found
+    return [*axes, axis] if _words(axis.get("scale", {}).get("domain")) else axes
 
 
 def _words(names: Any) -> bool:

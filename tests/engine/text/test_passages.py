@@ -10,9 +10,7 @@ import pytest
 from esscher.core.errors import InputError
 from esscher.core.options import AtMost
 from esscher.engine.models import wrap_model
-from esscher.engine.text import Document, passages, read_passages, read_text, whole_passages
-from esscher.engine.text.packing import first_passages
-from tests.engine.models.demo import demo_model
+from esscher.engine.text import Document, first_passages, passages, read_passages, read_text
 from tests.engine.models.folders import SENTENCE, decoder_tokenizer, encoder_tokenizer, words
 from tests.engine.models.tiny import tiny_model
 
@@ -43,8 +41,6 @@ def test_decoders_get_a_beginning_only_if_their_tokenizer_adds_one():
     plain = list(passages(decoder_tokenizer(begin=False), documents, context=8))
     assert not any(p.is_delimiter.any() for p in plain)
     assert [len(p.ids) for p in plain] == [8, 8, 4]
-    bare = list(passages(decoder_tokenizer(), documents, context=8, delimiters=False))
-    assert [p.ids.tolist() for p in bare] == [p.ids.tolist() for p in plain]
 
 
 def test_the_last_passage(bert):
@@ -67,14 +63,10 @@ def test_documents_are_joined(bert):
     assert len(one) == 1
     assert one[0].text_tokens == 4
     parts = [Document("x", "the of", 0), Document("x", " and a", 1)]
-    stream = passages(bert, parts, context=12)
-    assert next(stream).text_tokens == 4
-    assert stream.text_hash == hashlib.sha256(b"the of and a").hexdigest()
-
-
-def test_half_characters_do_not_stop_the_tokenizer(bert):
-    (passage,) = passages(bert, read_text(["the \ud800 of"]), context=12)
-    assert passage.text_tokens == 3
+    assert next(passages(bert, read_text(["the \ud800 of"]), context=12)).text_tokens == 3
+    digest = hashlib.sha256()
+    assert next(passages(bert, parts, context=12, digest=digest)).text_tokens == 4
+    assert digest.hexdigest() == hashlib.sha256(b"the of and a").hexdigest()
 
 
 def test_no_more_text_is_read_than_needed(bert):
@@ -85,27 +77,17 @@ def test_no_more_text_is_read_than_needed(bert):
             read.append(i)
             yield words(50)
 
-    stream = passages(bert, read_text(documents()), tokens=120, context=12)
-    found = list(stream)
-    assert sum(p.text_tokens for p in found) == stream.text_tokens == 120
+    found = read_passages(bert, documents(), tokens=120, context=12)
+    assert sum(p.text_tokens for p in found) == found.text_tokens == 120
     assert len(read) == 3
-    assert stream.text_hash == hashlib.sha256("\n\n".join([words(50)] * 3).encode()).hexdigest()
-    assert stream.characters == len("\n\n".join([words(50)] * 3))
+    assert found.text_hash == hashlib.sha256("\n\n".join([words(50)] * 3).encode()).hexdigest()
 
 
 def test_tokens_are_rounded_up_to_whole_passages(bert):
     found = read_passages(bert, [words(100)], tokens=41, context=12)
-    assert len(found) == 5
-    assert found.text_tokens == 50
-    assert found[-1].number == 4
-    assert found.context == 12
-
-
-def test_a_text_that_is_too_short(bert):
+    assert (len(found), found.text_tokens, found[-1].number, found.context) == (5, 50, 4, 12)
     with pytest.raises(InputError, match="has only 25 tokens, but 26 are asked for"):
         read_passages(bert, [words(25)], tokens=26, context=12)
-    with pytest.raises(InputError, match="only 20 tokens in whole passages of 12"):
-        read_passages(bert, [words(25)], tokens=25, context=12, keep_short=False)
     assert len(read_passages(bert, [words(25)], tokens=25, context=12)) == 3
 
 
@@ -123,62 +105,33 @@ def test_contexts_that_do_not_work(bert, context, message):
         passages(bert, read_text([SENTENCE]), context=context)
 
 
-def test_a_model_without_tokenizer():
+def test_tokenizers_that_do_not_work():
     with pytest.raises(InputError, match="there is no tokenizer"):
         passages(tiny_model("bert"), read_text([SENTENCE]), context=10)
-
-
-def test_a_tokenizer_of_another_model():
-    small = tiny_model("bert", vocab_size=20)
-    loaded = wrap_model(small.model, encoder_tokenizer())
+    loaded = wrap_model(tiny_model("bert", vocab_size=20).model, encoder_tokenizer())
     with pytest.raises(InputError, match="do not match"):
         list(passages(loaded, read_text([SENTENCE]), context=10))
-
-
-def test_minilm_tokens():
-    loaded = demo_model("demo:minilm")
-    found = read_passages(loaded, "demo:docs", tokens=5000, context=128)
-    assert {len(p.ids) for p in found} == {128}
-    assert all((p.ids[0], p.ids[-1]) == (101, 102) for p in found)
-    text = "".join(
-        d.text if not i or d.part else "\n\n" + d.text
-        for i, d in enumerate(read_text("demo:docs", limit_chars=60_000))
-    )
-    expected = loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    body = np.concatenate([p.ids[1:-1] for p in found])
-    np.testing.assert_array_equal(body, expected[: len(body)])
 
 
 def test_defaults_are_what_the_text_has(bert):
     """A number that was not asked for is an upper limit, as long as there is something."""
     model, text = bert, [words(70)]
     assert len(read_passages(model, text, tokens=AtMost(500), context=20, least=30)) == 4
-    assert len(whole_passages(model, text, count=AtMost(8), context=20)) == 3
-    found = first_passages(model, text, AtMost(8), 20)
-    assert [len(passage.ids) for passage in found] == [20, 20, 20]
+    assert [len(passage.ids) for passage in first_passages(model, text, AtMost(8), 20)] == [20] * 3
     with pytest.raises(InputError, match="only 70 tokens; give a text with at least 90"):
         read_passages(model, text, tokens=AtMost(500), context=20, least=90)
-    for read in (
-        lambda: whole_passages(model, text, count=AtMost(8), context=80),
-        lambda: first_passages(model, text, AtMost(8), 80),
-    ):
-        with pytest.raises(InputError, match="no whole passage of 80 tokens; give more text"):
-            read()
+    with pytest.raises(InputError, match="no whole passage of 80 tokens; give more text"):
+        first_passages(model, text, AtMost(8), 80)
     # passages of a default length are shorter
-    for found in (
-        whole_passages(model, text, count=AtMost(8), context=AtMost(80)),
-        first_passages(model, text, AtMost(8), AtMost(80)),
-    ):
-        assert [len(passage.ids) for passage in found] == [72]
-        assert found.context == 72
-        assert found[0].is_delimiter.tolist() == [True] + [False] * 70 + [True]
-    found = whole_passages(model, text, count=3, context=AtMost(80))
+    found = first_passages(model, text, AtMost(8), AtMost(80))
+    assert [len(passage.ids) for passage in found] == [72]
+    assert found.context == 72
+    assert found[0].is_delimiter.tolist() == [True] + [False] * 70 + [True]
+    found = first_passages(model, text, 3, AtMost(80))
     assert [len(passage.ids) for passage in found] == [25, 25, 25]
     body = np.concatenate([passage.ids[1:-1] for passage in found])
     ids = model.tokenizer(text[0], add_special_tokens=False)["input_ids"]
     assert body.tolist() == ids[:69]
     # what was asked for is not changed
-    with pytest.raises(InputError, match="at most 3 passages"):
-        whole_passages(model, text, count=8, context=20)
     with pytest.raises(InputError, match="at most 3 passages"):
         first_passages(model, text, 8, 20)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import html
-import shlex
 from dataclasses import replace
 
 import esscher
-from esscher.runs.report import page_of
 from esscher.studies.context.view import summary
 
 
@@ -39,9 +37,3 @@ def test_names_in_the_report_are_text(found, tmp_path):
     text = esscher.report(found, tmp_path / "report.html").read_text("utf-8")
     assert "<b> &" not in text
     assert html.escape("<b> & \\frac", quote=False) in text
-
-
-def test_the_command_is_that_of_the_study(found):
-    words = shlex.split(page_of(found).command)
-    assert words[:2] == ["esscher", "context"]
-    assert words[words.index("--context") + 1] == "256"

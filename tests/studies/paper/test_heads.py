@@ -88,6 +88,44 @@ def test_scaled_heads_have_scaled_horizons(setting):
     assert two["mean"].mean() < one["mean"].mean()
 
 
+def test_windows_of_a_long_encoder(tmp_path, monkeypatch):
+    """As BigBird's experiment, 100 times smaller."""
+    save(tmp_path / "bird", "big_bird")
+    (tmp_path / "text.txt").write_text(random_words(1000))
+    setting = Setting("paper", 3, str(tmp_path / "bird"), "", str(tmp_path / "text.txt"))
+    assert heads._measure_windows({"passage": 0, "queries": 5}, setting) == []
+    monkeypatch.setattr(heads, "LONG_CONTEXT", 64)
+    monkeypatch.setattr(heads, "HALF_WIDTHS", (4, 16, 3))
+    monkeypatch.setattr(heads, "LONG_SIZES", (8, 32, 4))
+    monkeypatch.setattr(heads, "RANDOM_KEYS", 6)
+    rows = [
+        row
+        for passage in range(3)
+        for row in heads._measure_windows({"passage": passage, "queries": 40}, setting)
+    ]
+    windows = pd.DataFrame(rows)
+    shape = setting.loaded(setting.encoder).shape
+    assert len(windows) == 3 * 3 * shape.layers * shape.heads
+    assert sorted(windows["n"].unique()) == [15, 23, 39]
+    found = pd.DataFrame(heads.MEASUREMENTS["heads"].measure({"part": 0} | SMALL, setting))
+    assert (found["largest_n"] == 32).all()
+    entry = heads._judge_heads({"heads": found, "windows": windows}, setting)
+    assert entry.checks[-1].counts is False
+    assert "over 3 passages" in entry.checks[-1].measured
+
+
+def test_a_window_over_everything_has_no_error(monkeypatch):
+    q, k, v = cloud(61)
+    rng = random_stream(0, "test")
+    monkeypatch.setattr(heads, "RANDOM_KEYS", 61)
+    errors = heads.window_errors(q, k, v, (4, 16, 29), 30, rng)
+    assert errors.max() < 1e-20  # every key beside the window is drawn
+    monkeypatch.setattr(heads, "RANDOM_KEYS", 4)
+    means = heads.window_errors(q, k, v, (4, 16, 29), 300, rng).mean(axis=0)
+    assert (np.diff(means) < 0).all()
+    assert 0 < means[-1] < means[0] < 2
+
+
 def cloud(count=200, seed=0):
     x = np.random.default_rng(seed).standard_normal((count, 3)).astype(np.float32)
     return 2 * x, x, x + 1

@@ -9,9 +9,8 @@ from scipy import stats
 from esscher import fit_rate
 from esscher.core.streams import random_stream
 from esscher.math.laws import Cube, Sphere
-from esscher.studies.paper.growth import growth_of
-from esscher.studies.paper.joint import band, joint_exponents
-from esscher.studies.paper.synthetic import SUPPORT_LAWS, langevin, support_law
+from esscher.studies.paper.sweeps import band, joint_exponents
+from esscher.studies.paper.synthetic import SUPPORT_LAWS, growth_of, langevin, support_law
 
 SIZES = np.array([100, 200, 400, 800])
 

@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
+from esscher.core.codec import Estimate, Interval, Record
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_array
-from esscher.math.statistics.records import LocalExponents, finite_list, finite_numbers
+from esscher.math.statistics.records import Numbers, finite_numbers
 
 #: Level of every interval, unless a caller asks for another one.
 LEVEL = 0.95
 
 
-def mean_and_interval(
-    values: Array, lowest: float = -np.inf, highest: float = np.inf
-) -> dict[str, Any]:
+class Means(Record, frozen=True, kw_only=True):
+    """Means by size, with standard errors and intervals where there are replicates."""
+
+    mean: tuple[float, ...]
+    standard_error: Numbers
+    interval: tuple[Interval | None, ...]
+
+
+def mean_and_interval(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Means:
     """Mean, standard error and Student's interval of every size.
 
     Parameters
@@ -32,21 +38,21 @@ def mean_and_interval(
     lowest, highest
         Range of the quantity: intervals end there.
     """
-    count = len(values)
-    mean = values.mean(axis=0)
+    count, mean = len(values), values.mean(axis=0)
     if count < 2:
-        nothing = [None] * len(mean)
-        return {"mean": finite_list(mean), "standard_error": nothing, "interval": nothing}
+        nothing = (None,) * len(mean)
+        return Means(mean=tuple(mean.tolist()), standard_error=nothing, interval=nothing)
     error = values.std(axis=0, ddof=1) / np.sqrt(count)
     half = scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2) * error
-    return {
-        "mean": finite_list(mean),
-        "standard_error": finite_list(error),
-        "interval": np.stack([mean - half, mean + half], axis=1).clip(lowest, highest).tolist(),
-    }
+    low, high = ((mean + sign * half).clip(lowest, highest).tolist() for sign in (-1, 1))
+    return Means(
+        mean=tuple(mean.tolist()),
+        standard_error=finite_numbers(error),
+        interval=tuple(zip(low, high, strict=True)),
+    )
 
 
-def exponentials(values: Array) -> dict[str, Any]:
+def exponentials(values: Array) -> Means:
     """Exponential of the mean, with its interval: perplexities and ratios.
 
     Parameters
@@ -54,12 +60,12 @@ def exponentials(values: Array) -> dict[str, Any]:
     values
         Logarithms, axes [replicate, size].
     """
-    found = mean_and_interval(values)
-    ends = found["interval"]
-    return {
-        "mean": np.exp(np.array(found["mean"])).tolist(),
-        "interval": [None if end is None else np.exp(np.array(end)).tolist() for end in ends],
-    }
+    logs = mean_and_interval(values)
+    return Means(
+        mean=tuple(np.exp(logs.mean).tolist()),
+        standard_error=(None,) * len(logs.mean),
+        interval=tuple(ends and tuple(np.exp(ends).tolist()) for ends in logs.interval),
+    )
 
 
 def wilson(right: float, count: int) -> tuple[float, float]:
@@ -81,15 +87,20 @@ def rank_correlation(x: Array, y: Array) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def rank_correlation_interval(value: float, count: int) -> tuple[float, float]:
-    """Interval of Spearman's correlation of at least 4 pairs.
+def rank_correlation_interval(x: Array, y: Array) -> Estimate:
+    """Spearman's correlation with its interval; neither for fewer than 4 pairs, or constants.
 
     Fisher's transform, with the variance of ranks of Bonett and Wright (2000).
     """
+    if len(x) < 4 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return Estimate(value=None, interval=(None, None))
+    value = rank_correlation(x, y)
     z = scipy.special.ndtri((1 + LEVEL) / 2)
-    half = z * np.sqrt((1 + value**2 / 2) / (count - 3))
+    half = z * np.sqrt((1 + value**2 / 2) / (len(x) - 3))
     middle = np.arctanh(np.clip(value, -0.9999, 0.9999))
-    return float(np.tanh(middle - half)), float(np.tanh(middle + half))
+    return Estimate(
+        value=value, interval=(float(np.tanh(middle - half)), float(np.tanh(middle + half)))
+    )
 
 
 # How many replicates would decide what those at hand leave undecided.
@@ -444,28 +455,10 @@ def _ragged_medians(groups: list[Array], chosen: list[NDArray[np.int64]], sizes:
     return np.asarray(np.nanmedian(np.concatenate(parts, axis=1), axis=1))
 
 
-@dataclass(frozen=True, eq=False)
-class LocalSlopes:
+class LocalSlopes(Record, frozen=True, kw_only=True):
     """Exponents between neighbouring sizes, at their geometric mean ``n``, with intervals."""
 
-    n: Array
-    exponent: Array
-    lower: Array
-    upper: Array
-
-    def record(self) -> LocalExponents:
-        """Return what is stored of them."""
-        return LocalExponents(
-            n=finite_numbers(self.n),
-            exponent=finite_numbers(self.exponent),
-            lower=finite_numbers(self.lower),
-            upper=finite_numbers(self.upper),
-        )
-
-
-def local_slopes(resamples: Resamples, level: float) -> LocalSlopes:
-    """Exponents between neighbouring sizes, with intervals at a level."""
-    x = resamples.log_sizes
-    forms = -np.diff(np.eye(len(x)), axis=0) / np.diff(x)[:, None]
-    exponent, lower, upper = resamples.intervals(forms, level)
-    return LocalSlopes(np.exp((x[1:] + x[:-1]) / 2), exponent, lower, upper)
+    n: tuple[float, ...]
+    exponent: tuple[float, ...]
+    lower: Numbers
+    upper: Numbers

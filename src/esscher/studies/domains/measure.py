@@ -8,7 +8,7 @@ block of consecutive text, from a place drawn at random in it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models import AnyModel, LayerCapture, LoadedModel, opened_model
+from esscher.engine.models import AnyModel, LayerInputs, LoadedModel, opened_model
 from esscher.engine.sampled.context import delimiter_shares, measure_context, split
 from esscher.engine.sampled.layer import HeadNumbers
 from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
 from esscher.engine.text import (
-    Document,
     Passage,
     TextSource,
     collect_cloud,
@@ -36,7 +35,7 @@ from esscher.engine.text import (
 from esscher.engine.text.documents import source_name
 from esscher.engine.text.packing import BETWEEN
 from esscher.math.statistics import find_sinks, received_exponent
-from esscher.math.theory.cloud_table import MapErrors
+from esscher.math.theory.cloud_table import map_errors
 from esscher.runs.folder import Cell
 from esscher.studies.domains.result import BlockCell, Corpus
 from esscher.studies.domains.study import DomainsStudy
@@ -65,19 +64,17 @@ def read_corpora(texts: Mapping[str, TextSource]) -> dict[Corpus, str]:
     InputError
         For a source that cannot be read; the message names the corpus.
     """
-
-    def pieces(documents: Iterator[Document]) -> Iterator[str]:
-        for i, document in enumerate(documents):
-            if i and not document.part:
-                yield BETWEEN
-            yield document.text
-
     corpora = {}
     for name, source in texts.items():
         try:
-            text = "".join(pieces(read_text(source, limit_chars=LONGEST)))
+            pieces: list[str] = []
+            for document in read_text(source, limit_chars=LONGEST):
+                if pieces and not document.part:
+                    pieces.append(BETWEEN)
+                pieces.append(document.text)
         except InputError as error:
             raise InputError(f"corpus {name!r}: {error}") from error
+        text = "".join(pieces)
         text_hash = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         corpus = Corpus(
             name=name, source=source_name(source), text_hash=text_hash, characters=len(text)
@@ -102,11 +99,26 @@ def cut_blocks(loaded: LoadedModel, corpus: Corpus, text: str, study: DomainsStu
         where = float(random_stream(study.seed, "corpus blocks", block).random())
         # Where the rest of the part is too short, nearer to its beginning.
         for at in (where, where / 2, where / 4, 0.0):
-            part = _enough(loaded, text, _start(text, low, high, at), high, study)
+            start = low + int(at * (high - low))
+            if start:
+                # where a line begins, or else a word
+                ends = [text.find(mark, start, min(start + SEARCHED, high)) for mark in "\n "]
+                start = next((end + 1 for end in ends if end >= 0), start)
+            part = _enough(loaded, text[start:high], study)
             if part is not None:
                 break
         else:
-            raise _too_short(loaded, corpus, text, study)
+            stream = passages(loaded, read_text([text]), context=study.context)
+            tokens = sum(passage.text_tokens for passage in stream)
+            needed = study.blocks * study.block_tokens
+            what = f"{study.blocks} blocks of {study.block_tokens:,} tokens need {needed:,}"
+            if tokens >= needed:
+                what += ", and more, because blocks are spread evenly and begin where a line does"
+            fits = max(0, int(0.9 * tokens / study.blocks))
+            raise InputError(
+                f"corpus {corpus.name!r} ({corpus.source}) has only {tokens:,} tokens, but {what}; "
+                f"give more text, or ask for fewer blocks or for blocks of at most {fits:,} tokens"
+            )
         blocks.append(part)
     return blocks
 
@@ -120,64 +132,29 @@ def block_passages(loaded: LoadedModel, text: str, study: DomainsStudy) -> list[
     return list(islice(whole, study.sequences))
 
 
-def _enough(
-    loaded: LoadedModel, text: str, start: int, end: int, study: DomainsStudy
-) -> str | None:
-    """The text from ``start`` on that fills a block; None if it ends before."""
+def _enough(loaded: LoadedModel, text: str, study: DomainsStudy) -> str | None:
+    """The beginning of a text that fills a block; None if all of it does not."""
     length = FIRST_GUESS * study.block_tokens
     while True:
-        part = text[start : min(start + length, end)]
+        part = text[:length]
         if part.strip():
             read = block_passages(loaded, part, study)
             if study.sequences is not None and len(read) == study.sequences:
                 return part
             if study.sequences is None and sum(p.text_tokens for p in read) >= study.block_tokens:
                 return part
-        if start + length >= end:
+        if length >= len(text):
             return None
         length *= 2
 
 
-def _start(text: str, low: int, high: int, at: float) -> int:
-    """A place in a part of a text where a line begins, or else a word."""
-    place = low + int(at * (high - low))
-    if place == 0:
-        return 0
-    limit = min(place + SEARCHED, high)
-    for mark in ("\n", " "):
-        mark_at = text.find(mark, place, limit)
-        if mark_at >= 0:
-            return mark_at + 1
-    return place
-
-
-def _too_short(loaded: LoadedModel, corpus: Corpus, text: str, study: DomainsStudy) -> InputError:
-    stream = passages(loaded, read_text([text]), context=study.context)
-    tokens = sum(passage.text_tokens for passage in stream)
-    needed = study.blocks * study.block_tokens
-    what = f"{study.blocks} blocks of {study.block_tokens:,} tokens need {needed:,}"
-    if tokens >= needed:
-        what += ", and more, because blocks are spread evenly and begin where a line does"
-    fits = max(0, int(0.9 * tokens / study.blocks))
-    return InputError(
-        f"corpus {corpus.name!r} ({corpus.source}) has only {tokens:,} tokens, but {what}; give "
-        f"more text, or ask for fewer blocks or for blocks of at most {fits:,} tokens"
-    )
-
-
-def block_cell(model: AnyModel, text: str, block: int, study: DomainsStudy) -> Cell:
-    """Measure a block with a model as tasks take it."""
-    with opened_model(model) as loaded:
-        return measure_block(loaded, text, block, study)
-
-
-def measure_block(loaded: LoadedModel, text: str, block: int, study: DomainsStudy) -> Cell:
+def measure_block(model: AnyModel, text: str, block: int, study: DomainsStudy) -> Cell:
     """Measure every head on one block: a table with one row per head, one column per statistic.
 
     Parameters
     ----------
-    loaded
-        The model.
+    model
+        The model as tasks take it.
     text
         Text of the block.
     block
@@ -187,11 +164,14 @@ def measure_block(loaded: LoadedModel, text: str, block: int, study: DomainsStud
         What to measure.
     """
     seed = int(random_stream(study.seed, "corpus block seed", block).integers(2**31))
-    read = block_passages(loaded, text, study)
-    measure = _pooled if study.mode == "pooled" else _context
-    rows = measure(loaded, text, read, study, seed)
+    with opened_model(model) as loaded:
+        read = block_passages(loaded, text, study)
+        if study.mode == "pooled":
+            rows = _pooled(loaded, text, read, study, seed)
+        else:
+            rows = _context(loaded, read, study, seed)
+        unknown = getattr(loaded.tokenizer, "unk_token_id", None)
     ids = np.concatenate([passage.ids[~passage.is_delimiter] for passage in read])
-    unknown = getattr(loaded.tokenizer, "unk_token_id", None)
     about = BlockCell(
         tokens=len(ids),
         distinct=len(np.unique(ids)) / len(ids),
@@ -202,7 +182,7 @@ def measure_block(loaded: LoadedModel, text: str, block: int, study: DomainsStud
 
 def _pooled(
     loaded: LoadedModel, text: str, read: list[Passage], study: DomainsStudy, seed: int
-) -> list[dict[str, Any]]:
+) -> list[dict[str, float]]:
     """Numbers of every head on the tokens of a block as one set."""
     tokens = study.block_tokens
     moments = PassageMoments(read, tokens)
@@ -213,7 +193,6 @@ def _pooled(
         context=study.context,
         layers=study.layers,
         heads=study.heads,
-        seed=seed,
         watch=moments.take,
     )
     rows = []
@@ -227,34 +206,27 @@ def _pooled(
 
 
 def _context(
-    loaded: LoadedModel, text: str, read: list[Passage], study: DomainsStudy, seed: int
-) -> list[dict[str, Any]]:
+    loaded: LoadedModel, read: list[Passage], study: DomainsStudy, seed: int
+) -> list[dict[str, float]]:
     """Numbers of every head on the sequences of a block: their mean."""
-    tables = []
-    for passage in read:
+    tables: list[list[dict[str, float]]] = []
+
+    def measure(passage: Passage, capture: LayerInputs) -> None:
         rng = random_stream(seed, "probe queries", passage.number)
         queries, keys = split(len(passage.ids), passage.is_delimiter, loaded.causal, rng)
-        rows: list[dict[str, Any]] = []
+        with torch.inference_mode():
+            _, numbers, sinks = measure_context(
+                capture, queries, keys, (2,), 0, seed, passage.number
+            )
+            shares = delimiter_shares(capture, passage.is_delimiter)
+        for head in study.heads:
+            row: dict[str, float] = {"layer": capture.layer, "head": head}
+            row |= head_numbers(numbers[head], sinks[head], seed)
+            tables[-1].append(row | {"delimiters": float(shares[head])})
 
-        def sink(
-            passage: Passage,
-            capture: LayerCapture,
-            queries: NDArray[np.int64] = queries,
-            keys: NDArray[np.int64] = keys,
-            rows: list[dict[str, Any]] = rows,
-        ) -> None:
-            with torch.inference_mode():
-                _, numbers, sinks = measure_context(
-                    capture, queries, keys, (2,), 0, seed, passage.number
-                )
-                shares = delimiter_shares(capture, passage.is_delimiter)
-            for h in study.heads:
-                row: dict[str, Any] = {"layer": capture.layer, "head": h}
-                row |= head_numbers(numbers[h], sinks[h], seed)
-                rows.append(row | {"delimiters": float(shares[h])})
-
-        visit_passages(loaded, [passage], sink, layers=study.layers)
-        tables.append(rows)
+    for passage in read:
+        tables.append([])
+        visit_passages(loaded, [passage], measure, layers=study.layers)
     return [
         {
             name: value
@@ -317,23 +289,31 @@ def tokens_for(numbers: HeadNumbers, tolerance: float, seed: int) -> float:
     seed
         Seed of the choice of the queries with the exact formula.
     """
-    large, small = _ends(numbers)
     wanted = (tolerance * numbers.norm) ** 2
     if wanted <= 0:
         return np.inf
-    guess = _first_below(lambda n: _between(large, small, n).mean(axis=0), wanted, 2.0, MOST)
+    large, small = _square_errors(numbers)
+
+    def between(rows: Any, n: Array) -> Array:
+        """``1/((n - 1)/D + 1/S)``, mean over some queries; 0 where D or S is."""
+        d, s = large[rows, None], small[rows, None]
+        bottom = (n - 1) * s + d
+        square = np.divide(d * s, bottom, out=np.zeros_like(bottom), where=bottom > 0)
+        return np.asarray(square.mean(axis=0))
+
+    every = slice(None)
+    guess = _first_below(lambda n: between(every, n), wanted, 2.0, MOST)
     rng = random_stream(seed, "tokens needed")
     count = min(EXACT, len(numbers.tilts))
     rows = rng.choice(len(numbers.tilts), size=count, replace=False)
     logits = np.asarray(numbers.tilts[rows], dtype=np.float64) @ numbers.keys.T
-    map_errors = MapErrors(logits, numbers.values, numbers.outputs[rows], 2.0, MOST)
+    exact_errors = map_errors(logits, numbers.values, numbers.outputs[rows], 2.0, MOST)
 
     def corrected(n: Array) -> Array:
-        exact = map_errors(n).mean(axis=0)
-        known = _between(large[rows], small[rows], n).mean(axis=0)
+        exact, known = exact_errors(n).mean(axis=0), between(rows, n)
         # All weights on identical values: no error, and nothing to correct.
         ratio = np.divide(exact, known, out=np.ones_like(exact), where=known > 0)
-        return np.asarray(_between(large, small, n).mean(axis=0) * ratio)
+        return np.asarray(between(every, n) * ratio)
 
     middle = min(guess, MOST)
     low, high = max(2.0, middle / AROUND), min(MOST, max(middle * AROUND, 4.0))
@@ -343,8 +323,8 @@ def tokens_for(numbers: HeadNumbers, tolerance: float, seed: int) -> float:
     return tokens
 
 
-def _ends(numbers: HeadNumbers) -> tuple[Array, Array]:
-    """D and S of every query."""
+def _square_errors(numbers: HeadNumbers) -> tuple[Array, Array]:
+    """D and S of every query; see :func:`tokens_for`."""
     keys, values = (
         torch.from_numpy(np.asarray(rows, dtype=np.float32))
         for rows in (numbers.keys, numbers.values)
@@ -362,16 +342,8 @@ def _ends(numbers: HeadNumbers) -> tuple[Array, Array]:
         cross = ((weights @ values) * outputs).sum(1)
         large.append(count * (weights @ squares - 2 * cross + norms * weights.sum(1)))
         small.append(squares.mean() - 2 * outputs @ values.mean(0) + norms)
-    ends = (torch.cat(parts).clamp_min(0).to(torch.float64).numpy() for parts in (large, small))
-    first, second = ends
+    first, second = (torch.cat(parts).clamp_min(0).double().numpy() for parts in (large, small))
     return first, second
-
-
-def _between(large: Array, small: Array, n: Array) -> Array:
-    """``1/((n - 1)/D + 1/S)`` by query and size; 0 where one of the ends is."""
-    d, s = large[:, None], small[:, None]
-    bottom = (n - 1) * s + d
-    return np.divide(d * s, bottom, out=np.zeros_like(bottom), where=bottom > 0)
 
 
 def _first_below(curve: Callable[[Array], Array], wanted: float, low: float, high: float) -> float:

@@ -120,7 +120,7 @@ class DomainsStudy(WithModel[Domains]):
         )
 
     def check_texts(self) -> None:
-        """Refuse corpora that cannot be read, and too few blocks to find anything."""
+        """Refuse corpora that cannot be read, and too few blocks to see any difference."""
         from esscher.studies.domains.compare import smallest_p  # brings scipy
 
         named = named_texts(self.texts)
@@ -168,14 +168,14 @@ class DomainsStudy(WithModel[Domains]):
 
     def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> OneBatch:
         """Read the corpora, and cut them into blocks."""
-        from esscher.studies.domains.measure import block_cell, cut_blocks, read_corpora
+        from esscher.studies.domains.measure import cut_blocks, measure_block, read_corpora
 
         texts = read_corpora(named_texts(self.texts))
         blocks = [cut_blocks(loaded, corpus, text, self) for corpus, text in texts.items()]
         study = replace(self, model=loaded.record, texts=tuple(texts))
         sent = replace(study, out=None, executor=None)  # an executor stays in this process
         tasks = {
-            name: Task(name, block_cell, (model, blocks[corpus][block], block, sent))
+            name: Task(name, measure_block, (model, blocks[corpus][block], block, sent))
             for name, (corpus, block) in study.places().items()
         }
         return OneBatch(study, tasks)

@@ -2,69 +2,46 @@
 
 from __future__ import annotations
 
-from esscher.core.codec import Estimate
-from esscher.core.shown import with_error
+from esscher.core.shown import shown, with_error
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
-from esscher.show.numbers import shown
 from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.domains.result import (
-    BY_NAME,
-    DIFFERENCE,
-    DIFFERS,
-    FACTOR,
-    SAME,
-    UNDECIDED,
-    Domains,
-)
+from esscher.studies.domains.result import STATISTICS, Domains
 
-#: What verdicts mean, below tables.
-VERDICTS = (
-    f"{DIFFERS}: permutation test of the blocks, adjusted over the heads; {SAME}: all 95% "
-    f"intervals within a factor of {FACTOR:g}, or a difference of {DIFFERENCE:g}; {UNDECIDED}: "
-    "neither"
+#: What the verdicts mean, below tables.
+RULE = (
+    "differ: permutation test of the blocks, exact if blocks of one corpus are exchangeable, "
+    "adjusted over the heads; all other heads are undecided"
 )
 
 
 def print_result(result: Domains, console: PlainConsole) -> None:
-    """Print one row per statistic: medians by corpus, the typical effect, heads by verdict."""
+    """Print one row per statistic: medians by corpus, and heads by verdict."""
     if not result.blocks:
         return
     study = result.study
-    corpora = [corpus.name for corpus in result.corpora]
-    effect = "effect" if len(corpora) == 2 else "largest effect"
+    names = [corpus.name for corpus in result.corpora]
     table = PlainTable(
         f"{study.model_record.name}, {study.mode} mode, {result.blocks} blocks of "
         f"{study.block_tokens:,} tokens: medians over heads, and heads by verdict",
-        least=(*corpora[:1:-1], *corpora[1::-1]),
+        least=(*names[:1:-1], *names[1::-1]),
     )
     table.add_column("", no_wrap=True)
-    for heading in (*corpora, effect, "differ", "same", "undecided"):
+    for heading in (*names, "differ", "undecided"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, test in result.tests.items():
-        pair = result.widest(name)
-        sign = "×" if BY_NAME[name].logarithmic else "+"
-        counts = [test.count(verdict) for verdict in (DIFFERS, SAME, UNDECIDED)]
-        table.add_row(
-            BY_NAME[name].short,
-            *(_number(corpus.median[name]) for corpus in result.corpora),
-            "" if pair.typical.value is None else f"{sign} {_number(pair.typical)}",
-            *map(str, counts),
-        )
+        cells = [STATISTICS[name].short]
+        for corpus in result.corpora:
+            value, (low, high) = corpus.median[name].value, corpus.median[name].interval
+            if value is None or low is None or high is None:
+                cells.append("")
+            else:
+                decimals = 0 if value >= 100 else 1 if value >= 10 else 2
+                cells.append(with_error(value, (high - low) / 2, decimals))
+        differ = sum(test.differs)
+        table.add_row(*cells, str(differ), str(len(test.differs) - differ))
     console.print(table)
-    first, second = (corpora[1], corpora[0]) if len(corpora) == 2 else ("one corpus", "another")
-    console.explain(
-        f"effect: of the median head, {first} over {second} (× ratio) or minus it (+). In "
-        f"brackets: half of the 95% interval over blocks, in last digits. {VERDICTS}."
-    )
-
-
-def _number(number: Estimate) -> str:
-    """A number with half its interval in brackets, in units of the last digit."""
-    value, (low, high) = number.value, number.interval
-    if value is None or low is None or high is None:
-        return ""
-    return with_error(value, (high - low) / 2, 0 if value >= 100 else 1 if value >= 10 else 2)
+    console.explain(f"In brackets: half of the 95% interval over blocks, in last digits. {RULE}.")
 
 
 def summary(result: Domains, name: str) -> Summary:
@@ -77,33 +54,28 @@ def summary(result: Domains, name: str) -> Summary:
     title = "Heads on several corpora"
     if not result.blocks:
         return Summary(title, subject, [], [])
-    test, pair = result.tests["tokens"], result.widest("tokens")
+    heads, differ = len(result.units), sum(result.tests["tokens"].differs)
     cards = [
         Card(
-            f"{test.count(DIFFERS)} of {len(result.units)}",
+            f"{differ} of {heads}",
             "heads need another number of tokens",
             f"false discovery rate {study.fdr:.0%}",
         ),
-        Card(
-            f"{test.count(UNDECIDED)} of {len(result.units)}",
-            "heads are undecided",
-            f"{test.count(SAME)} are the same within a factor of {FACTOR:g}",
-        ),
+        Card(f"{heads - differ} of {heads}", "heads are undecided"),
     ]
-    low, high = pair.typical.interval
-    if pair.typical.value is not None and low is not None:
+    for corpus in result.corpora:
+        median = corpus.median["tokens"]
+        low, high = (shown(end, "n3") for end in median.interval)
         cards.append(
             Card(
-                f"{shown(pair.typical.value, 'd2')}×",
-                f"tokens on {pair.b} over those on {pair.a}",
-                f"typical head; 95% interval {shown(low, 'd2')} to {shown(high, 'd2')}",
+                shown(median.value, "n3"),
+                f"tokens for 10% output error on {corpus.name}",
+                f"median head; 95% interval {low} to {high}",
             )
         )
-    medians = result.medians()
-    heads = result.table()
-    for frame in (medians, heads):
-        frame["statistic"] = [BY_NAME[key].title for key in frame["statistic"]]
-    heads_table = Table(
+    frame = result.table()
+    frame["statistic"] = [STATISTICS[key].title for key in frame["statistic"]]
+    table = Table(
         title="All heads",
         name=f"{name}-heads",
         columns=[
@@ -120,18 +92,7 @@ def summary(result: Domains, name: str) -> Summary:
             Column("b", "against"),
             Column("effect", "effect", "s3", "low", "high", help="ratio or difference, b to a"),
         ],
-        data=data_of(heads),
-        caption=f"{VERDICTS}. Effects have 95% intervals over blocks.",
+        data=data_of(frame),
+        caption=f"{RULE[0].upper()}{RULE[1:]}. Effects have 95% intervals over blocks.",
     )
-    medians_table = Table(
-        title="Corpora",
-        name=f"{name}-corpora",
-        columns=[
-            Column("statistic", "statistic"),
-            Column("corpus", "corpus"),
-            Column("median", "median over heads", "s3", "low", "high"),
-        ],
-        data=data_of(medians),
-        caption="With 95% intervals over blocks.",
-    )
-    return Summary(title, subject, cards, [medians_table, heads_table])
+    return Summary(title, subject, cards, [table])

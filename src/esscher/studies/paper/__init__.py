@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from esscher.runs.study import function_of
-from esscher.studies.paper.result import Paper
-from esscher.studies.paper.study import PaperStudy
+from esscher.studies.paper.study import Paper, PaperStudy
 
 __all__ = ["Paper", "PaperStudy", "paper"]
 

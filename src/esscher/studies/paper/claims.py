@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from esscher.runs.folder import Cell
-from esscher.studies.paper import decoders, heads, rest, synthetic
+from esscher.studies.paper import causal, downstream, heads, rest, sweeps, synthetic
 from esscher.studies.paper.ledger import Claim, Entry, Measurement, Setting
 
-MEASUREMENTS: dict[str, Measurement] = (
-    synthetic.MEASUREMENTS | heads.MEASUREMENTS | decoders.MEASUREMENTS | rest.MEASUREMENTS
-)
-CLAIMS: dict[str, Claim] = synthetic.CLAIMS | heads.CLAIMS | decoders.CLAIMS | rest.CLAIMS
+#: Where claims are measured and judged.
+_MODULES = (synthetic, sweeps, heads, causal, downstream, rest)
+MEASUREMENTS: dict[str, Measurement] = {}
+CLAIMS: dict[str, Claim] = {}
+for module in _MODULES:
+    MEASUREMENTS |= module.MEASUREMENTS
+    CLAIMS |= module.CLAIMS
 
 
 def judge_all(
@@ -36,12 +39,15 @@ def judge_all(
         What the cells are a function of.
     """
     tables = {
-        name: pd.concat([cell.table for cell in own], ignore_index=True)
-        for name, own in cells.items()
+        name: pd.concat([cell.table for cell in parts], ignore_index=True)
+        for name, parts in cells.items()
         if name not in missing
     }
     return tuple(
         CLAIMS[name].judge(tables, setting)
         for name in chosen
-        if all(used in tables for used in CLAIMS[name].uses)
+        if all(
+            used in tables or not MEASUREMENTS[used].units(setting.scale)
+            for used in CLAIMS[name].uses
+        )
     )

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from esscher.core.errors import InputError
+from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.sampled.sizes import METRICS
@@ -36,7 +37,7 @@ from esscher.studies.paper.ledger import (
     Scale,
     Setting,
     Unit,
-    entry,
+    judged,
     verdict_of,
     with_interval,
 )
@@ -55,14 +56,19 @@ CONTEXT = 512
 RESAMPLES = 1_000
 #: Queries whose logits are held at a time.
 QUERIES = 1_024
+#: The authors' experiment with BigBird, for models that read :data:`LONG_CONTEXT` tokens at a time:
+#: numbers of tokens drawn; half-widths of windows, and keys drawn beside a window.
+LONG_CONTEXT = 4_096
+LONG_SIZES = (1_000, 3_000, 12)
+HALF_WIDTHS = (500, 1_500, 12)
+RANDOM_KEYS = 50
 
 
 # Measurements.
 
 
-def _sizes(unit: Unit) -> tuple[int, ...]:
-    grid = np.geomspace(unit["first"], unit["last"], unit["count"]).round()
-    return tuple(int(n) for n in np.unique(grid))
+def _sizes(first: int, last: int, count: int) -> tuple[int, ...]:
+    return tuple(int(n) for n in np.unique(np.geomspace(first, last, count).round()))
 
 
 @lru_cache(maxsize=2)
@@ -89,7 +95,6 @@ def _cloud(
         tokens=tokens,
         context=context,
         layers=layers,
-        seed=setting.seed,
         watch=seen.take,
     )
     return cloud, {layer: (weights[layer], seen.covariance(layer)) for layer in layers}
@@ -97,6 +102,11 @@ def _cloud(
 
 def _layers(setting: Setting, part: int) -> tuple[int, ...]:
     return tuple(range(part, setting.loaded(setting.encoder).shape.layers, PARTS))
+
+
+def _reads_long(setting: Setting) -> bool:
+    """Whether the encoder reads passages as long as BigBird's."""
+    return setting.loaded(setting.encoder).outline.max_positions >= LONG_CONTEXT
 
 
 def _fitted(name: str, errors: Array, sizes: Sequence[int], seed: int, heads: int = 1) -> Unit:
@@ -112,7 +122,7 @@ def _fitted(name: str, errors: Array, sizes: Sequence[int], seed: int, heads: in
     except InputError:  # errors are 0 at most sizes
         return missing | {f"{name}_law": "none", f"{name}_trusted": False}
     joint = rate if heads == 1 else fit_rate(errors, sizes, seed=seed, level=1 - 0.05 / heads)
-    fits = rate.selection.fits
+    fits = rate.selection.laws
     return missing | {
         name: rate.exponent,
         f"{name}_low": rate.interval[0],
@@ -140,31 +150,33 @@ def _measured(
     With ``joint`` intervals hold the exponents of all heads at once, and rows also say what the
     heads of their layer have in common.
     """
-    from esscher.engine.sampled.layer import OutputProjection
+    from esscher.engine.sampled.layer import output_gram
     from esscher.engine.sampled.pooled import measure_pooled
     from esscher.studies.probe.together import amplification, effective_heads
     from esscher.studies.probe.work import one_sided_psi
 
-    sizes, seed = _sizes(unit), setting.seed
+    sizes, seed = _sizes(unit["first"], unit["last"], unit["count"]), setting.seed
     shape = setting.loaded(setting.encoder).shape
+    if setting.scale == "paper" and joint and _reads_long(setting):
+        sizes = _sizes(*LONG_SIZES)
     rows: Rows = []
     for layer in layers:
-        cloud, about = _cloud(setting, layers, unit["tokens"])
-        projection = OutputProjection.of(about[layer][0].W_o) if joint else None
-        found, numbers = measure_pooled(
-            cloud, layer, sizes, unit["replicates"], seed, "with", projection, alpha=alpha
+        cloud, weights = _cloud(setting, layers, unit["tokens"])
+        gram = output_gram(weights[layer][0].W_o) if joint else None
+        measured, numbers = measure_pooled(
+            cloud, layer, sizes, unit["replicates"], seed, "with", gram, alpha=alpha
         )
         together: dict[str, float | None] = {}
-        if found.products is not None and len(found.heads) > 1:
-            last = found.products[0][:, -1]  # of mean outputs, at the largest size
+        if measured.products is not None and len(measured.heads) > 1:
+            last = measured.products[0][:, -1]  # of mean outputs, at the largest size
             for name, estimate in (
                 ("effective_heads", effective_heads(last, seed)),
                 ("amplification", amplification(last, seed)),
             ):
                 ends = (estimate.value, *estimate.interval)
                 together |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
-        one_sided = one_sided_psi(*about[layer], alpha)
-        for h, head in enumerate(found.heads):
+        one_sided = one_sided_psi(*weights[layer], alpha)
+        for h, head in enumerate(measured.heads):
             horizon = numbers[h].coupled.horizon
             two = exponents(horizon)
             psi = float("nan") if one_sided is None else one_sided[head]
@@ -183,7 +195,7 @@ def _measured(
                 "largest_n": sizes[-1],
             } | together
             for metric in metrics:
-                errors = found.errors[METRICS.index(metric), h]
+                errors = measured.errors[METRICS.index(metric), h]
                 heads = shape.layers * shape.heads if joint else 1
                 row |= _fitted(metric, errors, sizes, seed, heads)
             rows.append(row)
@@ -191,12 +203,12 @@ def _measured(
 
 
 def _heads_units(scale: Scale) -> list[Unit]:
-    about = {
+    options = {
         "quick": {"tokens": 6_144, "first": 64, "last": 1_024, "count": 5, "replicates": 32},
         "standard": {"tokens": 9_216, "first": 64, "last": 2_048, "count": 6, "replicates": 160},
         "paper": {"tokens": 9_216, "first": 64, "last": 384, "count": 10, "replicates": 500},
     }[scale]
-    return [{"part": part} | about for part in range(PARTS)]
+    return [{"part": part} | options for part in range(PARTS)]
 
 
 def _measure_heads(unit: Unit, setting: Setting) -> Rows:
@@ -204,13 +216,13 @@ def _measure_heads(unit: Unit, setting: Setting) -> Rows:
 
 
 def _alpha_units(scale: Scale) -> list[Unit]:
-    first, count, about = {
+    first, count, options = {
         "quick": (0.1, 4, {"tokens": 4_096, "last": 1_024, "count": 5, "replicates": 32}),
         "standard": (0.1, 7, {"tokens": 9_216, "last": 2_048, "count": 6, "replicates": 96}),
         "paper": (0.01, 13, {"tokens": 9_216, "last": 2_048, "count": 10, "replicates": 200}),
     }[scale]
     alphas = np.geomspace(first, 10.0, count)
-    return [{"alpha": float(f"{alpha:.6g}"), "first": 64} | about for alpha in alphas]
+    return [{"alpha": float(f"{alpha:.6g}"), "first": 64} | options for alpha in alphas]
 
 
 def _measure_alpha(unit: Unit, setting: Setting) -> Rows:
@@ -289,7 +301,7 @@ def _measure_argmax(unit: Unit, setting: Setting) -> Rows:
             sizes.append(2 * sizes[-1])
         view = cloud.layer(layer)
         for head in view.heads:
-            q, k, v = view.head(head).take(slice(None))
+            q, k, v = map(np.array, view.head(head))
             rng = random_stream(setting.seed, "argmax of heads", layer, head)
             shift, square = argmax_errors(q, k, v, sizes, unit["replicates"], rng)
             whole = np.concatenate(
@@ -299,24 +311,100 @@ def _measure_argmax(unit: Unit, setting: Setting) -> Rows:
             errors = {"mean": np.linalg.norm(shift, axis=2) / norm, "map": np.sqrt(square) / norm}
             keys = k.astype(np.float64)
             horizon = CoupledMoments.of(q.astype(np.float64) * view.scaling, keys).horizon
-            about: Unit = {"layer": layer, "head": head, "H": horizon, "psi": horizon**2}
+            columns: Unit = {"layer": layer, "head": head, "H": horizon, "psi": horizon**2}
             for metric, values in errors.items():
-                about |= _fitted(metric, values, sizes, setting.seed)
+                columns |= _fitted(metric, values, sizes, setting.seed)
             curves = {metric: mean_and_interval(values, 0.0) for metric, values in errors.items()}
             for j, n in enumerate(sizes):
                 at: Unit = {"n": n, "tokens": cloud.rows}
                 for metric, curve in curves.items():
-                    low, high = curve["interval"][j] or (float("nan"), float("nan"))
+                    low, high = curve.interval[j] or (float("nan"), float("nan"))
                     at |= {
-                        f"{metric}_error": curve["mean"][j],
+                        f"{metric}_error": curve.mean[j],
                         f"{metric}_error_low": low,
                         f"{metric}_error_high": high,
                     }
-                rows.append(about | at)
+                rows.append(columns | at)
+    return rows
+
+
+def _windows_units(scale: Scale) -> list[Unit]:
+    """At the authors' scale only: 500 replicates are 10 passages with 50 queries each."""
+    return [{"passage": i, "queries": 50} for i in range(10)] if scale == "paper" else []
+
+
+def window_errors(
+    queries: NDArray[np.float32],
+    keys: NDArray[np.float32],
+    values: NDArray[np.float32],
+    half_widths: Sequence[int],
+    count: int,
+    rng: np.random.Generator,
+) -> Array:
+    """Squared errors of attention to a window of keys and :data:`RANDOM_KEYS` keys beside it.
+
+    Parameters
+    ----------
+    queries, keys, values
+        Rows of a head, in the order of the text; logits are their products.
+    half_widths
+        Keys on either side of a query.
+    count, rng
+        Number of queries, and the stream that draws them and the keys beside their windows.
+
+    Returns
+    -------
+    Squared distance from attention to all keys, over the mean square of that: [query, width].
+    """
+    length, widest = len(keys), max(half_widths)
+    errors, squares = np.zeros((count, len(half_widths))), 0.0
+    for i, place in enumerate(rng.integers(widest, length - widest, size=count)):
+        logits = (keys @ queries[place]).astype(np.float64)
+        weights = np.exp(logits - logits.max())
+        dense = weights @ values / weights.sum()
+        squares += float(dense @ dense) / count
+        order = rng.permutation(length)
+        for j, half in enumerate(half_widths):
+            beside = order[np.abs(order - place) > half][:RANDOM_KEYS]
+            chosen = np.concatenate([np.arange(place - half, place + half + 1), beside])
+            output = weights[chosen] @ values[chosen] / weights[chosen].sum()
+            errors[i, j] = ((output - dense) ** 2).sum()
+    return errors / squares
+
+
+def _measure_windows(unit: Unit, setting: Setting) -> Rows:
+    """One row per head and width; nothing for models that read shorter passages."""
+    from esscher.engine.text import first_passages, iterate_passages
+
+    if not _reads_long(setting):
+        return []
+    loaded, number = setting.loaded(setting.encoder), unit["passage"]
+    # a short text has fewer passages
+    passages = first_passages(loaded, setting.text, AtMost(number + 1), LONG_CONTEXT)
+    rows: Rows = []
+    halves = _sizes(*HALF_WIDTHS)
+    for _, layer in iterate_passages(loaded, passages.passages[number : number + 1]):
+        for head in range(layer.q.shape[1]):
+            q = layer.q[0, head].numpy() * np.float32(layer.scaling)
+            shared = head * layer.k.shape[1] // layer.q.shape[1]
+            k, v = layer.k[0, shared].numpy(), layer.v[0, shared].numpy()
+            rng = random_stream(setting.seed, "windows", number, layer.layer, head)
+            squares = window_errors(q, k, v, halves, unit["queries"], rng).mean(axis=0)
+            rows += [
+                {
+                    "layer": layer.layer,
+                    "head": head,
+                    "passage": number,
+                    "n": 2 * half + 1 + RANDOM_KEYS,
+                    "error": float(square) ** 0.5,
+                }
+                for half, square in zip(halves, squares, strict=True)
+            ]
     return rows
 
 
 MEASUREMENTS: dict[str, Measurement] = {
+    "windows": Measurement(_windows_units, _measure_windows),
     "heads": Measurement(_heads_units, _measure_heads),
     "alpha-heads": Measurement(_alpha_units, _measure_alpha),
     "argmax-heads": Measurement(_argmax_units, _measure_argmax),
@@ -352,16 +440,18 @@ def over_heads(
     rng = random_stream(0, purpose)
     layer = table["layer"].to_numpy()
     groups = [np.flatnonzero(layer == one) for one in np.unique(layer)]
-    found = []
+    resampled = []
     for _ in range(RESAMPLES):
         drawn = [groups[i] for i in rng.integers(len(groups), size=len(groups))]
-        found.append(statistic(np.concatenate([rng.choice(own, size=len(own)) for own in drawn])))
+        resampled.append(
+            statistic(np.concatenate([rng.choice(layer, size=len(layer)) for layer in drawn]))
+        )
     value = statistic(np.arange(len(table)))
     count = len(groups) if len(groups) > 1 else len(table)
     widened = float("inf")
     if count > 1:
         widened = float(stdtrit(count - 1, 0.975) / 1.96 * np.sqrt(count / (count - 1)))
-    low, high = value + widened * (np.nanquantile(found, [0.025, 0.975]) - value)
+    low, high = value + widened * (np.nanquantile(resampled, [0.025, 0.975]) - value)
     return value, max(float(low), -most), min(float(high), most)
 
 
@@ -387,7 +477,7 @@ def _judge_heads(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         verdict=verdict_of(
             all(above[m] == count for m in moments), any(violated[m] for m in moments)
         ),
-        found=f"Above it at {above['mean']} of {count} heads (mean) and {above['cov']} "
+        measured=f"Above it at {above['mean']} of {count} heads (mean) and {above['cov']} "
         f"(covariance); with the one-sided Psi at {one_sided['mean']} and {one_sided['cov']}. The "
         f"median head's exponent of the mean is {loose:.0f} times the bound.",
         rule="Holds if the 95% interval of mean and covariance is above the bound at every head; "
@@ -407,7 +497,7 @@ def _judge_heads(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
             Check(
                 says=f"The {name} converges at a rate strictly below 1/2.",
                 verdict=verdict_of(below == count, surely > 0),
-                found=f"Of {count} heads, {parts[m]} (above at 95% for all heads together: "
+                measured=f"Of {count} heads, {parts[m]} (above at 95% for all heads together: "
                 f"{surely}). The trivial alternative, 1/2 within 0.05, is shown at {equal}.",
                 rule="By 95% intervals. Holds if the interval is below 1/2 at every head; "
                 "contradicted if at some head it is at or above 1/2, at 95% for all heads "
@@ -419,8 +509,10 @@ def _judge_heads(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     beta, psi, layer = (known[name].to_numpy() for name in ("mean", "psi", "layer"))
 
     def within_layers(rows: NDArray[np.int64]) -> float:
-        each = [rows[layer[rows] == one] for one in np.unique(layer[rows])]
-        return float(np.mean([rank_correlation(psi[own], beta[own]) for own in each]))
+        each = [rows[layer[rows] == number] for number in np.unique(layer[rows])]
+        return float(
+            np.mean([rank_correlation(psi[layer_rows], beta[layer_rows]) for layer_rows in each])
+        )
 
     slower = over_heads(
         known, lambda rows: rank_correlation(psi[rows], beta[rows]), "beta against Psi", 1.0
@@ -429,8 +521,8 @@ def _judge_heads(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     rank = Check(
         says="Heads with a larger Psi converge more slowly.",
         verdict=verdict_of(slower[2] < 0, slower[1] > 0),
-        found=f"Rank correlation of the exponent of the mean with Psi: {with_interval(*slower)}; "
-        f"within layers {with_interval(*within)} on average.",
+        measured="Rank correlation of the exponent of the mean with Psi: "
+        f"{with_interval(*slower)}; within layers {with_interval(*within)} on average.",
         rule="Spearman's correlation over heads; 95% interval by resampling layers and the heads "
         "in them. Holds if it is below 0, contradicted if it is above 0. The noise of exponents "
         "pulls it towards 0.",
@@ -446,7 +538,7 @@ def _judge_heads(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     reference = Check(
         says="The line 1/(2(1 + Psi)) predicts exponents better than always saying 1/2.",
         verdict=verdict_of(gap[2] < 0, gap[1] > 0),
-        found=f"Mean absolute error {off['reference'].mean():.3f} (one-sided Psi "
+        measured=f"Mean absolute error {off['reference'].mean():.3f} (one-sided Psi "
         f"{off['one-sided'].mean():.3f}), of 1/2 {trivial.mean():.3f}; difference "
         f"{with_interval(*gap, digits=3)}.",
         rule="Exponents of the mean, difference of absolute errors head by head; 95% interval by "
@@ -454,19 +546,44 @@ def _judge_heads(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         counts=False,
     )
 
+    evidence = {"heads": table}
+    checks = [bound, *half, rank, reference]
+    windows = tables.get("windows")
+    if windows is not None and len(windows):
+        # one curve per passage: the root mean square over heads; passages are what is independent
+        squares = windows.assign(square=windows["error"] ** 2)
+        curves = squares.pivot_table(index="passage", columns="n", values="square") ** 0.5
+        rate = fit_rate(curves.to_numpy(), curves.columns.tolist(), seed=setting.seed)
+        typical, (low, high) = float(table["map"].median()), rate.interval
+        low, high = -np.inf if low is None else low, np.inf if high is None else high
+        checks.append(
+            Check(
+                says=f"A window and {RANDOM_KEYS} random keys converge like random keys alone.",
+                verdict=verdict_of(
+                    low <= typical <= high and high - low <= 0.2, not low <= typical <= high
+                ),
+                measured=f"Exponent {with_interval(rate.exponent, low, high)} in the number of "
+                f"keys, over {len(curves)} passages; random keys, median head: {typical:.2f}.",
+                rule="Contradicted if the 95% interval over passages excludes the median head's "
+                "exponent of the map, holds if it contains it and is no wider than 0.2.",
+                counts=False,
+            )
+        )
+        evidence["windows"] = windows
+
     width = float((table["mean_high"] - table["mean_low"]).median() / 2)
-    return entry(
+    return judged(
         "heads",
         f"The bound holds at {above['mean']} of {count} heads, {loose:.0f} times below what the "
         f"median head does. Exponents of the mean: {parts['mean']}; of the covariance: "
         f"{parts['cov']}. Rank correlation of the exponent of the mean with Psi: "
         f"{with_interval(*slower)}.",
-        [bound, *half, rank, reference],
+        checks,
         f"Exponents are slopes up to n = {largest:,}, on one text. That of the covariance has a "
         "bias of order 1/n in it, which makes it steeper on such sizes.",
         f"More replicates: the interval of a typical head is ± {width:.2f}; exponents closer to "
         "1/2 than that are not told from it. More heads, for the correlation.",
-        {"heads": table},
+        evidence,
     )
 
 
@@ -488,7 +605,7 @@ def judge_alpha_heads(table: pd.DataFrame) -> Check:
     return Check(
         says="Heads converge more slowly as their tilts are scaled up.",
         verdict=verdict_of(change[2] < 0, change[1] > 0),
-        found=f"From alpha = {first:g} to {last:g} the exponent of the mean changes by "
+        measured=f"From alpha = {first:g} to {last:g} the exponent of the mean changes by "
         f"{with_interval(*change)} at the median of {len(heads)} heads, from "
         f"{wide[first].median():.2f} to {wide[last].median():.2f}; rank correlation with alpha "
         f"{with_interval(*ranks)}.",
@@ -511,7 +628,7 @@ def judge_argmax_heads(table: pd.DataFrame) -> Check:
         says="With the argmax in place of the softmax, the error of the mean of real heads decays "
         "like a power of the logarithm.",
         verdict=verdict_of(over[2] < 0, over[1] > 0),
-        found=f"From n = {table['n'].min():,} to {table['n'].max():,} powers of n describe the "
+        measured=f"From n = {table['n'].min():,} to {table['n'].max():,} powers of n describe the "
         f"error better than powers of ln n by {with_interval(*over, digits=1)} per head "
         f"(difference of the criteria of the fits). The median exponent is "
         f"{with_interval(*slope)}. Laws that single curves decide, at {len(heads)} heads: "
@@ -529,8 +646,8 @@ def judge_argmax_heads(table: pd.DataFrame) -> Check:
 MEASURED, REFERENCE, BOUND = "measured", "1/(2(1 + Ψ))", "1/(2(1 + 32 Ψ))"
 
 
-def _draw_heads(found: Entry) -> ChartType:
-    table = found.table("heads")
+def _draw_heads(entry: Entry) -> ChartType:
+    table = entry.table("heads")
     kinds = Series(
         "kind",
         (MEASURED, REFERENCE, BOUND),
@@ -661,7 +778,7 @@ CLAIMS: dict[str, Claim] = {
         title="Heads of an encoder",
         says="Heads of a real model converge at rates strictly below 1/2, more slowly the larger "
         "Psi is, and never more slowly than the bound.",
-        uses=("heads",),
+        uses=("heads", "windows"),
         judge=_judge_heads,
         draw=_draw_heads,
     ),

@@ -7,12 +7,17 @@ their tables into an :class:`Entry`: checks, a verdict, and the tables behind it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
+import numpy as np
+
 from esscher.core.codec import Name, Record
+from esscher.core.validation import Array
+from esscher.math.statistics import LEVEL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,10 +29,14 @@ Scale: TypeAlias = Literal["quick", "standard", "paper"]
 Verdict: TypeAlias = Literal["holds", "contradicted", "undecided"]
 #: Columns of a table by name, as JSON holds them.
 Columns: TypeAlias = dict[str, list[Any]]
+#: Options of one unit: plain numbers and strings.
+Unit: TypeAlias = dict[str, Any]
+#: Rows of a table, all with the same columns.
+Rows: TypeAlias = list[dict[str, Any]]
 
 
 class Check(Record, frozen=True, kw_only=True):
-    """One thing that a claim says, and whether it was found.
+    """One thing that a claim says, and what was measured.
 
     Attributes
     ----------
@@ -35,7 +44,7 @@ class Check(Record, frozen=True, kw_only=True):
         What is checked.
     verdict
         Whether it holds.
-    found
+    measured
         What was measured, with its interval.
     rule
         When it holds, and when it is contradicted.
@@ -45,7 +54,7 @@ class Check(Record, frozen=True, kw_only=True):
 
     says: str
     verdict: Verdict
-    found: str
+    measured: str
     rule: str
     counts: bool = True
 
@@ -60,7 +69,7 @@ class Entry(Record, frozen=True, kw_only=True):
     verdict
         Contradicted if one of the checks that count is, holds if all of them hold, undecided
         otherwise.
-    found
+    measured
         What was measured, in one or two sentences.
     weakest
         The weakest point of the evidence.
@@ -74,7 +83,7 @@ class Entry(Record, frozen=True, kw_only=True):
 
     claim: Name
     verdict: Verdict
-    found: str
+    measured: str
     weakest: str
     decide: str
     checks: tuple[Check, ...]
@@ -85,6 +94,11 @@ class Entry(Record, frozen=True, kw_only=True):
         import pandas as pd
 
         return pd.DataFrame(self.tables[name])
+
+    def rows(self, name: str) -> Rows:
+        """Return the rows of one of the tables; what is missing is None."""
+        table = self.tables[name]
+        return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -117,12 +131,6 @@ def _loaded(name: str) -> LoadedModel:
     return load_model(name)
 
 
-#: Options of one unit: plain numbers and strings.
-Unit: TypeAlias = dict[str, Any]
-#: Rows of a table, all with the same columns.
-Rows: TypeAlias = list[dict[str, Any]]
-
-
 @dataclass(frozen=True)
 class Measurement:
     """Something that is measured in units.
@@ -151,7 +159,7 @@ class Claim:
         Names of the measurements it rests on.
     judge
         Takes the tables of these measurements and the setting; returns the entry without a verdict
-        of its own: see :func:`entry`.
+        of its own: see :func:`judged`.
     draw
         Draws the figure of an entry.
     """
@@ -163,9 +171,9 @@ class Claim:
     draw: Callable[[Entry], ChartType]
 
 
-def entry(
+def judged(
     claim: str,
-    found: str,
+    measured: str,
     checks: Sequence[Check],
     weakest: str,
     decide: str,
@@ -179,7 +187,7 @@ def entry(
     return Entry(
         claim=claim,
         verdict=verdict,
-        found=found,
+        measured=measured,
         weakest=weakest,
         decide=decide if verdict == "undecided" else "",
         checks=tuple(checks),
@@ -219,9 +227,26 @@ def with_interval(value: float, low: float, high: float, digits: int = 2) -> str
     return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
+def student_interval(values: Array) -> tuple[float, float, float]:
+    """Mean of independent values, with the ends of its 95% interval."""
+    from scipy.special import stdtrit
+
+    count, mean = len(values), float(np.mean(values))
+    if count < 2:
+        return mean, -math.inf, math.inf
+    half = float(stdtrit(count - 1, (1 + LEVEL) / 2))
+    half *= float(np.std(values, ddof=1)) / math.sqrt(count)
+    return mean, mean - half, mean + half
+
+
+def exponential(values: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Exponential of a number and of the ends of its interval."""
+    value, low, high = values
+    return math.exp(value), math.exp(low), math.exp(high) if high < 700 else math.inf
+
+
 def _columns(table: pd.DataFrame) -> Columns:
     """Return the columns of a table; what is no number in JSON is left out as None."""
-    import math
 
     def plain(value: Any) -> Any:
         value = value.item() if hasattr(value, "item") else value

@@ -19,7 +19,7 @@ from esscher.studies.paper.ledger import (
     Scale,
     Setting,
     Unit,
-    entry,
+    judged,
     records,
     simultaneous,
     verdict_of,
@@ -28,6 +28,8 @@ from esscher.studies.paper.ledger import (
 
 #: Exponents that differ by no more than this are called the same.
 MARGIN = 0.1
+#: Numbers of tokens whose ratio is within this factor of 1 are called the same.
+FACTOR = 1.25
 
 
 # -- sparse
@@ -50,7 +52,7 @@ def measure_sparse(unit: Unit, setting: Setting) -> Rows:
     from esscher.studies.sparse import sparse
 
     loaded = setting.loaded(setting.decoder)
-    found = sparse(
+    result = sparse(
         loaded,
         setting.text,
         context=unit["context"],
@@ -75,7 +77,7 @@ def measure_sparse(unit: Unit, setting: Setting) -> Rows:
         "ratio_low",
         "ratio_high",
     ]
-    return records(found.table()[names])
+    return records(result.table()[names])
 
 
 def _there(layers: Sequence[int], of: int, count: int) -> tuple[int, ...]:
@@ -86,8 +88,8 @@ def _there(layers: Sequence[int], of: int, count: int) -> tuple[int, ...]:
 def judge_sparse(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     """Judge by whether patterns have the exponent of random keys."""
     table = tables["sparse"]
-    own = table[table["metric"] == "map"].set_index("pattern")
-    others = own.drop(index="random")
+    maps = table[table["metric"] == "map"].set_index("pattern")
+    others = maps.drop(index="random")
     differ = (others["difference_low"] > 0) | (others["difference_high"] < 0)
     same = (others["difference_low"] > -MARGIN) & (others["difference_high"] < MARGIN)
     words = {
@@ -96,12 +98,12 @@ def judge_sparse(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         )
         for row in records(others.reset_index())
     }
-    base = records(own.loc[["random"]])[0]
+    base = records(maps.loc[["random"]])[0]
     checks = [
         Check(
             says="sparse patterns converge to dense attention at the rate of random keys",
             verdict=verdict_of(bool(same.all()), bool(differ.any())),
-            found="difference of the exponent from random keys: "
+            measured="difference of the exponent from random keys: "
             + ", ".join(f"{name} {text}" for name, text in words.items()),
             rule="contradicted if the interval of one difference excludes 0, holds if all lie "
             f"within {MARGIN}",
@@ -112,13 +114,13 @@ def judge_sparse(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
                 bool(base["low"] > 0.5 - MARGIN and base["high"] < 0.5 + MARGIN),
                 bool(base["high"] < 0.5 or base["low"] > 0.5),
             ),
-            found="exponent " + with_interval(base["exponent"], base["low"], base["high"]),
+            measured="exponent " + with_interval(base["exponent"], base["low"], base["high"]),
             rule=f"holds if the interval lies within {MARGIN} of 1/2, contradicted if it "
             "excludes it",
             counts=False,
         ),
     ]
-    return entry(
+    return judged(
         "sparse",
         "Patterns do not share one rate: beside random keys (exponent "
         f"{base['exponent']:.2f}) the exponent differs by "
@@ -131,13 +133,13 @@ def judge_sparse(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         checks,
         "A few layers of one decoder at one length; intervals are over passages of one text.",
         "More passages.",
-        {"patterns": own.reset_index()},
+        {"patterns": maps.reset_index()},
     )
 
 
-def draw_sparse(found: Entry) -> ChartType:
+def draw_sparse(entry: Entry) -> ChartType:
     """Draw the exponent of every pattern, and its error at the largest number of keys."""
-    rows = records(found.table("patterns"))
+    rows = records(entry.table("patterns"))
     names = [row["pattern"] for row in rows]
     y = Axis("pattern", names=names)
     ends = limits([0.0, 0.6, *(row[key] for row in rows for key in ("low", "high"))])
@@ -171,7 +173,7 @@ def measure_depth(unit: Unit, setting: Setting) -> Rows:
     """Errors by layer of a decoder whose layers attend to n keys only."""
     from esscher.studies.deep import deep
 
-    found = deep(
+    result = deep(
         setting.loaded(setting.decoder),
         setting.text,
         context=unit["context"],
@@ -193,7 +195,7 @@ def measure_depth(unit: Unit, setting: Setting) -> Rows:
         "exponent_low",
         "exponent_high",
     ]
-    return records(found.table()[names])
+    return records(result.table()[names])
 
 
 def judge_depth(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
@@ -211,12 +213,12 @@ def judge_depth(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
             verdict=verdict_of(
                 bool(low > 0.5 - MARGIN and high < 0.5 + MARGIN), bool(high < 0.5 or low > 0.5)
             ),
-            found="exponent behind the last layer " + with_interval(last["exponent"], low, high),
+            measured="exponent behind the last layer " + with_interval(last["exponent"], low, high),
             rule=f"holds if the interval lies within {MARGIN} of 1/2, contradicted if it "
             "excludes it",
         ),
     ]
-    return entry(
+    return judged(
         "depth",
         f"Behind the last of {count} layers, each attending to n random keys, the error falls "
         f"with exponent {with_interval(last['exponent'], low, high)}; it lies below 1/2 in "
@@ -229,9 +231,9 @@ def judge_depth(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     )
 
 
-def draw_depth(found: Entry) -> ChartType:
+def draw_depth(entry: Entry) -> ChartType:
     """Draw errors by layer and size, and exponents by layer."""
-    errors, layers = found.table("errors"), found.table("layers")
+    errors, layers = entry.table("errors"), entry.table("layers")
     sizes = [f"{n:g}" for n in sorted(errors["n"].unique())]
     rows = [{"size": f"{row['n']:g}", **row} for row in records(errors)]
     layer = Axis("layer", "layer", whole=True)
@@ -278,7 +280,7 @@ def measure_tails(unit: Unit, setting: Setting) -> Rows:
 
     loaded = setting.loaded(setting.encoder)
     layers = _there(unit["layers"], 6, loaded.record.layers)
-    found = tails(
+    result = tails(
         loaded,
         setting.text,
         tokens=unit["tokens"],
@@ -287,7 +289,7 @@ def measure_tails(unit: Unit, setting: Setting) -> Rows:
         seed=setting.seed,
         progress=False,
     )
-    table = found.table().assign(verdict=[kind_of(head.verdict) for head in found.heads])
+    table = result.table().assign(verdict=[kind_of(head.verdict) for head in result.heads])
     return records(table[["layer", "head", "proxy", "proxy_low", "proxy_high", "verdict"]])
 
 
@@ -301,14 +303,14 @@ def judge_tails(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         Check(
             says="keys are sub-Gaussian in every direction",
             verdict=verdict_of(light == total, heavy > 0.05 * total + 1),
-            found=f"{light} of {total} heads are, {heavy} are heavier, "
+            measured=f"{light} of {total} heads are, {heavy} are heavier, "
             f"{total - light - heavy} undecided",
             rule="a head counts if both halves of the text say so (found on one half, judged on "
             "the other) and the halves agree beyond chance over all heads; contradicted if more "
             "heads are heavier than one and one in twenty",
         ),
     ]
-    return entry(
+    return judged(
         "tails",
         f"In their worst direction the keys of {light} of {total} heads are sub-Gaussian, those of "
         f"{heavy} are heavier, {total - light - heavy} are undecided. The median sub-Gaussian "
@@ -320,9 +322,9 @@ def judge_tails(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     )
 
 
-def draw_tails(found: Entry) -> ChartType:
+def draw_tails(entry: Entry) -> ChartType:
     """Draw the sub-Gaussian parameter of every head, in order."""
-    table = found.table("heads").sort_values("proxy").reset_index(drop=True)
+    table = entry.table("heads").sort_values("proxy").reset_index(drop=True)
     rows = [
         {
             "rank": i + 1,
@@ -374,12 +376,12 @@ def judge_together(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entr
         Check(
             says="heads of one layer err independently: their squared errors add up",
             verdict=verdict_of(bool(same.all()), bool(apart.any())),
-            found=f"squared error of the sum over the sum of squared errors, {words}",
+            measured=f"squared error of the sum over the sum of squared errors, {words}",
             rule="contradicted if an interval excludes 1, holds if all lie within 0.9 to 1.1",
         ),
     ]
     share = table["effective_heads"] / table["heads"]
-    return entry(
+    return judged(
         "together",
         "Heads that see the same tokens do not err independently: the squared error of a layer "
         f"is {middle.min():.2f} to {middle.max():.2f} of the sum over its heads; "
@@ -394,7 +396,7 @@ def judge_together(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entr
     )
 
 
-def draw_together(found: Entry) -> ChartType:
+def draw_together(entry: Entry) -> ChartType:
     """Draw amplification by layer."""
     rows = [
         {
@@ -403,7 +405,7 @@ def draw_together(found: Entry) -> ChartType:
             "low": row["amplification_low"],
             "high": row["amplification_high"],
         }
-        for row in records(found.table("layers"))
+        for row in records(entry.table("layers"))
     ]
     x = Axis("layer", "layer", whole=True)
     at = [row[key] for row in rows for key in ("low", "high")]
@@ -437,7 +439,7 @@ def measure_domains(unit: Unit, setting: Setting) -> Rows:
     other = "demo:code" if setting.text != "demo:code" else "demo:docs"
     loaded = setting.loaded(setting.encoder)
     layers = _there(unit["layers"], 6, loaded.record.layers)
-    found = domains(
+    result = domains(
         loaded,
         {"text": setting.text, "other": other},
         blocks=unit["blocks"],
@@ -446,31 +448,31 @@ def measure_domains(unit: Unit, setting: Setting) -> Rows:
         seed=setting.seed,
         progress=False,
     )
-    table = found.table()
-    own = table[table["statistic"] == "tokens"]
-    return records(own[["layer", "head", "p", "adjusted_p", "share", "verdict"]])
+    table = result.table()
+    tokens = table[table["statistic"] == "tokens"]
+    columns = ["layer", "head", "p", "adjusted_p", "share", "verdict", "low", "high"]
+    return records(tokens[columns])
 
 
 def judge_domains(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     """Judge by permutations of the blocks, at a false discovery rate of 5%."""
-    table = tables["domains"]
-    differ, same = (
-        int((table["verdict"] == "differs").sum()),
-        int((table["verdict"] == "the same").sum()),
-    )
-    total = len(table)
+    table = tables["domains"].copy()
+    differs = table["verdict"] == "differs"
+    within = (table["low"] > 1 / FACTOR) & (table["high"] < FACTOR)
+    table.loc[within & ~differs, "verdict"] = "the same"
+    differ, same, total = int(differs.sum()), int((within & ~differs).sum()), len(table)
     checks = [
         Check(
             says="a head needs as many tokens on another kind of text",
             verdict=verdict_of(same == total, differ > 0),
-            found=f"{differ} of {total} heads differ, {same} are the same, "
+            measured=f"{differ} of {total} heads differ, {same} are the same, "
             f"{total - differ - same} undecided",
             rule="contradicted if a head differs (blocks exchanged between texts, p-values "
             "adjusted over the heads, false discovery rate 5%); holds if in every head the 95% "
-            "interval of the ratio lies within a factor of 1.25",
+            f"interval of the ratio lies within a factor of {FACTOR}",
         ),
     ]
-    return entry(
+    return judged(
         "domains",
         f"Between the text and another kind of text {differ} of {total} heads need another number "
         f"of tokens for 10% error; the corpus explains {table['share'].median():.0%} of a typical "
@@ -482,9 +484,9 @@ def judge_domains(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
     )
 
 
-def draw_domains(found: Entry) -> ChartType:
+def draw_domains(entry: Entry) -> ChartType:
     """Draw the share of variance that the corpus explains, head by head."""
-    table = found.table("heads").sort_values("share").reset_index(drop=True)
+    table = entry.table("heads").sort_values("share").reset_index(drop=True)
     rows = [
         {
             "rank": i + 1,

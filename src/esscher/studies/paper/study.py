@@ -1,10 +1,10 @@
-"""The study: which claims, at which scale, on which model and text."""
+"""The study and its result, the ledger: which claims, at which scale, on which model and text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from msgspec import Meta
 
@@ -14,9 +14,12 @@ from esscher.core.options import Seed, option
 from esscher.core.shown import shortened
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell, CellRun
+from esscher.runs.result import Result
 from esscher.runs.study import OneBatch, Study
 from esscher.studies.paper.ledger import Entry, Setting, Unit
-from esscher.studies.paper.result import Paper
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: The claims in the order of the page. The first eight are the paper's; what it leaves open, and
 #: what came after it, follow.
@@ -39,6 +42,67 @@ NAMES = (
 )
 #: The models and the text unless others are given.
 ENCODER, DECODER, TEXT = "demo:minilm", "demo:smollm2", "demo:docs"
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Paper(Result["PaperStudy"]):
+    """The claims of the paper, each with what was measured and a verdict.
+
+    Attributes
+    ----------
+    entries
+        One per claim whose measurements are all there, in the order of the page.
+    """
+
+    entries: tuple[Entry, ...]
+
+    def __getitem__(self, claim: str) -> Entry:
+        """Return the entry of a claim."""
+        for entry in self.entries:
+            if entry.claim == claim:
+                return entry
+        names = ", ".join(entry.claim for entry in self.entries) or "none"
+        raise InputError(f"the claim {claim!r} was not judged; judged are: {names}")
+
+    def table(self) -> pd.DataFrame:
+        """Return the ledger as a data frame: claim, verdict, what was measured, and the command."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {
+                    "claim": entry.claim,
+                    "verdict": entry.verdict,
+                    "measured": entry.measured,
+                    "weakest point": entry.weakest,
+                    "command": f"esscher paper {entry.claim}",
+                }
+                for entry in self.entries
+            ],
+            columns=["claim", "verdict", "measured", "weakest point", "command"],
+        )
+
+    def checks(self) -> pd.DataFrame:
+        """Return every check of every claim, with its rule."""
+        import pandas as pd
+
+        rows = [
+            {
+                "claim": entry.claim,
+                "says": check.says,
+                "verdict": check.verdict,
+                "measured": check.measured,
+                "rule": check.rule,
+                "counts": check.counts,
+            }
+            for entry in self.entries
+            for check in entry.checks
+        ]
+        return pd.DataFrame(rows)
+
+    def shown(self) -> list[pd.DataFrame]:
+        """Return the ledger without what only the page has room for."""
+        return [self.table()[["claim", "verdict", "measured"]]]
 
 
 class PaperCell(Record, frozen=True, kw_only=True):

@@ -1,8 +1,9 @@
-"""Claims about synthetic tokens: limit, ball, moments, bound, reference, ablation, hardmax."""
+"""Claims about synthetic tokens: limit, ball, moments, hardmax."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -12,22 +13,18 @@ from altair.typing import ChartType
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.attention import attention_statistics
-from esscher.math.heads import Head, gaussian_head, weight_head
-from esscher.math.laws import FiniteTokens, Gaussian, Law, Sphere, standard_law
+from esscher.math.heads import weight_head
+from esscher.math.laws import FiniteTokens, Law, Sphere, standard_law
 from esscher.math.limits import NoLimit, limit_moments
 from esscher.math.simulation import hardmax_curve
-from esscher.math.statistics import fit_rate
-from esscher.math.theory import ball_bound, map_curve, measured_supremum, moment_curves
+from esscher.math.statistics import fit_rate, resampling_counts
+from esscher.math.theory import ball_bound, measured_supremum
 from esscher.show.chart import Axis, Series, figure, guides, lines, panel, points
-from esscher.show.theme import BLUE, GREEN, GREY, LINE, VERMILION, limits
-from esscher.studies.paper.growth import growth_of
+from esscher.show.theme import BLUE, VERMILION, limits
 from esscher.studies.paper.heads import (
-    draw_alpha_heads,
     draw_argmax_heads,
-    judge_alpha_heads,
     judge_argmax_heads,
 )
-from esscher.studies.paper.joint import joint_exponents
 from esscher.studies.paper.ledger import (
     Check,
     Claim,
@@ -37,14 +34,12 @@ from esscher.studies.paper.ledger import (
     Scale,
     Setting,
     Unit,
-    entry,
+    judged,
     records,
     simultaneous,
     verdict_of,
     with_interval,
 )
-from esscher.studies.sweep import sweep
-from esscher.studies.sweep.measure import scaled_head
 
 
 def geometric(low: float, high: float, count: int) -> list[int]:
@@ -83,7 +78,7 @@ def measure_limit(unit: Unit, setting: Setting) -> Rows:
     law, sizes = _law(unit["law"]), unit["sizes"]
     if unit["law"] == "student":
         head = weight_head(law, query=np.eye(LAW_DIM), key=np.eye(LAW_DIM))
-        found = limit_moments(head)
+        tilted = limit_moments(head)
         return [
             {
                 "law": "student",
@@ -92,7 +87,7 @@ def measure_limit(unit: Unit, setting: Setting) -> Rows:
                 "error": np.nan,
                 "along": np.nan,
                 "constant": np.nan,
-                "refused": isinstance(found, NoLimit),
+                "refused": isinstance(tilted, NoLimit),
             }
         ]
     tilt = np.full(LAW_DIM, 0.3)
@@ -167,7 +162,7 @@ def judge_limit(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         Check(
             says="averages over n tokens tend to grad K, for seven laws with a closed form",
             verdict=verdict_of(z < sure, z >= sure),
-            found=f"largest distance {z:.1f} standard errors of {len(table)}",
+            measured=f"largest distance {z:.1f} standard errors of {len(table)}",
             rule=f"contradicted beyond {sure:.2f} standard errors (99.9% for all laws at once)",
         ),
         Check(
@@ -175,7 +170,7 @@ def judge_limit(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
             verdict=verdict_of(
                 bool(ratio_z.max() < sure) and resolved, bool(ratio_z.max() >= sure)
             ),
-            found=f"ratios {table['constant_ratio'].min():.2f} to "
+            measured=f"ratios {table['constant_ratio'].min():.2f} to "
             f"{table['constant_ratio'].max():.2f} "
             f"(largest standard error {table['constant_error'].max():.2f})",
             rule="contradicted beyond the same number of standard errors; undecided if a "
@@ -184,11 +179,11 @@ def judge_limit(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         Check(
             says="Student tokens have no limit",
             verdict=verdict_of(refused, not refused),
-            found="refused" if refused else "a limit was returned",
+            measured="refused" if refused else "a limit was returned",
             rule="exact",
         ),
     ]
-    return entry(
+    return judged(
         "limit",
         f"At n = {int(table['n'].iloc[0]):,} the outputs of seven laws are within {z:.1f} standard "
         f"errors of grad K; errors fall with exponents {low:.2f} to {high:.2f}, and their "
@@ -201,9 +196,9 @@ def judge_limit(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     )
 
 
-def draw_limit(found: Entry) -> ChartType:
+def draw_limit(entry: Entry) -> ChartType:
     """Draw errors against n, with the predicted ones."""
-    curves = found.table("curves")
+    curves = entry.table("curves")
     rows = [
         {
             "law": row["law"],
@@ -222,7 +217,7 @@ def draw_limit(found: Entry) -> ChartType:
     error = Axis("error", "distance from the limit", log=True, limits=ends)
     laws = Series("law", LAWS[:-1])
     left = panel(lines(expected, n, error, laws), points(rows, n, error, laws))
-    table = found.table("limit")
+    table = entry.table("limit")
     ratios = [
         {
             "law": row["law"],
@@ -247,6 +242,85 @@ def draw_limit(found: Entry) -> ChartType:
     )
 
 
+# -- growth of a constant with the size of the support: as a power, or exponentially
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Growth of a constant C(R).
+
+    Attributes
+    ----------
+    exponent, low, high
+        Slope of ln C against ln R, with its 95% interval.
+    rate
+        Slope of ln C against R.
+    share
+        Share of resamples in which the power law leaves smaller residuals than the exponential.
+    """
+
+    exponent: float
+    low: float
+    high: float
+    rate: float
+    share: float
+
+    @property
+    def power(self) -> bool:
+        """Whether a power of R describes it better, beyond chance."""
+        return self.share >= 0.975
+
+    @property
+    def undecided(self) -> bool:
+        """Whether neither law does."""
+        return 0.025 < self.share < 0.975
+
+    def words(self, name: str) -> str:
+        """Write the law that won."""
+        if self.undecided:
+            return f"a power or an exponential of {name} (undecided)"
+        if self.power:
+            return f"{name}^{self.exponent:.2f} ({self.low:.2f} to {self.high:.2f})"
+        return f"e^({self.rate:.2f} {name})"
+
+
+def growth_of(radii: Array, errors: Array, seed: int) -> Growth:
+    """Compare a power law with an exponential.
+
+    Parameters
+    ----------
+    radii
+        Sizes R of the support.
+    errors
+        Axes [replicate, radius]; replicates are resampled for all radii together.
+    seed
+        Seed of the resampling.
+    """
+    count = len(errors)
+    picks = resampling_counts(count, RESAMPLES, random_stream(seed, "growth", count)) / count
+    curves = np.log(np.vstack([errors.mean(axis=0), picks @ errors]))
+
+    def fitted(x: Array) -> tuple[Array, Array]:
+        """Slopes and residual sums of squares of all curves."""
+        centred = x - x.mean()
+        level = curves - curves.mean(axis=1, keepdims=True)
+        slope = level @ centred / (centred @ centred)
+        return slope, ((level - slope[:, None] * centred) ** 2).sum(axis=1)
+
+    power, power_left = fitted(np.log(radii))
+    rate, rate_left = fitted(np.asarray(radii, dtype=np.float64))
+    low, high = np.quantile(power[1:], [0.025, 0.975])
+    return Growth(
+        exponent=float(power[0]),
+        low=float(low),
+        high=float(high),
+        rate=float(rate[0]),
+        share=float(np.mean(power_left[1:] < rate_left[1:])),
+    )
+
+
 # -- ball: the supremum over a ball of tilts, beside its bound
 
 BALL_DIM = 3
@@ -264,7 +338,7 @@ def ball_units(scale: Scale) -> list[Unit]:
 
 def measure_ball(unit: Unit, setting: Setting) -> Rows:
     """Supremum of the map's error over |t| <= R, tokens uniform on the unit sphere."""
-    found = measured_supremum(
+    suprema = measured_supremum(
         Sphere(BALL_DIM, 1.0),
         unit["radius"],
         [unit["n"]],
@@ -280,7 +354,7 @@ def measure_ball(unit: Unit, setting: Setting) -> Rows:
             "error": float(value),
             "bound": bound,
         }
-        for r, value in enumerate(found.samples[0])
+        for r, value in enumerate(suprema[0])
     ]
 
 
@@ -320,7 +394,7 @@ def judge_ball(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         Check(
             says="the error stays below C(R)/sqrt(n)",
             verdict=verdict_of(bool(below.all()), bool(above.any())),
-            found=f"below it at {int(below.sum())} of {len(points_)} points, by a factor of "
+            measured=f"below it at {int(below.sum())} of {len(points_)} points, by a factor of "
             f"{table['bound_over_measured'].min():.1f} to "
             f"{table['bound_over_measured'].max():.2g}",
             rule="contradicted if a mean lies above the bound by more than "
@@ -329,7 +403,7 @@ def judge_ball(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         Check(
             says="it falls like 1/sqrt(n) at every radius",
             verdict=verdict_of(not (wide | slow).any(), False),
-            found="exponents "
+            measured="exponents "
             + ", ".join(
                 with_interval(row["exponent"], row["low"], row["high"]) for row in records(table)
             ),
@@ -339,7 +413,7 @@ def judge_ball(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         Check(
             says="the constant grows exponentially with R",
             verdict="undecided" if growth.undecided else verdict_of(not growth.power, growth.power),
-            found=f"measured: {growth.words('R')}; the bound: e^({bound_rate:.2f} R)",
+            measured=f"measured: {growth.words('R')}; the bound: e^({bound_rate:.2f} R)",
             rule="which of the two laws leaves smaller residuals in 97.5% of resamples",
             counts=False,
         ),
@@ -347,7 +421,7 @@ def judge_ball(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     comment = ""
     if not growth.undecided:
         comment = ": the exponential is not needed here" if growth.power else ", exponentially too"
-    return entry(
+    return judged(
         "ball",
         f"The supremum over |t| <= R falls with exponents {table['exponent'].min():.2f} to "
         f"{table['exponent'].max():.2f} and lies below C(R)/sqrt(n) at {int(below.sum())} of "
@@ -361,9 +435,9 @@ def judge_ball(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     )
 
 
-def draw_ball(found: Entry) -> ChartType:
+def draw_ball(entry: Entry) -> ChartType:
     """Draw the supremum against n, and the constants against R."""
-    table, measured = found.table("ball"), found.table("points")
+    table, measured = entry.table("ball"), entry.table("points")
     radii = [f"{radius:g}" for radius in table["radius"]]
     rows = [
         {
@@ -495,7 +569,7 @@ def measure_moments(unit: Unit, setting: Setting) -> Rows:
         )
         for radius in unit["radii"]:
             tokens, limit, variance = support_law(unit["law"], radius, draws)
-            found = attention_statistics(
+            statistics = attention_statistics(
                 tokens * SUPPORT_DIM**-0.5,
                 tokens,
                 tokens,
@@ -503,11 +577,11 @@ def measure_moments(unit: Unit, setting: Setting) -> Rows:
                 factor=1.0,
                 limit=limit[None],
             )
-            cov = np.asarray(found.covariance).reshape(len(sizes), SUPPORT_DIM, SUPPORT_DIM)
+            cov = np.asarray(statistics.covariance).reshape(len(sizes), SUPPORT_DIM, SUPPORT_DIM)
             cov = cov - variance * np.eye(SUPPORT_DIM)
-            mean = np.asarray(found.mean).reshape(len(sizes), SUPPORT_DIM)
-            assert found.map_square is not None  # a limit was given
-            square = np.asarray(found.map_square).reshape(len(sizes))
+            mean = np.asarray(statistics.mean).reshape(len(sizes), SUPPORT_DIM)
+            assert statistics.map_square is not None  # a limit was given
+            square = np.asarray(statistics.map_square).reshape(len(sizes))
             for j, n in enumerate(sizes):
                 rows.append(
                     {
@@ -577,7 +651,7 @@ def judge_moments(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
             verdict=verdict_of(
                 bool(powers.all()), bool((counted["verdict"] == "exponential").any())
             ),
-            found="; ".join(
+            measured="; ".join(
                 f"{law}: "
                 + ", ".join(
                     f"{row['metric']} R^" + with_interval(row["exponent"], row["low"], row["high"])
@@ -593,7 +667,7 @@ def judge_moments(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
             verdict=verdict_of(
                 bool((table[table["metric"] == "map"]["verdict"] == "power").all()), False
             ),
-            found=", ".join(
+            measured=", ".join(
                 f"{row['law']} R^" + with_interval(row["exponent"], row["low"], row["high"])
                 for row in records(table[table["metric"] == "map"])
             ),
@@ -602,7 +676,7 @@ def judge_moments(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
         ),
     ]
     low, high = counted["exponent"].min(), counted["exponent"].max()
-    return entry(
+    return judged(
         "moments",
         f"From R = 0.5 to 8 the constants of mean and covariance grow like R^{low:.1f} to "
         f"R^{high:.1f}; a power describes {int(powers.sum())} of {len(counted)} better than an "
@@ -615,9 +689,9 @@ def judge_moments(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
     )
 
 
-def draw_moments(found: Entry) -> ChartType:
+def draw_moments(entry: Entry) -> ChartType:
     """Draw constants against R, a panel per metric."""
-    table = found.table("constants")
+    table = entry.table("constants")
     laws = Series("law", SUPPORT_LAWS)
     radius = Axis(
         "radius", "size R of the support", log=True, limits=limits(table["radius"], log=True)
@@ -639,447 +713,6 @@ def draw_moments(found: Entry) -> ChartType:
         panels,
         "Constants of the error against the size of the support",
         note="a power of R is a straight line; bars: 2 standard errors",
-    )
-
-
-# -- sweeps of Gaussian tokens: reference, bound and ablation
-
-#: Variance of the tokens and dimension in the authors' scripts.
-AUTHORS_VARIANCE, AUTHORS_DIM = 0.1, 50
-METRICS = {"mean": "mean", "cov": "covariance", "map": "map"}
-
-
-def swept_head(name: str) -> Head:
-    """Return the head of a sweep at alpha = 1."""
-    if name == "authors":  # A = alpha I / sqrt(50)
-        law = Gaussian(np.zeros(AUTHORS_DIM), AUTHORS_VARIANCE * np.eye(AUTHORS_DIM))
-        return weight_head(law, query=np.eye(AUTHORS_DIM), key=np.eye(AUTHORS_DIM))
-    if name == "sphere":
-        return weight_head(
-            Sphere(AUTHORS_DIM, 1.0), query=np.eye(AUTHORS_DIM), key=np.eye(AUTHORS_DIM)
-        )
-    if name == "ablation":
-        return gaussian_head(0.5, 4)
-    return gaussian_head(1.0, int(name.removeprefix("flat-")))
-
-
-def sweep_units(
-    name: str, alphas: Iterable[float], sizes: Sequence[int], replicates: int, block: int
-) -> list[Unit]:
-    """Return the blocks of replicates of a sweep, all scales of which share their tokens."""
-    return [
-        {
-            "head": name,
-            "alphas": [float(f"{alpha:.4g}") for alpha in alphas],
-            "sizes": list(sizes),
-            "first": first,
-            "replicates": min(block, replicates - first),
-        }
-        for first in range(0, replicates, block)
-    ]
-
-
-def reference_units(scale: Scale) -> list[Unit]:
-    """Return the authors' setting, and heads on the line and in eight dimensions."""
-    if scale == "quick":
-        return [
-            *sweep_units("authors", np.geomspace(0.5, 50, 4), geometric(200, 2_000, 5), 64, 32),
-            *sweep_units("flat-1", (0.5, 1.0, 2.0), geometric(200, 2_000, 5), 512, 256),
-            *sweep_units("flat-8", (0.5, 1.0, 2.0), geometric(200, 2_000, 5), 128, 128),
-        ]
-    if scale == "standard":
-        sizes, horizons = geometric(300, 10_000, 8), (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
-        return [
-            *sweep_units("authors", np.geomspace(0.05, 50, 7), sizes, 48, 8),
-            *sweep_units("flat-1", horizons, sizes, 256, 64),
-            *sweep_units("flat-8", horizons, sizes, 64, 16),
-        ]
-    sizes = geometric(1_000, 30_000, 12)
-    return [
-        *sweep_units("authors", np.geomspace(0.05, 50, 12), sizes, 200, 2),
-        *sweep_units("sphere", np.geomspace(10, 1e5, 12), geometric(1e4, 1e5, 12), 200, 1),
-        *sweep_units("flat-1", (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0), sizes, 400, 25),
-        *sweep_units("flat-8", (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0), sizes, 200, 10),
-    ]
-
-
-def ablation_units(scale: Scale) -> list[Unit]:
-    """Return the sweep over alpha from 0.01 to 10."""
-    count, sizes, replicates, block = {
-        "quick": (5, geometric(200, 2_000, 5), 192, 96),
-        "standard": (9, geometric(300, 10_000, 8), 96, 24),
-        "paper": (13, geometric(1_000, 30_000, 12), 200, 10),
-    }[scale]
-    return sweep_units("ablation", np.geomspace(0.01, 10, count), sizes, replicates, block)
-
-
-def measure_sweep(unit: Unit, setting: Setting) -> Rows:
-    """Errors of a block of replicates; in the authors' setting with predicted errors beside."""
-    head = swept_head(unit["head"])
-    curve = sweep(
-        head,
-        unit["sizes"],
-        unit["replicates"],
-        # blocks are independent: each has a seed of its own
-        seed=1_000_003 * setting.seed + unit["first"],
-        alpha=unit["alphas"],
-        predict=False,
-        progress=False,
-    )
-    raw = {metric: curve.raw(metric) for metric in METRICS}
-    rows = []
-    for s, (alpha, horizon) in enumerate(zip(curve.alphas, curve.horizons, strict=True)):
-        theory: dict[str, Array] = {}
-        if unit["head"] == "authors" and unit["first"] == 0:
-            scaled = scaled_head(head, float(alpha))
-            moments = moment_curves(scaled, unit["sizes"], "tokens", setting.seed)
-            theory = {
-                "mean": moments["mean"].error,
-                "cov": moments["cov" if "cov" in moments else "cov_rms"].error,
-                "map": map_curve(scaled, unit["sizes"], "tokens", setting.seed).error,
-            }
-        for j, n in enumerate(curve.sizes):
-            for r in range(unit["replicates"]):
-                rows.append(
-                    {
-                        "head": unit["head"],
-                        "alpha": float(alpha),
-                        "H": float(horizon),
-                        "n": int(n),
-                        "replicate": unit["first"] + r,
-                    }
-                    | {metric: float(raw[metric][s, r, j]) for metric in METRICS}
-                    | {
-                        f"predicted_{metric}": float(theory[metric][j])
-                        if metric in theory and r == 0
-                        else np.nan
-                        for metric in METRICS
-                    }
-                )
-    return rows
-
-
-def exponent_table(raw: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """Fitted exponents of every head, scale and metric, beside what is predicted and published.
-
-    ``joint_low`` and ``joint_high`` hold the exponents of all scales of a head at once: they share
-    their tokens. ``_authors`` marks numbers in the units of the authors' scripts, whose H lacks the
-    factor 1/sqrt(d).
-    """
-    rows = []
-    for name, own in raw.groupby("head", sort=False):
-        alphas, sizes = np.sort(own["alpha"].unique()), np.sort(own["n"].unique())
-        horizons = own.groupby("alpha")["H"].first().to_numpy()
-        dim = swept_head(str(name)).key_dim
-        for metric in METRICS:
-            cube = (
-                own.sort_values(["alpha", "replicate", "n"])[metric]
-                .to_numpy()
-                .reshape(len(alphas), -1, len(sizes))
-            )
-            rates = [fit_rate(errors, sizes, seed=seed) for errors in cube]
-            joint = joint_exponents(cube, sizes.tolist(), rates, horizons, seed)
-            late = [fit_rate(errors[:, -3:], sizes[-3:], seed=seed) for errors in cube]
-            for s, (alpha, rate) in enumerate(zip(alphas, rates, strict=True)):
-                theory = (
-                    own[own["alpha"] == alpha].groupby("n")[f"predicted_{metric}"].max().to_numpy()
-                )
-                square = float(horizons[s]) ** 2
-                rows.append(
-                    {
-                        "head": name,
-                        "d": dim,
-                        "alpha": alpha,
-                        "H": horizons[s],
-                        "H_authors": horizons[s] * dim**0.5,
-                        "metric": metric,
-                        "exponent": rate.exponent,
-                        "low": rate.interval[0],
-                        "high": rate.interval[1],
-                        "standard_error": rate.standard_error,
-                        "late": late[s].exponent,
-                        "late_error": late[s].standard_error,
-                        "joint_low": joint.low[s],
-                        "joint_high": joint.high[s],
-                        "predicted": rate.slope_of(theory[np.isin(sizes, rate.sizes)])
-                        if np.isfinite(theory).all()
-                        else np.nan,
-                        "reference": 0.5 / (1 + square),
-                        "reference_authors": 0.5 / (1 + dim * square),
-                        "bound": 0.5 / (1 + 32 * square),
-                        "bound_authors": 0.5 / (1 + 32 * dim * square),
-                        "slope": joint.slope,
-                        "slope_low": joint.slope_interval[0],
-                        "slope_high": joint.slope_interval[1],
-                    }
-                )
-    return pd.DataFrame(rows)
-
-
-def judge_reference(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
-    """Judge by the simultaneous band of the authors' setting, in both units of H."""
-    table = exponent_table(tables["gaussian"], setting.seed)
-    own = table[(table["head"] == "authors") & (table["metric"] != "map")]
-    checks, distance = [], {}
-    for column, units in (
-        ("reference", "H with 1/sqrt(d)"),
-        ("reference_authors", "H of the authors' scripts"),
-    ):
-        inside = (own["joint_low"] <= own[column]) & (own[column] <= own["joint_high"])
-        narrow = bool(((own["joint_high"] - own["joint_low"]) < 0.2).all())
-        distance[column] = float((own["exponent"] - own[column]).abs().mean())
-        checks.append(
-            Check(
-                says=f"beta = 1/(2(1+H^2)), {units}",
-                verdict=verdict_of(bool(inside.all()) and narrow, not bool(inside.all())),
-                found=f"inside the band at {int(inside.sum())} of {len(own)} exponents of mean "
-                f"and covariance; mean distance {distance[column]:.3f}",
-                rule="contradicted if a band over all scales excludes it, holds if none does and "
-                "all are narrower than 0.2",
-                counts=False,
-            )
-        )
-    half = float((own["exponent"] - 0.5).abs().mean())
-    known = own[np.isfinite(own["predicted"])]
-    predicted = float((known["exponent"] - known["predicted"]).abs().mean())
-    verdicts = [check.verdict for check in checks]
-    both = verdict_of("holds" in verdicts, set(verdicts) == {"contradicted"})
-    checks.insert(
-        0,
-        Check(
-            says="one of the two conventions describes the authors' own setting",
-            verdict=both,
-            found=f"mean distance of the exponents from the reference "
-            f"{min(distance.values()):.3f}, from 1/2 {half:.3f}, from the slope predicted "
-            f"on these sizes {predicted:.3f}",
-            rule="contradicted if both are, holds if one does",
-        ),
-    )
-    largest = own[own["metric"] == "mean"].iloc[-1]
-    return entry(
-        "reference",
-        f"In the authors' setting (d = 50) the exponents of mean and covariance differ from "
-        f"1/(2(1+H^2)) by {distance['reference']:.2f} on average "
-        f"({distance['reference_authors']:.2f} in their units), "
-        f"from 1/2 by {half:.2f}, from the slope predicted on these sizes by {predicted:.2f}. At "
-        f"H = {largest['H']:.2f} the mean has "
-        f"{with_interval(largest['exponent'], largest['low'], largest['high'])}, the reference "
-        f"is {largest['reference']:.2f}.",
-        checks,
-        "Slopes on a finite range; the reference is a statement about large n.",
-        "More replicates.",
-        {"exponents": table},
-    )
-
-
-def draw_exponents(table: pd.DataFrame, title: str, along: str = "H") -> ChartType:
-    """Draw exponents against H or alpha^2, a panel per metric, with the published lines."""
-    looks = {
-        "measured": (BLUE, "circle", (1, 0)),
-        "1/(2(1+H²))": (VERMILION, LINE, (6, 2, 1, 2)),
-        "1/(2(1+32H²))": (GREY, LINE, (1, 2)),
-    }
-    columns = {"1/(2(1+H²))": "reference", "1/(2(1+32H²))": "bound"}
-    if table["predicted"].notna().any():
-        looks["predicted on these sizes"] = (GREEN, LINE, (4, 2))
-        columns["predicted on these sizes"] = "predicted"
-    colours, shapes, dashes = zip(*looks.values(), strict=True)
-    series = Series("kind", tuple(looks), colours=colours, shapes=shapes, dashes=dashes)
-    name = "horizon H" if along == "H" else "alpha²"
-    at = table["H"] if along == "H" else table["alpha"] ** 2
-    table = table.assign(at=at)[["at", "metric", "exponent", "low", "high", *columns.values()]]
-    x = Axis("at", name, log=True, limits=limits(table["at"], log=True))
-    ends = limits([0.0, 0.6, *table["low"].clip(lower=-0.2), *table["high"].clip(upper=1.2)])
-    y = Axis("exponent", "exponent β", limits=ends)
-    panels = []
-    for metric, label in METRICS.items():
-        own = records(table[table["metric"] == metric])
-        measured = [row | {"kind": "measured"} for row in own]
-        theory = [
-            {"at": row["at"], "kind": kind, "exponent": row[column]}
-            for kind, column in columns.items()
-            for row in own
-            if row[column] is not None and np.isfinite(row[column])
-        ]
-        half: dict[str, object] = {"at": 0.5}
-        panels.append(
-            panel(
-                guides([half], x, y),
-                lines(theory, x, y, series),
-                points(measured, x, y, series),
-                title=label,
-            )
-        )
-    return figure(panels, title, note="bars: 95% intervals")
-
-
-def draw_reference(found: Entry) -> ChartType:
-    """Draw the authors' setting."""
-    table = found.table("exponents")
-    own = table[table["head"] == "authors"]
-    return draw_exponents(own, "Exponents in the authors' setting: Gaussian tokens, d = 50")
-
-
-def judge_bound(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
-    """Judge by where the exponents lie: of Gaussian tokens, and of real heads if there are any."""
-    swept = pd.concat(
-        [exponent_table(tables[name], setting.seed) for name in ("gaussian", "ablation")]
-    )
-    rows = [
-        {
-            "source": "Gaussian tokens",
-            "metric": row["metric"],
-            "psi": row["H"] ** 2,
-            "exponent": row["exponent"],
-            "low": row["low"],
-            "high": row["high"],
-            "standard_error": row["standard_error"],
-            "late": row["late"],
-            "late_error": row["late_error"],
-            "bound": row["bound"],
-        }
-        for row in records(swept)
-        if row["metric"] != "map"
-    ]
-    heads = tables["heads"]
-    for metric in ("mean", "cov"):
-        for row in records(heads):
-            low, high = row[f"{metric}_low"], row[f"{metric}_high"]
-            rows.append(
-                {
-                    "source": "real heads",
-                    "metric": metric,
-                    "psi": row["psi"],
-                    "exponent": row[metric],
-                    "low": low,
-                    "high": high,
-                    "standard_error": (high - low) / 3.92,
-                    "late": row[metric],
-                    "late_error": (high - low) / 3.92,
-                    "bound": row["bound"],
-                }
-            )
-    table = pd.DataFrame(rows)
-    sure = simultaneous(len(table))
-    # a curve that is still bending upwards speaks for the bound: its constant is open
-    below = (table["exponent"] + sure * table["standard_error"] < table["bound"]) & (
-        table["late"] + sure * table["late_error"] < table["bound"]
-    )
-    table["verdict"] = np.where(
-        below, "violated", np.where(table["low"] > table["bound"], "holds", "undecided")
-    )
-    loose = (table["exponent"] / table["bound"])[table["exponent"] > 0]
-    counts = table["verdict"].value_counts()
-    holds, undecided = int(counts.get("holds", 0)), int(counts.get("undecided", 0))
-    by_source = {
-        str(source): f"{int((part['verdict'] == 'holds').sum())} of {len(part)}"
-        for source, part in table.groupby("source", sort=False)
-    }
-    share = holds / len(table)
-    checks = [
-        Check(
-            says="beta >= 1/(2(1+32 Psi)) for mean and covariance",
-            verdict=verdict_of(share >= 0.9 and not below.any(), bool(below.any())),
-            found=", ".join(f"{source}: holds at {count}" for source, count in by_source.items())
-            + f"; undecided at {undecided}, violated at {int(below.sum())}",
-            rule="a point holds if its interval lies above the bound; the claim is contradicted "
-            f"if a point lies below it by {sure:.1f} standard errors (99.9% for all at once), on "
-            "all sizes and on the last three; it holds if none does and nine points in ten hold",
-        ),
-    ]
-    return entry(
-        "bound",
-        f"The bound holds at {holds} of {len(table)} exponents "
-        f"({', '.join(f'{source} {count}' for source, count in by_source.items())}), is undecided "
-        f"at {undecided} and violated at {int(below.sum())}. It is loose: the median exponent is "
-        f"{loose.median():.1f} times the bound (quartiles {loose.quantile(0.25):.1f} to "
-        f"{loose.quantile(0.75):.1f}).",
-        checks,
-        "A bound with an open constant speaks about large n; these are slopes on a finite range.",
-        "More replicates where intervals are wide.",
-        {"points": table},
-    )
-
-
-def draw_bound(found: Entry) -> ChartType:
-    """Draw exponents against Psi, with the bound."""
-    table = found.table("points")
-    table = table[table["psi"] > 0]
-    sources = tuple(table["source"].unique())
-    series = Series(
-        "source",
-        (*sources, "bound"),
-        colours=(BLUE, GREEN, VERMILION),
-        shapes=("circle", "square", LINE),
-    )
-    x = Axis("psi", "coupling Ψ = H²", log=True, limits=limits(table["psi"], log=True))
-    y = Axis(
-        "exponent",
-        "exponent β",
-        limits=limits([0.0, 0.6, *table["low"].clip(lower=-0.1), *table["high"].clip(upper=1.0)]),
-    )
-    psi = np.geomspace(table["psi"].min(), table["psi"].max(), 80)
-    bound = [{"source": "bound", "psi": p, "exponent": 0.5 / (1 + 32 * p)} for p in psi.tolist()]
-    panels = [
-        panel(
-            lines(bound, x, y, series),
-            points(records(table[table["metric"] == metric]), x, y, series),
-            title=METRICS[metric],
-        )
-        for metric in ("mean", "cov")
-    ]
-    return figure(
-        panels, "Measured exponents and the bound 1/(2(1+32Ψ))", note="bars: 95% intervals"
-    )
-
-
-def judge_ablation(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
-    """Judge by whether exponents fall with alpha: of Gaussian tokens, and of real heads."""
-    table = exponent_table(tables["ablation"], setting.seed)
-    rows, steps = [], []
-    for metric in METRICS:
-        own = table[table["metric"] == metric].sort_values("alpha")
-        first, last = own.iloc[0], own.iloc[-1]
-        # the ends of the simultaneous band, which holds both exponents at once
-        drop = first["exponent"] - last["exponent"]
-        low, high = (
-            first["joint_low"] - last["joint_high"],
-            first["joint_high"] - last["joint_low"],
-        )
-        rows.append({"metric": metric, "drop": drop, "low": low, "high": high})
-        steps.append(f"{METRICS[metric]} by {with_interval(drop, low, high)}")
-    drops = pd.DataFrame(rows)
-    heads = judge_alpha_heads(tables["alpha-heads"])
-    checks = [
-        Check(
-            says="exponents of Gaussian tokens fall as alpha grows",
-            verdict=verdict_of(bool((drops["low"] > 0).all()), bool((drops["high"] < 0).any())),
-            found=f"from alpha = 0.01 to 10: {', '.join(steps)}",
-            rule="holds if the simultaneous bands at both ends are apart in all metrics, "
-            "contradicted if one rises",
-        ),
-        heads,
-    ]
-    return entry(
-        "ablation",
-        f"From alpha = 0.01 to 10 exponents of Gaussian tokens fall: {', '.join(steps)}. On real "
-        f"heads: {heads.found.rstrip('.')}.",
-        checks,
-        "At alpha = 10 the slopes are those of a finite range, far from their limit.",
-        "More replicates, or more heads.",
-        {"exponents": table, "heads": tables["alpha-heads"]},
-    )
-
-
-def draw_ablation(found: Entry) -> ChartType:
-    """Draw exponents against alpha^2; the last panel has real heads."""
-    synthetic = draw_exponents(found.table("exponents"), "", "alpha")
-    both = [*synthetic.concat, draw_alpha_heads(found.table("heads"))]
-    return figure(
-        both,
-        "Scaling the tilts by alpha: Gaussian tokens, and heads of a model",
-        note="bars: 95% intervals",
-        apart=True,
     )
 
 
@@ -1140,7 +773,7 @@ def judge_hardmax(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
                 bool((z < sure).all()) and bool((gap.abs().diff()[1:] < 0).all()),
                 bool((z >= sure).any()),
             ),
-            found=f"simulations within {z.max():.1f} standard errors of the exact values up to "
+            measured=f"simulations within {z.max():.1f} standard errors of the exact values up to "
             f"n = 10^12, the leading term {100 * gap.iloc[0]:+.1f}% off at 10^3 and "
             f"{100 * gap.iloc[-1]:+.1f}% at 10^12",
             rule=f"contradicted if a simulation is {sure:.1f} standard errors off the exact "
@@ -1152,7 +785,7 @@ def judge_hardmax(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
                 bool(on_line["power_low"] > 0.3 and on_line["power_high"] < 0.7),
                 bool(on_line["power_low"] > 1.0),
             ),
-            found="power of 1/ln n "
+            measured="power of 1/ln n "
             + with_interval(on_line["power"], on_line["power_low"], on_line["power_high"])
             + f", exact on these sizes {on_line['exact_power']:.2f}",
             rule="holds if the interval lies within 0.3 to 0.7, contradicted above 1",
@@ -1160,7 +793,7 @@ def judge_hardmax(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
         Check(
             says="in d dimensions the power is 1/2 + (d-1)/4 (conjectured)",
             verdict=verdict_of(bool(inside.all()), False),
-            found="; ".join(
+            measured="; ".join(
                 f"d = {row['dim']}: "
                 + with_interval(row["power"], row["power_low"], row["power_high"])
                 + f", exact {row['exact_power']:.2f}, conjecture {row['conjecture']:.2f}"
@@ -1172,11 +805,11 @@ def judge_hardmax(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
         ),
         heads,
     ]
-    return entry(
+    return judged(
         "hardmax",
         f"On the line simulations agree with the exact expectation to {z.max():.1f} standard "
         f"errors up to n = 10^12, where the leading term is still "
-        f"{100 * (last['leading'] / last['exact'] - 1):+.1f}% off. {heads.found.rstrip('.')}.",
+        f"{100 * (last['leading'] / last['exact'] - 1):+.1f}% off. {heads.measured.rstrip('.')}.",
         checks,
         "The leading term comes close only logarithmically; real heads have finitely many tokens.",
         "More replicates.",
@@ -1184,9 +817,9 @@ def judge_hardmax(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
     )
 
 
-def draw_hardmax(found: Entry) -> ChartType:
+def draw_hardmax(entry: Entry) -> ChartType:
     """Draw the mean output against n, powers against the dimension, and real heads."""
-    table = found.table("curves")
+    table = entry.table("curves")
     simulated = [
         {
             "d": f"{row['dim']}",
@@ -1213,7 +846,7 @@ def draw_hardmax(found: Entry) -> ChartType:
         points(simulated, n, error, dims),
         title="Gaussian tokens",
     )
-    right = draw_argmax_heads(found.table("heads"))
+    right = draw_argmax_heads(entry.table("heads"))
     return figure(
         [left, right],
         "Hardmax attention over n tokens",
@@ -1226,8 +859,6 @@ MEASUREMENTS: dict[str, Measurement] = {
     "limit": Measurement(limit_units, measure_limit),
     "ball": Measurement(ball_units, measure_ball),
     "moments": Measurement(moments_units, measure_moments),
-    "gaussian": Measurement(reference_units, measure_sweep),
-    "ablation": Measurement(ablation_units, measure_sweep),
     "hardmax": Measurement(hardmax_units, measure_hardmax),
 }
 CLAIMS: dict[str, Claim] = {
@@ -1252,27 +883,6 @@ CLAIMS: dict[str, Claim] = {
         ("moments",),
         judge_moments,
         draw_moments,
-    ),
-    "bound": Claim(
-        "The bound on the exponent",
-        "beta is at least 1/(2(1+32 Psi)), Psi the squared horizon.",
-        ("gaussian", "ablation", "heads"),
-        judge_bound,
-        draw_bound,
-    ),
-    "reference": Claim(
-        "The reference line",
-        "On synthetic Gaussian tokens beta follows 1/(2(1+Psi)).",
-        ("gaussian",),
-        judge_reference,
-        draw_reference,
-    ),
-    "ablation": Claim(
-        "The horizon ablation",
-        "Scaling the tilts by alpha, from 0.01 to 10, slows convergence: beta falls with alpha^2.",
-        ("ablation", "alpha-heads"),
-        judge_ablation,
-        draw_ablation,
     ),
     "hardmax": Claim(
         "Hardmax converges logarithmically",

@@ -9,6 +9,7 @@ import altair as alt
 import numpy as np
 from altair.typing import ChartType
 
+from esscher.core.shown import counted
 from esscher.show.cells import ROW, heatmap, map_height, picked_title, picking
 from esscher.show.chart import (
     HEIGHT,
@@ -25,7 +26,6 @@ from esscher.show.chart import (
 )
 from esscher.show.content import Drawing, check_heads
 from esscher.show.frames import records
-from esscher.show.numbers import counted
 from esscher.show.theme import (
     BLACK,
     BLUE,

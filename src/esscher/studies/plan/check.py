@@ -11,7 +11,7 @@ that holds what a configuration keeps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -27,8 +27,10 @@ from esscher.engine.cache.selection import reduced_attention, select_keys
 from esscher.engine.cache.storage import Kept
 from esscher.engine.models import LayerInputs, LoadedModel
 from esscher.engine.reading import PassageReader, compare_laws, surprise
-from esscher.engine.text.tasks import TaskItem, ask, ask_each
+from esscher.engine.text.tasks.asking import ask, ask_each
+from esscher.engine.text.tasks.items import TaskItem
 from esscher.math.statistics.intervals import (
+    Means,
     exponentials,
     mean_and_interval,
     replicates_needed,
@@ -445,12 +447,9 @@ def mean_exponential(logs: Array) -> Mean:
     return _column(exponentials(logs[:, None]), 0)
 
 
-def _column(columns: dict[str, Any], i: int) -> Mean:
-    ends, errors = columns["interval"][i], columns.get("standard_error")
+def _column(means: Means, i: int) -> Mean:
     return Mean(
-        mean=columns["mean"][i],
-        interval=None if ends is None else (ends[0], ends[1]),
-        standard_error=None if errors is None else errors[i],
+        mean=means.mean[i], interval=means.interval[i], standard_error=means.standard_error[i]
     )
 
 

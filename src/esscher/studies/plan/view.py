@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from esscher.core.memory import NOISE
-from esscher.core.shown import between, byte_count, two_digits, with_interval
+from esscher.core.shown import between, byte_count, counted, shown, two_digits, with_interval
 from esscher.engine.cache.budgets import TokenGrid
 from esscher.engine.text.documents import TextRecord
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
-from esscher.show.numbers import counted, shown
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.plan.generate import read_savings
 from esscher.studies.plan.result import Check, Mean, Plan, Prediction

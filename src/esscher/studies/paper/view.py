@@ -1,19 +1,38 @@
-"""The page: the ledger, then every claim with its figure, its checks and its weakest point."""
+"""The ledger in a terminal and on a page: every claim with its figure, checks, weakest point."""
 
 from __future__ import annotations
 
 from esscher.show.content import Card, Column, Drawn, Part, Summary, Table
+from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.paper.claims import CLAIMS
 from esscher.studies.paper.ledger import Entry
-from esscher.studies.paper.result import Paper
+from esscher.studies.paper.study import Paper
 
 
-def summary(found: Paper, name: str) -> Summary:
+def print_result(ledger: Paper, console: PlainConsole) -> None:
+    """Print a line per claim, and what would decide those that are undecided."""
+    if not ledger.entries:
+        return
+    table = PlainTable(f"Token Sample Complexity of Attention, {ledger.study.subject}")
+    table.add_column("claim", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("measured")
+    for entry in ledger.entries:
+        decide = f" To decide: {entry.decide}" if entry.decide else ""
+        table.add_row(entry.claim, entry.verdict, entry.measured + decide)
+    console.print(table)
+    console.explain(
+        "Each verdict comes from a stated rule: the report has the rules, the figures, the weakest "
+        "point of every claim, and the command that redoes it alone."
+    )
+
+
+def summary(ledger: Paper, name: str) -> Summary:
     """Say which claims hold, and show the evidence claim by claim."""
-    study = found.study
+    study = ledger.study
     setting = study.setting
     counts = {
-        verdict: sum(entry.verdict == verdict for entry in found.entries)
+        verdict: sum(entry.verdict == verdict for entry in ledger.entries)
         for verdict in ("holds", "contradicted", "undecided")
     }
     cards = [
@@ -21,26 +40,26 @@ def summary(found: Paper, name: str) -> Summary:
         Card(str(counts["contradicted"]), "are contradicted"),
         Card(str(counts["undecided"]), "are undecided"),
     ]
-    ledger = Table(
+    table = Table(
         "The ledger",
         f"{name}-ledger",
         [
             Column("claim", "claim"),
             Column("says", "what the paper says"),
             Column("verdict", "verdict"),
-            Column("found", "measured"),
+            Column("measured", "measured"),
             Column("weakest", "weakest point", shown=False),
         ],
         {
-            "claim": [entry.claim for entry in found.entries],
-            "says": [CLAIMS[entry.claim].says for entry in found.entries],
-            "verdict": [entry.verdict for entry in found.entries],
-            "found": [entry.found for entry in found.entries],
-            "weakest": [entry.weakest for entry in found.entries],
+            "claim": [entry.claim for entry in ledger.entries],
+            "says": [CLAIMS[entry.claim].says for entry in ledger.entries],
+            "verdict": [entry.verdict for entry in ledger.entries],
+            "measured": [entry.measured for entry in ledger.entries],
+            "weakest": [entry.weakest for entry in ledger.entries],
         },
     )
-    parts: list[Part] = [ledger]
-    for entry in found.entries:
+    parts: list[Part] = [table]
+    for entry in ledger.entries:
         parts.append(_section(entry, study.command_words()))
         if entry.claim == "heads":
             parts.append(_heads(entry, name))
@@ -82,14 +101,14 @@ def _section(entry: Entry, words: list[str]) -> Drawn:
         (
             "Check" if check.counts else "Beside it",
             f"{check.says[0].upper()}{check.says[1:].rstrip('.')}: {check.verdict}. "
-            f"Found: {check.found.rstrip('.')}. Rule: {check.rule.rstrip('.')}.",
+            f"Found: {check.measured.rstrip('.')}. Rule: {check.rule.rstrip('.')}.",
         )
         for check in entry.checks
     ]
     return Drawn(
         f"{claim.title}: {entry.verdict}",
         claim.draw(entry),
-        lead=[("The paper", claim.says), ("Measured", entry.found)],
+        lead=[("The paper", claim.says), ("Measured", entry.measured)],
         paragraphs=[
             ("Weakest point", entry.weakest),
             *([("To decide", entry.decide)] if entry.decide else []),

@@ -8,17 +8,10 @@ import pytest
 import torch
 
 from esscher.show.content import Plot
-from esscher.studies.paper import decoders
-from esscher.studies.paper.decoders import (
-    CAUSAL,
-    CLAIMS,
-    DOWNSTREAM,
-    causal_errors,
-    controlled_means,
-    extrapolate,
-    judge_causal,
-    judge_downstream,
-)
+from esscher.studies.paper import causal, downstream
+from esscher.studies.paper.causal import CAUSAL, causal_errors, controlled_means, judge_causal
+from esscher.studies.paper.claims import CLAIMS
+from esscher.studies.paper.downstream import DOWNSTREAM, extrapolate, judge_downstream
 from esscher.studies.paper.ledger import Setting
 
 SETTING = Setting("quick", 0, "demo:minilm", "demo:smollm2", "demo:docs")
@@ -40,12 +33,12 @@ def by_hand(q, k, v, drawn):
 
 
 def test_errors_are_those_of_the_whole_masked_matrix(monkeypatch):
-    monkeypatch.setattr(decoders, "BLOCK", 16)  # sizes end within blocks and at their ends
+    monkeypatch.setattr(causal, "BLOCK", 16)  # sizes end within blocks and at their ends
     q, k, v = cloud()
     sizes = (8, 24, 50, 300)
     rows = causal_errors(q, k, v, sizes, 2, seed=5, head=3)
     for row in rows:
-        stream = decoders.random_stream(5, "causal", 3, row["replicate"])
+        stream = causal.random_stream(5, "causal", 3, row["replicate"])
         drawn = torch.from_numpy(stream.integers(len(q), size=300))[: row["n"]]
         with_mask, without, limit = by_hand(q, k, v, drawn)
         for name, outputs in (("causal", with_mask), ("dense", without)):
@@ -145,7 +138,7 @@ def downstream_table(ceiling=1.0, bend=False):
     plan = DOWNSTREAM["quick"]
     rows = []
     for task, sizes in zip(
-        decoders.TASKS, (plan.token_sizes, plan.text_sizes, plan.text_sizes), strict=True
+        downstream.TASKS, (plan.token_sizes, plan.text_sizes, plan.text_sizes), strict=True
     ):
         for text in range(150):
             for n in sizes:
@@ -194,7 +187,7 @@ def test_figures_are_drawn(tmp_path):
 def test_every_key_once_is_dense_attention():
     """Keys drawn with replacement are weighted by how often they were drawn."""
     from esscher.engine.models.capture import run_captured
-    from esscher.studies.deep.sampling import KeySample, sampled_attention
+    from esscher.studies.deep.sampling import sampled_attention
     from tests.engine.models.tiny import tiny_model
 
     loaded = tiny_model("bert")
@@ -204,13 +197,12 @@ def test_every_key_once_is_dense_attention():
     certain = torch.zeros(20, dtype=torch.bool)
     certain[0] = True
     for times in (1, 3):
-        sample = KeySample(certain, torch.where(certain, 0, times))
-        found = sampled_attention(captures[0], sample)
+        found = sampled_attention(captures[0], certain, torch.where(certain, 0, times))
         torch.testing.assert_close(found, captures[0].own(), rtol=1e-4, atol=1e-5)
     # twice as often is twice the weight
     times = torch.where(certain, 0, 1)
     times[5] += 1
-    found = sampled_attention(captures[0], KeySample(certain, times))
+    found = sampled_attention(captures[0], certain, times)
     logits = captures[0].logits(0, 0)
     weights = logits.exp()
     in_class = torch.ones(20, 20, dtype=torch.bool) & ~certain & ~torch.eye(20, dtype=torch.bool)
