@@ -219,7 +219,7 @@ def test_files_that_are_no_plans(change, said, decoder_plan, tmp_path):
         (lambda r: r["check"].update(verdict="perhaps"), "check.verdict is 'perhaps'"),
         (lambda r: r["check"]["ratios"].pop("uniform"), "does not compare what it measured"),
         (lambda r: r["check"].update(best=[]), "check.best"),
-        (lambda r: r["check"]["measures"]["planned"].pop("kl"), "planned"),
+        (lambda r: r["check"]["measures"]["planned"].pop("kl"), "check.measures[...] has no 'kl'"),
         (lambda r: r["check"]["measures"]["snapkv"]["layer_error"].pop(), "not of all layers"),
         (lambda r: r["check"]["heads"]["realised"].pop(), "one per layer and head"),
         (lambda r: r["predicted"]["head_error"][0].pop(), "one per layer and head"),
