@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -160,10 +160,10 @@ def ablations(
     for budget in budgets:
         plan, _ = calibration.plan(budget)
         others = {
-            "not fitted": replace(plan, selection="sample"),
+            "not fitted": plan._replace(selection="sample"),
             "planned for samples": calibration.plan(budget, selection="sample")[0],
             "planned for samples, one power": calibration.with_one_power(budget),
-            "largest scores": replace(plan, selection="topk"),
+            "largest scores": plan._replace(selection="topk"),
             "planned for largest scores": calibration.plan(budget, selection="topk")[0],
             "sparing three heads": calibration.sparing(budget),
             "by output error": calibration.by_output_error(budget),
