@@ -263,7 +263,7 @@ class PassageCheck:
 
     def _errors(self, found: Pass) -> list[float]:
         """Relative error of every layer's attention output."""
-        rows = self.observed.reader.asking
+        rows = self.observed.reader.query_rows
         out = []
         for dense, other in zip(self.dense.attention, found.attention, strict=True):
             difference = torch.linalg.vector_norm((other - dense)[:, rows].double())
