@@ -31,7 +31,7 @@ CURVES = {
 SIMULATED = "map, simulated (2 s.e.)"
 #: The two kinds of mean often lie on one line: dashes show both.
 WHOLE, DASHED = (1, 0), (4, 2)
-#: Points that a panel needs to stand beside the other.
+#: Points that a panel needs to stand next to the other.
 WIDE = 200.0
 
 
@@ -40,7 +40,7 @@ def draw_prediction(
     simulated: DirectErrors | None = None,
     title: str | None = None,
 ) -> Plot:
-    """Draw predicted errors against n beside their local exponents; see :meth:`Prediction.plot`."""
+    """Draw predicted errors against n, and their local exponents; see :meth:`Prediction.plot`."""
     if not prediction.curves:
         raise InputError(
             "there is no curve to draw: the head has no infinite-token limit, or no sizes were "

@@ -30,17 +30,6 @@ def exact(log_scaled: np.ndarray, nodes: int) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.5, 2.0, 6.0])
-@pytest.mark.parametrize("name", ["gap", "weight", "square", "moment"])
-def test_small_weights_keep_their_relative_accuracy(spread: float, name: str) -> None:
-    """Where l w is small, functions are powers of it; 16 is the fourth power of 2."""
-    log_scaled = np.minimum(keys(200, 3, spread), -3.0)
-    grid = WeightGrid(log_scaled)
-    table = grid.functions(1)[name][0]
-    found = (grid.placed_tokens(np.arange(200)) @ table.astype(np.float32)).reshape(200, 3)
-    np.testing.assert_allclose(found, exact(log_scaled, 1)[name][0], rtol=16 * POWER + SINGLE)
-
-
 @pytest.mark.parametrize("spread", [0.5, 3.0])
 def test_sums_over_keys(spread: float) -> None:
     """Of random numbers of the keys, at every node from small to large l w."""

@@ -6,26 +6,7 @@ import numpy as np
 
 import esscher
 from esscher.math.theory.cloud import largest_size, law_curves
-
-
-def simulated(head, n, replicates, mean, covariance, limit, seed=0):
-    """Squared errors of map, mean and covariance, and their standard errors."""
-    rng = np.random.default_rng([seed, n])
-    rows = []
-    for _ in range(replicates):
-        tokens = head.sample(n, rng)
-        logits = tokens.tilts @ tokens.keys.T
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        out = weights @ tokens.values / weights.sum(axis=1, keepdims=True)
-        gap = np.cov(out.T, bias=True) - covariance
-        rows.append(
-            [
-                np.mean(np.sum((out - limit(tokens)) ** 2, axis=1)),
-                np.sum((out.mean(axis=0) - mean) ** 2),
-                np.sum(gap**2),
-            ]
-        )
-    return np.mean(rows, axis=0), np.std(rows, axis=0) / np.sqrt(replicates)
+from tests.math.theory.simulation import simulate
 
 
 def test_signs():
@@ -34,17 +15,19 @@ def test_signs():
     head = esscher.law_head(esscher.laws.Signs(d), horizon=h)
     sizes = np.array([64.0, 256.0])
     curves = law_curves(head, sizes, "tokens", seed=0)
-    level = np.tanh(h)
-    for i, n in enumerate((64, 256)):
-        square, noise = simulated(
-            head, n, 300, np.zeros(d), level**2 * np.eye(d), lambda tokens: level * tokens.keys
-        )
-        for k, name in enumerate(("map", "mean_rms", "cov_rms")):
-            curve = curves[name]
-            own = 2 * curve.error[i] * curve.standard_error[i]
-            # 5%: what first order neglects at n = 64
-            bar = 4 * np.hypot(noise[k], own) + 0.05 * square[k]
-            assert abs(curve.error[i] ** 2 - square[k]) < bar, (name, n)
+    run = simulate(head, [64, 256], 300)
+    squares = {
+        "map": run.map_square,
+        "mean_rms": np.sum(run.mean**2, axis=2),
+        "cov_rms": np.sum(run.cov**2, axis=(2, 3)),
+    }
+    for name, sample in squares.items():
+        curve = curves[name]
+        square, noise = sample.mean(axis=0), sample.std(axis=0) / np.sqrt(300)
+        own = 2 * curve.error * curve.standard_error
+        # 5%: what first order neglects at n = 64
+        bar = 4 * np.hypot(noise, own) + 0.05 * square
+        assert np.all(np.abs(curve.error**2 - square) < bar), name
 
 
 def test_captured_tokens_are_their_own_cloud():

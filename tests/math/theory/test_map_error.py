@@ -54,26 +54,6 @@ def test_of_small_rank_the_own_key_is_integrated(
     assert abs(curve.error[0] - truth[0]) < 4 * truth[1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "head",
-    [
-        esscher.gaussian_head(spectrum=[1.2, 1.0, 0.8, 0.6, 0.4]),
-        esscher.gaussian_head(spectrum=1.5 * DECAY[:8]),
-        esscher.gaussian_head(spectrum=2.0 / np.arange(1, 21)),
-    ],
-    ids=["5", "8 decaying", "20 decaying"],
-)
-def test_stated_errors_are_the_spread_over_seeds(head: esscher.Head) -> None:
-    """40 seeds and 3 sizes: scores have a root mean square of 1 (0.8 to 1.25), none beyond 4.5."""
-    curves = [esscher.theory.map_curve(head, [30, 1000, 1e6], "tokens", s) for s in range(40)]
-    values, errors = np.array([[c.error, c.standard_error] for c in curves]).swapaxes(0, 1)
-    scores = (values - values.mean(axis=0)) / errors
-    assert 0.8 < np.sqrt(np.mean(scores**2) * 40 / 39) < 1.25
-    assert np.abs(scores).max() < 4.5
-    assert np.all(errors < 0.005 * values)
-
-
 def test_values_that_the_keys_do_not_determine() -> None:
     rng = np.random.default_rng(1)
     head = esscher.weight_head(

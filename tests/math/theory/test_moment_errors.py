@@ -12,7 +12,6 @@ from esscher.math.theory.exact_constants import (
     expected_absolute,
     expected_gaussian_norm,
     expected_isotropic_norm,
-    radial_gap,
 )
 from esscher.math.theory.gaussian_moments import sampled_errors
 from tests.math.theory.simulation import simulate
@@ -107,21 +106,6 @@ def test_pairs_of_tokens_on_the_line() -> None:
     assert "low by up to 11%" in curve.validity
 
 
-@pytest.mark.parametrize(("h", "d"), [(1.0, 8), (2.0, 8), (0.5, 50), (1.2, 50)])
-def test_before_burn_in_in_high_dimension(h: float, d: int) -> None:
-    head = esscher.gaussian_head(h, d)
-    sizes, replicates = [200, 1000], 24
-    run = simulate(head, sizes, replicates)
-    curves = esscher.theory.moment_curves(head, sizes, "tokens")
-    for sample, curve in (
-        (np.linalg.norm(run.mean, axis=2), curves["mean"]),
-        (np.linalg.norm(run.cov, axis=(2, 3)), curves["cov_rms"]),
-    ):
-        error = sample.std(axis=0) / np.sqrt(replicates)
-        gap = np.abs(sample.mean(axis=0) - curve.error)
-        assert np.all(gap < 4 * error + 0.05 * curve.error)
-
-
 @pytest.mark.parametrize("queries", ["tokens", "population"])
 @pytest.mark.parametrize(("h", "d"), [(0.5, 2), (1.2, 2), (0.3, 12)])
 def test_the_sampled_projection_agrees_with_the_deterministic_one(
@@ -197,11 +181,3 @@ def test_expected_absolute_of_normal_terms(n: float) -> None:
         )
         value = expected_absolute(n, values / np.sqrt(n), masses, shift)
         assert value == pytest.approx(exact, rel=3e-5)
-
-
-def test_radial_gap_keeps_its_digits() -> None:
-    for d in (1, 2, 3, 9):
-        x = np.array([1e-9, 1e-3, 0.05, 0.0633])
-        np.testing.assert_allclose(
-            radial_gap(x, d), x**2 / (2 * d) * (1 - x**2 / (4 * (d + 2))), rtol=1e-6
-        )

@@ -43,15 +43,17 @@ def test_tables_hold_the_numbers_of_the_result(swept):
         assert exponents["horizon"][i] == swept.scales[s].horizon
         assert exponents["alpha"][i] == swept.scales[s].alpha
         assert exponents["metric"][i] == TITLES[metric]
-        assert (exponents["low"][i], exponents["high"][i]) == fit.interval
+        ends = exponents["low"][i], exponents["high"][i]
+        assert ends == pytest.approx(fit.interval, rel=1e-5)
         for name in ("exponent", "constant", "predicted", "sharp", "paper_bound"):
-            assert exponents[name][i] == getattr(fit, name)
+            assert exponents[name][i] == pytest.approx(getattr(fit, name), rel=1e-5)
         assert exponents["reasons"][i] == "; ".join(fit.reasons)
     frame = swept.table()
     for metric in TITLES:
         noise = frame[f"{metric}_standard_error"]
-        assert errors[metric] == frame[metric].tolist()
-        assert errors[f"{metric}_high"] == pytest.approx((frame[metric] + 1.96 * noise).tolist())
+        assert errors[metric] == pytest.approx(frame[metric].tolist(), rel=1e-5)
+        high = (frame[metric] + 1.96 * noise).tolist()
+        assert errors[f"{metric}_high"] == pytest.approx(high, rel=1e-5)
         assert all(
             0 < low <= m for low, m in zip(errors[f"{metric}_low"], errors[metric], strict=True)
         )

@@ -114,11 +114,6 @@ class StackLimit:
         """Number of layers."""
         return len(self.maps)
 
-    @property
-    def law(self) -> Gaussian:
-        """Law of the tokens that leave the stack."""
-        return Gaussian(self.means[-1], self.covariances[-1])
-
     def __repr__(self) -> str:
         traces = np.trace(self.covariances, axis1=1, axis2=2)
         lines = [f"StackLimit of {self.depth} layers on R^{self.means.shape[1]} (closed form)"]

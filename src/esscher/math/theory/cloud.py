@@ -115,9 +115,9 @@ def cov_squares(sums: CloudPass) -> Predicted:
     bias = _group_means(sums.mean, sums)
     typical, offset = mean.mean(axis=0), bias.mean(axis=0)
     # the covariance is taken about the sample's own mean
-    about = typical[..., a] * offset[:, b] + typical[..., b] * offset[:, a]
-    about = about + typical[..., a] * typical[..., b] / n[:, None]
-    phi, _ = _centred(sums.on_products - about, sums)
+    centre = typical[..., a] * offset[:, b] + typical[..., b] * offset[:, a]
+    centre = centre + typical[..., a] * typical[..., b] / n[:, None]
+    phi, _ = _centred(sums.on_products - centre, sums)
     share = np.where(a == b, 1.0, 2.0) * sums.pair_sample.weights
     own = _own_part(phi, sums.products, sums, share) / n
     # covariance of the influence over the tokens, from two halves of the groups

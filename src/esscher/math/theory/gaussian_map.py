@@ -186,7 +186,7 @@ class QueryLaw:
 # strength s the error depends on that key only through its logit ``L = <a, eta>`` and on quadratics
 # of its value's offset from the limit, ``o = B (eta - a) + eps``. Given a, the pair (L, o) is
 # Gaussian, and given (a, L) the offset enters through its conditional mean and variance: one
-# integral over L is left, beside those over the direction and the strength of a.
+# integral over L is left, and those over the direction and the strength of a.
 #
 # * Strength: the nodes of ``tilt_law``, the same for every direction, far into the tail. Each
 #   direction is weighted by the density of a along its ray, so that no strength is ever missed.
@@ -292,7 +292,7 @@ def _components(query: QueryLaw, law: TiltLaw, rule: TiltRule, n: Array) -> list
 
 
 def _heavy(rule: TiltRule, n: float) -> Array:
-    """Share of each strength in the error, about: it grows like exp(s^2)/n until it freezes."""
+    """Rough share of each strength in the error, which grows like exp(s^2)/n until it freezes."""
     heavy = rule.weights * np.exp(np.minimum(rule.strengths**2, np.log(n)))
     return np.asarray(np.maximum(heavy, 0.0) / np.sum(heavy))
 

@@ -519,10 +519,10 @@ def _batch_squares(
     own_mean_square -= np.einsum("j,jnd->nd", key_weights, own_mean_square) / count
     squares = [square - own_mean_square for square in squares]
     fluctuation = n * np.einsum("j,jnd,jnd->n", key_weights, *squares, optimize=True) / count
-    about = (moved_spread + np.einsum("nd,ne->nde", biases[0][0], biases[1][0])).reshape(
+    centre = (moved_spread + np.einsum("nd,ne->nde", biases[0][0], biases[1][0])).reshape(
         sizes, d * d
     )
-    offsets = [bias[1] - about for bias in biases]
+    offsets = [bias[1] - centre for bias in biases]
     cov_square = np.sum(offsets[0] * offsets[1], axis=1) + fluctuation
     return mean_square, cov_square, spread
 
@@ -629,10 +629,10 @@ def _sampled_influence(
     )
     linear = -towards / size + (weights.T @ own)[:, None] / size**2
     cross = x[..., :, None] * linear[..., None, :]
-    about = (cross + cross.swapaxes(-1, -2)).reshape(*linear.shape[:2], -1)
-    about += (1 / size**2 - 2 * total(change.key)[..., None] / size) * key_outer
+    recentred = (cross + cross.swapaxes(-1, -2)).reshape(*linear.shape[:2], -1)
+    recentred += (1 / size**2 - 2 * total(change.key)[..., None] / size) * key_outer
     attended = total(change.key + change.own)[..., None]
-    about += (2 * attended / size - 1 / size**2) * noise.ravel()
+    recentred += (2 * attended / size - 1 / size**2) * noise.ravel()
     pairs = {
         "gg": left - (change.key if tokens else 0.0),
         "go": change.own_own + change.key_own - (change.key if tokens else change.own),
@@ -641,5 +641,5 @@ def _sampled_influence(
     if tokens:
         pairs |= {"oo": change.own, "ob": change.rest}
     for name, coefficients in pairs.items():
-        about -= average(coefficients, outer[name]) / size
-    return mean, square + about
+        recentred -= average(coefficients, outer[name]) / size
+    return mean, square + recentred

@@ -150,13 +150,14 @@ def _mean_tokens(n: float) -> float:
 def _mean_gap(k: float, l: float, n: float) -> float:
     """``E|A - B| = int F (1 - G) + G (1 - F)`` with A = (k/n) max of k half normals, B alike."""
     # Below the smaller lower end both distribution functions vanish.
-    ends = [0.0]
+    ends = []
     for count in (k, l):
+        low = high = 0.0
         if count > 0:  # the maximum of so many half normals lies between these, to exp(-CUT)
             low = max(-float(scipy.special.ndtri(-math.expm1(-CUT / count) / 2)), 0.0)
-            log_share = -CUT - math.log(2.0 * max(count, 1.0))
-            ends += [count / n * low, count / n * -float(scipy.special.ndtri_exp(log_share))]
-    edges = np.unique(ends if min(k, l) <= 0 else ends[1:])
+            high = -float(scipy.special.ndtri_exp(-CUT - math.log(2.0 * max(count, 1.0))))
+        ends += [count / n * low, count / n * high]
+    edges = np.unique(ends)
     y, w = panels(np.unique(np.linspace(edges[:-1], edges[1:], 17)), 16)
     # A count of 0 leaves the maximum at 0: its distribution function is 1 on the positive axis.
     logs = [c * _half_normal_log_cdf(y * n / c) if c > 0 else np.zeros_like(y) for c in (k, l)]

@@ -132,12 +132,12 @@ class Prediction:
         return pd.DataFrame({"n": self.sizes} | columns)
 
     def plot(self, *, simulated: DirectErrors | None = None, title: str | None = None) -> Plot:
-        """Draw predicted errors against n beside their local exponents.
+        """Draw predicted errors against n, and their local exponents.
 
         Parameters
         ----------
         simulated
-            Errors of a simulation to draw beside them, with two standard errors.
+            Errors of a simulation to draw with them, with two standard errors.
         title
             Above everything; None: the head; empty: none.
 
@@ -280,8 +280,8 @@ def _finite(value: float) -> float | None:
 
 #: Sampled queries of a bounded law whose median burn-in is stated.
 BURN_IN_QUERIES = 8192
-#: Systematic errors from here on are said in a note.
-SAID = 0.05
+#: Systematic errors from here on get a note.
+NOTED = 0.05
 
 
 def constants(head: Head, queries: str = "population") -> Constants:
@@ -329,7 +329,7 @@ def predict(
         ``"tokens"``: the tokens attend to each other, each to itself as well. ``"population"``:
         queries independent of the keys.
     moments
-        Whether to predict curves of mean and covariance beside the map's.
+        Whether to predict curves of mean and covariance too.
     seed
         Seed of whatever has to be sampled (limits without closed form, heads without symmetry).
     """
@@ -354,7 +354,7 @@ def predict(
                 try:
                     curves |= moment_curves(head, n, queries, seed)
                     low = mean_low_by(head)
-                    if low is not None and low >= SAID:
+                    if low is not None and low >= NOTED:
                         notes.append(
                             "the expected norm of the mean's error is approximate: up to "
                             f"{low:.0%} too low at this horizon, in simulations of n = 100 to "
