@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import esscher
-from esscher.cli import endings, main
+from esscher.cli import main
 from esscher.cli.endings import REQUEUE, REQUEUE_VARIABLE, STOPPED, TERMINATED
 from esscher.runs.progress import Reporter
 from esscher.runs.registry import load
@@ -121,22 +121,6 @@ def test_the_signal_counts_whatever_became_of_its_exception(
     assert "Run the same command again" in result.output
 
 
-def test_ctrl_c_counts_whatever_became_of_its_exception(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the import of an extension module, which is done when it is first needed."""
-
-    def importing(*arguments, **options):
-        try:
-            signal.raise_signal(signal.SIGINT)
-        except KeyboardInterrupt:
-            raise ImportError("numpy._core.multiarray failed to import") from None
-
-    monkeypatch.setattr("esscher.cli.theory.predict", importing)
-    result = run("theory", "--horizon", "0.5")
-    assert result.exit_code == STOPPED
-    assert result.stderr == "Stopped.\n"
-    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-
-
 def test_commands_without_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command()
     def terminated() -> None:
@@ -150,18 +134,6 @@ def test_commands_without_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     assert run("theory", "--horizon", "0.5").exit_code == 0
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-def test_the_line_that_resumes_can_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "a run"
-    monkeypatch.setattr(sys, "argv", ["/usr/lib/esscher/__main__.py", "sweep", "--out", str(out)])
-    command = f"python -m esscher sweep --out '{out}'"
-    text = endings.how_to_resume(KeyboardInterrupt(), out)
-    assert text == f"Stopped before {out} was made. Run the same command again:\n  {command}"
-    out.mkdir()
-    (out / "config.json").write_text("{}")
-    text = endings.how_to_resume(KeyboardInterrupt(), out)
-    assert text == f"Stopped in {out}. Run the same command again to resume:\n  {command}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

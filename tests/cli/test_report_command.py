@@ -109,13 +109,3 @@ def test_a_run_without_results_does_not_keep_others_from_their_report(place: Pat
     refused(run("report", place / "runs", "-o", path), "no results yet")
     refused(run("report", two, "-o", path), "no results yet")
     assert not path.exists()
-
-
-def test_a_run_that_is_not_complete_says_so(place: Path) -> None:
-    two = place / "runs" / "two"
-    sorted((two / "parts").iterdir())[-1].unlink()
-    result = run("report", two, "-o", place / "page.html")
-    assert result.exit_code == 0, result.output
-    text = (place / "page.html").read_text("utf-8")
-    assert "<strong>Not complete.</strong>" in text
-    assert '<dd class="value">3</dd>' in text  # replicates that are there

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from esscher.cli import main
-from esscher.show.tables import PlainConsole, PlainTable
 from tests.fuzz.damage import unpack
 
 RUNS = (
@@ -155,20 +154,3 @@ def test_the_list_of_runs_is_whole_and_has_a_heading_for_every_cell(tmp_path, mo
     }
     unpack("probe", tmp_path)
     assert_whole(["ls", str(tmp_path)], monkeypatch)
-
-
-def test_the_least_important_columns_go_first(capsys, monkeypatch):
-    def drawn(columns):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        table = PlainTable("Title", least=("b",))
-        for name in ("name", "a", "b", "c"):
-            table.add_column(name, justify="left" if name == "name" else "right")
-        table.add_row("x", "0.123456", "0.234567", "0.345678")
-        PlainConsole().print(table)
-        return capsys.readouterr().out
-
-    assert "Left out" not in drawn(60)
-    assert "Left out for lack of room: b." in drawn(40)
-    assert "0.345678" in drawn(40)
-    assert "0.234567" not in drawn(40)
-    assert "b, c." in drawn(25)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from esscher.cli import main
 from esscher.core.errors import InputError
 from esscher.runs.cluster import Cluster, connected
-from esscher.runs.executors import CellExecutor, Task
+from esscher.runs.executors import CellExecutor, Task, chosen_executor
 from esscher.runs.registry import load
 from esscher.studies.sweep import study
 from tests.runs.processes import (
@@ -46,6 +46,12 @@ def test_results_arrive_for_every_task(cluster: Cluster) -> None:
     assert (
         found == dict(CellExecutor().run(tasks)) == {f"cell-{i}": float(i * i) for i in range(30)}
     )
+
+
+def test_a_client_computes_cells(cluster: Cluster) -> None:
+    """As with dask-jobqueue, whose jobs are workers of a client."""
+    with chosen_executor(executor=cluster._client) as executor:
+        assert dict(executor.run([Task("a", square, (3.0,))])) == {"a": 9.0}
 
 
 def test_a_shared_value_reaches_a_worker_once(cluster: Cluster) -> None:

@@ -94,16 +94,6 @@ def test_data_cannot_end_its_element():
     ]
 
 
-def test_the_table_of_heads_is_the_probe_s(report_of):
-    data = table_of(report_of("probe"), "All heads")["data"]
-    frame = make("probe")[1].table()
-    for key in ("layer", "head", "H", "khat", "mean", "mean_low", "cov_high", "tokens_10", "ess"):
-        np.testing.assert_allclose(
-            np.array(data[key], dtype=float), frame[key].astype(float), rtol=1e-5
-        )
-    assert data["flags"] == frame["flags"].tolist()
-
-
 def test_the_charts_of_a_page_are_those_of_the_result(report_of):
     """In their order, and each with the numbers that files have."""
     charts = data_of(report_of("probe"))["charts"]["charts"]

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.show.save import chart_bytes, save_chart
+from esscher.show.content import Plot
+from esscher.show.save import chart_bytes
 from tests.show.sample_charts import curves, explorer
 
 
@@ -36,7 +37,7 @@ def test_a_file_is_as_wide_as_asked_for(width, inches, chart):
 @pytest.mark.parametrize("name", ["a.jpg", "a", "a.html"])
 def test_other_endings_are_refused(tmp_path, name, chart):
     with pytest.raises(InputError, match=r"must end in \.png, \.svg, \.pdf"):
-        save_chart(chart, tmp_path / name)
+        Plot(chart).save(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -49,7 +50,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch,
 
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(InputError, match="No space left"):
-        save_chart(chart, path)
+        Plot(chart).save(path)
     assert path.read_text() == "old"
     assert [one.name for one in tmp_path.iterdir()] == ["a.svg"]
 

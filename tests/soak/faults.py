@@ -165,7 +165,7 @@ FAULTS = (
     Fault("SIGTERM to all, with workers", _signals(TERM, workers=2, group=True), (75,)),
     Fault("SIGTERM, then kill -9", _signals(TERM, KILL), (75, -9)),
     Fault("preemption", _signals(signal.SIGSTOP, signal.SIGCONT, TERM), (75,)),
-    Fault("SIGTERM or kill -9 while it starts", _while_it_starts, (75, -15, -9)),
+    Fault("SIGTERM or kill -9 while it starts", _while_it_starts, (75, 143, -15, -9)),
     Fault("files may not grow", _file_size, (2,)),
     Fault("two processes at once", _two_at_once, (2, 75)),
     Fault("a part damaged or lost", _damaged_part, (2, 75)),

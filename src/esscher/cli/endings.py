@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -93,24 +92,9 @@ REQUEUE_VARIABLE = "ESSCHER_REQUEUE_CODE"
 _TAKEN = (2, STOPPED)
 
 
-@dataclass
-class _Signals:
-    """What is known about signals in this process.
-
-    Attributes
-    ----------
-    terminated, interrupted
-        Whether SIGTERM arrived, and Ctrl-C was pressed.
-    out
-        Where the command that SIGTERM met stores its run; None if nowhere.
-    """
-
-    terminated: bool = False
-    interrupted: bool = False
-    out: Path | None = None
-
-
-_SIGNALS = _Signals()
+#: Whether SIGTERM arrived, whether Ctrl-C was pressed, and where the command that SIGTERM met
+#: stores its run (None if nowhere).
+_SIGNALS: dict[str, Any] = {"terminated": False, "interrupted": False, "out": None}
 
 
 def requeue_code() -> int:
@@ -162,19 +146,18 @@ def terminable() -> Iterator[None]:
     What the command does meanwhile (an import, a computation, writing, printing) may turn the
     exception of the signal handler into any other; the signal counts, not the exception.
     """
-    _SIGNALS.terminated = _SIGNALS.interrupted = False
-    _SIGNALS.out = None
+    _SIGNALS.update(terminated=False, interrupted=False, out=None)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        _SIGNALS.interrupted = True
+        _SIGNALS["interrupted"] = True
         raise KeyboardInterrupt
 
     def stop(number: int, frame: FrameType | None) -> None:
         # A second one must not interrupt the storing. SIGKILL is what comes after the grace period.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _SIGNALS.terminated = True
+        _SIGNALS["terminated"] = True
         context = click.get_current_context(silent=True)
-        _SIGNALS.out = None if context is None else context.params.get("out")
+        _SIGNALS["out"] = None if context is None else context.params.get("out")
         raise KeyboardInterrupt
 
     try:
@@ -188,23 +171,23 @@ def terminable() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not _SIGNALS.terminated:
-            pressed = _SIGNALS.interrupted or isinstance(error, KeyboardInterrupt)
+        if not _SIGNALS["terminated"]:
+            pressed = _SIGNALS["interrupted"] or isinstance(error, KeyboardInterrupt)
             # while it prepared itself, or printed; with an exit code all is said already
             if pressed and not isinstance(error, click.exceptions.Exit):
                 click.echo("Stopped.", err=True)
                 raise click.exceptions.Exit(STOPPED) from None
             raise
         code = TERMINATED  # to begin again from nothing, again and again, is nobody's wish
-        if _SIGNALS.out is not None:
+        if _SIGNALS["out"] is not None:
             with suppress(InputError):  # the signal came before the variable was looked at
                 code = requeue_code()
-        say(how_to_resume(error, _SIGNALS.out), err=True)
+        say(how_to_resume(error, _SIGNALS["out"]), err=True)
         meaning = "nothing to resume" if code == TERMINATED else "queue the job again"
         click.echo(f"Terminated by SIGTERM: exit code {code}, {meaning}.", err=True)
         raise click.exceptions.Exit(code) from None
     finally:
-        if not _SIGNALS.terminated:  # else it stays ignored until the process has ended
+        if not _SIGNALS["terminated"]:  # else it stays ignored until the process has ended
             signal.signal(signal.SIGTERM, before)
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -231,7 +214,7 @@ def resumable(out: Path | None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        if _SIGNALS.terminated:
+        if _SIGNALS["terminated"]:
             raise  # for the end of the whole command
         before = signal.getsignal(signal.SIGINT)
         with suppress(ValueError):  # only the main thread may

@@ -141,7 +141,6 @@ def generate(
         Request,
         read_plan,
         read_prompt,
-        savings_of,
         store_savings,
     )
 
@@ -160,7 +159,7 @@ def generate(
         say(f"Note: {note}", err=True)
     # what a comparison took is kept with the run of its plan
     folder = None if request.plan is None or not comparing else request.plan.folder
-    stored = None if folder is None else store_savings(savings_of(result), folder)
+    stored = None if folder is None else store_savings(result, folder)
     if as_json:
         print_json(request.to_dict() | result.to_dict())
         return

@@ -147,14 +147,14 @@ class Option:
 def options_of(study: type) -> tuple[Option, ...]:
     """Return the options of a study, a dataclass, in the order of its fields."""
     hints = get_type_hints(study, include_extras=True)
-    found = []
+    options = []
     for field in fields(study):
         name, hint = field.name, hints[field.name]
         metas = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Meta) and m.extra]
         if not metas:
             raise TypeError(f"{study.__name__}.{name} has no option(...) in its type")
         extra: dict[str, Any] = dict(metas[-1].extra or {})
-        found.append(
+        options.append(
             Option(
                 name=name,
                 type=get_args(hint)[0],
@@ -169,15 +169,15 @@ def options_of(study: type) -> tuple[Option, ...]:
                 default=field.default,
             )
         )
-    return tuple(found)
+    return tuple(options)
 
 
 def _bounded(hint: Any) -> Any:
     """A type with its bounds; where None is allowed as well, they are those of the other type."""
-    kind, *about = get_args(hint)
+    kind, *metas = get_args(hint)
     rest = [part for part in get_args(kind) if part is not NoneType]
     if get_origin(kind) in (Union, UnionType) and len(rest) == 1:
-        return Annotated[rest[0], *about] | None
+        return Annotated[rest[0], *metas] | None
     return hint
 
 

@@ -109,9 +109,9 @@ def read_about(folder: Path, kind: str | None = None) -> About:
     except NotADirectoryError as error:
         raise InputError(f"{folder} is not a run: it is not a directory") from error
     except InputError as error:
-        said = str(error)
-        said = said if "is damaged" in said else f"{config} is damaged ({said})"
-        raise InputError(f"{said}; restore it, or choose another directory") from error
+        reason = str(error)
+        reason = reason if "is damaged" in reason else f"{config} is damaged ({reason})"
+        raise InputError(f"{reason}; restore it, or choose another directory") from error
     if layout is not None:
         raise InputError(
             f"{folder} has layout version {shortened(layout)}; this version of Esscher reads "

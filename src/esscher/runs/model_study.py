@@ -141,7 +141,7 @@ class ModelStudy(WithModel[R_co]):
         """Refuse a text that cannot be read."""
         check_text(self.text, self.column)
 
-    def fitted(self, found: PassageSet, model: Outline, **values: Any) -> Self:
+    def fitted(self, passages: PassageSet, model: Outline, /, **values: Any) -> Self:
         """Return the study with what the text has room for in the place of defaults, filled in.
 
         Raises
@@ -152,8 +152,8 @@ class ModelStudy(WithModel[R_co]):
         try:
             return replace(self, **values).fill(model)
         except InputError as error:
-            said = f"{found.source!r} has only {found.text_tokens} tokens"
-            raise InputError(f"{said}: {error}") from error
+            length = f"{passages.source!r} has only {passages.text_tokens} tokens"
+            raise InputError(f"{length}: {error}") from error
 
     @property
     def text_record(self) -> TextRecord:

@@ -280,10 +280,10 @@ def read_result(run: CellRun, study: Study[Any]) -> Any:
             return None
         return result_from(tree, study, str(path), run.folder)
     except InputError as error:
-        said = str(error)
-        said = said if "is damaged" in said else f"{path} is damaged ({said})"
+        reason = str(error)
+        reason = reason if "is damaged" in reason else f"{path} is damaged ({reason})"
         raise InputError(
-            f"{said}; delete {RESULTS} and run the same command again, which recomputes it "
+            f"{reason}; delete {RESULTS} and run the same command again, which recomputes it "
             "from the parts"
         ) from error
 

@@ -99,11 +99,11 @@ def heatmap(
     fill = _fill(field, scale, grid.height, ticks, label)
     tips = [*grid.tips, tip(field, title, True)]
     # below marks that hear clicks, which say it, cells say nothing themselves
-    own, empty = ({"tooltip": tips}, {"tooltip": grid.tips}) if pick is None else ({}, {})
+    tooltips, empty = ({"tooltip": tips}, {"tooltip": grid.tips}) if pick is None else ({}, {})
     marks = [
         canvas(row for row in data if row[field] is not None)
         .mark_rect(style="cell")
-        .encode(*grid.place, fill=fill, **own)
+        .encode(*grid.place, fill=fill, **tooltips)
     ]
     if len(known) < len(data):
         marks.append(
@@ -119,7 +119,7 @@ def heatmap(
         marks.append(
             canvas(row for row in data if row[field] is not None and row[crossed])
             .mark_text(text=cross, fontSize=grid.letter)
-            .encode(*grid.place, color=colour, **own)
+            .encode(*grid.place, color=colour, **tooltips)
         )
     return _panel(grid, data, columns, marks, title, tips, pick)
 
@@ -196,12 +196,12 @@ def category_map(
     )
     grid = _grid(data, columns)
     tips = [*grid.tips, tip("word", title)]
-    own = {"tooltip": tips} if pick is None else {}
+    tooltips = {"tooltip": tips} if pick is None else {}
     cells = canvas(known)
     marks = [
-        cells.mark_rect(style="cell").encode(*grid.place, color=alt.Color(**colour), **own),
+        cells.mark_rect(style="cell").encode(*grid.place, color=alt.Color(**colour), **tooltips),
         cells.mark_text(style="letter", fontSize=grid.letter).encode(
-            *grid.place, text=alt.Text(field="letter", type="nominal"), **own
+            *grid.place, text=alt.Text(field="letter", type="nominal"), **tooltips
         ),
     ]
     name = title if known else f"{title}: none"

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from esscher.core.atomic import write_output
 from esscher.core.errors import InputError
-from esscher.show.save import DPI, chart_bytes, save_chart
+from esscher.show.save import DPI, chart_bytes, check_ending
 from esscher.show.theme import specification
 
 if TYPE_CHECKING:
@@ -192,8 +193,26 @@ class Plot:
     chart: ChartType
 
     def save(self, path: str | Path, *, width: float | str = "double", dpi: float = DPI) -> Path:
-        """Write it into a file; see :func:`esscher.show.save.save_chart`."""
-        return save_chart(self.chart, path, width=width, dpi=dpi)
+        """Write it in the format of the path's ending; directories are made if need be.
+
+        Parameters
+        ----------
+        path
+            The file: ``.png``, ``.svg`` or ``.pdf``.
+        width
+            ``"single"`` or ``"double"`` column of a paper (3.4 and 7 inches), or inches.
+        dpi
+            Dots per inch of a PNG.
+
+        Raises
+        ------
+        InputError
+            If the ending is no format, the width is out of range, or the file cannot be written;
+            then nothing is written.
+        """
+        place = Path(path)
+        write_output(place, chart_bytes(self.chart, check_ending(place), width=width, dpi=dpi))
+        return place
 
     def to_dict(self) -> dict[str, Any]:
         """Return the Vega-Lite specification."""

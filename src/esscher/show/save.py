@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from esscher.core.atomic import write_output
 from esscher.core.errors import InputError
 from esscher.show.theme import DOUBLE, SINGLE, layout, specification
 
@@ -25,34 +24,6 @@ LARGEST = 20_000
 INCH = 72.0
 
 
-def save_chart(
-    chart: ChartType, path: str | Path, *, width: float | str = "double", dpi: float = DPI
-) -> Path:
-    """Write a chart in the format of the path's ending; directories are made if need be.
-
-    Parameters
-    ----------
-    chart
-        Any chart that ``esscher.show`` or a study makes.
-    path
-        The file: ``.png``, ``.svg`` or ``.pdf``.
-    width
-        ``"single"`` or ``"double"`` column of a paper (3.4 and 7 inches), or inches.
-    dpi
-        Dots per inch of a PNG.
-
-    Raises
-    ------
-    InputError
-        If the ending is no format, the width is out of range, or the file cannot be written; then
-        nothing is written.
-    """
-    place = Path(path)
-    data = chart_bytes(chart, check_ending(place), width=width, dpi=dpi)
-    write_output(place, data)
-    return place
-
-
 def check_ending(path: Path, option: str = "figure") -> str:
     """Return the ending of a chart's file in small letters; one that is no format is refused."""
     ending = path.suffix.lower()
@@ -64,15 +35,15 @@ def check_ending(path: Path, option: str = "figure") -> str:
 def chart_bytes(
     chart: ChartType, ending: str, *, width: float | str = "double", dpi: float = DPI
 ) -> bytes:
-    """Return the contents of a chart's file; see :func:`save_chart`."""
+    """Return the contents of a chart's file; see :meth:`esscher.show.content.Plot.save`."""
     import vl_convert
 
     points = as_points(width)
     spec = layout(_printable(specification(chart)), points)
     svg = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
-    found: Any = _SIZE.search(svg)
+    size: Any = _SIZE.search(svg)
     # axes and legends made it a little wider or narrower than asked for
-    height = float(found[2]) * points / float(found[1])
+    height = float(size[2]) * points / float(size[1])
     if ending == ".svg":
         return _sized(svg, points, height, "pt").encode()
     drawn = _sized(svg, points, height)
@@ -121,8 +92,8 @@ def _sized(svg: str, width: float, height: float, unit: str = "") -> str:
     """Return a drawing of another size; its parts are numbered from 1, not from the last one's."""
     numbers: dict[str, str] = {}
 
-    def number(found: re.Match[str]) -> str:
-        return numbers.setdefault(found[0], f"{found[1]}{len(numbers) + 1}")
+    def number(match: re.Match[str]) -> str:
+        return numbers.setdefault(match[0], f"{match[1]}{len(numbers) + 1}")
 
     size = f' width="{width:.2f}{unit}" height="{height:.2f}{unit}"'
     return _NUMBERED.sub(number, _SIZE.sub(size, svg, count=1))

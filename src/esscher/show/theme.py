@@ -191,8 +191,8 @@ def log_ticks(low: float, high: float) -> list[float]:
     inside = math.floor(math.log10(high)) - math.ceil(math.log10(low)) + 1
     some = max(1, math.ceil(inside / 8))
     ticks = [float(f"{step}e{power}") for power in powers if power % some == 0 for step in steps]
-    found = [tick for tick in ticks if low / 1.0001 <= tick <= high * 1.0001]
-    return found if len(found) > 1 else even_ticks(low, high)
+    ticks_inside = [tick for tick in ticks if low / 1.0001 <= tick <= high * 1.0001]
+    return ticks_inside if len(ticks_inside) > 1 else even_ticks(low, high)
 
 
 def even_ticks(low: float, high: float) -> list[float]:
@@ -330,9 +330,9 @@ def _arrange_legends(view: Any, width: float, whole: float) -> None:
     names: Any = view["scale"].get("domain") if legend and "scale" in view else None
     if _words(names):
         symbol = SYMBOL + math.sqrt(legend.get("symbolSize", 0))
-        own = symbol + LETTER_WIDTH * max(len(name) for name in names)
+        each = symbol + LETTER_WIDTH * max(len(name) for name in names)
         count = len(legend.get("values", names))
-        rows = -(-count // max(1, int(width / own)))
+        rows = -(-count // max(1, int(width / each)))
         legend["columns"] = -(-count // rows)  # as many in each row as possible
     for key, part in view.items():
         if key not in ("data", "datasets"):

@@ -128,6 +128,20 @@ def test_weights_of_another_model(folder):
     refused(folder, "do not fit: 'embeddings.LayerNorm.bias' has the shape (32,)", "(64,)")
 
 
+def test_files_that_transformers_cannot_read(folder, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    refused("nobody/nothing", "'nobody/nothing'", "HF_HUB_OFFLINE is set", "local cache")
+    index = folder / "model.safetensors.index.json"
+    index.write_text("{}")
+    refused(folder, "has no weight_map")
+    index.write_text('{"weight_map": {"a": "../x.bin"}}')
+    refused(folder, "weights are .safetensors files beside it")
+    index.unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_size": "large"}))
+    refused(folder, "cannot be loaded", "its files are damaged")
+
+
 def test_pickles_only_when_allowed(folder):
     loaded = load_model(str(folder))
     (folder / "model.safetensors").unlink()

@@ -23,11 +23,6 @@ from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokeni
 from tests.engine.models.tiny import tiny_model
 
 
-def test_lengths_double_and_end_at_the_longest() -> None:
-    assert doublings(1024).tolist() == [32, 64, 128, 256, 512, 1024]
-    assert doublings(100, 25).tolist() == [25, 50, 100]
-
-
 def test_changes_are_those_of_truncated_attention() -> None:
     inputs = layer_inputs(heads=2, key_heads=1, queries=48, keys=48, offset=0)
     lengths = np.array([8, 16, 32])
@@ -249,29 +244,6 @@ def test_no_length_beyond_window_and_model(name: str, window: int | None, tmp_pa
     frame = esscher.load(tmp_path / "run").table()
     assert not np.isinf(frame.select_dtypes("number")).to_numpy().any()
     assert (frame["length"].isna() == frame["open"]).all()
-
-
-def test_an_open_end_in_words(tmp_path: Path) -> None:
-    """Heads that see all tokens alike, of which each doubling brings as many new ones."""
-    asked = saved(tmp_path, "llama", strength=12.0)
-    asked += ["--passages", "2", "--tolerance", "0.001", "--out", str(tmp_path / "run")]
-    said = CliRunner().invoke(main, [*asked, "--all"])
-    found = esscher.load(tmp_path / "run")
-    frame = found.table()
-    assert frame["open"].any()
-    changes = frame.loc[frame["open"], "last_change"]
-    assert f"{int(frame['open'].sum())} are still changing, by up to" in found.headline
-    assert f"{changes.max():.0%} at 193" in found.headline
-    for change in changes:
-        assert f"still changing by {change:.0%} at 193" in said.output
-    page = tmp_path / "page.html"
-    CliRunner().invoke(main, ["report", str(tmp_path / "run"), "-o", str(page)])
-    data = page.read_text().split('id="data"')[1].split("</script>")[0]
-    assert "still changing by" in data
-    for text in (said.output, found.headline, repr(found), found._repr_html_(), data):
-        assert "inf" not in text.lower()
-        assert "\u221e" not in text
-        assert "no end" not in text
 
 
 def test_encoders_are_refused() -> None:

@@ -83,21 +83,6 @@ def test_all_keys_drawn_is_the_dense_model(name, reader_of):
     assert torch.allclose(dense.end, again.end, atol=1e-3 * float(dense.end.abs().max()))
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "mistral"])
-def test_prefix_and_queries_are_the_model_in_one_go(name, reader_of):
-    reader = reader_of(name)
-    found = reader.dense
-    ids = torch.from_numpy(reader.passage.ids)[None]
-    with torch.no_grad():
-        logits = reader.loaded.model(input_ids=ids, use_cache=False).logits[0]
-    at = reader.prefix + reader.positions
-    expected = torch.log_softmax(logits[at].float(), dim=-1)
-    assert torch.allclose(found.end, expected, atol=1e-3)
-    assert reader.next_tokens.equal(ids[0, at + 1])
-    assert int(at.max()) == len(reader.passage.ids) - 2
-    assert len(found.residual[0]) == len(reader.passage.ids) - reader.prefix
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"causal": True, "offset": 5}, {"causal": True, "offset": 5, "window": 4}]
 )

@@ -35,14 +35,13 @@ def large(monkeypatch):
 @pytest.fixture
 def readings(monkeypatch):
     """The layers of each batch that is read into a cloud."""
-    seen = []
-    finish = CloudWriter.finish
+    seen, write = [], CloudWriter.write
 
-    def counted(writer, passages):
-        seen.append(tuple(writer._manifest["layers"]))
-        finish(writer, passages)
+    def counted(writer, *arguments):
+        seen.append(tuple(writer._manifest.layers))
+        write(writer, *arguments)
 
-    monkeypatch.setattr(CloudWriter, "finish", counted)
+    monkeypatch.setattr(CloudWriter, "write", counted)
     return seen
 
 
@@ -79,7 +78,7 @@ def test_a_stopped_run_goes_on_with_its_cloud(whole, large, readings, tmp_path, 
     loaded = tiny("llama")
     with stopped_at("layer-1"):
         probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
-    assert stored_layers(tmp_path / "run" / work.CLOUD) == [0, 1]
+    assert stored_layers(tmp_path / "run" / work.CLOUD) == (0, 1)
     readings.clear()
     # also when the disk has become too small for it, were it collected now
     room_for(0.5, loaded, monkeypatch)

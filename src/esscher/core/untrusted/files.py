@@ -261,8 +261,8 @@ def _header(
     except InputError:
         raise
     except Exception as error:  # headers are Python's own syntax: its tokenizer has errors, too
-        said = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise InputError(f"{place} is damaged: {said}") from error
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise InputError(f"{place} is damaged: {reason}") from error
     start = file.tell()
     if dtype.hasobject or dtype.kind not in _KINDS:
         raise InputError(f"{place} holds {dtype.name[:80]}, not numbers; it is not read")

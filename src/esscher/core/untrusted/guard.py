@@ -42,9 +42,9 @@ def foreign(place: Path | str | None) -> Iterator[None]:
     except EsscherError:
         raise
     except _KINDS as error:
-        said = printable(str(error).split("\n")[0])[:200]
+        reason = printable(str(error).split("\n")[0])[:200]
         raise InputError(
-            f"{place} holds numbers that do not fit together ({type(error).__name__}: {said}); "
+            f"{place} holds numbers that do not fit together ({type(error).__name__}: {reason}); "
             "they are not what this version of Esscher writes: get the run again, or delete its "
             "results.json and run its command again, which recomputes it from the parts"
         ) from error
@@ -93,8 +93,8 @@ def bounded(call: Callable[[], str], what: str) -> str:
             except MemoryError:
                 message = b""
             except BaseException as error:  # a panic in native code is no Exception
-                said = (str(error).splitlines() or [""])[0][:200]
-                message = f"-{type(error).__name__}: {said}".encode("utf-8", "replace")
+                reason = (str(error).splitlines() or [""])[0][:200]
+                message = f"-{type(error).__name__}: {reason}".encode("utf-8", "replace")
             rest = memoryview(message)
             while rest:
                 rest = rest[os.write(writer, rest) :]

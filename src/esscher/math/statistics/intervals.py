@@ -309,17 +309,13 @@ def resample(errors: Array, sizes: Array, summary: str, seed: int) -> Resamples:
     return _resampled_medians(errors, x, seed)
 
 
-def _stream(seed: int, summary: str, members: int) -> np.random.Generator:
-    return random_stream(seed, f"rates {summary}", members)
-
-
 @lru_cache(maxsize=8)
 def _drawn(seed: int, summary: str, members: int) -> Array:
     """How often each replicate is drawn, [resample, member], where all of them are whole.
 
     Kept, because curves of as many replicates are resampled alike: those of all heads of a model.
     """
-    rng = _stream(seed, summary, members)
+    rng = random_stream(seed, f"rates {summary}", members)
     if summary == "mean":
         counts = resampling_counts(members, RESAMPLES, rng)
     else:
@@ -366,7 +362,7 @@ def _resampled_means(errors: Array, x: Array, seed: int) -> Resamples:
     draws, covariances = [], []
     rows = max(1, BLOCK // len(errors))
     alike = len(groups) == 1 and rows >= RESAMPLES
-    rng = _stream(seed, "mean", len(errors))
+    rng = random_stream(seed, "rates mean", len(errors))
     for start in range(0, RESAMPLES, rows):
         block = min(rows, RESAMPLES - start)
         means = np.zeros((block, sizes))
@@ -412,7 +408,7 @@ def _resampled_medians(errors: Array, x: Array, seed: int) -> Resamples:
         return Resamples(x, median, nothing, median[None], None, whole)
     draws = []
     rows = max(1, BLOCK // errors.size)
-    rng = _stream(seed, "median", len(errors))
+    rng = random_stream(seed, "rates median", len(errors))
     for start in range(0, RESAMPLES, rows):
         block = min(rows, RESAMPLES - start)
         if len(groups) == 1 and block == RESAMPLES:
@@ -423,7 +419,12 @@ def _resampled_medians(errors: Array, x: Array, seed: int) -> Resamples:
         if len(groups) == 1:
             medians = _medians(groups[0], _counted(chosen[0]).astype(np.float64))
         else:
-            medians = _ragged_medians(groups, chosen, len(x))
+            parts = []
+            for group, drawn in zip(groups, chosen, strict=True):
+                padded = np.full((len(group), len(x)), np.nan)
+                padded[:, : group.shape[1]] = group
+                parts.append(padded[drawn])
+            medians = np.asarray(np.nanmedian(np.concatenate(parts, axis=1), axis=1))
         draws.append(np.log(medians[np.all(medians > 0, axis=1)]))
     resampled = np.concatenate(draws)
     return Resamples(x, median, np.atleast_2d(np.cov(resampled.T)), resampled, None, whole)
@@ -443,16 +444,6 @@ def _medians(errors: Array, drawn: Array) -> Array:
         low, high = (column[order[np.argmax(below > middle, axis=1)]] for middle in ends)
         medians[:, j] = (low + high) / 2
     return medians
-
-
-def _ragged_medians(groups: list[Array], chosen: list[NDArray[np.int64]], sizes: int) -> Array:
-    """The same where some replicates end early."""
-    parts = []
-    for group, drawn in zip(groups, chosen, strict=True):
-        padded = np.full((len(group), sizes), np.nan)
-        padded[:, : group.shape[1]] = group
-        parts.append(padded[drawn])
-    return np.asarray(np.nanmedian(np.concatenate(parts, axis=1), axis=1))
 
 
 class LocalSlopes(Record, frozen=True, kw_only=True):

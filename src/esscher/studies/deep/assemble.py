@@ -303,12 +303,12 @@ def _terciles(
     horizons = np.array(rows)
     heads = {}
     for name, by_layer in split_terciles(horizons, study.terciles).items():
-        found = np.array([horizons[layer, head] for layer in by_layer for head in by_layer[layer]])
+        third = np.array([horizons[layer, head] for layer in by_layer for head in by_layer[layer]])
         heads[name] = TercileHeads(
-            heads=len(found),
-            horizon_min=float(found.min()) if len(found) else None,
-            horizon_median=float(np.median(found)) if len(found) else None,
-            horizon_max=float(found.max()) if len(found) else None,
+            heads=len(third),
+            horizon_min=float(third.min()) if len(third) else None,
+            horizon_median=float(np.median(third)) if len(third) else None,
+            horizon_max=float(third.max()) if len(third) else None,
         )
     ratio = None
     if all(name in costs for name in TERCILES):
@@ -479,14 +479,14 @@ def read_replicates(
             return np.asarray(rows["value"].to_numpy(dtype=np.float64))
 
         try:
-            for curve, found in errors.items():
-                found.append(values(curve).reshape(len(study.sizes), study.depth).T)
+            for curve, replicates in errors.items():
+                replicates.append(values(curve).reshape(len(study.sizes), study.depth).T)
             moments.append(values("moment").reshape(2, study.depth, -1))
             if moments[-1].shape != moments[0].shape or not moments[0].size:
                 raise InputError("it does not have the moments of the other replicates")
         except (ValueError, LookupError, TypeError) as error:
             raise run.damaged(name, error) from error
-    return {curve: np.stack(found) for curve, found in errors.items()}, np.stack(moments)
+    return {curve: np.stack(parts) for curve, parts in errors.items()}, np.stack(moments)
 
 
 def doubts(stack: GaussianStack, size: int, errors: Sequence[float]) -> list[str | None]:

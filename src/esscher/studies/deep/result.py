@@ -193,16 +193,17 @@ class Deep(Result["AnyDeep"]):
                 raise InputError("its end is not of what was sampled")
             for name, by_variant in self.end.items():
                 dense = by_variant.get("dense") if name == "perplexity" else None
-                if by_variant.keys() != (variants if dense is None else variants | {"dense"}):
+                fits = dense is None or len(dense.mean) == len(dense.interval) == 1
+                if not fits or by_variant.keys() - {"dense"} != variants:
                     raise InputError("its end is not of what was sampled")
-                means += [found for found in by_variant.values() if found is not dense]
+                means += [curve for curve in by_variant.values() if curve is not dense]
             if self.terciles is not None:
                 ratio = self.terciles.high_over_low
                 means += [] if ratio is None else [ratio]
                 if not variants - curves <= self.terciles.heads.keys():
                     raise InputError("its terciles are not those that were sampled")
-        for found in means:
-            lengths += map(len, (found.mean, found.standard_error, found.interval))
+        for curve in means:
+            lengths += map(len, (curve.mean, curve.standard_error, curve.interval))
         if {*lengths} != {len(self.sizes)}:
             raise InputError("its curves do not have one number per size")
 
@@ -265,7 +266,7 @@ class Deep(Result["AnyDeep"]):
         import pandas as pd
 
         kept = ("layer", "entries", "largest", "bound", "rms", "resolution", "agrees", "doubt")
-        return pd.DataFrame([{name: getattr(found, name) for name in kept} for found in self.limit])
+        return pd.DataFrame([{name: getattr(layer, name) for name in kept} for layer in self.limit])
 
     def shown(self) -> list[pd.DataFrame]:
         """Return errors at the largest n (exponents belong to all), and the limit or the end."""

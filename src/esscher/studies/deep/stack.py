@@ -86,14 +86,14 @@ def random_stack(
                 f"most {number} layers"
             )
         rng = random_stream(seed, "deep stack", number)
-        matrix, other = rng.standard_normal((2, dim, dim))
+        matrix, square = rng.standard_normal((2, dim, dim))
         direction = rng.standard_normal(dim)
         head = law_head(
             law,
             matrix=horizon * matrix / np.linalg.norm(matrix, 2),
             tau=tau * direction / np.linalg.norm(direction),
         )
-        q, r = np.linalg.qr(other)
+        q, r = np.linalg.qr(square)
         output = output_scale * q * np.sign(np.diag(r))  # signs: uniform over the orthogonal group
         plain = AttentionLayer((head,), (output,), residual=residual)
         mean, covariance = plain.limit_map(law).push(law.mean, law.covariance)
@@ -139,7 +139,7 @@ def layer_errors(
 ) -> Iterator[tuple[dict[str, float], Array]]:
     """Yield errors after every layer, relative to the size of that layer's tokens, and moments.
 
-    ``map``: root mean square of ``x_i - T(own input of i)`` with T the affine limit of the layers
+    ``map``: root mean square of ``x_i - T(input of i)`` with T the affine limit of the layers
     so far. ``mean``: norm of the error of the mean. Both are divided by the root mean square norm
     of a token in the limit. ``cov``: Frobenius norm of the error of the covariance, divided by
     that of the covariance.

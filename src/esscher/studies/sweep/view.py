@@ -198,7 +198,7 @@ def print_result(result: Sweep, console: PlainConsole) -> None:
             cells = []
             for errors in (scale.mean, scale.cov, scale.map):
                 mean, median, noise = errors.mean[i], errors.median[i], errors.standard_error[i]
-                cells.append(with_error(np.nan if mean is None else mean, noise or 0.0))
+                cells.append(with_error(np.nan if mean is None else mean, noise))
                 cells.append(f"{np.nan if median is None else median:.4g}")
             table.add_row(plain_count(n), *cells)
         console.print(table)
