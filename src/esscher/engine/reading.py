@@ -61,7 +61,7 @@ class PassageReader:
 
     Attributes
     ----------
-    asking
+    query_rows
         Rows of the queries at which errors are measured: all that are not delimiters.
     positions
         Rows of the queries at which next-token distributions are compared (decoders).
@@ -77,7 +77,7 @@ class PassageReader:
         check_supported(loaded)
         self.loaded, self.passage, self.prefix = loaded, passage, prefix
         self._ids = torch.from_numpy(passage.ids)[None].to(loaded.device)
-        self.asking = torch.from_numpy(np.flatnonzero(~passage.is_delimiter[prefix:]))
+        self.query_rows = torch.from_numpy(np.flatnonzero(~passage.is_delimiter[prefix:]))
         queries = len(passage.ids) - prefix
         # the last token's successor is not in the passage
         count = min(POSITIONS, queries - 1)

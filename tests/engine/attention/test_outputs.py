@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from esscher.engine.attention.outputs import attend, nested_outputs, streamed_attention
+from esscher.engine.attention.outputs import (
+    attend,
+    attention_outputs,
+    nested_outputs,
+    streamed_attention,
+)
 
 HEADS, TOKENS, D, D_V = 3, 1_100, 8, 5
 SIZES = (1, 40, 700, TOKENS)
@@ -61,6 +66,16 @@ def test_grouped_keys_and_softcap(softcap):
     q, k, v = q[:2, :700], k[:1], v[:1]
     exact = dense(q, k, TOKENS, softcap) @ v.double()
     np.testing.assert_allclose(attend(q, k, v, D**-0.5, softcap), exact, atol=rounding(q, k))
+
+
+def test_all_keys_at_several_scales():
+    q, k, v = (x[0].double() for x in tokens())
+    outputs = attention_outputs(
+        D**-0.5 * q.numpy(), k.numpy(), v.numpy(), scales=(0.5, 2.0), dtype="float64"
+    )
+    for scale, rows in zip((0.5, 2.0), outputs, strict=True):
+        exact = dense(q, k, TOKENS, scaling=scale * D**-0.5) @ v
+        np.testing.assert_allclose(rows, exact, rtol=1e-12, atol=1e-12)
 
 
 def streamed(q, k, v, size, **options):

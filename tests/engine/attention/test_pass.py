@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ import torch
 
 from esscher.engine.attention import attention_statistics, statistics
 from esscher.engine.attention.arrays import Workers
-from esscher.engine.attention.blocks import even_ranges, key_steps
 from esscher.engine.attention.compiled.kernel import kernel_for
 from esscher.engine.attention.compiled.stream import CompiledStream
 
@@ -139,42 +137,6 @@ def test_memory_is_bounded_by_blocks():
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
     )
     assert float(done.stdout) < 100
-
-
-def test_steps_cover_the_keys_and_end_at_the_sizes():
-    steps = key_steps([1, 100, 300, 5000], [3, 3, 0, 3], 48)
-    assert steps[0].start == 0
-    assert steps[-1].stop == 5000
-    assert all(a.stop == b.start for a, b in pairwise(steps))
-    assert max(step.stop - step.start for step in steps) <= 48
-    # no query belongs to the third size
-    assert {step.stop: step.size for step in steps if step.flush and step.size is not None} == {
-        1: 0,
-        100: 1,
-        5000: 3,
-    }
-
-
-@pytest.mark.parametrize(("length", "longest"), [(1, 5), (5, 5), (6, 5), (1000, 384), (16000, 768)])
-def test_ranges_are_few_and_even(length, longest):
-    pieces = even_ranges(3, 3 + length, longest, 16)
-    assert pieces[0][0] == 3
-    assert pieces[-1][1] == 3 + length
-    assert len(pieces) == -(-length // longest)
-    assert max(high - low for low, high in pieces) <= longest
-    assert min(high - low for low, high in pieces) > 0
-
-
-@pytest.mark.parametrize("level", [-20.0, 60.0, 120.0])
-def test_logits_of_all_keys_far_from_zero(level):
-    """A prefix whose logits are all very small or large: nothing vanishes."""
-    q, k = torch.ones(3, 1), torch.zeros(400, 1)
-    k[:10, 0] = level - 5 * torch.arange(10.0)
-    v = torch.arange(400.0)[:, None]
-    options = {"sizes": (10, 400), "queries": "separate", "factor": 1.0}
-    result = attention_statistics(q, k, v, **options)
-    p = np.exp(-5.0 * np.arange(10))
-    np.testing.assert_allclose(result.mean[0, 0], p @ np.arange(10) / p.sum(), atol=400 * 1e-7)
 
 
 @pytest.mark.parametrize("strength", [0.3, 4.0, 60.0])

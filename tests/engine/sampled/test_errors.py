@@ -72,6 +72,7 @@ def test_pooled_errors_by_hand(name, sampling):
         rounding = np.finfo(np.float32).eps * (1 + view.scaling * np.prod(lengths[:2]))
         np.testing.assert_allclose(numbers[h].outputs, full, rtol=0, atol=rounding * lengths[2])
         weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(numbers[h].logits(np.array([3, 1])), logits[[3, 1]], atol=1e-5)
         np.testing.assert_allclose(numbers[h].received, weights.mean(axis=0), rtol=1e-5)
         np.testing.assert_allclose(
             numbers[h].participation, 1 / np.sum(weights**2, axis=1), rtol=1e-5
@@ -134,6 +135,8 @@ def test_context_errors_by_hand(name, monkeypatch):
             weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
             full = weights @ value
             np.testing.assert_allclose(numbers[h].outputs, full, atol=1e-5)
+            two = numbers[h].logits(np.array([3, 1]))  # of float32
+            np.testing.assert_allclose(two, logits[[3, 1]], atol=1e-5)
             for r, pick in enumerate(picks):
                 # heads share the draws; what falls on the sink is skipped
                 drawn = pick[pick != 2][:12]

@@ -132,9 +132,10 @@ def test_the_factor_of_a_layer_changes_no_relative_error():
 def test_tokens_against_a_dense_softmax():
     stack, limit = random_stack(3, 3, 1.0, tau=0.5, seed=2)
     x = random_stream(1, "test tokens").standard_normal((50, 3))
-    maps = depth_maps(limit)
-    np.testing.assert_allclose(maps[-1].slope, limit.map.slope, rtol=1e-12)
-    np.testing.assert_allclose(maps[-1].offset, limit.map.offset, rtol=1e-12)
+    pushed = x
+    for layer, whole in zip(limit.maps, depth_maps(limit), strict=True):
+        pushed = layer(pushed)
+        np.testing.assert_allclose(whole(x), pushed, rtol=1e-10, atol=1e-12)
     for layer, pushed in zip(stack.layers, push_tokens(stack, x.copy(), "float64"), strict=True):
         head, output = layer.heads[0], layer.output[0]
         logits = x @ head.A.T + head.a

@@ -85,8 +85,8 @@ def test_stored_errors_are_those_of_the_hidden_states(reader_of):
     drawn = draw_keys(reader.certain, 0, number, "shared", 0, 0, 10)
     sampled = reader.read(lambda inputs: sampled_attention(inputs, certain, drawn))
     for i, (a, b) in enumerate(zip(sampled.residual, states[1:], strict=True)):
-        exact = b[0][reader.asking].double().numpy()
-        off = a[reader.asking].double().numpy() - exact
+        exact = b[0][reader.query_rows].double().numpy()
+        off = a[reader.query_rows].double().numpy() - exact
         ratio = np.linalg.norm(off, axis=1) / np.linalg.norm(exact, axis=1)
         value = table[table["layer"] == i].set_index("quantity")["value"]["residual"]
         assert value == pytest.approx(np.sqrt(np.mean(ratio**2)), rel=1e-4)

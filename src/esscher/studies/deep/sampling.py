@@ -189,8 +189,8 @@ class SampledPassage(PassageReader):
         sampled = self.read(replacement)
         out: list[tuple[int, str, float]] = []
         for i, (state, dense) in enumerate(zip(sampled.residual, self.dense.residual, strict=True)):
-            off = torch.linalg.vector_norm((state - dense)[self.asking].double(), dim=-1)
-            size = torch.linalg.vector_norm(dense[self.asking].double(), dim=-1)
+            off = torch.linalg.vector_norm((state - dense)[self.query_rows].double(), dim=-1)
+            size = torch.linalg.vector_norm(dense[self.query_rows].double(), dim=-1)
             # token by token: a few tokens of huge norm must not stand for all
             out.append((i, "residual", float((off / size).square().mean().sqrt())))
         if self.loaded.causal:
@@ -222,14 +222,14 @@ def head_horizons(reader: SampledPassage) -> Array:
         horizons.append([])
         candidates = np.flatnonzero(~reader.certain[-inputs.k.shape[2] :])
         for head in range(inputs.q.shape[1]):
-            logits = inputs.logits(0, head, dtype=torch.float32)[reader.asking]
+            logits = inputs.logits(0, head, dtype=torch.float32)[reader.query_rows]
             logits = logits[:, torch.from_numpy(candidates)]
             # a window hides some keys from some queries; one that sees none of them has no say
             rows = torch.isfinite(logits).any(dim=-1)
             received = torch.softmax(logits[rows], dim=-1).mean(0).double().cpu().numpy()
             kept = np.setdiff1d(np.arange(len(candidates)), keys_apart(received))
             keys = inputs.k[0, head // inputs.group][torch.from_numpy(candidates[kept])]
-            tilts = inputs.q[0, head][reader.asking] * inputs.scaling
+            tilts = inputs.q[0, head][reader.query_rows] * inputs.scaling
             moments = (part.double().cpu().numpy() for part in (tilts, keys))
             horizons[-1].append(CoupledMoments.of(*moments).horizon)
 

@@ -170,7 +170,7 @@ def passage_cell(
         for layer, (exact, output) in enumerate(
             zip(dense.attention, reduced.attention, strict=True)
         ):
-            exact, output = exact[:, reader.asking], output[:, reader.asking]
+            exact, output = exact[:, reader.query_rows], output[:, reader.query_rows]
             difference = torch.linalg.vector_norm((output - exact).double())
             relative = float(difference / torch.linalg.vector_norm(exact.double()))
             rows.append((name, layer, "error", relative))
