@@ -51,11 +51,7 @@ def problems(draw):
     v = torch.randn(*lead, key_heads, n, d_v, generator=g, dtype=kind)
     v += draw(st.sampled_from([0.0, 100.0]))
     sizes = sorted(draw(st.sets(st.integers(1, n), min_size=1, max_size=4)))
-    scales = draw(
-        st.sampled_from(
-            [(1.0,), (0.5, 2.0), (3.0, 0.1, 1.0), (0.25, 0.5, 0.75, 1.0), (0.0, 1.0), (2.0, 2.0)]
-        )
-    )
+    scales = draw(st.sampled_from(SCALES))
     query_mask = limit = None
     if draw(st.booleans()):
         query_mask = torch.rand(m, generator=g) < 0.6

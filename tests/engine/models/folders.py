@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
 from esscher.engine.models.loaded import wrap_model
@@ -78,6 +80,12 @@ def save(folder, name="bert", **options):
         loaded.model.save_pretrained(folder)
     encoder_tokenizer().save_pretrained(folder)
     return loaded
+
+
+def configure(folder, **fields):
+    """Change fields of the configuration in a model's folder."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def letter_tokenizer():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import numpy as np
@@ -12,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from esscher.core.errors import InputError
 from esscher.engine.models.load import load_model
-from tests.engine.models.folders import save
+from tests.engine.models.folders import configure, save
 from tests.engine.models.gguf_files import (
     FLOAT32,
     LIST,
@@ -36,11 +35,6 @@ def change(folder, edit):
     tensors = load_file(path)
     edit(tensors)
     save_file(tensors, path, metadata={"format": "pt"})
-
-
-def configure(folder, **fields):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 @pytest.mark.parametrize("name", STORED)

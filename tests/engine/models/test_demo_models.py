@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -17,16 +19,11 @@ from tests.engine.models.tiny import footprint, head_of
 TEXT = "The quick brown fox jumps over the lazy dog, and the dog does not mind at all. " * 12
 
 
-def run(loaded, replacement=None, sink=None):
+def run(loaded, block=None):
+    """Hidden states or logits of the text, within a block if there is one."""
     ids = loaded.tokenizer(TEXT, return_tensors="pt")["input_ids"]
     assert ids.shape[1] > 200
-    with torch.no_grad():
-        if replacement is not None:
-            with attention_override(loaded, replacement):
-                return loaded.model(input_ids=ids)[0]
-        if sink is not None:
-            with capturing(loaded, sink):
-                return loaded.model(input_ids=ids)[0]
+    with torch.no_grad(), block or nullcontext():
         return loaded.model(input_ids=ids)[0]
 
 
@@ -35,11 +32,11 @@ def check(loaded):
     before = footprint(loaded)
     seen = []
     plain = run(loaded)
-    assert torch.equal(plain, run(loaded, sink=seen.append))
+    assert torch.equal(plain, run(loaded, capturing(loaded, seen.append)))
     for capture in seen:
         own = capture.output.double()
         assert (capture.attend() - own).abs().max() < 1e-5 * own.abs().max()
-    replaced = run(loaded, lambda inputs: inputs.attend())
+    replaced = run(loaded, attention_override(loaded, lambda inputs: inputs.attend()))
     assert (plain - replaced).abs().max() < 1e-4 * plain.abs().max()
     assert footprint(loaded) == before
     return seen

@@ -6,7 +6,6 @@ import copy
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from msgspec.structs import asdict
@@ -18,12 +17,10 @@ from esscher.engine.models.record import SAMPLE, compare_weights
 from esscher.engine.models.transformers_library import quiet
 from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import check_same
-from tests.engine.models.folders import WORDS, decoder_tokenizer, save
+from tests.engine.models.folders import decoder_tokenizer, random_words, save
 from tests.engine.models.tiny import tiny_model, transformers
 
-
-def text(count: int = 6000, seed: int = 0) -> list[str]:
-    return [" ".join(np.random.default_rng(seed).choice(WORDS, size=count))]
+TEXT = [random_words(6000)]
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +34,8 @@ def decoder(tmp_path_factory: pytest.TempPathFactory):
 
 
 COMMANDS = {
-    "probe": lambda m: esscher.probe(m, text(), tokens=300, sizes=[8, 16, 32], replicates=2),
-    "plan": lambda m: esscher.plan(m, text(), budget=0.5, passages=2),
+    "probe": lambda m: esscher.probe(m, TEXT, tokens=300, sizes=[8, 16, 32], replicates=2),
+    "plan": lambda m: esscher.plan(m, TEXT, budget=0.5, passages=2),
 }
 
 
@@ -51,9 +48,9 @@ def test_every_command_takes_a_model_of_transformers(command: str, decoder) -> N
 
 def test_without_a_tokenizer_the_remedy_is_said() -> None:
     with pytest.raises(InputError, match=r"esscher\.wrap_model\(model, tokenizer\)"):
-        esscher.probe(tiny_model("bert").model, text())
+        esscher.probe(tiny_model("bert").model, TEXT)
     with pytest.raises(InputError, match="it must be a hub name, a folder"):
-        esscher.probe(3, text())  # type: ignore[arg-type]
+        esscher.probe(3, TEXT)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -80,7 +77,7 @@ def test_other_weights_are_others() -> None:
 
 
 def test_a_plan_says_that_only_the_type_differs(decoder, tmp_path: Path) -> None:
-    plan = esscher.plan(decoder, text(), budget=0.5, passages=2)
+    plan = esscher.plan(decoder, TEXT, budget=0.5, passages=2)
     plan.save(tmp_path / "plan.json")
     half = copy.deepcopy(decoder).to(torch.bfloat16)
     again = esscher.load(tmp_path / "plan.json")

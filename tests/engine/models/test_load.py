@@ -19,7 +19,7 @@ from esscher.core.untrusted import limits
 from esscher.engine.models import sources as model_sources
 from esscher.engine.models.load import load_model
 from esscher.engine.models.loaded import wrap_model
-from tests.engine.models.folders import encoder_tokenizer, save
+from tests.engine.models.folders import configure, encoder_tokenizer, save
 from tests.engine.models.tiny import final_output, tiny_batch, tiny_model, transformers
 
 T5 = transformers.T5Config(d_model=8, num_layers=1, d_ff=8)
@@ -122,10 +122,9 @@ def test_weights_that_are_not_numbers(tmp_path):
 
 def test_weights_of_another_model(folder):
     """transformers would fill what is missing with random numbers."""
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 5}))
+    configure(folder, num_hidden_layers=5)
     refused(folder, "lack 'encoder.layer.3.")
-    (folder / "config.json").write_text(json.dumps(config | {"hidden_size": 64}))
+    configure(folder, num_hidden_layers=3, hidden_size=64)
     refused(folder, "do not fit: 'embeddings.LayerNorm.bias' has the shape (32,)", "(64,)")
 
 
@@ -138,8 +137,7 @@ def test_files_that_transformers_cannot_read(folder, monkeypatch):
     index.write_text('{"weight_map": {"a": "../x.bin"}}')
     refused(folder, "weights are .safetensors files beside it")
     index.unlink()
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"hidden_size": "large"}))
+    configure(folder, hidden_size="large")
     refused(folder, "cannot be loaded", "its files are damaged")
 
 
@@ -154,11 +152,9 @@ def test_pickles_only_when_allowed(folder):
 def test_code_of_the_model_is_not_run(folder):
     marker = folder / "ran"
     (folder / "custom.py").write_text(f"open({str(marker)!r}, 'w')\nclass C: pass\n")
-    config = json.loads((folder / "config.json").read_text())
-    own = config | {"auto_map": {"AutoConfig": "custom.C", "AutoModel": "custom.C"}}
-    (folder / "config.json").write_text(json.dumps(own))
+    configure(folder, auto_map={"AutoConfig": "custom.C", "AutoModel": "custom.C"})
     refused(folder, "config.json names code that comes with the model", "allow_remote_code=True")
-    (folder / "config.json").write_text(json.dumps(config))
+    configure(folder, auto_map=None)
     path = folder / "tokenizer_config.json"
     tokens = json.loads(path.read_text()) | {"auto_map": {"AutoTokenizer": ["custom.C", None]}}
     path.write_text(json.dumps(tokens | {"tokenizer_class": "C"}))
@@ -234,9 +230,7 @@ def test_a_hub_name_in_the_cache(tmp_path):
     del tensors["embeddings.word_embeddings.weight"]
     save_file(tensors, lacking / "model.safetensors", metadata={"format": "pt"})
     save(kernel)
-    config = json.loads((kernel / "config.json").read_text())
-    config["_attn_implementation"] = {"": "somebody/kernel"}
-    (kernel / "config.json").write_text(json.dumps(config))
+    configure(kernel, _attn_implementation={"": "somebody/kernel"})
     code = (
         "from esscher.core.untrusted import limits\n"
         "from esscher.engine.models.load import load_model\n"

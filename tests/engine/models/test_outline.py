@@ -11,7 +11,7 @@ import pytest
 from esscher.core.errors import InputError
 from esscher.engine.models.choice import ModelChoice
 from esscher.engine.models.outline import outline_of
-from tests.engine.models.folders import save
+from tests.engine.models.folders import configure, save
 from tests.engine.models.tiny import MODELS
 
 
@@ -57,8 +57,7 @@ def test_what_is_left_out_transformers_knows(name: str, field: str, tmp_path: Pa
 
 def test_no_layers(tmp_path: Path) -> None:
     save(tmp_path, "bert")
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 0}))
+    configure(tmp_path, num_hidden_layers=0)
     with pytest.raises(InputError, match="has no attention layers"):
         outline_of(str(tmp_path))
 

@@ -50,16 +50,8 @@ def test_projections_reproduce_values_and_output(name):
     loaded = tiny_model(name)
     outputs = []
     block = loaded.family.blocks(loaded.model)[1]
-    attention = loaded.family.attention(block)
-    projection = {
-        "o_proj": lambda: attention.o_proj,
-        "c_proj": lambda: attention.c_proj,
-        "out_lin": lambda: attention.out_lin,
-        "o": lambda: attention.o,
-    }
-    module = next((get() for key, get in projection.items() if hasattr(attention, key)), None)
-    module = block.attention.output.dense if module is None else module
-    handle = module.register_forward_hook(lambda _m, _a, out: outputs.append(out))
+    projection = loaded.family.projection_modules(block)[-1]
+    handle = projection.register_forward_hook(lambda _m, _a, out: outputs.append(out))
     capture = captures(loaded)[1]
     handle.remove()
     weights = head_weights(loaded, 1)

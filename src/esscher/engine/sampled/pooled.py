@@ -39,7 +39,7 @@ from esscher.engine.sampled.layer import (
 )
 from esscher.engine.sampled.sizes import METRICS, ReferenceUsed
 from esscher.engine.text.cloud import CloudFile, LayerCloud, let_go, read_rows
-from esscher.engine.text.packing import Passage, first_tokens
+from esscher.engine.text.packing import Passage
 from esscher.math.coupling import CoupledMoments, RowMoments
 
 #: Up to this many tokens all of them are queries of the reference; beyond, there are two levels.
@@ -258,8 +258,12 @@ class PassageMoments:
         self._tokens = tokens
         self._wanted = hidden
         self._hidden: dict[int, RowMoments] = {}
-        chosen = zip(passages, first_tokens(passages, tokens), strict=True)
-        self._queries = {passage.number: queries for passage, queries in chosen}
+        # of each passage, the tokens that are among the first ``tokens`` without delimiters
+        self._queries: dict[int, NDArray[np.bool_]] = {}
+        for passage in passages:
+            text = ~passage.is_delimiter
+            self._queries[passage.number] = text & (np.cumsum(text) <= tokens)
+            tokens -= passage.text_tokens
 
     def take(self, passages: Sequence[Passage], capture: LayerInputs) -> None:
         """Add one layer of some passages."""

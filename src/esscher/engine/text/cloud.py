@@ -6,9 +6,7 @@ The arrays are mapped, not read: what is looked at is what is loaded.
 from __future__ import annotations
 
 import mmap
-import shutil
 import socket
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -303,8 +301,3 @@ def open_mapped(path: Path, shape: tuple[int, ...]) -> Mapped:
             f"{path} is missing or damaged ({error}); remove the folder and collect the cloud again"
         ) from error
     return array
-
-
-def remove_with(cloud: CloudFile) -> None:
-    """Remove a cloud's folder when the object goes; views that are in use stay valid."""
-    weakref.finalize(cloud, shutil.rmtree, cloud.folder, ignore_errors=True)

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -40,7 +41,6 @@ from esscher.engine.text.cloud import (
     open_cloud,
     open_mapped,
     read_record,
-    remove_with,
 )
 from esscher.engine.text.documents import TextSource
 from esscher.engine.text.packing import Passage, PassageSet, read_passages
@@ -261,7 +261,8 @@ def collect_cloud(
             shutil.rmtree(place, ignore_errors=True)
         raise
     if folder is None:
-        remove_with(cloud)
+        # with the object; views of it that are in use stay valid
+        weakref.finalize(cloud, shutil.rmtree, place, ignore_errors=True)
     return cloud
 
 

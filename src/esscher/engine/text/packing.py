@@ -314,14 +314,6 @@ def cut_again(model: LoadedModel | Any, text: PassageSet, count: int, length: in
     return replace(text, passages=cut, context=length)
 
 
-def first_tokens(passages: Iterable[Passage], tokens: int) -> Iterator[NDArray[np.bool_]]:
-    """Yield which tokens of each passage are among the first ``tokens`` without delimiters."""
-    for passage in passages:
-        text = ~passage.is_delimiter
-        yield text & (np.cumsum(text) <= tokens)
-        tokens -= passage.text_tokens
-
-
 def framing_of(model: LoadedModel | Any) -> Framing:
     """Return the tokenizer of a model, with the tokens that it puts around a text."""
     tokenizer = model.tokenizer if isinstance(model, LoadedModel) else model

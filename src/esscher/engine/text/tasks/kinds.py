@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -174,7 +175,8 @@ def pick_coded(rng: np.random.Generator, count: int, syllables: int) -> list[str
 DIGITS, VALUE_DIGITS = 7, 5
 
 
-def _number_of_a_key(rng: np.random.Generator, keys: int) -> Draft:
+def draft_keys(rng: np.random.Generator, keys: int) -> Draft:
+    """Ask for the number of one of some keys (RULER's single and multi-key needle)."""
     drawn, numbers = pick_keys(rng, keys), pick_numbers(rng, keys, DIGITS)
     pairs = zip(drawn, numbers, strict=True)
     return Draft(
@@ -186,16 +188,6 @@ def _number_of_a_key(rng: np.random.Generator, keys: int) -> Draft:
         answers=(numbers[0],),
         answer=numbers[0],
     )
-
-
-def draft_needle(rng: np.random.Generator) -> Draft:
-    """Ask for the number of a key (RULER's single needle)."""
-    return _number_of_a_key(rng, 1)
-
-
-def draft_keys(rng: np.random.Generator) -> Draft:
-    """Ask for the number of one of four keys (RULER's multi-key needle)."""
-    return _number_of_a_key(rng, 4)
 
 
 def draft_values(rng: np.random.Generator) -> Draft:
@@ -275,8 +267,8 @@ def draft_quote(rng: np.random.Generator) -> Draft:
 
 #: The tasks by name, in the order of tables; each draws an item.
 TASKS: dict[str, Callable[[np.random.Generator], Draft]] = {
-    "needle": draft_needle,
-    "keys": draft_keys,
+    "needle": partial(draft_keys, keys=1),
+    "keys": partial(draft_keys, keys=4),
     "values": draft_values,
     "variables": draft_variables,
     "words": draft_words,
