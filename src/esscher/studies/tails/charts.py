@@ -61,9 +61,15 @@ def explorer(result: Tails, heads: Sequence[tuple[int, int]] | None = None) -> C
         title=picked_title("power of the tail"),
     )
     y = Axis("criterion", "criterion above the best")
+    criteria = [
+        {key: row[key] for key in ("layer", "head", "threshold")}
+        | {"type": name, "criterion": row[name]}
+        for row in tails
+        for name in TYPES.names
+    ]
     evidence = panel(
-        lines(_evidence(tails), x, y, TYPES, pick=pick),
-        points(_evidence(tails), x, y, TYPES, pick=pick),
+        lines(criteria, x, y, TYPES, pick=pick),
+        points(criteria, x, y, TYPES, pick=pick),
         title=picked_title("evidence"),
     )
     return figure(
@@ -201,7 +207,8 @@ def _verdicts(result: Tails, pick: Any = None) -> list[ChartType]:
     if not result.reproducible:
         return []
     rows = records(result.table())
-    apart = "delimiters, first tokens" if _causal(result) else "delimiters"
+    causal = result.study.model_record.causal
+    apart = "delimiters, first tokens" if causal else "delimiters"
     return [
         category_map(rows, column, title, VERDICT, LETTERS, pick=pick)
         for column, title in (
@@ -214,18 +221,6 @@ def _verdicts(result: Tails, pick: Any = None) -> list[ChartType]:
 def _power(tails: list[dict[str, Any]]) -> Axis:
     ends = [row[key] for row in tails for key in ("tau", "low", "high")]
     return Axis("tau", "τ of exp(-c x^τ)", log=True, limits=limits([1, 2, *ends], log=True))
-
-
-def _evidence(tails: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {key: row[key] for key in ("layer", "head", "threshold")}
-        | {"type": name, "criterion": row[name]}
-        for row in tails
-        for name in TYPES.names
-    ]
-
-
-# What is read from the result beside its tables.
 
 
 def _tails(result: Tails) -> list[dict[str, Any]]:
@@ -255,10 +250,6 @@ def _chosen(result: Tails, heads: Sequence[tuple[int, int]] | None) -> list[tupl
         return there[:1]
     check_heads(heads, there)
     return list(heads)
-
-
-def _causal(result: Tails) -> bool:
-    return result.study.model_record.causal
 
 
 def _title(result: Tails) -> str:
