@@ -42,16 +42,6 @@ class Moments:
     cov_tv: Array
     cov_kv: Array
 
-    @property
-    def key_dim(self) -> int:
-        """Dimension of keys and tilts."""
-        return len(self.mean_k)
-
-    @property
-    def value_dim(self) -> int:
-        """Dimension of values."""
-        return len(self.mean_v)
-
 
 @dataclass(frozen=True, eq=False)
 class Coupling:
@@ -215,9 +205,9 @@ class RowMoments:
     @classmethod
     def of(cls, rows: Array) -> RowMoments:
         """Of rows that are all there."""
-        found = cls()
-        found.add(rows)
-        return found
+        moments = cls()
+        moments.add(rows)
+        return moments
 
     def add(self, rows: Array) -> None:
         """Take in some more rows."""

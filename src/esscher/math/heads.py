@@ -75,12 +75,12 @@ class Head(ABC):
     @property
     def key_dim(self) -> int:
         """Dimension d_k of the keys."""
-        return self.moments.key_dim
+        return len(self.moments.mean_k)
 
     @property
     def value_dim(self) -> int:
         """Dimension of the values, hence of the output."""
-        return self.moments.value_dim
+        return len(self.moments.mean_v)
 
     @cached_property
     def coupling(self) -> Coupling:

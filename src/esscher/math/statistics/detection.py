@@ -103,8 +103,8 @@ class BendTest:
     def bend(self) -> float:
         """Largest departure in standard errors, with its sign: positive if the curve flattens."""
         errors = np.maximum(self.resamples.standard_errors(self.forms), np.finfo(float).tiny)
-        found = self.forms @ (self.resamples.log_errors - self.null) / errors
-        return float(found[np.argmax(np.abs(found))])
+        departures = self.forms @ (self.resamples.log_errors - self.null) / errors
+        return float(departures[np.argmax(np.abs(departures))])
 
     @property
     def p_value(self) -> float:
@@ -115,8 +115,10 @@ class BendTest:
     def power(self, alternative: Array) -> float:
         """Probability that an upward bend is found if the expected log errors are those given."""
         critical = np.quantile(self._largest_by_chance, 1 - SIGNIFICANCE)
-        found = self.resamples.deviations(self.forms, self.forms @ (alternative - self.null))
-        largest = np.take_along_axis(found, np.argmax(np.abs(found), axis=1)[:, None], axis=1)
+        departures = self.resamples.deviations(self.forms, self.forms @ (alternative - self.null))
+        largest = np.take_along_axis(
+            departures, np.argmax(np.abs(departures), axis=1)[:, None], axis=1
+        )
         return float(np.mean(largest[:, 0] > critical))
 
 

@@ -372,12 +372,12 @@ def _resampled_means(errors: Array, x: Array, seed: int) -> Resamples:
                 if alike
                 else resampling_counts(members, block, rng).astype(np.float64)
             )
-            own = times @ group / members
-            means[:, :depth] += members * own / counts[:depth]
+            average = times @ group / members
+            means[:, :depth] += members * average / counts[:depth]
             if members > 1:
                 # covariance of the sum over the group, as this resample estimates it
                 second = (times @ products / members).reshape(block, depth, depth)
-                central = (second - own[:, :, None] * own[:, None, :]) * members
+                central = (second - average[:, :, None] * average[:, None, :]) * members
                 spread[:, :depth, :depth] += central * members / (members - 1)
         usable = np.all(means > 0, axis=1)  # a mean of zeros has no logarithm
         means, spread = means[usable], spread[usable]

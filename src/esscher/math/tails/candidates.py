@@ -269,11 +269,11 @@ def _log_scaled_gamma(a: Array, b: Array) -> Array:
 def _inflation(y: Array, b: float, tau: float, group: NDArray[np.int64]) -> float:
     """Variance of the efficient score of tau over passages, over that of independent values."""
     power = y**tau
-    own = -b * (power * np.log(y))
+    score = -b * (power * np.log(y))
     nuisance = -(power - power.mean())
-    own = own - own.mean()
+    score = score - score.mean()
     # what of the score of tau is not a matter of b
-    efficient = own - nuisance * (own @ nuisance) / max(float(nuisance @ nuisance), 1e-300)
+    efficient = score - nuisance * (score @ nuisance) / max(float(nuisance @ nuisance), 1e-300)
     _, index = np.unique(group, return_inverse=True)
     sums = np.bincount(index, weights=efficient)
     if len(sums) < 2:

@@ -196,7 +196,7 @@ def _cells(cloud: TokenCloud) -> list[str]:
         _number(cloud.proxy),
         _number(cloud.kurtosis, 0),
         f"{low:.2f}-{high:.2f}",
-        " ".join(LETTERS[said] for said in cloud.halves),
+        " ".join(LETTERS[verdict] for verdict in cloud.halves),
         (token.strip() or repr(token))[:TOKEN],
         _number(cloud.norms),
     ]
